@@ -1,0 +1,66 @@
+"""Errors of the bus.
+
+ApcError
+  BusError
+    BusUnavailable        no node answers, or the credentials are refused
+    PublishError
+      PublishUnroutable   no queue took the message; nothing is stored
+      PublishRefused      the broker said no (nack, permission, missing exchange); nothing is stored
+      PublishUnknown      time-out or lost channel: it may be stored; publishing it again is safe
+    SubscriptionLost      the channel, connection or queue is gone; unacknowledged deliveries come again
+    QueueMissing          no such queue: run `apc topology apply`
+    TopologyConflict      the broker holds this queue or exchange with other arguments
+    ArtifactError
+      ArtifactMissing     no object with that hash
+      ArtifactCorrupt     the bytes do not match the hash
+"""
+
+from apc_contracts.errors import ApcError
+
+
+class BusError(ApcError):
+    """The message bus failed."""
+
+
+class BusUnavailable(BusError):
+    """No broker node answers, or it refused the credentials."""
+
+
+class PublishError(BusError):
+    """A publish did not get its confirm."""
+
+
+class PublishUnroutable(PublishError):
+    """No queue took the message; nothing is stored."""
+
+
+class PublishRefused(PublishError):
+    """The broker refused the message; nothing is stored."""
+
+
+class PublishUnknown(PublishError):
+    """The confirm did not come: the message may be stored. Publishing it again is safe."""
+
+
+class SubscriptionLost(BusError):
+    """The consumer's channel, connection or queue is gone; unacknowledged deliveries come again."""
+
+
+class QueueMissing(BusError):
+    """The broker has no such queue: run `apc topology apply`."""
+
+
+class TopologyConflict(BusError):
+    """The broker holds a queue or exchange of this name with other arguments."""
+
+
+class ArtifactError(BusError):
+    """The artifact store failed."""
+
+
+class ArtifactMissing(ArtifactError):
+    """No artifact with that hash."""
+
+
+class ArtifactCorrupt(ArtifactError):
+    """The stored bytes do not match the hash."""

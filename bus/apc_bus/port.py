@@ -1,0 +1,133 @@
+"""The one port to a message broker. `rabbit/` and `memory.py` are its adapters; one test suite runs over both."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from apc_bus.errors import BusError
+
+HeaderValue = str | int | bool | float | bytes | None | list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An AMQP message: exact body bytes and the properties that this product uses."""
+
+    body: bytes
+    message_id: str
+    type: str = ""
+    correlation_id: str | None = None
+    user_id: str | None = None
+    expiration_ms: int | None = None
+    content_type: str = "application/json"
+    headers: Mapping[str, HeaderValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A message and where it goes."""
+
+    exchange: str
+    routing_key: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message that the broker handed to a consumer and that waits for its acknowledgement."""
+
+    message: Message
+    tag: int
+    routing_key: str
+    is_redelivered: bool
+    offset: int | None = None
+    """Position in the substrate stream; None for a queue. Offsets have holes: resume from the last seen + 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """Messages ready in a queue and consumers on it, asked from the broker now."""
+
+    messages: int
+    consumers: int
+
+
+class Subscription(Protocol):
+    """One consumer on one queue, on a channel of its own.
+
+    At least once: a delivery that is not acknowledged when the subscription ends comes again, with
+    `is_redelivered`. Order is the queue's order. Every method raises SubscriptionLost once the channel, the
+    connection or the queue is gone; what was received and not acknowledged comes again to a new subscription.
+    """
+
+    @property
+    def last_read(self) -> float:
+        """CLOCK_BOOTTIME, in seconds, of the last sign of life read from the broker."""
+        ...
+
+    async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
+        """What the broker has already handed over: waits for the first message only, never for a batch."""
+        ...
+
+    async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
+        """Acknowledge one delivery, or with `multiple` it and all earlier ones of this subscription."""
+        ...
+
+    async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
+        """Give a delivery back to the queue, or with requeue=False to its dead-letter exchange."""
+        ...
+
+    async def publish(self, publication: Publication) -> None:
+        """Confirmed publish on this consumer's own channel; errors as `Bus.publish`.
+
+        A gate that has lost its queue cannot get a confirm here (architecture.md section 2).
+        """
+        ...
+
+
+Handler = Callable[[Delivery], Awaitable[None]]
+"""Handles one delivery. Returning acknowledges it; raising gives it back (requeue) after the adapter logged it."""
+
+
+class Bus(Protocol):
+    """A connection to a broker as one broker user.
+
+    A publish is mandatory, persistent and confirmed. It returns when a majority of broker nodes has the message.
+    It raises PublishUnroutable (no queue took it), PublishRefused (the broker said no: nothing is stored) or
+    PublishUnknown (time-out or lost channel: it may or may not be stored; publishing it again is always safe).
+    Two publishes with one message_id are never in flight on one channel (library-facts.md section 2).
+    """
+
+    @property
+    def user(self) -> str:
+        """The broker user of this connection; what `user_id` must be."""
+        ...
+
+    async def publish(self, publication: Publication) -> None:
+        """Publish one message and wait for its confirm."""
+        ...
+
+    async def publish_all(self, publications: Sequence[Publication]) -> list[BusError | None]:
+        """Publish many, pipelined; one result each, in order: None = confirmed."""
+        ...
+
+    def subscribe(self, queue: str, *, prefetch: int = 1000) -> AbstractAsyncContextManager[Subscription]:
+        """Consume in bulk: the caller pulls and acknowledges."""
+        ...
+
+    def handle(self, queue: str, handler: Handler, *, prefetch: int = 20) -> AbstractAsyncContextManager[None]:
+        """Consume with a handler, at most `prefetch` at a time; leaving the context waits for those in flight."""
+        ...
+
+    def read_substrate(self, offset: int | str = "next") -> AbstractAsyncContextManager[Subscription]:
+        """Read the substrate stream from `first`, `last`, `next` or an offset; `ack` only returns credit."""
+        ...
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """Depth of a queue. Raises QueueMissing."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections; idempotent."""
+        ...

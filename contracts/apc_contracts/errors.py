@@ -1,0 +1,56 @@
+"""Errors of the contract; the root of every error of this product.
+
+ApcError
+  ContractError
+    PacketRefused        (code, path, message): the bytes or the packet break the contract
+    ContractInvalid      a contract file that cannot be used; names the place
+    TransitionRefused    an event that is illegal in a state, or whose guard is false
+    SignatureInvalid     a signature header that cannot be read or does not verify
+  BusError               apc_bus.errors
+  AgentError             apc_agents.errors
+  GateError              apc_orchestrator.errors
+  LogError               apc_persister.errors
+  ConsoleError           apc_console.errors
+"""
+
+
+class ApcError(Exception):
+    """Something went wrong in apc-bus."""
+
+
+class ContractError(ApcError):
+    """The contract was broken."""
+
+
+class PacketRefused(ContractError):
+    """A packet that the contract refuses: `code` (contract.md section 12), `path` (dotted with [i], `$` = whole)."""
+
+    def __init__(self, code: str, path: str, message: str) -> None:
+        super().__init__(f"{code} at {path}: {message}")
+        self.code = code
+        self.path = path
+        self.message = message
+
+
+class ContractInvalid(ContractError):
+    """A contract file that cannot be used; `place` names the spot in it."""
+
+    def __init__(self, place: str, message: str) -> None:
+        super().__init__(f"contract invalid at {place}: {message}")
+        self.place = place
+        self.message = message
+
+
+class TransitionRefused(ContractError):
+    """An event that is illegal in this state, or whose guard is false with these facts."""
+
+    def __init__(self, machine: str, state: str, event: str, why: str) -> None:
+        super().__init__(f"{machine}: {event} refused in {state}: {why}")
+        self.machine = machine
+        self.state = state
+        self.event = event
+        self.why = why
+
+
+class SignatureInvalid(ContractError):
+    """A signature header that cannot be read or does not verify."""

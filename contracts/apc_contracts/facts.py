@@ -1,0 +1,45 @@
+"""What `admit` needs beside the packet and the session: passed in, never fetched."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from apc_contracts.registry import Registration
+
+
+class SignatureState(StrEnum):
+    """The result of checking the AMQP header `apc-signature`."""
+
+    ABSENT = "absent"
+    VALID = "valid"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Named facts of one input.
+
+    `registry` None means offline (`apc packet validate`): every rule that needs a registration, a user_id or a
+    session is skipped. Live, `sender` is the registration under the packet's sender.agent_id (None if unknown).
+    """
+
+    now: datetime
+    registry: Mapping[str, Registration] | None = None
+    user_id: str | None = None
+    has_copy_headers: bool = False
+    """CC or BCC was among the AMQP headers."""
+    hashes_to_shard: bool = True
+    signature: SignatureState = SignatureState.ABSENT
+    packet_hash: bytes = b""
+    payload_hash: bytes = b""
+    cause: UUID | None = None
+    """The AMQP header apc-cause: the packet whose delivery started the sender's handler."""
+    ordinal: int | None = None
+    is_cause_delivered: bool = False
+    """The cause was delivered to this sender."""
+    outstanding: Mapping[str, int] = field(default_factory=dict)
+    """agent_id -> deliveries routed and not ended."""
+    outstanding_bound: int | None = None
+    decayed_protocols: frozenset[str] = frozenset()

@@ -1,0 +1,39 @@
+"""Who an agent is: the registration that an operator made, as the gate knows it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from apc_contracts.vocabulary import PacketType
+
+
+
+class Right(StrEnum):
+    """What an operator may grant to an agent (contract.md section 10)."""
+
+    OPERATE = "operate"
+    DECIDE = "decide"
+    VALIDATE = "validate"
+    VETO = "veto"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One row of the registry.
+
+    `handles` holds the packet types the agent declared; the control types are handled by every agent
+    whether listed or not. `public_keys` maps key id to a base64 Ed25519 public key.
+    """
+
+    agent_id: str
+    broker_user: str
+    role: str
+    swarm_id: str
+    rights: frozenset[Right] = frozenset()
+    handles: frozenset[PacketType] = frozenset()
+    public_keys: Mapping[str, str] = field(default_factory=dict)
+    is_revoked: bool = False
+
+    def has(self, right: Right) -> bool:
+        """Whether the operator granted this right."""
+        return right in self.rights

@@ -1,0 +1,48 @@
+"""What the gate says of a packet."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class VerdictKind(StrEnum):
+    """The outcome of judging one input."""
+
+    ACCEPTED = "accepted"
+    HELD = "held"
+    """Logged now, judged later: a TRANSFER before its barrier, a packet of a paused session."""
+    REFUSED = "refused"
+    REPEAT = "repeat"
+    """The same packet again: never judged twice."""
+    RERUN = "rerun"
+    """The same sender and cause with another payload: the first stands, recorded, no NACK."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a packet is refused: `code` from the contract's refusal order, `path` dotted with [i], `$` the whole."""
+
+    code: str
+    rule: str
+    path: str
+    message: str
+    retry_after_ms: int | None = None
+
+    @property
+    def reason(self) -> str:
+        """The NACK's reason: `CODE at PATH: message`."""
+        return f"{self.code} at {self.path}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A verdict is a function of (bytes, facts, contract).
+
+    `facts` holds the JSON values that the rules and guards read and that a replay cannot derive from the
+    packet alone; `warnings` the anti-drift checks in mode `warn` that failed.
+    """
+
+    kind: VerdictKind
+    refusal: Refusal | None = None
+    warnings: tuple[Refusal, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,130 @@
+"""The closed lists of APC/1.0 (contract.md sections 1 and 3)."""
+
+from enum import StrEnum
+
+PROTOCOL_VERSION = "apc/1.0"
+
+
+class PacketType(StrEnum):
+    """The 14 packet types."""
+
+    TASK_IR = "TASK_IR"
+    IDEA = "IDEA"
+    CLAIM = "CLAIM"
+    ARTIFACT = "ARTIFACT"
+    SIGNAL = "SIGNAL"
+    EVAL = "EVAL"
+    TRANSFER = "TRANSFER"
+    ARBITRATION = "ARBITRATION"
+    DECISION = "DECISION"
+    RETRACTION = "RETRACTION"
+    ACK = "ACK"
+    NACK = "NACK"
+    ERROR = "ERROR"
+    HEARTBEAT = "HEARTBEAT"
+
+
+CONTROL_TYPES = frozenset(
+    {
+        PacketType.SIGNAL,
+        PacketType.HEARTBEAT,
+        PacketType.ACK,
+        PacketType.NACK,
+        PacketType.ERROR,
+        PacketType.RETRACTION,
+    }
+)
+"""Legal in every phase, handled by every agent, delivered through the urgent queue."""
+
+
+class Channel(StrEnum):
+    """Between agents, or between the modules of one agent."""
+
+    INTER_AGENT = "INTER_AGENT"
+    INTRA_AGENT = "INTRA_AGENT"
+
+
+class RunPhase(StrEnum):
+    """The phase of a run; a function of the session's state."""
+
+    RESEARCH = "RESEARCH"
+    DISCOVERY = "DISCOVERY"
+    REFINEMENT = "REFINEMENT"
+    CONVERGENCE = "CONVERGENCE"
+    ARBITRATION = "ARBITRATION"
+    EXECUTION = "EXECUTION"
+    VALIDATION = "VALIDATION"
+    PROMOTION = "PROMOTION"
+
+
+class DeliveryMode(StrEnum):
+    """How a packet reaches its recipients."""
+
+    DIRECT = "DIRECT"
+    MULTICAST = "MULTICAST"
+    BROADCAST = "BROADCAST"
+    SUBSTRATE = "SUBSTRATE"
+
+
+class TransferMode(StrEnum):
+    """How protocol knowledge moves between swarms."""
+
+    WINNER_TO_LOSERS = "WINNER_TO_LOSERS"
+    CROSS_USE_CASE = "CROSS_USE_CASE"
+    COMMONS_SEED = "COMMONS_SEED"
+    SELECTIVE_IMPORT = "SELECTIVE_IMPORT"
+
+
+class Signal(StrEnum):
+    """The control-plane signals."""
+
+    START = "START"
+    PAUSE = "PAUSE"
+    RESUME = "RESUME"
+    QUERY = "QUERY"
+    SYNC = "SYNC"
+    STOP = "STOP"
+    HEARTBEAT = "HEARTBEAT"
+    READY_FOR_TRANSFER = "READY_FOR_TRANSFER"
+    RETRY = "RETRY"
+    CANCEL = "CANCEL"
+    VETO = "VETO"
+
+
+class ArtifactKind(StrEnum):
+    """What an ARTIFACT refers to."""
+
+    CODE_PATCH = "CODE_PATCH"
+    MODEL_SNAPSHOT = "MODEL_SNAPSHOT"
+    FEATURE_SET = "FEATURE_SET"
+    DATASET_SLICE = "DATASET_SLICE"
+    METRIC_REPORT = "METRIC_REPORT"
+    EXECUTION_LOG = "EXECUTION_LOG"
+    PROTOCOL = "PROTOCOL"
+
+
+class AckStatus(StrEnum):
+    """ACK carries ACCEPTED or DEFERRED, NACK carries REJECTED or DEFERRED."""
+
+    ACCEPTED = "ACCEPTED"
+    REJECTED = "REJECTED"
+    DEFERRED = "DEFERRED"
+
+
+class CommitmentLevel(StrEnum):
+    """How far a DECISION is committed."""
+
+    PROPOSED = "PROPOSED"
+    APPROVED = "APPROVED"
+    EXECUTING = "EXECUTING"
+    DONE = "DONE"
+
+
+ALL_RECIPIENTS = "_all"
+"""The one recipient of a BROADCAST."""
+SUBSTRATE_RECIPIENT = "_substrate"
+"""The one recipient of a SUBSTRATE packet."""
+PRESENCE_SESSION = "_presence"
+"""The reserved session of HEARTBEAT."""
+ORCHESTRATOR = "orchestrator"
+"""The agent_id of the gate itself; reserved."""

@@ -9,6 +9,7 @@ ApcError
       PublishUnknown      time-out or lost channel: it may be stored; publishing it again is safe
     SubscriptionLost      the channel, connection or queue is gone; unacknowledged deliveries come again
     QueueMissing          no such queue: run `apc topology apply`
+    DeadLetter            raised by a handler: give this delivery to the dead-letter exchange
     TopologyConflict      the broker holds this queue or exchange with other arguments
     ArtifactError
       ArtifactMissing     no object with that hash
@@ -48,6 +49,10 @@ class SubscriptionLost(BusError):
 
 class QueueMissing(BusError):
     """The broker has no such queue: run `apc topology apply`."""
+
+
+class DeadLetter(BusError):
+    """A handler raises it to have its delivery dead-lettered instead of given back to the queue."""
 
 
 class TopologyConflict(BusError):

@@ -87,7 +87,8 @@ class Subscription(Protocol):
 
 
 Handler = Callable[[Delivery], Awaitable[None]]
-"""Handles one delivery. Returning acknowledges it; raising gives it back (requeue) after the adapter logged it."""
+"""Handles one delivery. Returning acknowledges it; raising `apc_bus.errors.DeadLetter` gives it to the dead-letter
+exchange (nack without requeue); raising anything else gives it back (requeue) after the adapter logged it."""
 
 
 class Bus(Protocol):

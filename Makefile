@@ -1,0 +1,43 @@
+# Every target sets itself up in .venv: Python 3.11 or newer, make and the network are enough.
+# `make PY=python3.13 test` uses another interpreter.
+
+PY ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-faults check format bench
+
+help:  ## What can be done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: $(STAMP)  ## Install everything into .venv
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PY) -c 'import sys; sys.exit("apc-bus needs Python 3.11 or newer: make PY=python3.13 setup" if sys.version_info < (3, 11) else 0)'
+	$(PY) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
+	$(BIN)/apc run --out build/demo
+
+test: $(STAMP)  ## All tests but the long fault runs; needs rabbitmq-server on the PATH, Docker or APC_AMQP_URL
+	$(BIN)/pytest -m 'not faults'
+
+test-faults: $(STAMP)  ## The long fault runs
+	$(BIN)/pytest -m faults
+
+check: $(STAMP)  ## Format, lint, types, import layers, the compose file
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+
+format: $(STAMP)  ## Format the code and sort its imports
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## Measure the raw limits and the pipeline in one run; writes build/bench.json
+	$(BIN)/python -m benchmarks

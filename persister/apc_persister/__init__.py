@@ -1,0 +1,9 @@
+"""The persister: writes what the gate decided into the append-only log, and reads it back.
+
+Promises: one transaction a log batch or more, gap-free sequence numbers, nothing acknowledged before COMMIT.
+"""
+
+from apc_persister.embedded import EmbeddedPostgres, start_embedded
+from apc_persister.migrate import migrate, schema_version
+
+__all__ = ["EmbeddedPostgres", "migrate", "schema_version", "start_embedded"]

@@ -1,0 +1,85 @@
+"""Errors of the persister.
+
+ApcError
+  LogError
+    LogStopped            what only an operator can mend: the writer of this shard stops, unacknowledged
+      BatchGap            a batch number is missing
+      EpochUnknown        a batch of an epoch that the database never gave
+      BatchUnsupported    a batch format of another release
+      ShardMismatch       a batch of another shard on this shard's queue
+    SchemaUnknown         the database was migrated by a newer release
+    EmbeddedUnavailable   the embedded PostgreSQL did not start
+"""
+
+from apc_contracts.errors import ApcError
+
+
+class LogError(ApcError):
+    """The log failed."""
+
+
+class LogStopped(LogError):
+    """The writer of a shard stopped: it neither skips nor acknowledges what it cannot place."""
+
+    def __init__(self, shard: int, message: str) -> None:
+        super().__init__(f"log of shard {shard} stopped: {message}")
+        self.shard = shard
+
+
+class BatchGap(LogStopped):
+    """Batches are missing between the log's head and what the queue delivered."""
+
+    def __init__(self, shard: int, epoch: int, expected: int, found: int) -> None:
+        super().__init__(
+            shard,
+            f"epoch {epoch} expects batch {expected} and got {found}; restore the missing batches to queue "
+            "apc.log, or let the gate take the shard again (its inputs are judged anew)",
+        )
+        self.epoch = epoch
+        self.expected = expected
+        self.found = found
+
+
+class EpochUnknown(LogStopped):
+    """A batch of an epoch that this database never gave: most likely an older backup was restored."""
+
+    def __init__(self, shard: int, known: int, found: int) -> None:
+        super().__init__(
+            shard, f"the database knows epoch {known} and the batch says {found}; was a backup restored?"
+        )
+        self.known = known
+        self.found = found
+
+
+class BatchUnsupported(LogStopped):
+    """A batch format of another release: run the persister of the gate's release."""
+
+    def __init__(self, shard: int, version: object) -> None:
+        super().__init__(
+            shard, f"batch format {version!r} is not ours; run the persister of the gate's release"
+        )
+        self.version = version
+
+
+class ShardMismatch(LogStopped):
+    """A batch of another shard on this shard's queue: the topology is not the one that the gate uses."""
+
+    def __init__(self, shard: int, found: int) -> None:
+        super().__init__(
+            shard, f"its queue delivered a batch of shard {found}; check APC_SHARDS and the topology"
+        )
+        self.found = found
+
+
+class SchemaUnknown(LogError):
+    """The database holds a schema revision that this release does not know: upgrade apc-bus."""
+
+    def __init__(self, revision: str) -> None:
+        super().__init__(
+            f"the database is at schema revision {revision}, newer than this release: upgrade apc-bus"
+        )
+        self.revision = revision
+
+
+class EmbeddedUnavailable(LogError):
+    """The embedded PostgreSQL did not start."""

@@ -1,0 +1,104 @@
+"""Brings a database to the schema of this release."""
+
+import asyncio
+import threading
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+import structlog
+
+from apc_persister.errors import SchemaUnknown
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+SCHEMA_REVISION = "0001"
+"""The revision that this release needs; the newest file of migrations/versions."""
+
+log = structlog.get_logger(__name__)
+_one_at_a_time = threading.Lock()
+
+
+def migrations_folder() -> Path:
+    """The scripts: inside the package when installed from a wheel, else the checkout's migrations/."""
+    packaged = Path(str(files("apc_persister") / "migrations"))
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "migrations"
+
+
+async def schema_version(url: str) -> str | None:
+    """The schema revision of a database, None without one. Raises OSError or asyncpg's errors when away."""
+    connection = await asyncpg.connect(url)
+    try:
+        if await connection.fetchval("SELECT to_regclass('apc_guard.alembic_version')") is None:
+            return None
+        revision: str | None = await connection.fetchval("SELECT version_num FROM apc_guard.alembic_version")
+        return revision
+    finally:
+        await connection.close()
+
+
+async def migrate(url: str) -> None:
+    """Upgrade the database at `url` to SCHEMA_REVISION; a no-op when it is there.
+
+    One transaction; several migrations may start at once, one works and the others wait. Works inside a
+    running event loop. `url` is a PostgreSQL URL as asyncpg takes it. The user should be a superuser or own
+    the database; with fewer rights than CREATE ROLE the log is guarded by triggers alone, which the server
+    tells by notices.
+
+    Raises:
+        SchemaUnknown: the database is at a revision of a newer release.
+        OSError, asyncpg.PostgresError: the server is away or refuses.
+    """
+    found = await schema_version(url)
+    if found == SCHEMA_REVISION:
+        return  # alembic and sqlalchemy take a second to import
+    if found is not None and found > SCHEMA_REVISION:
+        raise SchemaUnknown(found)
+    await asyncio.to_thread(_migrate_in_thread, url)
+    log.info("schema_migrated", found=found, revision=SCHEMA_REVISION)
+
+
+def _migrate_in_thread(url: str) -> None:
+    """In a thread with an own loop: alembic's context is global to the process and knows no coroutines."""
+    with _one_at_a_time:
+        asyncio.run(_run(url))
+
+
+async def _run(url: str) -> None:
+    from sqlalchemy.ext.asyncio import create_async_engine
+    from sqlalchemy.pool import NullPool
+
+    # The URL goes to asyncpg as it is: socket folders and ssl options survive no second parser.
+    engine = create_async_engine(
+        "postgresql+asyncpg://", async_creator=partial(_connect, url), poolclass=NullPool
+    )
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(_upgrade)
+    finally:
+        await engine.dispose()
+
+
+async def _connect(url: str) -> asyncpg.Connection:
+    connection = await asyncpg.connect(url)
+    connection.add_log_listener(_tell_notice)
+    return connection
+
+
+def _tell_notice(_connection: object, notice: asyncpg.PostgresLogMessage) -> None:
+    """What the scripts could not do (roles, owners) and go on without."""
+    log.warning("schema_notice", notice=str(notice))
+
+
+def _upgrade(connection: "Connection") -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, SCHEMA_REVISION)

@@ -1,0 +1,210 @@
+"""The shape of a contract file: what `data/contract.schema.json` is exported from.
+
+Sections follow contract.md 4 to 12. Here only shapes are checked; what the parts mean together is checked by
+`contract_checks`. Sequences are tuples and models are frozen: a loaded contract never changes.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from apc_contracts.registry import Right
+from apc_contracts.vocabulary import ArtifactKind, PacketType, RunPhase, Signal
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+GuardText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[int, Field(ge=1)]
+
+FactType = Literal["float", "bool", "string"]
+FactScope = Literal["machine", "promotion", "transfer", "drift"]
+ThrottleCode = Literal["THROTTLE_MODE", "THROTTLE_CROSS_USE_CASE", "THROTTLE_SCORE", "THROTTLE_TOP_K"]
+
+
+class Section(BaseModel):
+    """A part of the file: frozen, unknown keys refused, numbers finite."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class FactDeclaration(Section):
+    """A named fact that guards may read: where it may be used and what it takes to compute it."""
+
+    name: Name
+    type: FactType
+    scopes: Annotated[tuple[FactScope, ...], Field(min_length=1)]
+    needs: Literal["packet", "session", "registry"]
+    meaning: Word | Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class EdgeDeclaration(Section):
+    """Transitions of one event: `from` lists states, or is "*" for every non-terminal one.
+
+    `from_terminal` lets a "*" edge leave terminal states too. `gate` stands for the whole promotion gate.
+    """
+
+    sources: Annotated[tuple[Word, ...], Field(min_length=1)] | Literal["*"] = Field(alias="from")
+    event: Name
+    to: Word
+    guard: GuardText | None = None
+    gate: Literal["promotion"] | None = None
+    from_terminal: bool = False
+
+
+class MachineDeclaration(Section):
+    """A state machine as data."""
+
+    states: Annotated[tuple[Word, ...], Field(min_length=1)]
+    initial: Word
+    terminal: tuple[Word, ...]
+    edges: tuple[EdgeDeclaration, ...]
+
+
+class TransferGuard(Section):
+    """What a phase asks of a TRANSFER, and how the refusal reads."""
+
+    guard: GuardText
+    code: ThrottleCode
+    path: Word
+
+
+class PhaseDeclaration(Section):
+    """One row of the phase table (contract.md 4); control types are legal everywhere and stand apart."""
+
+    packet_types: tuple[PacketType, ...]
+    transfer: TransferGuard | None = None
+
+
+class OrchestratorExemption(Section):
+    """What the orchestrator may send in every phase."""
+
+    packet_types: tuple[PacketType, ...]
+    artifact_kinds: tuple[ArtifactKind, ...]
+
+
+class TransferWindow(Section):
+    """What a range of generations allows (contract.md 5). No `last_generation`: for ever after."""
+
+    name: Name
+    first_generation: Annotated[int, Field(ge=0)]
+    last_generation: Annotated[int, Field(ge=0)] | None = None
+    is_open: bool
+    score_multiplier: Annotated[float, Field(ge=1.0, le=3.0)] | None = None
+    top_k_limit: Annotated[int, Field(ge=1, le=10)] | None = None
+    allows_cross_use_case: bool
+
+
+class Selection(Section):
+    """Weights of the selection score and of verified scores (contract.md 5)."""
+
+    confidence_weight: Share
+    cross_use_case_bonus: Share
+    total_score_divisor: Annotated[float, Field(gt=0.0)]
+    verified_score_epsilon: Annotated[float, Field(gt=0.0, lt=1.0)]
+    no_transfer_candidate: Word
+
+
+class Effectiveness(Section):
+    """Weights and limits of protocol effectiveness and decay (contract.md 6)."""
+
+    acceptance_weight: Share
+    outcome_weight: Share
+    drift_weight: Share
+    minimum_transfers: Positive
+    minimum_effectiveness: Share
+    maximum_drift_risk: Share
+    half_life_ms: Positive
+
+
+class PromotionCriterion(Section):
+    """One condition of the promotion gate; `metric` names it when it fails."""
+
+    metric: Name
+    guard: GuardText
+
+
+class DriftCheck(Section):
+    """One anti-drift check (contract.md 7)."""
+
+    name: Name
+    mode: Literal["enforce", "warn", "off"]
+    guard: GuardText
+    path: Word
+
+
+class Required(Section):
+    """Packet types that must carry a lineage, a proof bundle, a signature."""
+
+    lineage: tuple[PacketType, ...]
+    proof_bundle: tuple[PacketType, ...]
+    signature: tuple[PacketType, ...]
+
+
+class Rights(Section):
+    """Which right an act needs (contract.md 10, "Who may do what")."""
+
+    signals: dict[Signal, Right]
+    moves_session: Right
+    promotes: Right
+    needs_no_membership: tuple[Right, ...]
+
+
+class SessionRules(Section):
+    """Defaults and limits of a session (contract.md 10). The limits count barriers and deadlines."""
+
+    max_rounds: Positive
+    veto_window_ms: Annotated[int, Field(ge=0)]
+    brief_overlap_limit: Share
+    missed_barriers_limit: Positive
+    missed_deadlines_limit: Positive
+    emission_ttl_ms: Positive
+    recorded_after_end: tuple[PacketType, ...]
+    timer_kinds: tuple[Name, ...]
+
+
+class Limits(Section):
+    """Bounds of packets and of the gate; bytes, levels, nodes, milliseconds, packets, deliveries."""
+
+    packet_bytes: Positive
+    nesting_levels: Positive
+    nodes: Positive
+    clock_skew_ms: Annotated[int, Field(ge=0)]
+    held_packets: Annotated[int, Field(ge=0)]
+    outstanding_deliveries: Positive
+    retry_after_ms: Positive
+
+
+class Refusals(Section):
+    """The refusal order, and how refusals are answered (contract.md 12)."""
+
+    order: Annotated[tuple[Word, ...], Field(min_length=1)]
+    last_without_id: Word
+    deferred: tuple[Word, ...]
+    never_answered: tuple[PacketType, ...]
+
+
+class ContractFile(Section):
+    """A whole contract file."""
+
+    schema_: str | None = Field(default=None, alias="$schema")
+    name: Word
+    protocol_version: Word
+    facts: tuple[FactDeclaration, ...]
+    machines: dict[Name, MachineDeclaration]
+    phase_of_state: dict[Word, RunPhase]
+    raised_by: dict[PacketType | Literal["receipts"], tuple[Name, ...]]
+    control_types: tuple[PacketType, ...]
+    phases: dict[RunPhase, PhaseDeclaration]
+    orchestrator_in_every_phase: OrchestratorExemption
+    barrier_phases: tuple[RunPhase, ...]
+    transfer_windows: Annotated[tuple[TransferWindow, ...], Field(min_length=1)]
+    selection: Selection
+    effectiveness: Effectiveness
+    promotion_gate: Annotated[tuple[PromotionCriterion, ...], Field(min_length=1)]
+    drift_checks: tuple[DriftCheck, ...]
+    required: Required
+    rights: Rights
+    session: SessionRules
+    limits: Limits
+    refusals: Refusals

@@ -10,10 +10,14 @@ ApcError
     SubscriptionLost      the channel, connection or queue is gone; unacknowledged deliveries come again
     QueueMissing          no such queue: run `apc topology apply`
     DeadLetter            raised by a handler: give this delivery to the dead-letter exchange
+    TopologyInvalid       shards or agents that no topology can be built for
     TopologyConflict      the broker holds this queue or exchange with other arguments
     ArtifactError
       ArtifactMissing     no object with that hash
       ArtifactCorrupt     the bytes do not match the hash
+      ArtifactTooLarge    more bytes than the store takes
+    DatabaseUnavailable   Postgres does not answer, or refuses the credentials
+    DatabaseNotDurable    committed rows may be lost: fsync, full_page_writes or synchronous_commit off
 """
 
 from apc_contracts.errors import ApcError
@@ -55,6 +59,10 @@ class DeadLetter(BusError):
     """A handler raises it to have its delivery dead-lettered instead of given back to the queue."""
 
 
+class TopologyInvalid(BusError):
+    """The shards or agents given allow no topology."""
+
+
 class TopologyConflict(BusError):
     """The broker holds a queue or exchange of this name with other arguments."""
 
@@ -69,3 +77,15 @@ class ArtifactMissing(ArtifactError):
 
 class ArtifactCorrupt(ArtifactError):
     """The stored bytes do not match the hash."""
+
+
+class ArtifactTooLarge(ArtifactError):
+    """The artifact has more bytes than the store takes."""
+
+
+class DatabaseUnavailable(BusError):
+    """Postgres does not answer, or refuses the credentials."""
+
+
+class DatabaseNotDurable(BusError):
+    """The server may lose committed rows: fsync, full_page_writes or synchronous_commit is off."""

@@ -1,7 +1,7 @@
 """The log batch: one micro-batch of the gate as one message, the unit of commitment (docs/log-format.md).
 
-Written by the orchestrator, read by the persister; msgspec MessagePack, arrays, tagged entries. Packet bodies are
-the exact bytes that were received. JSON columns travel as encoded JSON, so that nobody decodes them on the way.
+Written by the orchestrator, read by the persister; msgspec MessagePack, arrays, tagged entries. Packet bodies
+are the exact bytes that were received. JSON columns travel as encoded JSON: nobody decodes them on the way.
 """
 
 from datetime import datetime
@@ -103,7 +103,7 @@ class CoordinationEntry(msgspec.Struct, frozen=True, array_like=True, tag="coord
 
 
 class ConflictEntry(msgspec.Struct, frozen=True, array_like=True, tag="conflict"):
-    """What takes no id: conflicts, reruns, refusals up to BAD_SIGNATURE, security events (table packet_conflicts)."""
+    """What takes no id (table packet_conflicts): conflicts, reruns, early refusals, security events."""
 
     session_id: str | None
     packet_id: UUID | None

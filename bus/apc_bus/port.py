@@ -1,4 +1,4 @@
-"""The one port to a message broker. `rabbit/` and `memory.py` are its adapters; one test suite runs over both."""
+"""The port to a message broker; `rabbit/` and `memory/` are its adapters, one test suite runs over both."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -42,7 +42,7 @@ class Delivery:
     routing_key: str
     is_redelivered: bool
     offset: int | None = None
-    """Position in the substrate stream; None for a queue. Offsets have holes: resume from the last seen + 1."""
+    """Position in the substrate stream, None for a queue. Offsets have holes: resume from last seen + 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,14 @@ class Subscription(Protocol):
         """CLOCK_BOOTTIME, in seconds, of the last sign of life read from the broker."""
         ...
 
+    @property
+    def longest_silence(self) -> float:
+        """Longest time in seconds between two successive reads from the broker since the subscription began.
+
+        The silence that still lasts counts. It also tells of a freeze that is over: `last_read` would not.
+        """
+        ...
+
     async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
         """What the broker has already handed over: waits for the first message only, never for a batch."""
         ...
@@ -87,16 +95,17 @@ class Subscription(Protocol):
 
 
 Handler = Callable[[Delivery], Awaitable[None]]
-"""Handles one delivery. Returning acknowledges it; raising `apc_bus.errors.DeadLetter` gives it to the dead-letter
-exchange (nack without requeue); raising anything else gives it back (requeue) after the adapter logged it."""
+"""Handles one delivery. Returning acknowledges it; raising `apc_bus.errors.DeadLetter` gives it to the
+dead-letter exchange (nack without requeue); raising anything else gives it back (requeue) after the adapter
+logged it."""
 
 
 class Bus(Protocol):
     """A connection to a broker as one broker user.
 
-    A publish is mandatory, persistent and confirmed. It returns when a majority of broker nodes has the message.
-    It raises PublishUnroutable (no queue took it), PublishRefused (the broker said no: nothing is stored) or
-    PublishUnknown (time-out or lost channel: it may or may not be stored; publishing it again is always safe).
+    A publish is mandatory, persistent and confirmed. It returns when a majority of broker nodes has the
+    message. It raises PublishUnroutable (no queue took it), PublishRefused (the broker said no: nothing is
+    stored) or PublishUnknown (time-out or lost channel: it may be stored; publishing again is always safe).
     Two publishes with one message_id are never in flight on one channel (library-facts.md section 2).
     """
 
@@ -117,8 +126,10 @@ class Bus(Protocol):
         """Consume in bulk: the caller pulls and acknowledges."""
         ...
 
-    def handle(self, queue: str, handler: Handler, *, prefetch: int = 20) -> AbstractAsyncContextManager[None]:
-        """Consume with a handler, at most `prefetch` at a time; leaving the context waits for those in flight."""
+    def handle(
+        self, queue: str, handler: Handler, *, prefetch: int = 20
+    ) -> AbstractAsyncContextManager[None]:
+        """Consume with a handler, at most `prefetch` at a time; leaving waits for those in flight."""
         ...
 
     def read_substrate(self, offset: int | str = "next") -> AbstractAsyncContextManager[Subscription]:

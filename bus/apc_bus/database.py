@@ -1,0 +1,83 @@
+"""Pools of connections to Postgres: waiting for the server, JSON as text, and the check of its durability."""
+
+import asyncio
+import random
+from datetime import timedelta
+
+import asyncpg
+import structlog
+
+from apc_bus.errors import DatabaseNotDurable, DatabaseUnavailable
+
+_DURABILITY = ("fsync", "full_page_writes", "synchronous_commit")
+_CONNECT_TIMEOUT_SECONDS = 5.0
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 2.0
+_MENDS_ITSELF = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
+"""The server is away, starts, recovers or is full: waiting may help."""
+
+_log = structlog.get_logger("apc_bus")
+
+
+async def open_pool(
+    url: str,
+    *,
+    min_size: int = 1,
+    max_size: int = 10,
+    wait: timedelta = timedelta(seconds=10),
+    command_timeout: timedelta = timedelta(seconds=60),
+) -> asyncpg.Pool:
+    """A pool whose connections read and write json and jsonb as text; retries with back-off for `wait`.
+
+    Raises:
+        DatabaseUnavailable: no answer in time, or the server refuses user, password or database.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait.total_seconds()
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return await asyncpg.create_pool(
+                url,
+                min_size=min_size,
+                max_size=max_size,
+                init=_set_codecs,
+                timeout=_CONNECT_TIMEOUT_SECONDS,
+                command_timeout=command_timeout.total_seconds(),
+            )
+        except _MENDS_ITSELF as error:
+            if loop.time() + pause > deadline:
+                raise DatabaseUnavailable(
+                    f"Postgres does not answer ({_first_line(error)}); start it, or set APC_DATABASE_URL"
+                ) from error
+            _log.warning("database_awaited", reason=_first_line(error))
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+            raise DatabaseUnavailable(
+                f"Postgres refuses the connection: {_first_line(error)}; check APC_DATABASE_URL"
+            ) from error
+        await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+async def check_durability(connection: asyncpg.Connection) -> None:
+    """Make sure that a returned COMMIT survives a crash of the server.
+
+    Raises:
+        DatabaseNotDurable: fsync, full_page_writes or synchronous_commit is off.
+    """
+    rows = await connection.fetch("SELECT name, setting FROM pg_settings WHERE name = ANY($1)", _DURABILITY)
+    off = sorted(row["name"] for row in rows if row["setting"] == "off")
+    if off:
+        raise DatabaseNotDurable(
+            f"Postgres runs with {', '.join(off)} off and may lose committed rows: switch it on, "
+            "or set APC_ALLOW_UNDURABLE_DATABASE=true for a test"
+        )
+
+
+async def _set_codecs(connection: asyncpg.Connection) -> None:
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,106 @@
+"""The bus of one user on the in-process broker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from apc_bus.errors import BusError, BusUnavailable
+from apc_bus.memory.stream import MemoryStream
+from apc_bus.memory.subscription import MemorySubscription
+from apc_bus.port import Handler, Publication, QueueDepth, Subscription
+from apc_bus.running import run_handlers
+from apc_bus.topology import SUBSTRATE_STREAM
+
+if TYPE_CHECKING:
+    from apc_bus.memory.broker import MemoryBroker
+
+
+class MemoryBus:
+    """`apc_bus.port.Bus` inside one process. Made by `MemoryBroker.connect`."""
+
+    def __init__(self, broker: "MemoryBroker", user: str) -> None:
+        self._broker = broker
+        self._user = user
+        self._subscriptions: set[MemorySubscription] = set()
+        self._is_closed = False
+
+    @property
+    def user(self) -> str:
+        """The broker user."""
+        return self._user
+
+    async def publish(self, publication: Publication) -> None:
+        """Publish; other tasks run before it returns, as over a network."""
+        self._check()
+        self._broker.publish(publication, self._user)
+        await asyncio.sleep(0)
+
+    async def publish_all(self, publications: Sequence[Publication]) -> list[BusError | None]:
+        """Publish many; one result each, in order."""
+        results: list[BusError | None] = []
+        for publication in publications:
+            try:
+                self._check()
+                self._broker.publish(publication, self._user)
+            except BusError as error:
+                results.append(error)
+            else:
+                results.append(None)
+        await asyncio.sleep(0)
+        return results
+
+    @asynccontextmanager
+    async def subscribe(self, queue: str, *, prefetch: int = 1000) -> AsyncIterator[Subscription]:
+        """Consume a queue in bulk."""
+        self._check()
+        source = self._broker.queue(queue)
+        if isinstance(source, MemoryStream):
+            raise BusError(f"{queue} is a stream: use read_substrate")
+        subscription = MemorySubscription(source, prefetch, self.publish)
+        source.attach(subscription)
+        with self._owned(subscription):
+            yield subscription
+
+    @asynccontextmanager
+    async def handle(self, queue: str, handler: Handler, *, prefetch: int = 20) -> AsyncIterator[None]:
+        """Consume a queue with a handler."""
+        async with self.subscribe(queue, prefetch=prefetch) as subscription:
+            async with run_handlers(queue, subscription, handler):
+                yield
+
+    @asynccontextmanager
+    async def read_substrate(self, offset: int | str = "next") -> AsyncIterator[Subscription]:
+        """Read the substrate stream."""
+        self._check()
+        stream = self._broker.queue(SUBSTRATE_STREAM)
+        assert isinstance(stream, MemoryStream)
+        subscription = MemorySubscription(stream, 100, self.publish)
+        stream.attach(subscription, offset)
+        with self._owned(subscription):
+            yield subscription
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """Depth of a queue."""
+        self._check()
+        source = self._broker.queue(queue)
+        return QueueDepth(len(source), len(source.consumers))
+
+    async def close(self) -> None:
+        """End every subscription; idempotent."""
+        self._is_closed = True
+        for subscription in tuple(self._subscriptions):
+            subscription.end("the bus was closed")
+
+    @contextmanager
+    def _owned(self, subscription: MemorySubscription) -> Iterator[None]:
+        self._subscriptions.add(subscription)
+        try:
+            yield
+        finally:
+            self._subscriptions.discard(subscription)
+            subscription.end("it was closed")
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise BusUnavailable("this bus is closed")

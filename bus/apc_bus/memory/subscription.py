@@ -1,0 +1,164 @@
+"""A consumer of the in-process broker: an inbox, and what is not acknowledged yet."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from apc_bus.clock import boottime
+from apc_bus.errors import BusError, SubscriptionLost
+from apc_bus.port import Delivery, HeaderValue, Message, Publication
+
+
+@dataclass(slots=True)
+class Stored:
+    """A message in a queue or stream."""
+
+    message: Message
+    routing_key: str
+    sequence: int
+    """Position in the queue; in a stream the offset."""
+    expires_at: float | None = None
+    """Loop time, in seconds."""
+    returns: int = 0
+    """How often it came back unacknowledged."""
+
+
+class Source(Protocol):
+    """What a subscription consumes: a queue or a stream."""
+
+    is_stream: bool
+
+    def detach(self, subscription: "MemorySubscription", unacked: Iterable[Stored]) -> None:
+        """The subscription ended; what it holds goes back."""
+        ...
+
+    def refill(self, subscription: "MemorySubscription") -> None:
+        """The subscription has credit again."""
+        ...
+
+    def give_back(self, stored: Stored) -> None:
+        """Requeue one message."""
+        ...
+
+    def discard(self, stored: Stored) -> None:
+        """Send one message to the dead-letter exchange."""
+        ...
+
+
+class MemorySubscription:
+    """One consumer on one queue or stream (`apc_bus.port.Subscription`)."""
+
+    def __init__(
+        self, source: Source, prefetch: int, publish: Callable[[Publication], Awaitable[None]]
+    ) -> None:
+        self._source = source
+        self._prefetch = prefetch
+        self._publish = publish
+        self._inbox: deque[Delivery] = deque()
+        self._unacked: dict[int, Stored] = {}
+        self._last_tag = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._lost: str | None = None
+
+    @property
+    def last_read(self) -> float:
+        """Now: there is no network to be silent."""
+        return boottime()
+
+    @property
+    def longest_silence(self) -> float:
+        """Always 0: there is no network to be silent."""
+        return 0.0
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether the broker may hand over one more."""
+        return len(self._unacked) < self._prefetch
+
+    def push(self, stored: Stored) -> None:
+        """The broker hands over a message."""
+        self._last_tag += 1
+        self._unacked[self._last_tag] = stored
+        self._inbox.append(_delivery(stored, self._last_tag, self._source.is_stream))
+        self._wake()
+
+    async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
+        """What is there, at least one message; lets other tasks run first."""
+        await asyncio.sleep(0)
+        while not self._inbox:
+            self._check()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        self._check()
+        batch = [self._inbox.popleft()]
+        size = len(batch[0].message.body)
+        while self._inbox and len(batch) < max_messages:
+            size += len(self._inbox[0].message.body)
+            if size > max_bytes:
+                break
+            batch.append(self._inbox.popleft())
+        return batch
+
+    async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
+        """Acknowledge; the broker may hand over as many more."""
+        self._take(delivery.tag)
+        if multiple:
+            for tag in [tag for tag in self._unacked if tag < delivery.tag]:
+                del self._unacked[tag]
+        self._source.refill(self)
+
+    async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
+        """Give back to the queue, or to the dead-letter exchange."""
+        if self._source.is_stream:
+            raise BusError("a stream takes nothing back: acknowledge the message")
+        stored = self._take(delivery.tag)
+        if requeue:
+            self._source.give_back(stored)
+        else:
+            self._source.discard(stored)
+        self._source.refill(self)
+
+    async def publish(self, publication: Publication) -> None:
+        """As `Bus.publish`, only while this subscription lives."""
+        self._check()
+        await self._publish(publication)
+
+    def end(self, reason: str) -> None:
+        """End it: everything unacknowledged goes back to its queue; idempotent."""
+        if self._lost is not None:
+            return
+        self._lost = reason
+        unacked = list(self._unacked.values())
+        self._unacked.clear()
+        self._inbox.clear()
+        self._wake()
+        self._source.detach(self, unacked)
+
+    def _take(self, tag: int) -> Stored:
+        self._check()
+        stored = self._unacked.pop(tag, None)
+        if stored is None:
+            # RabbitMQ closes the channel of a consumer that acknowledges what it does not hold.
+            self.end(f"delivery {tag} was acknowledged twice")
+            raise SubscriptionLost(f"the subscription is gone: {self._lost}")
+        return stored
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise SubscriptionLost(f"the subscription is gone: {self._lost}")
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _delivery(stored: Stored, tag: int, is_stream: bool) -> Delivery:
+    if is_stream:
+        return Delivery(stored.message, tag, stored.routing_key, False, stored.sequence)
+    message = stored.message
+    if stored.returns:
+        headers: dict[str, HeaderValue] = {**message.headers, "x-delivery-count": stored.returns}
+        message = replace(message, headers=headers)
+    return Delivery(message, tag, stored.routing_key, stored.returns > 0)

@@ -1,0 +1,80 @@
+"""Settings of the bus and of the database, from the environment (prefix APC_) and `.env`."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class BusSettings(BaseSettings):
+    """Where the broker is and how to talk to it."""
+
+    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", extra="ignore", frozen=True)
+
+    amqp_url: SecretStr | None = None
+    """AMQP URL of each broker node, separated by commas; none = the in-process broker."""
+    shards: int = Field(default=1, ge=1)
+    """Number of gate shards; the same for every service, and part of the topology."""
+    outstanding_bound: int = Field(default=1000, ge=1)
+    """Deliveries an agent may have open before the gate refuses new ones; an inbox holds twice as many."""
+    gate_prefetch: int = Field(default=1000, ge=1, le=65535)
+    """Messages that the broker hands a bulk consumer ahead of its acknowledgements."""
+    handler_prefetch: int = Field(default=20, ge=1, le=65535)
+    """Messages that run in handlers at the same time."""
+    publish_window: int = Field(default=256, ge=1)
+    """Publishes in flight on a channel."""
+    heartbeat: timedelta = timedelta(seconds=5)
+    """AMQP heartbeat, 1 s or more: a frozen peer is noticed after two to three of them."""
+    connect_timeout: timedelta = timedelta(seconds=5)
+    """For one attempt at one node."""
+    broker_timeout: timedelta = timedelta(seconds=10)
+    """For every answer of the broker, publisher confirms included."""
+    data_dir: Path = Path(".apc")
+    """Folder of the embedded database and of the artifacts."""
+    artifacts_url: str | None = None
+    """Artifact store: `file:///…`, `s3://…`, or a folder; none = `<data_dir>/artifacts`."""
+    max_artifact_bytes: int = Field(default=1 << 30, ge=1)
+    """Largest artifact that the store takes."""
+
+    @field_validator("heartbeat", "connect_timeout", "broker_timeout")
+    @classmethod
+    def _at_least_a_second(cls, value: timedelta) -> timedelta:
+        if value < timedelta(seconds=1):
+            raise ValueError("must be at least one second")
+        return value
+
+    @model_validator(mode="after")
+    def _check_nodes(self) -> Self:
+        for url in self.amqp_nodes:
+            if not url.startswith(("amqp://", "amqps://")):
+                raise ValueError("APC_AMQP_URL must hold amqp:// or amqps:// URLs, separated by commas")
+        return self
+
+    @property
+    def amqp_nodes(self) -> tuple[str, ...]:
+        """The broker nodes, passwords included; empty = the in-process broker."""
+        if self.amqp_url is None:
+            return ()
+        return tuple(url.strip() for url in self.amqp_url.get_secret_value().split(",") if url.strip())
+
+    @property
+    def artifacts(self) -> str:
+        """URL or folder of the artifact store."""
+        return self.artifacts_url or str(self.data_dir / "artifacts")
+
+
+class DatabaseSettings(BaseSettings):
+    """Where Postgres is."""
+
+    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", extra="ignore", frozen=True)
+
+    database_url: SecretStr | None = None
+    """`postgresql://…` (15 to 18); none = the embedded PostgreSQL."""
+    database_pool: int = Field(default=10, ge=1)
+    """Most connections of one process."""
+    database_wait: timedelta = timedelta(seconds=10)
+    """How long a start waits for a database that does not answer."""
+    allow_undurable_database: bool = False
+    """Start on a server with fsync, full_page_writes or synchronous_commit off (tests only)."""

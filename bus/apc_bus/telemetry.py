@@ -1,0 +1,50 @@
+"""Logs: structlog events in the past tense, JSON in production, coloured lines at a terminal."""
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+
+def configure_logs(level: str = "INFO", form: Literal["auto", "json", "console"] = "auto") -> None:
+    """Set up structlog and the standard library's loggers; call it once, at the entry point.
+
+    Args:
+        level: the lowest level that is written: DEBUG, INFO, WARNING or ERROR.
+        form: `auto` is `console` when standard error is a terminal, else `json`.
+    """
+    is_console = form == "console" or (form == "auto" and sys.stderr.isatty())
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: list[structlog.typing.Processor] = (
+        [structlog.dev.ConsoleRenderer()]
+        if is_console
+        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    )
+    structlog.configure(
+        processors=[*shared, *renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    _route_standard_library(shared, renderer, level)
+
+
+def _route_standard_library(
+    shared: list[structlog.typing.Processor], renderer: list[structlog.typing.Processor], level: str
+) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    # The AMQP libraries report at ERROR what the adapter translates, reports and mends itself.
+    for name in ("aiormq", "aio_pika", "faststream"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

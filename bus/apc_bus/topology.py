@@ -1,0 +1,279 @@
+"""The topology as data: exchanges, queues and bindings of APC/1.0 (architecture.md section 3).
+
+One declarer (`apc topology apply`) uses it; services and agents never declare. The in-process broker takes
+the same data, so that both adapters route alike.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from apc_bus.errors import TopologyInvalid
+from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
+
+INGRESS = "apc.ingress"
+RECEIPTS = "apc.receipts"
+INTER_AGENT = "apc.inter_agent"
+SUBSTRATE = "apc.substrate"
+LOG = "apc.log"
+RETRY = "apc.retry"
+DEAD = "apc.dead"
+
+DEAD_QUEUE = "apc.dead.letters"
+SUBSTRATE_STREAM = "apc.substrate.stream"
+
+DEFAULT_BOUND = 1000
+"""Outstanding deliveries per recipient before the gate refuses new ones; an inbox holds twice as many."""
+AGENT_DELIVERY_LIMIT = 20
+"""Deliveries of a message to an agent before it is dead-lettered (a crash counts against all prefetched)."""
+SERVICE_DELIVERY_LIMIT = 1_000_000
+"""Never in practice: an input, a log batch or a dead letter is judged by our validation, not by a count.
+Written out, because RabbitMQ 4 has a limit of 20 where none is given."""
+SHARD_MAX_MESSAGES = 100_000
+SHARD_MAX_BYTES = 1 << 30
+DEAD_MAX_MESSAGES = 100_000
+SUBSTRATE_MAX_BYTES = 1 << 30
+SUBSTRATE_SEGMENT_BYTES = 50_000_000
+MAX_KEY_BYTES = 255
+"""AMQP 0-9-1: queue names and routing keys are short strings."""
+
+_ENCODED = frozenset(".*#%")
+
+
+class ExchangeKind(StrEnum):
+    """How an exchange compares a routing key with its bindings."""
+
+    DIRECT = "direct"
+    TOPIC = "topic"
+    FANOUT = "fanout"
+
+
+class QueueKind(StrEnum):
+    """A replicated queue, or an append-only stream that many read from any offset."""
+
+    QUORUM = "quorum"
+    STREAM = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A durable exchange."""
+
+    name: str
+    kind: ExchangeKind
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A durable queue or stream; limits in messages and bytes, None = unlimited."""
+
+    name: str
+    kind: QueueKind = QueueKind.QUORUM
+    is_single_active: bool = False
+    """One active consumer; the others are hot standbys."""
+    dead_letter_exchange: str | None = None
+    delivery_limit: int | None = None
+    max_messages: int | None = None
+    max_bytes: int | None = None
+
+    @property
+    def arguments(self) -> dict[str, str | int | bool]:
+        """The queue arguments of RabbitMQ (reliability-facts.md section 2d).
+
+        A full queue refuses the publish: nothing is ever dropped from its head.
+        """
+        arguments: dict[str, str | int | bool] = {"x-queue-type": self.kind.value}
+        if self.max_bytes is not None:
+            arguments["x-max-length-bytes"] = self.max_bytes
+        if self.kind is QueueKind.STREAM:
+            return arguments | {"x-stream-max-segment-size-bytes": SUBSTRATE_SEGMENT_BYTES}
+        arguments["x-overflow"] = "reject-publish"
+        if self.max_messages is not None:
+            arguments["x-max-length"] = self.max_messages
+        if self.delivery_limit is not None:
+            arguments["x-delivery-limit"] = self.delivery_limit
+        if self.is_single_active:
+            arguments["x-single-active-consumer"] = True
+        if self.dead_letter_exchange is not None:
+            arguments["x-dead-letter-exchange"] = self.dead_letter_exchange
+            arguments["x-dead-letter-strategy"] = "at-least-once"
+        return arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Messages of `exchange` whose key matches go to `queue`."""
+
+    exchange: str
+    queue: str
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentQueues:
+    """An agent that gets an inbox; `handles` are its packet types, to which the control types are added."""
+
+    agent_id: str
+    swarm_id: str
+    handles: frozenset[PacketType] = frozenset()
+    broker_user: str | None = None
+    """None = the convention `agent.<agent_id>`."""
+
+    @property
+    def user(self) -> str:
+        """The broker user of the agent."""
+        return self.broker_user or f"agent.{self.agent_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Everything that exists on the broker."""
+
+    shards: int
+    exchanges: tuple[Exchange, ...]
+    queues: tuple[Queue, ...]
+    bindings: tuple[Binding, ...]
+    agents: tuple[AgentQueues, ...] = field(default=())
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """(exchange, kind, key, queue) of every binding, exchanges without one included; for `show`."""
+        kinds = {exchange.name: exchange.kind.value for exchange in self.exchanges}
+        rows = [(b.exchange, kinds[b.exchange], b.key or "-", b.queue) for b in self.bindings]
+        bound = {binding.exchange for binding in self.bindings}
+        return rows + [(name, kind, "-", "-") for name, kind in kinds.items() if name not in bound]
+
+
+def encode_word(identifier: str) -> str:
+    """An id as one word of a routing key: `.`, `*`, `#`, `%` and upper-case letters percent-encoded.
+
+    Injective, because the hexadecimal digits are lower case and `%` itself is encoded.
+    """
+    if identifier.islower() and _ENCODED.isdisjoint(identifier):
+        return identifier
+    return "".join(f"%{ord(c):02x}" if c in _ENCODED or c.isupper() else c for c in identifier)
+
+
+def gate_queue(shard: int) -> str:
+    """The queue of the inputs of a shard: packets and receipts."""
+    return f"apc.gate.{shard}"
+
+
+def log_queue(shard: int) -> str:
+    """The queue of the log batches of a shard."""
+    return f"apc.log.{shard}"
+
+
+def agent_queue(agent_id: str, urgent: bool) -> str:
+    """One of an agent's two queues."""
+    return f"apc.agent.{encode_word(agent_id)}.{'urgent' if urgent else 'normal'}"
+
+
+def routing_key(packet_type: PacketType, swarm_id: str, agent_id: str, urgent: bool) -> str:
+    """The key on apc.inter_agent: `type.swarm.agent`, with a fourth word `urgent` for the urgent queue.
+
+    Control types are bound to the urgent queue only, so they are always urgent.
+    """
+    key = f"{packet_type.value.lower()}.{encode_word(swarm_id)}.{encode_word(agent_id)}"
+    return f"{key}.urgent" if urgent or packet_type in CONTROL_TYPES else key
+
+
+def build_topology(
+    shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound: int = DEFAULT_BOUND
+) -> Topology:
+    """The topology for N shards and these agents.
+
+    Args:
+        shards: N, at least 1; every service must use the same.
+        agents: whoever gets an inbox.
+        bound: outstanding deliveries per agent; an inbox holds 2 x bound messages.
+
+    Raises:
+        TopologyInvalid: N below 1, an agent twice, or ids too long for a routing key.
+    """
+    _check(shards, agents)
+    queues = [
+        *(queue for shard in range(shards) for queue in _shard_queues(shard)),
+        Queue(SUBSTRATE_STREAM, QueueKind.STREAM, max_bytes=SUBSTRATE_MAX_BYTES),
+        Queue(DEAD_QUEUE, delivery_limit=SERVICE_DELIVERY_LIMIT, max_messages=DEAD_MAX_MESSAGES),
+        *(queue for agent in agents for queue in _agent_queues(agent, bound)),
+    ]
+    bindings = [
+        *(binding for shard in range(shards) for binding in _shard_bindings(shard)),
+        Binding(SUBSTRATE, SUBSTRATE_STREAM),
+        Binding(DEAD, DEAD_QUEUE),
+        *(binding for agent in agents for binding in agent_bindings(agent, agent.handles)),
+    ]
+    return Topology(shards, _EXCHANGES, tuple(queues), tuple(bindings), tuple(agents))
+
+
+_EXCHANGES = (
+    Exchange(INGRESS, ExchangeKind.DIRECT),
+    Exchange(RECEIPTS, ExchangeKind.DIRECT),
+    Exchange(INTER_AGENT, ExchangeKind.TOPIC),
+    Exchange(SUBSTRATE, ExchangeKind.FANOUT),
+    Exchange(LOG, ExchangeKind.DIRECT),
+    Exchange(RETRY, ExchangeKind.DIRECT),
+    Exchange(DEAD, ExchangeKind.FANOUT),
+)
+
+
+def agent_bindings(agent: AgentQueues, types: Iterable[PacketType]) -> tuple[Binding, ...]:
+    """The bindings of an agent for these packet types and the control types."""
+
+    def bind(packet_type: PacketType, urgent: bool) -> Binding:
+        key = routing_key(packet_type, agent.swarm_id, agent.agent_id, urgent)
+        if len(key.encode()) > MAX_KEY_BYTES:
+            raise TopologyInvalid(
+                f"agent {agent.agent_id!r}: its routing key has more than {MAX_KEY_BYTES} bytes; "
+                "choose a shorter agent or swarm id, with fewer upper-case letters and dots"
+            )
+        return Binding(INTER_AGENT, agent_queue(agent.agent_id, urgent), key)
+
+    urgent = [bind(packet_type, True) for packet_type in sorted(CONTROL_TYPES.union(types))]
+    normal = [bind(packet_type, False) for packet_type in sorted(set(types) - CONTROL_TYPES)]
+    return (*urgent, *normal)
+
+
+def _check(shards: int, agents: Sequence[AgentQueues]) -> None:
+    if shards < 1:
+        raise TopologyInvalid(f"{shards} shards: at least 1 is needed (APC_SHARDS)")
+    seen: set[str] = set()
+    for agent in agents:
+        if agent.agent_id in seen:
+            raise TopologyInvalid(f"agent {agent.agent_id!r} is listed twice")
+        seen.add(agent.agent_id)
+
+
+def _shard_queues(shard: int) -> tuple[Queue, ...]:
+    return tuple(
+        Queue(
+            name,
+            is_single_active=True,
+            dead_letter_exchange=DEAD,
+            delivery_limit=SERVICE_DELIVERY_LIMIT,
+            max_messages=SHARD_MAX_MESSAGES,
+            max_bytes=SHARD_MAX_BYTES,
+        )
+        for name in (gate_queue(shard), log_queue(shard))
+    )
+
+
+def _shard_bindings(shard: int) -> tuple[Binding, ...]:
+    key = str(shard)
+    return (
+        Binding(INGRESS, gate_queue(shard), key),
+        Binding(RECEIPTS, gate_queue(shard), key),
+        Binding(LOG, log_queue(shard), key),
+    )
+
+
+def _agent_queues(agent: AgentQueues, bound: int) -> tuple[Queue, ...]:
+    return tuple(
+        Queue(
+            agent_queue(agent.agent_id, urgent),
+            dead_letter_exchange=DEAD,
+            delivery_limit=AGENT_DELIVERY_LIMIT,
+            max_messages=2 * bound,
+        )
+        for urgent in (True, False)
+    )

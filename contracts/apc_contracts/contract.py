@@ -93,7 +93,7 @@ class Contract:
         return next((window for window in self.windows[:-1] if generation <= _end(window)), last)
 
     def raised_by(self, raiser: str) -> tuple[str, ...]:
-        """The session events that a packet of this type (or `receipts`) can raise; no other guard need run."""
+        """The session events that a packet of this type (or `receipts`) can raise: run no other guard."""
         return self._raised_by.get(raiser, ())
 
     def guards(self) -> Iterator[Guard]:

@@ -151,10 +151,14 @@ class Rights(Section):
 
 
 class SessionRules(Section):
-    """Defaults and limits of a session (contract.md 10). The limits count barriers and deadlines."""
+    """Defaults and limits of a session (contract.md 10). The limits count barriers and deadlines.
+
+    `emission_ttl_ms` is the time to live of the orchestrator's own packets.
+    """
 
     max_rounds: Positive
     veto_window_ms: Annotated[int, Field(ge=0)]
+    emission_ttl_ms: Annotated[int, Field(ge=1, le=86_400_000)]
     brief_overlap_limit: Share
     missed_barriers_limit: Positive
     missed_deadlines_limit: Positive

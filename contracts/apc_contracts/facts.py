@@ -41,5 +41,7 @@ class Facts:
     """The cause was delivered to this sender."""
     outstanding: Mapping[str, int] = field(default_factory=dict)
     """agent_id -> deliveries routed and not ended."""
+    is_contract_deployed: bool = True
+    """The session was opened under the contract file that judges now."""
     outstanding_bound: int | None = None
     decayed_protocols: frozenset[str] = frozenset()

@@ -1,8 +1,8 @@
 """Guards: CEL predicates over a flat map of named facts (contract.md 13).
 
 `import cel` costs 0.2 to 0.5 seconds, so it happens at the first evaluation or check, never at import.
-A guard is a pure function of the facts that it names: its answers are memoised by their values, which turns the
-microseconds of CEL into a dictionary look-up on the hot path.
+A guard is a pure function of the facts that it names: its answers are memoised by their values, which turns
+the microseconds of CEL into a dictionary look-up on the hot path.
 """
 
 import re

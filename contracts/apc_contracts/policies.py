@@ -1,4 +1,4 @@
-"""The parts of a loaded contract that carry guards: machines, phase table, promotion gate, anti-drift checks."""
+"""The parts of a contract that carry guards: machines, phase table, promotion gate, anti-drift checks."""
 
 from dataclasses import dataclass
 

@@ -162,7 +162,6 @@ class SessionRules(Section):
     brief_overlap_limit: Share
     missed_barriers_limit: Positive
     missed_deadlines_limit: Positive
-    emission_ttl_ms: Positive
     recorded_after_end: tuple[PacketType, ...]
     timer_kinds: tuple[Name, ...]
 

@@ -1,0 +1,32 @@
+"""Ids that a process makes again after a crash, and the shard that owns a session (contract.md section 9)."""
+
+import os
+import time
+from uuid import NAMESPACE_URL, UUID, uuid5
+from zlib import crc32
+
+_RFC_9562_VARIANT = 0x80
+_VERSION_7 = 0x70
+
+
+def new_packet_id() -> UUID:
+    """A fresh UUIDv7, for a packet without a cause. Source: RFC 9562 section 5.7."""
+    octets = bytearray((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
+    octets[6] = octets[6] & 0x0F | _VERSION_7
+    octets[8] = octets[8] & 0x3F | _RFC_9562_VARIANT
+    return UUID(bytes=bytes(octets))
+
+
+def reply_id(cause: UUID, agent_id: str, ordinal: int | str) -> UUID:
+    """The id of an agent's packet number `ordinal` under this cause: a handler that runs again makes it again."""
+    return uuid5(cause, f"{agent_id}/{ordinal}")
+
+
+def timer_id(session_id: str, step: int, kind: str) -> UUID:
+    """The id of the orchestrator's timer packet; kind `generation`, `state`, `veto`, `wall` or `ack:<id>:<attempt>`."""
+    return uuid5(NAMESPACE_URL, f"apc:{session_id}/{step}/{kind}")
+
+
+def shard_of(session_id: str, shards: int) -> int:
+    """The shard, 0..shards-1, that owns a session: CRC-32 (ISO-HDLC) of the UTF-8 session_id modulo `shards`."""
+    return crc32(session_id.encode()) % shards

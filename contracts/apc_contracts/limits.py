@@ -1,0 +1,21 @@
+"""How big a packet may be (contract.md section 2)."""
+
+from dataclasses import dataclass
+
+MAX_SAFE_INTEGER = 2**53 - 1
+"""The largest integer that every JSON reader holds exactly; RFC 8785 knows no larger one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one document; the contract file may set others.
+
+    A node is a JSON value, the document itself included; keys are not counted.
+    """
+
+    size_bytes: int = 256 * 1024
+    levels: int = 32
+    nodes: int = 20_000
+
+
+DEFAULT_LIMITS = Limits()

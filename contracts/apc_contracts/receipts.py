@@ -1,0 +1,81 @@
+"""Receipts: what became of a delivery, reported in batches on apc.receipts (architecture.md section 2)."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from apc_contracts.canonical import canonical_json
+from apc_contracts.limits import Limits
+from apc_contracts.model import Count, Id, Model, Time, Uuid
+from apc_contracts.schema_errors import refusal_of
+from apc_contracts.strict_json import read_strict_json
+
+RECEIPT_LIMITS = Limits(size_bytes=64 * 1024)
+"""Bounds of one message of receipts; a sender with more splits them."""
+
+
+class ReceiptKind(StrEnum):
+    """What happened to the delivery."""
+
+    DELIVERY_ACK = "delivery_ack"
+    """Handed to a handler."""
+    CONSUMER_APPLY = "consumer_apply"
+    OUTCOME = "outcome"
+    """The handler ended and its own emissions are confirmed."""
+    REJECT = "reject"
+    RETRY = "retry"
+    EXPIRED = "expired"
+    DEAD_LETTERED = "dead_lettered"
+    VERIFICATION_PASS = "verification_pass"
+    VERIFICATION_FAIL = "verification_fail"
+    REQUEUE = "requeue"
+    DISCARD = "discard"
+
+
+class Usage(Model):
+    """What a handler spent; `cost` in the operator's unit."""
+
+    tokens: Count | None = None
+    cost: Annotated[float, Field(ge=0)] | None = None
+
+
+class Receipt(Model):
+    """One event of one delivery. Each (packet_id, recipient, attempt, kind) counts once, usage included."""
+
+    packet_id: Uuid
+    session_id: Id
+    recipient: Id
+    kind: ReceiptKind
+    attempt: Annotated[int, Field(ge=1)]
+    usage: Usage | None = None
+    at: Time
+    error: str | None = None
+
+
+_adapter = TypeAdapter(list[Receipt])
+
+
+def parse_receipts(body: bytes) -> list[Receipt]:
+    """The receipts in a message body.
+
+    Raises:
+        PacketRefused: as parse_packet; TOO_LARGE beyond 64 KiB.
+    """
+    read_strict_json(body, RECEIPT_LIMITS)
+    try:
+        return _adapter.validate_json(body, strict=True)
+    except ValidationError as error:
+        raise refusal_of(error) from error
+
+
+def encode_receipts(receipts: Sequence[Receipt]) -> bytes:
+    """The canonical JSON array of receipts.
+
+    Raises:
+        PacketRefused: TOO_LARGE beyond 64 KiB or TOO_DEEP beyond 20,000 values: send them in two messages.
+    """
+    body = canonical_json([receipt.model_dump(mode="json", exclude_none=True) for receipt in receipts])
+    read_strict_json(body, RECEIPT_LIMITS)
+    return body

@@ -1,0 +1,68 @@
+"""What the SIGNALs that open a session and report its state carry (contract.md section 10)."""
+
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from apc_contracts.model import Count, DurationMs, Fraction, Id, Model, Name, Uuid, broken
+from apc_contracts.vocabulary import RunPhase
+
+MAX_VETO_WINDOW_MS = 86_400_000
+MAX_ROUNDS = 1_000
+
+
+class SwarmSpec(Model):
+    """A swarm of the session and its agents."""
+
+    swarm_id: Id
+    agents: tuple[Id, ...]
+
+
+class Budgets(Model):
+    """What a session may spend; an absent budget is no limit. `wall_ms` in milliseconds, `cost` in the operator's unit."""
+
+    packets: Count | None = None
+    wall_ms: DurationMs | None = None
+    tokens: Count | None = None
+    cost: Annotated[float, Field(ge=0)] | None = None
+
+
+class SessionSpec(Model):
+    """How a session is to run: comes with SIGNAL START. `members` are agents beside those of the swarms."""
+
+    swarms: Annotated[tuple[SwarmSpec, ...], Field(min_length=1)]
+    members: tuple[Id, ...] = ()
+    task_ids: tuple[Id, ...] = ()
+    generation_limit: Count
+    generation_deadline_ms: DurationMs
+    state_deadline_ms: DurationMs
+    max_rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS)] = 2
+    budgets: Budgets = Budgets()
+    veto_window_ms: Annotated[int, Field(ge=0, le=MAX_VETO_WINDOW_MS)] = 2000
+
+    @model_validator(mode="after")
+    def _swarms_are_distinct(self) -> Self:
+        seen: set[str] = set()
+        for index, swarm in enumerate(self.swarms):
+            if swarm.swarm_id in seen:
+                raise broken(f"swarms[{index}].swarm_id", "swarm listed twice: name each swarm once")
+            seen.add(swarm.swarm_id)
+        return self
+
+
+class SessionState(Model):
+    """Where a session stands: comes with the orchestrator's SIGNAL SYNC.
+
+    `scores` maps swarm_id to its verified score; `subjects` holds the packets at hand (arbitrated EVALs, winner,
+    ARTIFACT to validate).
+    """
+
+    state: Name
+    run_phase: RunPhase
+    round: Count
+    generation: Count
+    step: Count
+    paused: bool
+    scores: Mapping[str, Fraction]
+    subjects: tuple[Uuid, ...]

@@ -1,0 +1,113 @@
+"""Detached Ed25519 signatures of packets, in the AMQP header `apc-signature` (contract.md section 2).
+
+The header is `<key id>:<base64 of the 64-byte signature>`. What is signed binds the packet to its sender, its times
+and its exact bytes; the prefix keeps a signature from meaning anything elsewhere. Source: RFC 8032.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Protocol
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from apc_contracts.errors import SignatureInvalid
+from apc_contracts.packet import Packet
+
+SIGNED_PREFIX = "apc-packet-v1"
+PUBLIC_KEY_BYTES = 32
+
+
+class HashedPacket(Protocol):
+    """A packet with the SHA-256 of its bytes: sealed by the sender or received."""
+
+    @property
+    def packet(self) -> Packet[Any]: ...
+    @property
+    def packet_hash(self) -> bytes: ...
+
+
+def signed_text(hashed: HashedPacket) -> bytes:
+    """What a signature covers: prefix, packet_id, sender, created_at, expires_at, hex packet_hash, one a line.
+
+    Times are in UTC as the packet writes them (`2026-02-19T07:50:00Z`, microseconds only if there are any);
+    expires_at is the effective one: created_at + ttl_ms when the packet names none. No newline at the end.
+    """
+    packet = hashed.packet
+    lines = (
+        SIGNED_PREFIX,
+        str(packet.packet_id),
+        packet.sender.agent_id,
+        _utc(packet.created_at),
+        _utc(packet.expires),
+        hashed.packet_hash.hex(),
+    )
+    return "\n".join(lines).encode()
+
+
+def _utc(time: datetime) -> str:
+    return time.isoformat().replace("+00:00", "Z")
+
+
+def sign(private_key: Ed25519PrivateKey, key_id: str, sealed: HashedPacket) -> str:
+    """The value of the header `apc-signature` for a sealed packet."""
+    return f"{key_id}:{b64encode(private_key.sign(signed_text(sealed))).decode()}"
+
+
+def verify(header: str, public_keys: Mapping[str, str], received: HashedPacket) -> None:
+    """Returns when the signature is the sender's.
+
+    Args:
+        header: value of the AMQP header `apc-signature`.
+        public_keys: the sender's registered keys: key id to base64 public key.
+        received: the packet with the hash of its received bytes.
+
+    Raises:
+        SignatureInvalid: an unreadable header, an unknown key id, a wrong signature.
+    """
+    key_id, separator, encoded = header.rpartition(":")
+    if not separator:
+        raise SignatureInvalid("the signature header is not `<key id>:<base64>`: sign with a registered key")
+    if key_id not in public_keys:
+        raise SignatureInvalid("the sender has no key with this id: register it with `apc agents add --key`")
+    key = read_public_key(public_keys[key_id])
+    try:
+        key.verify(_decode(encoded, "signature"), signed_text(received))
+    except InvalidSignature as error:
+        raise SignatureInvalid(
+            "the signature does not fit these bytes: sign exactly the bytes that are sent"
+        ) from error
+
+
+def new_private_key() -> Ed25519PrivateKey:
+    """A fresh key from the system's randomness."""
+    return Ed25519PrivateKey.generate()
+
+
+def encode_public_key(private_key: Ed25519PrivateKey) -> str:
+    """The base64 public key to register for this private key."""
+    return b64encode(private_key.public_key().public_bytes_raw()).decode()
+
+
+def read_public_key(encoded: str) -> Ed25519PublicKey:
+    """The key in base64 text. Raises SignatureInvalid unless it is 32 bytes."""
+    raw = _decode(encoded, "public key")
+    if len(raw) != PUBLIC_KEY_BYTES:
+        raise SignatureInvalid(
+            f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(raw)}: give the raw key"
+        )
+    return Ed25519PublicKey.from_public_bytes(raw)
+
+
+def key_id_of(public_key: str) -> str:
+    """A short name of a public key: the first 16 hex digits of its SHA-256."""
+    return sha256(_decode(public_key, "public key")).hexdigest()[:16]
+
+
+def _decode(text: str, what: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as error:
+        raise SignatureInvalid(f"the {what} is not base64: encode its raw bytes") from error

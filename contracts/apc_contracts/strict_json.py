@@ -1,0 +1,142 @@
+"""Reads JSON so that no two readers of the same bytes can see two documents.
+
+Each check is a pure refusal, in a fixed order: size, levels (a byte scan before any parser), syntax, numbers, NUL,
+doubled keys, nodes. What passes is accepted by RFC 8785 and comes back equal from its canonical form.
+"""
+
+import json
+import re
+from itertools import accumulate
+from typing import Any, NoReturn
+
+import orjson
+
+from apc_contracts.errors import PacketRefused
+from apc_contracts.limits import DEFAULT_LIMITS, MAX_SAFE_INTEGER, Limits
+
+# Possessive, so that hostile bytes cannot make them backtrack; an unclosed string runs to the end.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_STRING_OR_KEY = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"([ \t\r\n]*+:)?')
+_SPACED_KEY = re.compile(rb'"[ \t\r\n]+:')
+_BRACKETS_TO_STEPS = bytes.maketrans(b"[{]}", bytes((1, 1, 2, 2)))
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+_STEP_OF = (0, 1, -1)
+
+# From here on RFC 8785 writes a number with an exponent; below, as an integer.
+_EXPONENT_FROM = 1e21
+
+
+def read_strict_json(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
+    """The JSON value in `body`.
+
+    Raises:
+        PacketRefused: TOO_LARGE, TOO_DEEP (levels or nodes) or MALFORMED (encoding, syntax, NaN, a number without a
+            canonical form, NUL, doubled keys); path `$`.
+
+    Source: RFC 8259, RFC 7493 (I-JSON), RFC 8785.
+    """
+    if len(body) > limits.size_bytes:
+        _refuse(
+            "TOO_LARGE",
+            f"{len(body)} bytes, the limit is {limits.size_bytes}: put content into the artifact store and send its hash",
+        )
+    if _exceeds_levels(body, limits.levels):
+        _refuse("TOO_DEEP", f"more than {limits.levels} levels of nesting: flatten the document")
+    try:
+        tree = orjson.loads(body)
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise PacketRefused(
+            "MALFORMED", "$", f"not strict JSON in UTF-8 ({error}): send RFC 8259 JSON"
+        ) from error
+    nodes, keys = _count(tree, body)
+    if b"\\u0000" in body and _has_nul(tree):
+        _refuse("MALFORMED", "a string holds NUL (U+0000): remove it")
+    if _has_doubled_keys(body, keys):
+        _refuse("MALFORMED", "an object has the same key twice: keep one of them")
+    if nodes > limits.nodes:
+        _refuse(
+            "TOO_DEEP", f"{nodes} values, the limit is {limits.nodes}: put content into the artifact store"
+        )
+    return tree
+
+
+def _refuse(code: str, message: str) -> NoReturn:
+    raise PacketRefused(code, "$", message)
+
+
+def _exceeds_levels(body: bytes, levels: int) -> bool:
+    if body.count(b"{") + body.count(b"[") <= levels:
+        return False
+    steps = _STRING.sub(b"", body).translate(_BRACKETS_TO_STEPS, _NOT_BRACKETS)
+    return max(accumulate(map(_STEP_OF.__getitem__, steps)), default=0) > levels
+
+
+def _count(tree: Any, body: bytes) -> tuple[int, int]:
+    """Values and keys of the tree. Refuses numbers that have no canonical form."""
+    nodes = 1
+    keys = 0
+    pending: list[Any] = [[tree]]
+    nodes = 0
+    for container in pending:
+        nodes += len(container)
+        if type(container) is dict:
+            keys += len(container)
+            container = container.values()
+        for value in container:
+            kind = type(value)
+            if kind is str:
+                continue
+            if kind is dict or kind is list:
+                pending.append(value)
+            elif kind is int:
+                if not -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
+                    _refuse_number(value)
+            elif kind is float and not -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
+                _check_big_float(value, body)
+    return nodes, keys
+
+
+def _check_big_float(value: float, body: bytes) -> None:
+    """A float beyond the safe integers is fine only with an exponent, in the text as in the canonical form."""
+    if abs(value) < _EXPONENT_FROM:
+        _refuse_number(value)
+    # orjson turns integers beyond 64 bits into floats: only the text tells.
+    json.loads(body, parse_int=_read_integer)
+
+
+def _read_integer(digits: str) -> int:
+    if len(digits) > len(str(-MAX_SAFE_INTEGER)) or abs(int(digits)) > MAX_SAFE_INTEGER:
+        _refuse_number(digits)
+    return int(digits)
+
+
+def _refuse_number(value: int | float | str) -> NoReturn:
+    shown = f"{value}"[:40]
+    _refuse(
+        "MALFORMED",
+        f"number {shown} is beyond ±(2^53 - 1), where integers are not exact: send it as a string",
+    )
+
+
+def _has_nul(tree: Any) -> bool:
+    pending: list[Any] = [tree]
+    for value in pending:
+        if isinstance(value, str):
+            if "\0" in value:
+                return True
+        elif isinstance(value, dict):
+            pending.extend(value)
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+    return False
+
+
+def _has_doubled_keys(body: bytes, keys: int) -> bool:
+    """Whether the text has more keys than the tree: every reader here keeps the last of two and says nothing.
+
+    The count of `":` is never less than the keys in the text, unless one has space before its colon.
+    """
+    if body.count(b'":') == keys and not _SPACED_KEY.search(body):
+        return False
+    return sum(map(bool, _STRING_OR_KEY.findall(body))) != keys

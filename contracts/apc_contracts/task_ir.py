@@ -1,0 +1,147 @@
+"""What a TASK_IR is made of: its header, its five kinds of object, and the bag of formulas."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from apc_contracts.model import Count, Fraction, Id, Model, Name, OpenMap
+
+
+class FalsifierCost(StrEnum):
+    """What running a falsifier costs."""
+
+    LOW = "low"
+    MED = "med"
+    HIGH = "high"
+    EXTREME = "extreme"
+
+
+class ConstraintKind(StrEnum):
+    """What a constraint limits."""
+
+    BUDGET = "BUDGET"
+    SAFETY = "SAFETY"
+    LATENCY = "LATENCY"
+    QUALITY = "QUALITY"
+    COMPLIANCE = "COMPLIANCE"
+
+
+class EvidenceKind(StrEnum):
+    """What an evidence refers to."""
+
+    CODE = "code"
+    TEST = "test"
+    LOG = "log"
+    TRACE = "trace"
+    DOC = "doc"
+    BENCH = "bench"
+
+
+class IrHeader(Model):
+    """Which task this is, and in which dialect it is written."""
+
+    task_id: Id
+    run_id: Id
+    swarm_id: Id
+    dialect_id: Name
+    dialect_hash: Name
+
+
+class IrClaim(Model):
+    """A hypothesis with the confidence before and after it was tested."""
+
+    type: Literal["Claim"] = "Claim"
+    id: Name
+    hypothesis_id: Name
+    text: str
+    confidence_pre: Fraction
+    confidence_post: Fraction
+
+
+class IrFalsifier(Model):
+    """A test that would refute a claim."""
+
+    type: Literal["Falsifier"] = "Falsifier"
+    id: Name
+    target_claim_id: Name
+    test: str
+    fail_if: str
+    cost: FalsifierCost
+
+
+class IrDecision(Model):
+    """A recommendation with the weights of its options."""
+
+    type: Literal["Decision"] = "Decision"
+    id: Name
+    recommendation: str
+    priority_distribution: Mapping[str, Fraction]
+    next_actions: tuple[str, ...]
+
+
+class IrConstraint(Model):
+    """A limit of the task.
+
+    `expression` is any text; for BUDGET, `packets=N; wall_ms=N; tokens=N; cost=X` (any subset) reserves that much.
+    """
+
+    type: Literal["Constraint"] = "Constraint"
+    id: Name
+    constraint_kind: ConstraintKind
+    expression: str
+
+
+class IrEvidence(Model):
+    """A reference that supports a claim or speaks against it."""
+
+    type: Literal["Evidence"] = "Evidence"
+    id: Name
+    kind: EvidenceKind
+    ref: str
+    supports: bool
+
+
+IrObject = Annotated[
+    IrClaim | IrFalsifier | IrDecision | IrConstraint | IrEvidence,
+    Field(discriminator="type"),
+]
+
+
+class Normalization(Model):
+    """How the sender brought the task into its normal form."""
+
+    ordering: str | None = None
+    text_normalization: str | None = None
+    hash_algorithm: str | None = None
+    canonical_hash: str | None = None
+
+
+class OdeSystem(Model):
+    """A system of ordinary differential equations. Carried, never executed."""
+
+    state_variables: Annotated[tuple[str, ...], Field(min_length=1)]
+    equations: Annotated[tuple[str, ...], Field(min_length=1)]
+    parameters: OpenMap
+    initial_state: OpenMap
+    time_start: float | None = None
+    time_end: float | None = None
+    num_points: Annotated[Count, Field(ge=5, le=100_000)] | None = None
+
+
+class FormulaBundle(Model):
+    """Formulas beside a task, an idea or an artifact. Carried, validated and stored, never executed."""
+
+    representation_version: str | None = None
+    latex_full: str | None = None
+    latex_compact: str | None = None
+    sympy_str: str | None = None
+    sympy_canonical: str | None = None
+    ast_json: JsonValue = None
+    domains: tuple[str, ...] | None = None
+    var_ontology: OpenMap | None = None
+    functor_map: JsonValue = None
+    simulation_snippet: str | None = None
+    equilibria_sympy: JsonValue = None
+    ode_system: OdeSystem | None = None

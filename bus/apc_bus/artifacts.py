@@ -1,4 +1,4 @@
-"""The artifact store: immutable objects by the SHA-256 of their bytes, in a folder or an S3 compatible store."""
+"""The artifact store: immutable objects by the SHA-256 of their bytes, in a folder or an S3-like store."""
 
 import asyncio
 import hashlib

@@ -1,0 +1,19 @@
+"""Real services for tests: a RabbitMQ from Docker, from APC_AMQP_URL, or a private node of the installed one.
+
+Used by this repository's `tests/conftest.py`, and usable by the tests of anybody's agents.
+"""
+
+from apc_bus.testing.postgres import PostgresServer, postgres_choice, start_given_postgres
+from apc_bus.testing.private_node import PrivateNode, find_scripts
+from apc_bus.testing.rabbit import RabbitServer, rabbit_choice, start_rabbit
+
+__all__ = [
+    "PostgresServer",
+    "PrivateNode",
+    "RabbitServer",
+    "find_scripts",
+    "postgres_choice",
+    "rabbit_choice",
+    "start_given_postgres",
+    "start_rabbit",
+]

@@ -1,0 +1,224 @@
+"""A RabbitMQ node of our own, from the installed package: own folder, cookie, ports and epmd.
+
+It touches no other node of the machine, runs as root and as a normal user, and everything it starts is
+stopped by process id. Blocking calls: from async code use `asyncio.to_thread`.
+"""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from apc_bus.errors import BusUnavailable
+
+_START_SECONDS = 90.0
+_STOP_SECONDS = 30.0
+_ADD_VHOST = (
+    'begin rabbit_vhost:add({name}, <<"tests">>), rabbit_auth_backend_internal:set_permissions('
+    '{user}, {name}, <<".*">>, <<".*">>, <<".*">>, <<"tests">>) end'
+)
+
+
+def find_scripts() -> Path | None:
+    """The folder with RabbitMQ's inner scripts, or None.
+
+    The command on the PATH may be a wrapper that switches to the user rabbitmq; it is not for this.
+    """
+    candidates: list[Path] = []
+    if on_path := shutil.which("rabbitmq-server"):
+        candidates.append(Path(on_path).resolve().parent)
+    for pattern in ("usr/lib/rabbitmq/lib/*/sbin", "opt/rabbitmq*/sbin", "usr/local/opt/rabbitmq/sbin"):
+        candidates.extend(sorted(Path("/").glob(pattern), reverse=True))
+    return next((folder for folder in candidates if (folder / "rabbitmq-env").exists()), None)
+
+
+class PrivateNode:
+    """A single broker node on 127.0.0.1 that a test may stop, kill and start again; its data stay.
+
+    Args:
+        config: lines for rabbitmq.conf.
+
+    Raises:
+        BusUnavailable: RabbitMQ is not installed, or it does not start.
+    """
+
+    def __init__(self, config: str = "") -> None:
+        scripts = find_scripts()
+        epmd = shutil.which("epmd")
+        if scripts is None or epmd is None:
+            raise BusUnavailable("RabbitMQ is not installed: install rabbitmq-server, or set APC_AMQP_URL")
+        self._scripts = scripts
+        self._epmd_command = epmd
+        self._folder = Path(tempfile.mkdtemp(prefix="apc-rabbit-"))
+        self.port, distribution_port, self._epmd_port = _free_ports(3)
+        self.name = f"apc-{secrets.token_hex(4)}@localhost"
+        self._environment = self._prepare(config, distribution_port)
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def url(self, vhost: str = "/", user: str = "guest", password: str = "guest") -> str:
+        """An AMQP URL of this node."""
+        path = "" if vhost == "/" else vhost
+        return f"amqp://{user}:{password}@127.0.0.1:{self.port}/{path}"
+
+    def start(self) -> Self:
+        """Start it, or start it again, and wait until it answers."""
+        if self._epmd is None:
+            self._epmd = subprocess.Popen(
+                [self._epmd_command, "-port", str(self._epmd_port), "-address", "127.0.0.1"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            self._await_port(self._epmd_port)
+        with (self._folder / "output.log").open("ab") as output:
+            self._server = subprocess.Popen(
+                [self._scripts / "rabbitmq-server"],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._await_port(self.port)
+        self.ctl("await_startup")
+        return self
+
+    def stop(self) -> None:
+        """Shut it down cleanly; its data stay. Idempotent."""
+        for process in self._processes():
+            if process.name().startswith("beam"):
+                process.terminate()
+        self._reap(_STOP_SECONDS)
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL, as a power cut would; its data stay."""
+        self._reap(0)
+
+    def suspend(self) -> None:
+        """Freeze it (SIGSTOP)."""
+        for process in self._processes():
+            process.suspend()
+
+    def resume(self) -> None:
+        """Let a frozen node go on (SIGCONT)."""
+        for process in self._processes():
+            process.resume()
+
+    def close(self) -> None:
+        """Stop everything and delete the folder."""
+        self.resume()
+        self.stop()
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait()
+            self._epmd = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def ctl(self, *arguments: str) -> str:
+        """Run rabbitmqctl against this node; returns what it prints.
+
+        Raises:
+            BusUnavailable: the command failed; the message holds its output.
+        """
+        result = subprocess.run(
+            [self._scripts / "rabbitmqctl", "--quiet", "--node", self.name, *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=_START_SECONDS,
+        )
+        if result.returncode != 0:
+            raise BusUnavailable(f"rabbitmqctl {arguments[0]} failed: {result.stdout}{result.stderr}")
+        return result.stdout.strip()
+
+    def add_vhosts(self, names: Iterable[str], user: str = "guest") -> None:
+        """Make virtual hosts in one call; the user gets every right there."""
+        calls = [_ADD_VHOST.format(name=f'<<"{name}">>', user=f'<<"{user}">>') for name in names]
+        self.ctl("eval", ", ".join(calls) + ".")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _prepare(self, config: str, distribution_port: int) -> dict[str, str]:
+        home = self._folder / "home"
+        home.mkdir()
+        cookie = home / ".erlang.cookie"
+        cookie.write_text(secrets.token_hex(16))
+        cookie.chmod(0o400)
+        (self._folder / "enabled_plugins").write_text("[].")
+        (self._folder / "rabbitmq.conf").write_text(config + "\n")
+        return {
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "HOME": str(home),
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": self.name,
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_DIST_PORT": str(distribution_port),
+            "RABBITMQ_MNESIA_BASE": str(self._folder / "data"),
+            "RABBITMQ_LOG_BASE": str(self._folder / "log"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._folder / "enabled_plugins"),
+            "RABBITMQ_CONFIG_FILE": str(self._folder / "rabbitmq.conf"),
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            # Few schedulers and no busy waiting: the node shares the machine with the tests.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none",
+        }
+
+    def _processes(self) -> list[psutil.Process]:
+        if self._server is None:
+            return []
+        try:
+            server = psutil.Process(self._server.pid)
+            return [server, *server.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def _reap(self, patience_seconds: float) -> None:
+        if self._server is None:
+            return
+        _, alive = psutil.wait_procs(self._processes(), timeout=patience_seconds)
+        for process in alive:
+            process.kill()
+        psutil.wait_procs(alive, timeout=_STOP_SECONDS)
+        self._server.wait()
+        self._server = None
+
+    def _await_port(self, port: int) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return
+            except OSError:
+                if self._server is not None and self._server.poll() is not None:
+                    break
+                time.sleep(0.1)
+        output = self._folder / "output.log"
+        last_words = output.read_text(errors="replace")[-2000:] if output.exists() else ""
+        raise BusUnavailable(f"the private RabbitMQ node did not start: {last_words}")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [int(server.getsockname()[1]) for server in sockets]
+    finally:
+        for server in sockets:
+            server.close()

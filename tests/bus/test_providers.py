@@ -1,0 +1,25 @@
+"""The services that the tests themselves stand on."""
+
+import aiormq
+import asyncpg
+
+from apc_bus.testing import RabbitServer
+
+
+async def test_every_vhost_is_fresh(rabbit_server: RabbitServer) -> None:
+    urls = {rabbit_server.fresh_vhost_url() for _ in range(2)}
+    assert len(urls) == 2
+    for url in urls:
+        async with aiormq.connect(url) as connection:
+            channel = await connection.channel()
+            declared = await channel.queue_declare("q")
+            assert declared.message_count == 0
+
+
+async def test_a_database_is_migrated_and_own(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        assert await connection.fetchval("SELECT to_regclass('apc_log.agent_packets')") is not None
+        assert await connection.fetchval("SELECT count(*) FROM apc_log.agent_packets") == 0
+    finally:
+        await connection.close()

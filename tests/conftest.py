@@ -1,0 +1,121 @@
+"""Real services for every test: a virtual host and a database of its own, never a mock, never a skip."""
+
+import asyncio
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from apc_bus.memory import MemoryBroker
+from apc_bus.testing import (
+    PostgresServer,
+    PrivateNode,
+    RabbitServer,
+    postgres_choice,
+    rabbit_choice,
+    start_given_postgres,
+    start_rabbit,
+)
+from apc_bus.topology import build_topology
+
+_RABBIT_FIXTURES = {"rabbit_server", "rabbit_node"}
+_POSTGRES_FIXTURES = {"postgres_server"}
+_executed: Counter[str] = Counter()
+
+
+@pytest.fixture(scope="session")
+def rabbit_server() -> Iterator[RabbitServer]:
+    """The broker of this run; without one the tests fail, they are not skipped."""
+    server = start_rabbit()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def rabbit_url(rabbit_server: RabbitServer) -> str:
+    """AMQP URL of a virtual host that the whole run shares."""
+    return rabbit_server.fresh_vhost_url()
+
+
+@pytest.fixture
+def amqp_vhost_url(rabbit_server: RabbitServer) -> str:
+    """AMQP URL of a fresh virtual host, nothing declared in it."""
+    return rabbit_server.fresh_vhost_url()
+
+
+@pytest.fixture
+def rabbit_node() -> Iterator[PrivateNode]:
+    """A started broker node that the test may stop, kill and start again."""
+    with PrivateNode() as node:
+        yield node
+
+
+@pytest.fixture
+def memory_broker() -> MemoryBroker:
+    """The in-process broker with one shard and no agents."""
+    return MemoryBroker(build_topology())
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The Postgres of this run, with a migrated template database."""
+    from apc_persister.migrate import migrate
+
+    async def prepare() -> PostgresServer:
+        server = start_given_postgres() or await _start_embedded()
+        await server.prepare(migrate)
+        return server
+
+    server = asyncio.run(prepare())
+    yield server
+    asyncio.run(server.close())
+
+
+@pytest.fixture
+async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
+    """URL of a fresh database with the current schema."""
+    name = await postgres_server.clone()
+    yield postgres_server.url_of(name)
+    await postgres_server.drop(name)
+
+
+async def _start_embedded() -> PostgresServer:
+    from apc_persister.embedded import start_embedded
+
+    resources = AsyncExitStack()
+    folder = Path(tempfile.mkdtemp(prefix="apc-postgres-"))
+    resources.callback(shutil.rmtree, folder, ignore_errors=True)
+    embedded = await start_embedded(folder)
+    resources.push_async_callback(embedded.stop)
+    return PostgresServer("embedded", embedded.url, resources)
+
+
+def pytest_report_header() -> list[str]:
+    return [
+        f"rabbitmq: {rabbit_choice() or 'NONE FOUND: broker tests will fail'}",
+        f"postgres: {postgres_choice()}",
+    ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & _RABBIT_FIXTURES:
+            item.add_marker(pytest.mark.broker)
+        if fixtures & _POSTGRES_FIXTURES:
+            item.add_marker(pytest.mark.postgres)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and not report.skipped:
+        _executed.update({"broker", "postgres"} & set(report.keywords))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(
+        f"really run: {_executed['broker']} RabbitMQ tests, {_executed['postgres']} Postgres tests"
+    )

@@ -5,5 +5,15 @@ Promises: one transaction a log batch or more, gap-free sequence numbers, nothin
 
 from apc_persister.embedded import EmbeddedPostgres, start_embedded
 from apc_persister.migrate import migrate, schema_version
+from apc_persister.service import Persister, serve_persister
+from apc_persister.settings import PersisterSettings
 
-__all__ = ["EmbeddedPostgres", "migrate", "schema_version", "start_embedded"]
+__all__ = [
+    "EmbeddedPostgres",
+    "Persister",
+    "PersisterSettings",
+    "migrate",
+    "schema_version",
+    "serve_persister",
+    "start_embedded",
+]

@@ -7,7 +7,9 @@ ApcError
       EpochUnknown        a batch of an epoch that the database never gave
       BatchUnsupported    a batch format of another release
       ShardMismatch       a batch of another shard on this shard's queue
+    SchemaMissing         the database is not migrated, or to an older revision
     SchemaUnknown         the database was migrated by a newer release
+    PoolTooSmall          every writer holds one connection; there must be one more
     EmbeddedUnavailable   the embedded PostgreSQL did not start
 """
 
@@ -32,8 +34,8 @@ class BatchGap(LogStopped):
     def __init__(self, shard: int, epoch: int, expected: int, found: int) -> None:
         super().__init__(
             shard,
-            f"epoch {epoch} expects batch {expected} and got {found}; restore the missing batches to queue "
-            "apc.log, or let the gate take the shard again (its inputs are judged anew)",
+            f"epoch {epoch} expects batch {expected} and got {found}; a confirmed batch is missing: bring "
+            "it back in front of this one (broker backup, dead letters), nothing is skipped",
         )
         self.epoch = epoch
         self.expected = expected
@@ -71,6 +73,15 @@ class ShardMismatch(LogStopped):
         self.found = found
 
 
+class SchemaMissing(LogError):
+    """The database lacks the schema of this release: run `apc migrate`."""
+
+    def __init__(self, found: str | None) -> None:
+        is_at = "has no log schema" if found is None else f"is at schema revision {found}"
+        super().__init__(f"the database {is_at}: run `apc migrate`")
+        self.found = found
+
+
 class SchemaUnknown(LogError):
     """The database holds a schema revision that this release does not know: upgrade apc-bus."""
 
@@ -79,6 +90,17 @@ class SchemaUnknown(LogError):
             f"the database is at schema revision {revision}, newer than this release: upgrade apc-bus"
         )
         self.revision = revision
+
+
+class PoolTooSmall(LogError):
+    """Every writer holds one connection of the pool and the checks need one more: set APC_DATABASE_POOL."""
+
+    def __init__(self, size: int, shards: int) -> None:
+        super().__init__(
+            f"{shards} writers do not fit a pool of {size}: set APC_DATABASE_POOL to {shards + 2}"
+        )
+        self.size = size
+        self.shards = shards
 
 
 class EmbeddedUnavailable(LogError):

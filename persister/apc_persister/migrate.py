@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import structlog
 
+from apc_persister.connection import AnyConnection
 from apc_persister.errors import SchemaUnknown
 
 if TYPE_CHECKING:
@@ -32,12 +33,17 @@ async def schema_version(url: str) -> str | None:
     """The schema revision of a database, None without one. Raises OSError or asyncpg's errors when away."""
     connection = await asyncpg.connect(url)
     try:
-        if await connection.fetchval("SELECT to_regclass('apc_guard.alembic_version')") is None:
-            return None
-        revision: str | None = await connection.fetchval("SELECT version_num FROM apc_guard.alembic_version")
-        return revision
+        return await read_revision(connection)
     finally:
         await connection.close()
+
+
+async def read_revision(connection: AnyConnection) -> str | None:
+    """As `schema_version`, over a connection at hand."""
+    if await connection.fetchval("SELECT to_regclass('apc_guard.alembic_version')") is None:
+        return None
+    revision: str | None = await connection.fetchval("SELECT version_num FROM apc_guard.alembic_version")
+    return revision
 
 
 async def migrate(url: str) -> None:

@@ -9,6 +9,20 @@ CREATE TABLE apc_log.shards (
     next_seq bigint NOT NULL CHECK (next_seq >= 1)
 );
 
+-- Every epoch that was given. A holder is fresh at each taking, so a holder found here is a repeat, even when others
+-- have come after it. The mark is the last batch committed before the epoch: what of an older epoch lies at or below
+-- it happened, what lies beyond it is fenced.
+CREATE TABLE apc_log.shard_epochs (
+    shard integer NOT NULL,
+    epoch bigint NOT NULL,
+    holder uuid NOT NULL,
+    mark_epoch bigint NOT NULL,
+    mark_batch_no bigint NOT NULL,
+    opened_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (shard, epoch),
+    UNIQUE (shard, holder)
+);
+
 -- A packet as accepted, refused or held. The packet as jsonb is a view over the bytes (`packets`).
 CREATE TABLE apc_log.agent_packets (
     shard integer NOT NULL,
@@ -99,10 +113,10 @@ CREATE TABLE apc_log.packet_lineage (
     to_swarm text,
     sender_score double precision,
     receiver_score double precision,
-    PRIMARY KEY (shard, seq)
+    PRIMARY KEY (shard, seq),
+    UNIQUE (session_id, packet_id)
 );
 CREATE INDEX packet_lineage_protocol ON apc_log.packet_lineage (protocol_id, shard, seq);
-CREATE INDEX packet_lineage_packet ON apc_log.packet_lineage (session_id, packet_id);
 
 -- A transition or a barrier of a session.
 CREATE TABLE apc_log.coordination_events (
@@ -206,5 +220,5 @@ SELECT apc_guard.protect(name::regclass)
 FROM unnest(ARRAY[
     'apc_log.agent_packets', 'apc_log.packet_events', 'apc_log.packet_lineage', 'apc_log.coordination_events',
     'apc_log.packet_conflicts', 'apc_log.registry_events', 'apc_log.log_events', 'apc_log.log_checkpoints',
-    'apc_log.log_tiles', 'apc_log.packet_ids'
+    'apc_log.log_tiles', 'apc_log.packet_ids', 'apc_log.shard_epochs'
 ]) AS name;

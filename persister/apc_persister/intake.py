@@ -1,0 +1,179 @@
+"""What the writer makes of the messages of a log queue: pure, so that every rule of fencing can be tested
+alone.
+
+A message is read without the database (`read_message`); then, under the lock on the shard's head, each is
+weighed in order (`Intake.take`): an epoch opening, a batch that follows, a duplicate, a fenced batch, or a
+reason to stop.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from apc_bus.log_batch import (
+    EPOCH_OPEN_TYPE,
+    LOG_BATCH_TYPE,
+    LOG_BATCH_VERSION,
+    ConflictEntry,
+    Entry,
+    EpochOpen,
+    LogBatch,
+    SessionRow,
+    decode_batch,
+    decode_epoch_open,
+)
+from apc_bus.port import Delivery
+from apc_persister.conflicts import FENCED, UNREADABLE, whole_message
+from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
+from apc_persister.rows import Placed
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A delivery and what it says.
+
+    A ConflictEntry stands for a body that nobody can read, LogStopped for one that must not be passed over.
+    """
+
+    delivery: Delivery
+    content: LogBatch | EpochOpen | ConflictEntry | LogStopped
+
+    @property
+    def entries(self) -> int:
+        """How many entries it will take in the log."""
+        return len(self.content.entries) if isinstance(self.content, LogBatch) else 1
+
+
+def read_message(shard: int, delivery: Delivery) -> Received:
+    """Decode a message of the log queue of this shard. Raises nothing."""
+    return Received(delivery, _read(shard, delivery.message.type, delivery.message.body))
+
+
+def _read(shard: int, message_type: str, body: bytes) -> LogBatch | EpochOpen | ConflictEntry | LogStopped:
+    try:
+        content = _decode(message_type, body)
+    except msgspec.DecodeError as error:
+        version = _version_of(body)
+        if isinstance(version, int) and version != LOG_BATCH_VERSION:
+            return BatchUnsupported(shard, version)
+        return whole_message(UNREADABLE, str(error), body)
+    if isinstance(content, ConflictEntry):
+        return content
+    if content.version != LOG_BATCH_VERSION:
+        return BatchUnsupported(shard, content.version)
+    if content.shard != shard:
+        return ShardMismatch(shard, content.shard)
+    return content
+
+
+def _decode(message_type: str, body: bytes) -> LogBatch | EpochOpen | ConflictEntry:
+    if message_type == LOG_BATCH_TYPE:
+        return decode_batch(body)
+    if message_type == EPOCH_OPEN_TYPE:
+        return decode_epoch_open(body)
+    return whole_message(UNREADABLE, f"unknown message type {message_type!r}".replace("\0", "\\0"), body)
+
+
+def _version_of(body: bytes) -> object:
+    """The first element, where a batch of any release says its version."""
+    try:
+        parts = msgspec.msgpack.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return parts[0] if isinstance(parts, list) and parts else None
+
+
+@dataclass(slots=True)
+class Head:
+    """Where the log of a shard ends; one row of apc_log.shards."""
+
+    shard: int
+    epoch: int = 0
+    holder: UUID | None = None
+    batch_no: int = 0
+    next_seq: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One row of apc_log.shard_epochs: an epoch that was given, and the last batch before it."""
+
+    epoch: int
+    holder: UUID
+    mark_epoch: int
+    mark_batch_no: int
+
+
+@dataclass(slots=True)
+class Intake:
+    """The content of one transaction, built message by message."""
+
+    head: Head
+    known: dict[UUID, Epoch]
+    """Earlier epochs by holder: those that the messages ask for."""
+    last_batch: dict[int, int]
+    """epoch -> its last batch, for the older epochs that the messages name."""
+    placed: list[Placed] = field(default_factory=list)
+    opened: list[Epoch] = field(default_factory=list)
+    sessions: dict[str, tuple[int, int, SessionRow]] = field(default_factory=dict)
+    """session_id -> epoch, batch_no and the last row; an earlier one of the same transaction is overtaken."""
+    duplicates: int = 0
+    fenced: int = 0
+
+    def take(self, received: Received, now: datetime) -> None:
+        """Weigh the next message. Raises LogStopped, and has then changed nothing."""
+        match received.content:
+            case EpochOpen() as opening:
+                self._open(opening)
+            case LogBatch() as batch:
+                self._take_batch(batch, received.delivery.message.body)
+            case ConflictEntry() as conflict:
+                self.place([conflict], self.head.epoch, self.head.batch_no, now)
+            case LogStopped() as error:
+                raise error
+
+    def place(self, entries: Iterable[Entry], epoch: int, batch_no: int, judged_at: datetime) -> None:
+        """Give each entry the next number of the shard."""
+        head = self.head
+        shard = head.shard
+        numbered = enumerate(entries, head.next_seq)
+        before = len(self.placed)
+        self.placed += [Placed((shard, seq, epoch, batch_no), judged_at, entry) for seq, entry in numbered]
+        head.next_seq += len(self.placed) - before
+
+    def _open(self, opening: EpochOpen) -> None:
+        if opening.holder in self.known:
+            self.duplicates += 1
+            return
+        head = self.head
+        epoch = Epoch(head.epoch + 1, opening.holder, head.epoch, head.batch_no)
+        self.known[opening.holder] = epoch
+        self.last_batch[head.epoch] = head.batch_no
+        self.opened.append(epoch)
+        head.epoch, head.holder, head.batch_no = epoch.epoch, opening.holder, 0
+
+    def _take_batch(self, batch: LogBatch, body: bytes) -> None:
+        head = self.head
+        if batch.epoch > head.epoch:
+            raise EpochUnknown(head.shard, head.epoch, batch.epoch)
+        last = head.batch_no if batch.epoch == head.epoch else self.last_batch.get(batch.epoch, 0)
+        if batch.batch_no <= last:
+            self.duplicates += 1
+        elif batch.epoch < head.epoch:
+            self._fence(batch, body)
+        elif batch.batch_no > last + 1:
+            raise BatchGap(head.shard, head.epoch, last + 1, batch.batch_no)
+        else:
+            head.batch_no = batch.batch_no
+            self.place(batch.entries, batch.epoch, batch.batch_no, batch.judged_at)
+            for row in batch.sessions:
+                self.sessions[row.session_id] = (batch.epoch, batch.batch_no, row)
+
+    def _fence(self, batch: LogBatch, body: bytes) -> None:
+        self.fenced += 1
+        reason = f"batch {batch.batch_no} of epoch {batch.epoch} came after epoch {self.head.epoch} was given"
+        conflict = whole_message(FENCED, reason, body)
+        self.place([conflict], self.head.epoch, self.head.batch_no, batch.judged_at)

@@ -1,0 +1,115 @@
+"""From the entries of a log batch to rows: which table an entry goes to, and its columns."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import orjson
+from msgspec.structs import astuple
+
+from apc_bus.log_batch import (
+    ConflictEntry,
+    CoordinationEntry,
+    Entry,
+    HopEntry,
+    LineageEntry,
+    PacketEntry,
+    RegistryEntry,
+)
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of schema apc_log and the columns that the writer fills, in the order of its rows."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+class Placed(NamedTuple):
+    """An entry with its place in the log."""
+
+    place: tuple[int, int, int, int]
+    """shard, seq, epoch, batch_no."""
+    judged_at: datetime
+    entry: Entry
+
+
+_PLACE = ("shard", "seq", "epoch", "batch_no")
+_BEFORE_BODY = PacketEntry.__struct_fields__.index("body")
+_LIKE_ENTRY = PacketEntry.__struct_fields__[:_BEFORE_BODY]
+
+AGENT_PACKETS = Table(
+    "agent_packets",
+    (
+        *_PLACE,
+        "judged_at",
+        *_LIKE_ENTRY,
+        "refusal_code",
+        "body_stored",
+        "stored_hash",
+        "packet_hash",
+        "user_id",
+        "signature",
+    ),
+)
+PACKET_IDS = Table("packet_ids", ("session_id", "packet_id", "packet_hash", "payload_hash", "shard", "seq"))
+PACKET_EVENTS = Table("packet_events", (*_PLACE, *HopEntry.__struct_fields__))
+PACKET_LINEAGE = Table("packet_lineage", (*_PLACE, *LineageEntry.__struct_fields__))
+COORDINATION_EVENTS = Table("coordination_events", (*_PLACE, *CoordinationEntry.__struct_fields__))
+PACKET_CONFLICTS = Table("packet_conflicts", (*_PLACE, *ConflictEntry.__struct_fields__))
+REGISTRY_EVENTS = Table("registry_events", (*_PLACE, *RegistryEntry.__struct_fields__))
+
+Rows = dict[Table, list[Row]]
+
+
+def rows_of(placed: Iterable[Placed]) -> Rows:
+    """The rows of these entries, by table. Raises ValueError or LookupError on a refusal that is no JSON."""
+    rows: Rows = {}
+    for item in placed:
+        _ADD[type(item.entry)](rows, item)
+    return rows
+
+
+def _add_packet(rows: Rows, item: Placed) -> None:
+    entry = item.entry
+    assert isinstance(entry, PacketEntry)
+    shard, seq, _, _ = item.place
+    refusal_code = None if entry.refusal is None else orjson.loads(entry.refusal)["code"]
+    # The stored bytes are the received ones: the CHECK of the table holds the gate to its packet_hash.
+    rows.setdefault(AGENT_PACKETS, []).append(
+        (
+            *item.place,
+            item.judged_at,
+            *astuple(entry)[:_BEFORE_BODY],
+            refusal_code,
+            entry.body,
+            entry.packet_hash,
+            entry.packet_hash,
+            entry.user_id,
+            entry.signature,
+        )
+    )
+    rows.setdefault(PACKET_IDS, []).append(
+        (entry.session_id, entry.packet_id, entry.packet_hash, entry.payload_hash, shard, seq)
+    )
+
+
+def _adder(table: Table) -> Callable[[Rows, Placed], None]:
+    def add(rows: Rows, item: Placed) -> None:
+        rows.setdefault(table, []).append(item.place + astuple(item.entry))
+
+    return add
+
+
+_ADD: dict[type[Entry], Callable[[Rows, Placed], None]] = {
+    PacketEntry: _add_packet,
+    HopEntry: _adder(PACKET_EVENTS),
+    LineageEntry: _adder(PACKET_LINEAGE),
+    CoordinationEntry: _adder(COORDINATION_EVENTS),
+    ConflictEntry: _adder(PACKET_CONFLICTS),
+    RegistryEntry: _adder(REGISTRY_EVENTS),
+}

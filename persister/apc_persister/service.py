@@ -1,0 +1,70 @@
+"""The service: one writer a shard, until told to stop."""
+
+import asyncio
+from typing import cast
+
+import asyncpg
+import structlog
+
+from apc_bus.database import check_durability
+from apc_bus.port import Bus
+from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
+from apc_persister.migrate import SCHEMA_REVISION, read_revision
+from apc_persister.settings import PersisterSettings
+from apc_persister.writer import Writer
+
+log = structlog.get_logger(__name__)
+
+
+class Persister:
+    """The writers of all shards in one process."""
+
+    def __init__(self, settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._settings = settings
+        self.writers = tuple(Writer(shard, bus, pool, settings) for shard in range(settings.shards))
+
+    @property
+    def is_ready(self) -> bool:
+        """Every shard is consumed and its database answers."""
+        return all(writer.is_ready for writer in self.writers)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Check the database, then write until `stop` is set or no writer is left.
+
+        A shard that stops leaves the others running; its error is raised at the end, and `is_ready` is false.
+
+        Raises:
+            DatabaseNotDurable: committed rows could be lost (unless settings allow it).
+            SchemaMissing, SchemaUnknown: run `apc migrate`, or upgrade.
+            PoolTooSmall: one connection a shard, and one more.
+            LogStopped: a shard met what only an operator can mend.
+        """
+        await self._check()
+        log.info("persister_started", shards=len(self.writers))
+        results = await asyncio.gather(*(w.run(stop) for w in self.writers), return_exceptions=True)
+        log.info("persister_stopped")
+        for result in results:
+            if result is not None:
+                raise result
+
+    async def _check(self) -> None:
+        size = self._pool.get_max_size()
+        if size <= len(self.writers):
+            raise PoolTooSmall(size, len(self.writers))
+        async with self._pool.acquire() as connection:
+            if not self._settings.allow_undurable_database:
+                # The proxy has every method of a connection; the annotation asks for the class.
+                await check_durability(cast(asyncpg.Connection, connection))
+            found = await read_revision(connection)
+        if found is None or found < SCHEMA_REVISION:
+            raise SchemaMissing(found)
+        if found > SCHEMA_REVISION:
+            raise SchemaUnknown(found)
+
+
+async def serve_persister(
+    settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool, stop: asyncio.Event
+) -> None:
+    """Run the persister until `stop` is set; raises as `Persister.run`."""
+    await Persister(settings, bus, pool).run(stop)

@@ -1,0 +1,22 @@
+"""Settings of the persister, from the environment (prefix APC_) and `.env`."""
+
+from datetime import timedelta
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from apc_bus.settings import BusSettings, DatabaseSettings
+
+
+class PersisterSettings(BusSettings, DatabaseSettings):
+    """The persister: where broker and database are, and how much it takes at once."""
+
+    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", extra="ignore", frozen=True)
+
+    log_prefetch: int = Field(default=64, ge=1, le=65535)
+    """Log batches that the broker hands over ahead; all that is in memory while the database is away."""
+    transaction_entries: int = Field(default=2000, ge=1)
+    """Entries after which a transaction takes no further batch."""
+    database_heartbeat: timedelta = timedelta(seconds=10)
+    """The server ends a statement or an idle transaction of the writer after this time, so that a frozen
+    writer does not hold the shard."""

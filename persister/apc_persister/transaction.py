@@ -1,0 +1,113 @@
+"""One transaction of the writer: messages in, rows and the moved head out, or nothing at all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from apc_bus.crash_points import crash_point
+from apc_bus.log_batch import RegistryEntry
+from apc_persister.conflicts import UNSTORABLE, unstorable
+from apc_persister.connection import AnyConnection
+from apc_persister.errors import LogStopped
+from apc_persister.head import begin_intake, lock_head, move_head
+from apc_persister.intake import Intake, Received
+from apc_persister.projection import (
+    apply_change,
+    new_changes,
+    project_sessions,
+    project_sessions_carefully,
+)
+from apc_persister.rows import Placed
+from apc_persister.store import ENTRY_ERRORS, replace_duplicates, store, store_carefully
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a transaction did."""
+
+    messages: int
+    """How many of the messages, from the first, are done and may be acknowledged."""
+    entries: int
+    duplicates: int
+    """Batches and openings that were in the log already."""
+    fenced: int
+    unstored: int
+    """Entries that became conflicts of the writer."""
+
+
+async def commit(connection: AnyConnection, shard: int, messages: Sequence[Received]) -> Committed:
+    """Write these messages, at least one, in one transaction; when this returns they are committed.
+
+    First everything in bulk; if an entry is at fault, again with the culprits set aside as conflicts. When a
+    later message is a reason to stop, the ones before it are committed.
+
+    Raises:
+        LogStopped: the first message cannot be placed; nothing was written.
+        asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError: nothing was written, or, when
+        the connection broke during COMMIT, that is unknown: doing it again is safe.
+    """
+    try:
+        done = await _attempt(connection, shard, messages, is_careful=False)
+    except ENTRY_ERRORS:
+        done = await _attempt(connection, shard, messages, is_careful=True)
+    crash_point("persister.after_commit")
+    return done
+
+
+async def _attempt(
+    connection: AnyConnection, shard: int, messages: Sequence[Received], *, is_careful: bool
+) -> Committed:
+    async with connection.transaction():
+        head, now = await lock_head(connection, shard)
+        intake = await begin_intake(connection, head, messages)
+        taken = _take(intake, messages, now)
+        before = len(intake.placed)
+        entries = [item.entry for item in intake.placed]
+        await replace_duplicates(connection, intake.placed)
+        changes = await new_changes(connection, intake.placed)
+        if is_careful:
+            await _write_carefully(connection, intake, changes, now)
+        else:
+            await store(connection, intake.placed)
+            for change in changes:
+                await apply_change(connection, change)
+            await project_sessions(connection, shard, list(intake.sessions.values()))
+        await move_head(connection, intake)
+        crash_point("persister.before_commit")
+    unstored = len(intake.placed) - before
+    unstored += sum(item.entry is not entry for item, entry in zip(intake.placed, entries, strict=False))
+    return Committed(taken, len(intake.placed), intake.duplicates, intake.fenced, unstored)
+
+
+def _take(intake: Intake, messages: Sequence[Received], now: datetime) -> int:
+    for taken, message in enumerate(messages):
+        try:
+            intake.take(message, now)
+        except LogStopped:
+            if taken == 0:
+                raise
+            return taken
+    return len(messages)
+
+
+async def _write_carefully(
+    connection: AnyConnection, intake: Intake, changes: Sequence[RegistryEntry], now: datetime
+) -> None:
+    wanted = {id(change) for change in changes}
+    checked = await _applied(connection, intake.placed, wanted)
+    intake.placed[:] = await store_carefully(connection, checked)
+    await project_sessions_carefully(connection, intake, now)
+
+
+async def _applied(connection: AnyConnection, placed: Sequence[Placed], wanted: set[int]) -> list[Placed]:
+    """Apply the registry changes; one that cannot be applied becomes a conflict at its place."""
+    checked = []
+    for item in placed:
+        if isinstance(item.entry, RegistryEntry) and id(item.entry) in wanted:
+            try:
+                async with connection.transaction():
+                    await apply_change(connection, item.entry)
+            except ENTRY_ERRORS as error:
+                item = item._replace(entry=unstorable(item.entry, UNSTORABLE, error))
+        checked.append(item)
+    return checked

@@ -1,0 +1,222 @@
+"""The writer of one shard: takes log batches from its queue, commits them, and only then acknowledges."""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import asyncpg
+import structlog
+from asyncpg.pool import PoolConnectionProxy
+
+from apc_bus.errors import BusError
+from apc_bus.port import Bus, Delivery, Subscription
+from apc_bus.topology import log_queue
+from apc_persister.connection import drop_connection, take_connection
+from apc_persister.intake import Received, read_message
+from apc_persister.settings import PersisterSettings
+from apc_persister.transaction import Committed, commit
+
+_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""The database is away, restarts, is full or not migrated: wait and try again."""
+_MAX_BYTES = 4 << 20
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+
+
+@dataclass(slots=True)
+class WriterCounts:
+    """What a writer has done since it started."""
+
+    transactions: int = 0
+    messages: int = 0
+    entries: int = 0
+    duplicates: int = 0
+    fenced: int = 0
+    unstored: int = 0
+    failures: int = 0
+    """Attempts that the database did not take."""
+
+    def add(self, done: Committed) -> None:
+        """Count one transaction."""
+        self.transactions += 1
+        self.messages += done.messages
+        self.entries += done.entries
+        self.duplicates += done.duplicates
+        self.fenced += done.fenced
+        self.unstored += done.unstored
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes the log of one shard. One at a time is active (single active consumer), others stand by.
+
+    Order is the queue's. At least once from the broker, once in the log: a batch that comes again is known by
+    its number. While the database is away nothing is taken beyond the unacknowledged batches, and `is_ready`
+    is false.
+    """
+
+    shard: int
+    bus: Bus
+    pool: asyncpg.Pool
+    settings: PersisterSettings
+    counts: WriterCounts = field(default_factory=WriterCounts)
+    _is_consuming: bool = False
+    _connection: PoolConnectionProxy | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """It consumes, and its connection to the database stands."""
+        return self._is_consuming and self._connection is not None and not self._connection.is_closed()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Write until `stop` is set; then finish the transaction at hand, acknowledge it and leave.
+
+        Raises:
+            LogStopped: what only an operator can mend; the batches stay in the queue.
+        """
+        log = structlog.get_logger(__name__).bind(shard=self.shard)
+        pause = _Pause(stop)
+        try:
+            while not stop.is_set():
+                try:
+                    async with self.bus.subscribe(
+                        log_queue(self.shard), prefetch=self.settings.log_prefetch
+                    ) as subscription:
+                        pause.reset()
+                        await self._consume(subscription, stop)
+                except BusError as error:
+                    self._is_consuming = False
+                    log.warning("log_subscription_lost", reason=str(error))
+                    await pause.wait()
+        except Exception as error:
+            log.critical("log_stopped", reason=str(error))
+            raise
+        finally:
+            self._is_consuming = False
+            await self._disconnect()
+
+    async def _consume(self, subscription: Subscription, stop: asyncio.Event) -> None:
+        waiting: deque[Received] = deque()
+        self._is_consuming = True
+        async with _Stoppable(stop) as stoppable:
+            await self._connect_at_last(stop)
+            while not stop.is_set():
+                if not waiting:
+                    deliveries = await stoppable.receive(subscription)
+                    waiting += [read_message(self.shard, delivery) for delivery in deliveries]
+                    continue
+                messages = self._gather(waiting)
+                done = await self._commit_at_last(messages, stop)
+                if done:
+                    await subscription.ack(messages[done - 1].delivery, multiple=True)
+                for _ in range(done):
+                    waiting.popleft()
+
+    def _gather(self, waiting: Iterable[Received]) -> list[Received]:
+        """What one transaction takes: whole batches up to the limit of entries, at least one; never waits."""
+        messages: list[Received] = []
+        entries = 0
+        for message in waiting:
+            entries += message.entries
+            if messages and entries > self.settings.transaction_entries:
+                break
+            messages.append(message)
+        return messages
+
+    async def _commit_at_last(self, messages: list[Received], stop: asyncio.Event) -> int:
+        """Commit, however long the database is away; the number of messages done, 0 when told to stop."""
+        pause = _Pause(stop)
+        while True:
+            try:
+                connection = await self._connect()
+                # A time-out on our side too: the server's own do not help when the network swallows the
+                # answer.
+                async with asyncio.timeout(3 * self.settings.database_heartbeat.total_seconds()):
+                    done = await commit(connection, self.shard, messages)
+            except _AWAY as error:
+                await self._note_failure(error)
+                messages = messages[:1]  # less at a time, should the size have been the reason
+                await pause.wait()
+                if stop.is_set():
+                    return 0
+                continue
+            self.counts.add(done)
+            return done.messages
+
+    async def _connect_at_last(self, stop: asyncio.Event) -> None:
+        pause = _Pause(stop)
+        while not stop.is_set():
+            try:
+                await self._connect()
+                return
+            except _AWAY as error:
+                await self._note_failure(error)
+                await pause.wait()
+
+    async def _connect(self) -> PoolConnectionProxy:
+        if self._connection is not None and self._connection.is_closed():
+            await self._disconnect()
+        if self._connection is None:
+            self._connection = await take_connection(self.pool, self.settings.database_heartbeat)
+        return self._connection
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await drop_connection(self.pool, connection)
+
+    async def _note_failure(self, error: Exception) -> None:
+        self.counts.failures += 1
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        structlog.get_logger(__name__).warning("log_database_away", shard=self.shard, reason=reason)
+        await self._disconnect()
+
+
+class _Pause:
+    """Waits longer each time, with jitter, and ends at once when told to stop."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+        self._pause_s = _FIRST_PAUSE_S
+
+    def reset(self) -> None:
+        self._pause_s = _FIRST_PAUSE_S
+
+    async def wait(self) -> None:
+        pause_s = self._pause_s * random.uniform(0.5, 1.0)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._stop.wait()
+        except TimeoutError:
+            pass
+
+
+class _Stoppable:
+    """Receives until told to stop: an idle queue must not hold a service that wants to leave."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stopped = asyncio.ensure_future(stop.wait())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.cancel()
+
+    async def receive(self, subscription: Subscription) -> list[Delivery]:
+        """What the broker handed over, nothing when told to stop. What is lost by that comes again."""
+        receiving = asyncio.ensure_future(subscription.receive(max_bytes=_MAX_BYTES))
+        try:
+            await asyncio.wait({receiving, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not receiving.done():
+                receiving.cancel()
+                await asyncio.wait({receiving})
+        return [] if receiving.cancelled() else receiving.result()

@@ -34,6 +34,13 @@ class Refusal:
         return f"{self.code} at {self.path}: {self.message}"
 
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON form in the log and in the NACK's metadata: {code, rule, path, message, retry_after_ms?}."""
+        fields = {"code": self.code, "rule": self.rule, "path": self.path, "message": self.message}
+        return fields if self.retry_after_ms is None else {**fields, "retry_after_ms": self.retry_after_ms}
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A verdict is a function of (bytes, facts, contract).

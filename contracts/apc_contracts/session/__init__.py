@@ -1,0 +1,50 @@
+"""Sessions as pure policy: a state document, the packets on their way, and `advance`, which moves both.
+
+Orchestrator, replay and tests call the same functions; nothing here reads a clock, a queue or a database.
+"""
+
+from apc_contracts.session.advance import Advanced, advance, confirm_substrate
+from apc_contracts.session.document import SessionDocument, decode_document
+from apc_contracts.session.effects import (
+    Denial,
+    Effects,
+    Hop,
+    PacketInput,
+    ReceiptsInput,
+    ReleaseInput,
+    Route,
+    Transition,
+)
+from apc_contracts.session.emissions import timer
+from apc_contracts.session.opening import open_session
+from apc_contracts.session.recipients import handles, resolve_recipients
+from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Session
+from apc_contracts.session.timers import timer_kind
+from apc_contracts.session_view import Identity, SessionView
+
+__all__ = [
+    "Advanced",
+    "Denial",
+    "Effects",
+    "HeldPacket",
+    "Hop",
+    "Identity",
+    "OpenPacket",
+    "PacketInput",
+    "Progress",
+    "ReceiptsInput",
+    "ReleaseInput",
+    "Route",
+    "Session",
+    "SessionDocument",
+    "SessionView",
+    "Transition",
+    "advance",
+    "confirm_substrate",
+    "decode_document",
+    "handles",
+    "open_session",
+    "resolve_recipients",
+    "timer",
+    "timer_kind",
+]

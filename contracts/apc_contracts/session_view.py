@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_contracts.verdict import Refusal, VerdictKind
+from apc_contracts.vocabulary import PacketType, RunPhase
 
 
 @dataclass(slots=True)

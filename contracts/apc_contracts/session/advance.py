@@ -1,0 +1,210 @@
+"""`advance`: the one way in which a session changes. Deterministic; reads no clock, queue or database."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from apc_contracts.contract import Contract
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.receipts import ReceiptKind
+from apc_contracts.session import barrier, emissions, lifecycle, promotion_path
+from apc_contracts.session.candidates import register_outcome
+from apc_contracts.session.conditions import settle
+from apc_contracts.session.counting import count
+from apc_contracts.session.effects import (
+    Effects,
+    PacketInput,
+    ReceiptsInput,
+    ReleaseInput,
+    Transition,
+)
+from apc_contracts.session.movement import Moment
+from apc_contracts.session.session import HeldPacket, OpenPacket, Session
+from apc_contracts.session_view import Identity
+from apc_contracts.verdict import VerdictKind
+from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType
+
+VERIFICATION_KINDS = frozenset({ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL})
+
+
+class Advanced(NamedTuple):
+    """The session (the same object, moved), its transitions, the orchestrator's packets, everything else."""
+
+    session: Session
+    transitions: list[Transition]
+    emissions: list[Packet[Any]]
+    effects: Effects
+
+
+def advance(session: Session, given: PacketInput | ReceiptsInput | ReleaseInput, contract: Contract) -> Advanced:
+    """Take one input: count it, move the packets and the session that it moves, and say what follows.
+
+    The session is changed in place (see `Session`). Raises nothing for any admitted input; TransitionRefused
+    would mean a contract file whose machine lacks an edge that its events need.
+    """
+    effects = Effects()
+    if isinstance(given, ReceiptsInput):
+        moment = Moment(session, given.receipts[0].packet_id, given.now, effects, contract)
+        _take_receipts(moment, given)
+    elif isinstance(given, ReleaseInput):
+        moment = Moment(session, given.cause, given.now, effects, contract)
+        _take_released(moment, given)
+    else:
+        moment = Moment(session, given.received.packet.packet_id, given.now, effects, contract)
+        _take_packet(moment, given)
+    if not session.is_terminal:
+        settle(moment)
+        if session.is_terminal:
+            _end(moment)
+    if effects.is_sync_due:
+        effects.emissions.append(emissions.sync(session, moment.cause, moment.now, contract))
+    return Advanced(session, effects.transitions, effects.emissions, effects)
+
+
+def confirm_substrate(session: Session, packet_id: UUID, now: datetime, contract: Contract) -> Effects:
+    """The substrate stream has confirmed a packet: delivered and applied."""
+    effects = Effects()
+    lifecycle.confirm_substrate(session, packet_id, now, effects, contract)
+    return effects
+
+
+def _take_packet(moment: Moment, given: PacketInput) -> None:
+    session, packet = moment.session, given.received.packet
+    kind = given.verdict.kind
+    if kind in (VerdictKind.REPEAT, VerdictKind.RERUN):
+        return
+    packet_round = _round_of(session, packet)
+    _remember(session, given, packet_round)
+    if kind is VerdictKind.REFUSED:
+        lifecycle.refuse(given, moment.effects)
+        _note_refusal(moment, given)
+        return
+    _hear(session, packet.sender.agent_id)
+    if packet.sender.agent_id != ORCHESTRATOR and packet.packet_type not in CONTROL_TYPES:
+        spent = session.document.spent
+        spent["packets"] = spent.get("packets", 0) + 1
+    if kind is VerdictKind.HELD:
+        lifecycle.hold(given, moment.effects)
+        item = HeldPacket(given.received, given.recipients, packet_round, is_paused=session.is_paused)
+        session.held[packet.packet_id] = item
+        return
+    _accept(moment, given.received, given.recipients, packet_round, was_held=False)
+
+
+def _accept(
+    moment: Moment,
+    received: ReceivedPacket,
+    recipients: tuple[str, ...],
+    packet_round: int,
+    *,
+    was_held: bool,
+) -> None:
+    session, contract = moment.session, moment.contract
+    was_paused = session.is_paused
+    opened = lifecycle.route(
+        session, received, recipients, packet_round, moment.now, moment.effects, contract, was_held=was_held
+    )
+    count(moment, opened)
+    _note_verified(session, opened, contract)
+    if was_paused and not session.is_paused:
+        _release_paused(moment)
+
+
+def _release_paused(moment: Moment) -> None:
+    """RESUME: what was held meanwhile is judged by the gate again, in log order."""
+    held = [item for item in moment.session.held.values() if item.is_paused]
+    for item in held:
+        del moment.session.held[item.received.packet.packet_id]
+    moment.effects.resumed.extend(held)
+
+
+def _take_released(moment: Moment, given: ReleaseInput) -> None:
+    item = given.item
+    packet_id = item.received.packet.packet_id
+    refusal = given.verdict.refusal
+    if refusal is not None:
+        lifecycle.deny(item.received, refusal, moment.now, moment.effects)
+    elif given.verdict.kind is VerdictKind.HELD:
+        moment.session.held[packet_id] = replace(item, is_paused=moment.session.is_paused)
+    else:
+        moment.session.identities[packet_id].step = moment.session.step
+        _accept(moment, item.received, item.recipients, item.round, was_held=True)
+
+
+def _take_receipts(moment: Moment, given: ReceiptsInput) -> None:
+    session, first = moment.session, given.receipts[0]
+    if first.kind in VERIFICATION_KINDS:
+        opened = lifecycle.settle_verification(session, first, given.now, moment.effects, moment.contract)
+    else:
+        _hear(session, first.recipient)
+        opened = lifecycle.receive(session, given, moment.effects, moment.contract)
+    if opened is not None:
+        _note_verified(session, opened, moment.contract)
+
+
+def _note_verified(session: Session, opened: OpenPacket, contract: Contract) -> None:
+    """The first time a packet is VERIFIED its evidence counts."""
+    if opened.verification != "passed" or opened.is_evidence_counted:
+        return
+    opened.is_evidence_counted = True
+    if opened.packet.packet_type is PacketType.EVAL and not session.is_terminal:
+        register_outcome(session, opened.packet)
+        promotion_path.judge(session, opened.packet, contract)
+
+
+def _remember(session: Session, given: PacketInput, packet_round: int) -> None:
+    received, packet = given.received, given.received.packet
+    session.identities[packet.packet_id] = Identity(
+        packet_hash=received.packet_hash,
+        payload_hash=received.payload_hash,
+        packet_type=packet.packet_type,
+        sender=packet.sender.agent_id,
+        swarm_id=packet.sender.swarm_id,
+        recipients=given.recipients,
+        addressed=tuple(recipient.agent_id for recipient in packet.recipients),
+        cause=given.cause,
+        root=packet.trace.root_packet_id,
+        verdict=given.verdict.kind,
+        refusal=given.verdict.refusal,
+        run_phase=packet.run_phase,
+        round=packet_round,
+        generation=packet.trace.generation,
+        step=session.step,
+    )
+    if given.verdict.kind is not VerdictKind.REFUSED:
+        session.roots.add(packet.trace.root_packet_id)
+
+
+def _round_of(session: Session, packet: Packet[Any]) -> int:
+    """The orchestrator's packets have the session's round, an agent's its parent's."""
+    parent = packet.trace.parent_packet_id
+    if parent is None or packet.sender.agent_id == ORCHESTRATOR:
+        return session.round
+    identity = session.identity(parent)
+    return session.round if identity is None else identity.round
+
+
+def _hear(session: Session, agent_id: str) -> None:
+    """An agent that sends anything is live again, and so is its swarm."""
+    document = session.document
+    if agent_id in document.dead_agents:
+        document.dead_agents.remove(agent_id)
+    swarm = session.swarm_of.get(agent_id)
+    if swarm is not None and swarm in document.dead_swarms:
+        document.dead_swarms.remove(swarm)
+        document.missed_barriers.pop(swarm, None)
+
+
+def _note_refusal(moment: Moment, given: PacketInput) -> None:
+    refusal = given.verdict.refusal
+    if refusal is not None and refusal.code == "BUDGET_EXHAUSTED" and not moment.session.is_terminal:
+        moment.session.document.halt_reason = "BUDGET_EXHAUSTED packets"
+
+
+def _end(moment: Moment) -> None:
+    """CLOSED or HALTED: nothing is held, nothing rests."""
+    state = moment.session.state
+    barrier.deny_all(moment, "SESSION_TERMINAL", f"the session ended ({state}) before this packet was judged")
+    lifecycle.release_rest(moment.session, moment.now, moment.effects, moment.contract)

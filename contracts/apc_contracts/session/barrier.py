@@ -1,0 +1,153 @@
+"""The barrier of a generation: when it closes, what it decides, what opens next (contract.md section 10)."""
+
+from apc_contracts.session import lifecycle
+from apc_contracts.session.movement import COORDINATION, Moment, barrier, open_generation, transition
+from apc_contracts.session.session import HeldPacket, Session
+from apc_contracts.session.transfer_rulings import emit_arbitration, rule_transfers
+from apc_contracts.verdict import Refusal
+from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
+
+
+def may_close(moment: Moment) -> bool:
+    """Every live swarm has its EVAL, nothing is being verified, no delivery to a live recipient is open.
+
+    Or time is up.
+    """
+    session = moment.session
+    current = session.document.round_state
+    if current.has_generation_expired:
+        return True
+    if any(swarm not in current.evaluated for swarm in session.live_swarms):
+        return False
+    if _waited_for(session):
+        return False
+    return all(opened.verification != "pending" for opened in session.open.values())
+
+
+def close(moment: Moment) -> None:
+    """Transfers, the limit, an accepted transfer, the window: the first that moves the session ends it."""
+    document = moment.session.document
+    closing = document.generation
+    _note_absence(moment)
+    accepted = _arbitrate(moment)
+    barrier(moment, {"evaluated": sorted(document.round_state.evaluated), "generation": float(closing)})
+    if _move_at_limit(moment) or _move_on_transfer(moment, accepted):
+        return
+    opening = {"generation": float(closing + 1)}
+    open_generation(moment, closing + 1)
+    if document.state == "INDEPENDENT_DISCOVERY" and _may(moment, "generation_window_open", opening):
+        transition(moment, "generation_window_open", opening)
+
+
+def _move_at_limit(moment: Moment) -> bool:
+    """At the limit no further generation opens: CONTROLLED_CONVERGENCE, where the candidates are ready at once."""
+    document = moment.session.document
+    if document.generation < document.generation_limit:
+        return False
+    if document.state != "CONTROLLED_CONVERGENCE":
+        transition(moment, "generation_limit_reached")
+    document.deadlines.pop("generation", None)
+    return True
+
+
+def _move_on_transfer(moment: Moment, accepted: int) -> bool:
+    document = moment.session.document
+    if not accepted or document.state != "SELECTIVE_TRANSFER" or not _may(moment, "transfer_accepted"):
+        return False
+    transition(moment, "transfer_accepted")
+    open_generation(moment, document.generation + 1)
+    return True
+
+
+def _may(moment: Moment, event: str, facts: dict[str, float] | None = None) -> bool:
+    edge = moment.contract.machine(COORDINATION).edge(moment.session.state, event)
+    if edge is None:
+        return False
+    return edge.guard is None or edge.guard.holds(moment.guard_facts() | (facts or {}))
+
+
+def _note_absence(moment: Moment) -> None:
+    """A swarm that missed two barriers, or an agent that let the deadline pass, is not waited for until it speaks."""
+    document = moment.session.document
+    for swarm in moment.session.live_swarms:
+        if swarm in document.round_state.evaluated:
+            document.missed_barriers.pop(swarm, None)
+            continue
+        missed = document.missed_barriers.get(swarm, 0) + 1
+        document.missed_barriers[swarm] = missed
+        if missed >= moment.contract.session.missed_barriers_limit:
+            document.dead_swarms.append(swarm)
+    if document.round_state.has_generation_expired:
+        document.dead_agents.extend(_waited_for(moment.session))
+
+
+def _waited_for(session: Session) -> list[str]:
+    """Live recipients with an open delivery."""
+    ignored = {*session.document.dead_agents, SUBSTRATE_RECIPIENT}
+    return sorted(agent for agent in session.outstanding if agent not in ignored)
+
+
+def _arbitrate(moment: Moment) -> int:
+    """Judge the held TRANSFERs together; the outcome does not depend on the order in which they came."""
+    session = moment.session
+    held = [item for item in session.held.values() if not item.is_paused]
+    if not held:
+        return 0
+    expired = [item for item in held if item.received.packet.expires <= moment.now]
+    for item in expired:
+        _deny(moment, item, _expired(item))
+    by_id = {item.received.packet.packet_id: item for item in held if item not in expired}
+    if not by_id:
+        return 0
+    rulings = rule_transfers([item.received.packet for item in by_id.values()], moment)
+    emit_arbitration(rulings, moment)
+    for ruling in rulings:
+        item = by_id[ruling.packet.packet_id]
+        if ruling.refusal is not None:
+            _deny(moment, item, ruling.refusal)
+        else:
+            _release(moment, item)
+    return sum(ruling.refusal is None for ruling in rulings)
+
+
+def _release(moment: Moment, item: HeldPacket) -> None:
+    session = moment.session
+    packet = item.received.packet
+    session.held.pop(packet.packet_id)
+    session.identities[packet.packet_id].step = session.step
+    counts = session.document.round_state.accepted_transfers
+    to_swarm = packet.payload.to_swarm
+    counts[to_swarm] = counts.get(to_swarm, 0) + 1
+    note_protocol(moment, packet.payload.protocol_id, packet.payload.from_swarm, to_swarm)
+    lifecycle.route(
+        session,
+        item.received,
+        item.recipients,
+        item.round,
+        moment.now,
+        moment.effects,
+        moment.contract,
+        was_held=True,
+    )
+
+
+def _deny(moment: Moment, item: HeldPacket, refusal: Refusal) -> None:
+    moment.session.held.pop(item.received.packet.packet_id)
+    lifecycle.deny(item.received, refusal, moment.now, moment.effects)
+
+
+def deny_all(moment: Moment, code: str, message: str) -> None:
+    """The session has ended, or its pause has: what is still held is refused."""
+    for item in list(moment.session.held.values()):
+        _deny(moment, item, Refusal(code, "session", "trace.session_id", message))
+
+
+def note_protocol(moment: Moment, protocol_id: str, *swarms: str) -> None:
+    """Remember which swarms hold a protocol."""
+    holders = moment.session.document.protocols.setdefault(protocol_id, [])
+    holders.extend(swarm for swarm in swarms if swarm not in holders)
+
+
+def _expired(item: HeldPacket) -> Refusal:
+    expires = item.received.packet.expires.isoformat()
+    return Refusal("EXPIRED", "expired", "expires_at", f"expired at {expires} before its barrier; send it again")

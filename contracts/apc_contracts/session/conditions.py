@@ -1,0 +1,134 @@
+"""The events of the inter-agent machine: levels, looked at after every packet, receipt and timer."""
+
+from collections.abc import Callable
+from itertools import combinations
+
+from apc_contracts.session import barrier, candidates, promotion_path
+from apc_contracts.session.movement import GENERATION_STATES, Moment, open_generation, open_round, transition
+
+STOP = "stop_signal_or_budget_exhausted"
+
+
+def settle(moment: Moment) -> None:
+    """Move the session as far as its conditions carry it now."""
+    while not moment.session.is_terminal and not moment.session.is_paused:
+        before = moment.session.document.step
+        _halt_if_needed(moment)
+        if not moment.session.is_terminal:
+            _BY_STATE[moment.session.state](moment)
+        if moment.session.document.step == before:
+            return
+
+
+def _halt_if_needed(moment: Moment) -> None:
+    document = moment.session.document
+    if document.halt_reason is None:
+        document.halt_reason = _spent_budget(moment) or _nobody_left(moment)
+    if document.halt_reason is not None:
+        transition(moment, STOP, {"reason": document.halt_reason})
+
+
+def _spent_budget(moment: Moment) -> str | None:
+    document = moment.session.document
+    for name in ("tokens", "cost"):
+        budget = document.budgets.get(name)
+        if budget is not None and document.spent.get(name, 0.0) >= budget:
+            return f"BUDGET_EXHAUSTED {name}"
+    return None
+
+
+def _nobody_left(moment: Moment) -> str | None:
+    return None if moment.session.live_swarms else "NO_LIVE_SWARM"
+
+
+def _research(moment: Moment) -> None:
+    """Differentiated: every swarm has its brief, and no two share more than half of their symbolic keys."""
+    document = moment.session.document
+    if any(swarm not in document.briefs for swarm in document.swarms):
+        return
+    for one, other in combinations(document.briefs.values(), 2):
+        shared = len(set(one) & set(other))
+        if shared > moment.contract.session.brief_overlap_limit * min(len(set(one)), len(set(other))):
+            return
+    transition(moment, "research_briefs_dispatched")
+
+
+def _ready(moment: Moment) -> None:
+    document = moment.session.document
+    current = document.round_state
+    missing = [swarm for swarm in moment.session.live_swarms if swarm not in current.ready]
+    if missing and not (current.has_generation_expired and current.ready):
+        return
+    document.dead_swarms.extend(missing)
+    transition(moment, "all_swarms_ready")
+    open_generation(moment, 0)
+
+
+def _generations(moment: Moment) -> None:
+    document = moment.session.document
+    if not barrier.may_close(moment):
+        return
+    is_at_limit = document.generation >= document.generation_limit
+    barrier.close(moment)
+    if is_at_limit and document.state == "CONTROLLED_CONVERGENCE":
+        _open_pool(moment)
+
+
+def _open_pool(moment: Moment) -> None:
+    document = moment.session.document
+    reason = candidates.why_no_winner(document)
+    if reason is not None:
+        document.halt_reason = reason
+        return
+    transition(moment, "candidate_pool_ready", candidates.pool_facts(document))
+    candidates.arbitrate(moment)
+
+
+def _execution(moment: Moment) -> None:
+    execution = moment.session.document.round_state.execution
+    if execution.artifact is not None and execution.evals:
+        transition(moment, "artifact_and_eval_emitted")
+
+
+def _validation(moment: Moment) -> None:
+    document = moment.session.document
+    passed = promotion_path.validation_result(moment.session)
+    if passed is None:
+        return
+    if passed:
+        promotion_path.promote(moment)
+        transition(moment, "validation_pass", _metrics(moment))
+        promotion_path.commit_commons(moment)
+        return
+    failed = document.round_state.execution.failed_metrics or ["artifact"]
+    if document.round >= document.max_rounds:
+        document.halt_reason = "VALIDATION_FAILED " + " ".join(failed)
+        return
+    promotion_path.drop_failed(moment)
+    transition(moment, "validation_fail_or_drift", {"failed": failed})
+    open_round(moment)
+
+
+def _metrics(moment: Moment) -> dict[str, float]:
+    """The metrics of the validating EVAL: what the guard of validation_pass reads."""
+    return dict(moment.session.document.round_state.execution.metrics)
+
+
+def _promotion(moment: Moment) -> None:
+    if moment.session.document.round_state.is_committed:
+        transition(moment, "commons_commit_complete")
+
+
+def _wait(moment: Moment) -> None:
+    """ARBITRATION moves by its DECISION or its veto timer, which `advance` handles where they arrive."""
+
+
+_BY_STATE: dict[str, Callable[[Moment], None]] = {
+    "SESSION_OPEN": _research,
+    "DIFFERENTIATED_RESEARCH": _ready,
+    **dict.fromkeys(GENERATION_STATES, _generations),
+    "ARBITRATION": _wait,
+    "EXECUTION": _execution,
+    "VALIDATION": _validation,
+    "PROMOTION": _promotion,
+}

@@ -1,0 +1,144 @@
+"""What an accepted packet counts for in its session (contract.md section 10, Events)."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from apc_contracts.packet import Packet
+from apc_contracts.session import barrier, candidates, lifecycle, promotion_path
+from apc_contracts.session.document import KEYS_KEPT
+from apc_contracts.session.movement import Moment, pause, resume, start_timer
+from apc_contracts.session.session import OpenPacket
+from apc_contracts.session.timers import expire
+from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, Signal
+
+
+def count(moment: Moment, opened: OpenPacket) -> None:
+    """Count a packet of the present round; packets of an older round are admitted, not counted."""
+    session, packet = moment.session, opened.packet
+    _note_keys(moment, packet)
+    if packet.packet_type is PacketType.RETRACTION:
+        _retraction(moment, packet)
+    if session.is_terminal or opened.round != session.round:
+        return
+    counter = _COUNTERS.get(packet.packet_type)
+    if counter is not None:
+        counter(moment, opened)
+
+
+def _task_ir(moment: Moment, opened: OpenPacket) -> None:
+    document, payload = moment.session.document, opened.packet.payload
+    if payload.ir_header.task_id not in document.task_ids:
+        document.task_ids.append(payload.ir_header.task_id)
+    if document.state != "SESSION_OPEN":
+        return
+    for recipient in opened.recipients:
+        swarm = moment.session.swarm_of.get(recipient)
+        if swarm is not None:
+            document.briefs[swarm] = list(opened.packet.symbolic_keys)
+
+
+def _signal(moment: Moment, opened: OpenPacket) -> None:
+    document, packet = moment.session.document, opened.packet
+    signal = packet.payload.signal
+    if signal is Signal.START and packet.packet_id == document.start_packet_id:
+        _start(moment)
+    elif signal in (Signal.STOP, Signal.CANCEL):
+        document.halt_reason = f"{signal} by {packet.sender.agent_id}"
+        resume(moment)
+    elif signal is Signal.PAUSE and document.paused_at is None:
+        pause(moment)
+    elif signal is Signal.RESUME:
+        resume(moment)
+    elif signal is Signal.VETO:
+        _veto(moment, packet)
+    elif signal is Signal.SYNC and packet.sender.agent_id != ORCHESTRATOR:
+        _ready(moment, opened)
+    elif signal is Signal.QUERY and packet.sender.agent_id == ORCHESTRATOR:
+        expire(moment, packet)
+
+
+def _start(moment: Moment) -> None:
+    document = moment.session.document
+    start_timer(moment, "state", document.state_deadline_ms)
+    wall = document.budgets.get("wall_ms")
+    if wall is not None:
+        start_timer(moment, "wall", int(wall))
+    moment.effects.is_sync_due = True
+
+
+def _ready(moment: Moment, opened: OpenPacket) -> None:
+    packet, ready = opened.packet, moment.session.document.round_state.ready
+    swarm = moment.session.swarm_of.get(packet.sender.agent_id)
+    is_ready = packet.trace.generation == 0 and ORCHESTRATOR in opened.recipients
+    if swarm is not None and is_ready and swarm not in ready:
+        ready.append(swarm)
+
+
+def _veto(moment: Moment, packet: Packet[Any]) -> None:
+    arbitration = moment.session.document.round_state.arbitration
+    if arbitration is not None and packet.trace.parent_packet_id == arbitration.packet_id:
+        arbitration.vetoes.setdefault(packet.packet_id, False)
+
+
+def _eval(moment: Moment, opened: OpenPacket) -> None:
+    session, packet = moment.session, opened.packet
+    current = session.document.round_state
+    swarm = session.swarm_of.get(packet.sender.agent_id)
+    is_of_generation = packet.trace.generation == session.generation
+    if swarm is not None and is_of_generation and swarm not in current.evaluated:
+        current.evaluated.append(swarm)
+    promotion_path.note_eval(session, opened)
+
+
+def _artifact(moment: Moment, opened: OpenPacket) -> None:
+    promotion_path.note_artifact(moment.session, opened)
+
+
+def _decision(moment: Moment, opened: OpenPacket) -> None:
+    packet, current = opened.packet, moment.session.document.round_state
+    parent, level = packet.trace.parent_packet_id, packet.payload.commitment_level
+    arbitration = current.arbitration
+    if moment.session.state == "ARBITRATION" and arbitration is not None:
+        if parent in arbitration.vetoes:
+            arbitration.vetoes[parent] = True
+        elif parent == arbitration.packet_id and level is CommitmentLevel.APPROVED:
+            candidates.commit(moment)
+    elif level is CommitmentLevel.DONE and parent == current.protocol_artifact is not None:
+        current.is_committed = packet.sender.agent_id == ORCHESTRATOR
+
+
+def _transfer(moment: Moment, opened: OpenPacket) -> None:
+    payload = opened.packet.payload
+    counts = moment.session.document.round_state.accepted_transfers
+    counts[payload.to_swarm] = counts.get(payload.to_swarm, 0) + 1
+    barrier.note_protocol(moment, payload.protocol_id, payload.from_swarm, payload.to_swarm)
+
+
+def _retraction(moment: Moment, packet: Packet[Any]) -> None:
+    target: UUID = packet.payload.target_packet_id
+    lifecycle.retract(moment.session, target, packet.sender.agent_id, moment.now, moment.effects)
+    if moment.session.is_terminal:
+        return
+    candidates.forget(moment.session, target)
+    execution = moment.session.document.round_state.execution
+    if target in (execution.artifact, execution.judged_by):
+        execution.is_retracted = True
+
+
+def _note_keys(moment: Moment, packet: Packet[Any]) -> None:
+    session = moment.session
+    for key in packet.symbolic_keys:
+        if key not in session.keys and len(session.keys) < KEYS_KEPT:
+            session.keys.add(key)
+            session.document.symbolic_keys.append(key)
+
+
+_COUNTERS: dict[PacketType, Callable[[Moment, OpenPacket], None]] = {
+    PacketType.TASK_IR: _task_ir,
+    PacketType.SIGNAL: _signal,
+    PacketType.EVAL: _eval,
+    PacketType.ARTIFACT: _artifact,
+    PacketType.DECISION: _decision,
+    PacketType.TRANSFER: _transfer,
+}

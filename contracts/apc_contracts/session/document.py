@@ -1,0 +1,148 @@
+"""The state document of a session: what the log batch carries and the projection `sessions` holds.
+
+Bounded: it does not grow with the number of packets. What does (ids, open deliveries, held packets) is read from
+the log when a session is loaded.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+import orjson
+
+from apc_contracts.vocabulary import RunPhase
+
+CANDIDATES_KEPT = 16
+"""Verified EVALs remembered per swarm, best first: enough to outlast every round, veto and retraction."""
+KEYS_KEPT = 10_000
+"""Symbolic keys remembered for the drift check `strengthens_language_evolution`."""
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A VERIFIED EVAL of a swarm; `candidate_id` of an arbitration is the text of `packet_id`."""
+
+    packet_id: UUID
+    swarm_id: str
+    agent_id: str
+    outcome: float
+    round: int
+
+
+@dataclass(slots=True)
+class Arbitration:
+    """The candidate arbitration in force: its winner, and the vetoes against it (packet_id -> overridden)."""
+
+    packet_id: UUID
+    winner: UUID
+    vetoes: dict[UUID, bool] = field(default_factory=dict)
+
+    @property
+    def is_vetoed(self) -> bool:
+        return bool(self.vetoes)
+
+    @property
+    def is_overridden(self) -> bool:
+        return all(self.vetoes.values())
+
+
+@dataclass(slots=True)
+class Execution:
+    """What the winner built in EXECUTION and how it was judged in VALIDATION."""
+
+    artifact: UUID | None = None
+    artifact_hash: str = ""
+    artifact_uri: str = ""
+    evals: list[UUID] = field(default_factory=list)
+    """EVALs of the winner, by their parent ARTIFACT."""
+    judged_by: UUID | None = None
+    """The validating EVAL, once it is VERIFIED."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the validating EVAL."""
+    failed_metrics: list[str] | None = None
+    """Empty = the promotion gate passed; None = not judged yet."""
+    is_retracted: bool = False
+
+
+@dataclass(slots=True)
+class RoundState:
+    """Counters of the present round."""
+
+    ready: list[str] = field(default_factory=list)
+    """Swarms whose SYNC of generation 0 was admitted."""
+    evaluated: list[str] = field(default_factory=list)
+    """Swarms with an admitted EVAL for the open generation."""
+    accepted_transfers: dict[str, int] = field(default_factory=dict)
+    """to_swarm -> TRANSFERs accepted in the open generation."""
+    arbitration: Arbitration | None = None
+    winner: Candidate | None = None
+    execution: Execution = field(default_factory=Execution)
+    protocol_artifact: UUID | None = None
+    has_generation_expired: bool = False
+    is_committed: bool = False
+    """The orchestrator's DECISION DONE was admitted."""
+
+
+@dataclass(slots=True)
+class SessionDocument:
+    """Everything of a session that its future depends on, but for packets."""
+
+    session_id: str
+    run_id: str
+    task_id: str
+    opener: str
+    contract_hash: str
+    start_packet_id: UUID
+    opened_at: datetime
+    swarms: dict[str, list[str]]
+    members: list[str]
+    task_ids: list[str]
+    generation_limit: int
+    generation_deadline_ms: int
+    state_deadline_ms: int
+    max_rounds: int
+    veto_window_ms: int
+    budgets: dict[str, float]
+    state: str
+    run_phase: RunPhase
+    round: int = 1
+    generation: int = 0
+    step: int = 0
+    phase_step: int = 0
+    paused_at: datetime | None = None
+    deadlines: dict[str, datetime] = field(default_factory=dict)
+    """Kind of timer -> when it is due; they stand still while the session is paused."""
+    emitted: int = 0
+    """Packets the orchestrator emitted in this session; the ordinal of the next id."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """packets, tokens, cost drawn from the budgets."""
+    halt_reason: str | None = None
+    briefs: dict[str, list[str]] = field(default_factory=dict)
+    """swarm_id -> symbolic keys of its latest research brief."""
+    missed_barriers: dict[str, int] = field(default_factory=dict)
+    dead_swarms: list[str] = field(default_factory=list)
+    dead_agents: list[str] = field(default_factory=list)
+    candidates: dict[str, list[Candidate]] = field(default_factory=dict)
+    best_outcomes: dict[str, float] = field(default_factory=dict)
+    """swarm_id -> its best verified outcome."""
+    excluded: list[UUID] = field(default_factory=list)
+    """Candidates that failed validation or were struck by a veto."""
+    last_generations: dict[str, int] = field(default_factory=dict)
+    """Round (as text) -> its last generation."""
+    symbolic_keys: list[str] = field(default_factory=list)
+    protocols: dict[str, list[str]] = field(default_factory=dict)
+    """protocol_id -> swarms that hold it."""
+    round_state: RoundState = field(default_factory=RoundState)
+
+    def encode(self) -> bytes:
+        """JSON bytes."""
+        return orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
+
+
+_decoder = msgspec.json.Decoder(SessionDocument)
+
+
+def decode_document(data: bytes | str) -> SessionDocument:
+    """The document from its JSON. Raises msgspec.ValidationError when it has another shape."""
+    return _decoder.decode(data)

@@ -1,0 +1,112 @@
+"""What goes into `advance` and what comes out of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.receipts import Receipt
+from apc_contracts.session.session import HeldPacket
+from apc_contracts.verdict import Refusal, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class PacketInput:
+    """A judged packet: `recipients` are the resolved ones (`_all` spelled out)."""
+
+    received: ReceivedPacket
+    verdict: Verdict
+    recipients: tuple[str, ...]
+    cause: UUID | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptsInput:
+    """Authenticated receipts for one (packet, recipient, attempt), in the order in which they were sent."""
+
+    receipts: Sequence[Receipt]
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseInput:
+    """A packet that a pause held, judged at RESUME. `cause` is the RESUME."""
+
+    item: HeldPacket
+    verdict: Verdict
+    cause: UUID
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """What one input did to one packet for one recipient ('' = the whole packet).
+
+    `to_state` '' moves nothing: it records the end of a delivery whose machine had already come to rest.
+    """
+
+    packet_id: UUID
+    recipient: str
+    attempt: int
+    from_state: str
+    to_state: str
+    events: list[str]
+    occurred_at: list[datetime]
+    actor: str
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A row of coordination_events: a step of the session's machine, or a barrier (from_state == to_state)."""
+
+    event: str
+    from_state: str
+    to_state: str
+    round: int
+    generation: int
+    step: int
+    cause: UUID
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A packet to deliver: at admission, at the barrier that released it, at a retry."""
+
+    received: ReceivedPacket
+    recipients: tuple[str, ...]
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """A held packet that was refused in the end: its sender gets a NACK."""
+
+    received: ReceivedPacket
+    refusal: Refusal
+
+
+@dataclass(slots=True)
+class Effects:
+    """Everything one input caused, in order. The gate logs hops and transitions, then does the rest."""
+
+    hops: list[Hop] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
+    emissions: list[Packet[Any]] = field(default_factory=list)
+    """Packets of the orchestrator, to be sealed, judged and advanced in the same batch."""
+    routes: list[Route] = field(default_factory=list)
+    denials: list[Denial] = field(default_factory=list)
+    verifications: list[ReceivedPacket] = field(default_factory=list)
+    """ARTIFACTs whose bytes are to be checked against their hash; the result comes back as a receipt."""
+    strangers: list[Receipt] = field(default_factory=list)
+    """Receipts for packets that were not delivered to that recipient: security events."""
+    resumed: list[HeldPacket] = field(default_factory=list)
+    """What was held by a pause, to be judged now, in log order."""
+    ended: list[str] = field(default_factory=list)
+    """The recipient of every delivery that ended."""
+    is_sync_due: bool = False

@@ -1,0 +1,148 @@
+"""The orchestrator's own packets: built here, sealed and judged by the gate like any other."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from apc_contracts.contract import Contract
+from apc_contracts.identity import reply_id, timer_id
+from apc_contracts.packet import (
+    PACKET_TYPES,
+    Actor,
+    Lineage,
+    Packet,
+    Recipient,
+    Routing,
+    Trace,
+)
+from apc_contracts.payloads import SignalPayload
+from apc_contracts.session.document import SessionDocument
+from apc_contracts.session.session import Session
+from apc_contracts.session_payloads import SessionState
+from apc_contracts.vocabulary import (
+    ALL_RECIPIENTS,
+    ORCHESTRATOR,
+    PROTOCOL_VERSION,
+    Channel,
+    DeliveryMode,
+    PacketType,
+    Signal,
+)
+
+ORCHESTRATOR_SWARM = "orchestrator"
+URGENT = 9
+
+
+def emission(
+    session: Session,
+    packet_type: PacketType,
+    payload: Any,
+    cause: UUID,
+    now: datetime,
+    contract: Contract,
+    *,
+    packet_id: UUID | None = None,
+    parent: UUID | None = None,
+    recipient: str = ALL_RECIPIENTS,
+    symbolic_keys: Sequence[str] = (),
+    lineage: Lineage | None = None,
+) -> Packet[Any]:
+    """A packet of the orchestrator in this session; its id follows from the cause and the session's own count."""
+    document = session.document
+    document.emitted += 1
+    identity = session.identity(parent) if parent else None
+    return PACKET_TYPES[packet_type](
+        protocol_version=PROTOCOL_VERSION,
+        packet_id=packet_id or reply_id(cause, ORCHESTRATOR, document.emitted),
+        packet_type=packet_type,
+        channel=Channel.INTER_AGENT,
+        run_phase=document.run_phase,
+        created_at=now,
+        sender=Actor(agent_id=ORCHESTRATOR, role="orchestrator", swarm_id=ORCHESTRATOR_SWARM),
+        recipients=(Recipient(agent_id=recipient),),
+        trace=_trace(document, parent, identity.root if identity else document.start_packet_id),
+        routing=Routing(
+            delivery_mode=DeliveryMode.BROADCAST if recipient == ALL_RECIPIENTS else DeliveryMode.DIRECT,
+            priority=URGENT,
+            ttl_ms=contract.session.emission_ttl_ms,
+            requires_ack=False,
+        ),
+        confidence=1.0,
+        symbolic_keys=tuple(symbolic_keys),
+        lineage=lineage,
+        payload=payload,
+    )
+
+
+def sync(session: Session, cause: UUID, now: datetime, contract: Contract) -> Packet[Any]:
+    """SIGNAL SYNC to everyone: the state the session has reached."""
+    document = session.document
+    state = SessionState(
+        state=document.state,
+        run_phase=document.run_phase,
+        round=document.round,
+        generation=document.generation,
+        step=document.step,
+        paused=session.is_paused,
+        scores=dict(session.verified_scores),
+        subjects=subjects(document),
+    )
+    payload = SignalPayload(signal=Signal.SYNC, session=state)
+    return emission(session, PacketType.SIGNAL, payload, cause, now, contract, parent=document.start_packet_id)
+
+
+def timer(session: Session, kind: str, now: datetime, contract: Contract) -> Packet[Any]:
+    """A deadline has passed: the SIGNAL QUERY to the orchestrator itself that causes what follows."""
+    payload = SignalPayload(signal=Signal.QUERY, reason=f"deadline {kind}")
+    packet_id = timer_id(session.session_id, session.step, kind)
+    start = session.document.start_packet_id
+    return emission(
+        session,
+        PacketType.SIGNAL,
+        payload,
+        start,
+        now,
+        contract,
+        packet_id=packet_id,
+        parent=start,
+        recipient=ORCHESTRATOR,
+    )
+
+
+def subjects(document: SessionDocument) -> tuple[UUID, ...]:
+    """What the state is about: the arbitrated EVALs, the winner first, or the ARTIFACT to validate."""
+    current = document.round_state
+    if document.state == "ARBITRATION":
+        return tuple(candidate.packet_id for candidate in ranked_candidates(document))
+    if document.state == "EXECUTION" and current.winner is not None:
+        return (current.winner.packet_id,)
+    if current.execution.artifact is not None:
+        return (current.execution.artifact,)
+    return ()
+
+
+def ranked_candidates(document: SessionDocument) -> list[Any]:
+    """The best eligible candidate of each swarm, best first; ties go to the smaller id."""
+    best = []
+    for kept in document.candidates.values():
+        eligible = [candidate for candidate in kept if candidate.packet_id not in document.excluded]
+        if eligible:
+            best.append(min(eligible, key=_rank))
+    return sorted(best, key=_rank)
+
+
+def _rank(candidate: Any) -> tuple[float, str]:
+    return (-candidate.outcome, str(candidate.packet_id))
+
+
+def _trace(document: SessionDocument, parent: UUID | None, root: UUID) -> Trace:
+    return Trace(
+        session_id=document.session_id,
+        run_id=document.run_id,
+        task_id=document.task_id,
+        root_packet_id=root,
+        parent_packet_id=parent or document.start_packet_id,
+        generation=document.generation,
+        step=document.step,
+    )

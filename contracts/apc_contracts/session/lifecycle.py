@@ -1,0 +1,352 @@
+"""The life of a packet after its verdict: routing, receipts, verification, rest and end (contract.md section 8)."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from uuid import UUID
+
+from apc_contracts.contract import Contract
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.receipts import Receipt, ReceiptKind
+from apc_contracts.session.effects import Denial, Effects, Hop, PacketInput, ReceiptsInput, Route
+from apc_contracts.session.session import OpenPacket, Progress, Session
+from apc_contracts.verdict import Refusal
+from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, Channel, PacketType
+
+LIFECYCLE = "packet_lifecycle"
+ADMITTED = ["emit", "schema_pass", "policy_pass", "route_selected"]
+RELEASED = ["policy_pass", "route_selected"]
+RESTING_TYPES = frozenset({PacketType.ARBITRATION, PacketType.DECISION})
+"""They rest at APPLIED until a later one supersedes them or the session ends."""
+ENDING_KINDS = frozenset({ReceiptKind.OUTCOME, ReceiptKind.REJECT, ReceiptKind.EXPIRED, ReceiptKind.DEAD_LETTERED})
+
+
+def refuse(given: PacketInput, effects: Effects) -> None:
+    """The hop of a packet that was refused with an id of its own."""
+    refusal = given.verdict.refusal
+    is_expired = refusal is not None and refusal.code == "EXPIRED"
+    event, state = ("ttl_expired", "EXPIRED") if is_expired else ("policy_fail", "REJECTED_POLICY")
+    events = ["emit", "schema_pass", event]
+    effects.hops.append(_whole(given.received, 1, "DRAFT", state, events, given.now))
+
+
+def hold(given: PacketInput, effects: Effects) -> None:
+    """The hop of a held packet: it stays SCHEMA_VALIDATED."""
+    hop = _whole(given.received, 1, "DRAFT", "SCHEMA_VALIDATED", ["emit", "schema_pass"], given.now)
+    effects.hops.append(hop)
+
+
+def deny(received: ReceivedPacket, refusal: Refusal, now: datetime, effects: Effects) -> None:
+    """The hop of a held packet that was refused in the end; it keeps the reason, and the sender gets a NACK."""
+    is_expired = refusal.code == "EXPIRED"
+    event, state = ("ttl_expired", "EXPIRED") if is_expired else ("policy_fail", "REJECTED_POLICY")
+    metadata = {"refusal": refusal.document}
+    packet_id = received.packet.packet_id
+    hop = Hop(packet_id, "", 1, "SCHEMA_VALIDATED", state, [event], [now], ORCHESTRATOR, metadata)
+    effects.hops.append(hop)
+    effects.denials.append(Denial(received, refusal))
+
+
+def route(
+    session: Session,
+    received: ReceivedPacket,
+    recipients: tuple[str, ...],
+    packet_round: int,
+    now: datetime,
+    effects: Effects,
+    contract: Contract,
+    *,
+    was_held: bool = False,
+) -> OpenPacket:
+    """Open one machine per recipient, and finish those that live in the gate itself."""
+    packet = received.packet
+    is_local = packet.channel is Channel.INTRA_AGENT
+    start, events = ("SCHEMA_VALIDATED", RELEASED) if was_held else ("DRAFT", ADMITTED)
+    effects.hops.append(_whole(received, 1, start, "ROUTED", events, now))
+    opened = OpenPacket(received, packet_round, {})
+    session.open[packet.packet_id] = opened
+    remote = []
+    for recipient in recipients:
+        is_gate = is_local or recipient == ORCHESTRATOR
+        opened.recipients[recipient] = Progress("ROUTED", 1, is_open=not is_gate)
+        if not is_gate:
+            remote.append(recipient)
+            session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
+    if remote:
+        effects.routes.append(Route(received, tuple(remote), 1))
+    for recipient in recipients:
+        if recipient not in remote:
+            _apply_locally(session, opened, recipient, now, effects, contract)
+    return opened
+
+
+def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: Contract) -> OpenPacket | None:
+    """Move one recipient's machine by its receipts; None when they change nothing."""
+    first = given.receipts[0]
+    opened = session.open.get(first.packet_id)
+    if opened is None or first.recipient not in opened.recipients:
+        _note_strangers(session, given.receipts, effects)
+        return None
+    progress = opened.recipients[first.recipient]
+    if first.attempt != progress.attempt:
+        return None
+    events: list[str] = []
+    times: list[datetime] = []
+    before, ended, usage = progress.state, None, None
+    for receipt in given.receipts:
+        for event in _events_of(receipt.kind, progress.state):
+            progress.state = contract.machine(LIFECYCLE).step(progress.state, event)
+            events.append(event)
+            times.append(receipt.at)
+        if receipt.kind in ENDING_KINDS and progress.is_open:
+            ended, usage = receipt, receipt.usage
+            end_delivery(session, progress, first.recipient, effects)
+    _log_receipts(opened, first, before, progress, events, times, ended, effects)
+    if usage is not None:
+        spend(session, usage.tokens or 0, usage.cost or 0.0)
+    if "retry_scheduled" in events or "requeued" in events:
+        _reroute(session, opened, first.recipient, progress, effects)
+    if progress.state == "APPLIED":
+        verify(opened, given.now, effects)
+    complete(session, opened, given.now, effects, contract)
+    return opened
+
+
+def verify(opened: OpenPacket, now: datetime, effects: Effects) -> None:
+    """Verification begins at the first APPLIED and runs once; only an ARTIFACT's bytes need I/O.
+
+    Proof bundles of CLAIM and EVAL are there: admission refuses them without one (PROOF_REQUIRED).
+    """
+    if opened.verification:
+        return
+    if opened.packet.packet_type is PacketType.ARTIFACT:
+        opened.verification = "pending"
+        effects.verifications.append(opened.received)
+    else:
+        opened.verification = "passed"
+
+
+def settle_verification(
+    session: Session, receipt: Receipt, now: datetime, effects: Effects, contract: Contract
+) -> OpenPacket | None:
+    """The result of a verification, as a receipt of the orchestrator."""
+    opened = session.open.get(receipt.packet_id)
+    if opened is None or opened.verification != "pending":
+        return None
+    opened.verification = "passed" if receipt.kind is ReceiptKind.VERIFICATION_PASS else "failed"
+    if opened.verification == "failed":
+        for recipient, progress in opened.recipients.items():
+            if progress.state == "APPLIED":
+                _move(opened, recipient, progress, ["verification_fail"], now, effects, contract, receipt.error)
+    complete(session, opened, now, effects, contract)
+    return opened
+
+
+def complete(session: Session, opened: OpenPacket, now: datetime, effects: Effects, contract: Contract) -> None:
+    """Bring every machine of a packet as far as it can go now, and forget the packet when all are at their end."""
+    is_at_end = True
+    terminal = contract.machine(LIFECYCLE).terminal
+    for recipient, progress in opened.recipients.items():
+        events = _completion_events(session, opened, progress)
+        if events:
+            _move(opened, recipient, progress, events, now, effects, contract)
+        is_at_end = is_at_end and progress.state in terminal and not progress.is_open
+    if is_at_end:
+        session.open.pop(opened.packet.packet_id, None)
+
+
+def release_rest(session: Session, now: datetime, effects: Effects, contract: Contract) -> None:
+    """The session has ended: what rested at APPLIED or VERIFIED goes to its end."""
+    for opened in list(session.open.values()):
+        if opened.completion is None:
+            opened.completion = "non_promotable_complete"
+        complete(session, opened, now, effects, contract)
+
+
+def promote(session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract) -> None:
+    """PROMOTED, then ARCHIVED: now where it is VERIFIED, later where it is not applied yet."""
+    opened = session.open.get(packet_id)
+    if opened is not None:
+        opened.completion = "promotion_eligible"
+        complete(session, opened, now, effects, contract)
+
+
+def retract(session: Session, packet_id: UUID, by: str, now: datetime, effects: Effects) -> None:
+    """One row for the whole packet; it ends all its machines."""
+    opened = session.open.pop(packet_id, None)
+    state = "ARCHIVED"
+    if opened is not None:
+        for recipient, progress in opened.recipients.items():
+            state = progress.state
+            end_delivery(session, progress, recipient, effects)
+    if session.held.pop(packet_id, None) is not None:
+        state = "SCHEMA_VALIDATED"
+    session.identities[packet_id].retracted = True
+    hop = Hop(
+        packet_id,
+        "",
+        0,
+        state,
+        "RETRACTED",
+        ["retraction_packet_received"],
+        [now],
+        by,
+        {"ended": "retraction"},
+    )
+    effects.hops.append(hop)
+
+
+def confirm_substrate(session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract) -> None:
+    """The stream has confirmed: delivered and applied."""
+    opened = session.open.get(packet_id)
+    progress = opened.recipients.get(SUBSTRATE_RECIPIENT) if opened else None
+    if opened is None or progress is None or not progress.is_open:
+        return
+    end_delivery(session, progress, SUBSTRATE_RECIPIENT, effects)
+    _apply_locally(session, opened, SUBSTRATE_RECIPIENT, now, effects, contract)
+
+
+def end_delivery(session: Session, progress: Progress, recipient: str, effects: Effects) -> None:
+    """The delivery no longer counts as outstanding."""
+    if not progress.is_open:
+        return
+    progress.is_open = False
+    effects.ended.append(recipient)
+    left = session.outstanding[recipient] - 1
+    if left:
+        session.outstanding[recipient] = left
+    else:
+        del session.outstanding[recipient]
+
+
+def spend(session: Session, tokens: float, cost: float) -> None:
+    """Draw usage from the session's budget; receipts are counted once by their caller."""
+    spent = session.document.spent
+    for name, amount in (("tokens", tokens), ("cost", cost)):
+        if amount:
+            spent[name] = spent.get(name, 0) + amount
+
+
+def _events_of(kind: ReceiptKind, state: str) -> Iterable[str]:
+    """The lifecycle events that a receipt raises in a state; a later receipt implies the earlier ones."""
+    handed = ["delivery_ack"] if state == "ROUTED" else []
+    if kind is ReceiptKind.DELIVERY_ACK:
+        return handed
+    if kind in (ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME):
+        return [*handed, "consumer_apply"] if state in ("ROUTED", "DELIVERED") else []
+    if kind is ReceiptKind.EXPIRED:
+        return {"ROUTED": ["ttl_expired"], "DELIVERED": ["expired_before_handler"]}.get(state, [])
+    if kind is ReceiptKind.DEAD_LETTERED:
+        return ["dead_lettered"] if state in ("ROUTED", "DELIVERED") else []
+    if kind in (ReceiptKind.REQUEUE, ReceiptKind.DISCARD):
+        event = "requeued" if kind is ReceiptKind.REQUEUE else "discarded"
+        return [event] if state == "DEAD_LETTERED" else []
+    if state not in ("ROUTED", "DELIVERED"):
+        return []
+    return [*handed, "consumer_reject" if kind is ReceiptKind.REJECT else "retry_scheduled"]
+
+
+def _completion_events(session: Session, opened: OpenPacket, progress: Progress) -> list[str]:
+    events = []
+    if progress.state == "APPLIED":
+        is_resting = opened.packet.packet_type in RESTING_TYPES and not session.is_terminal
+        if opened.verification != "passed" or is_resting:
+            return []
+        events.append("verification_pass")
+    elif progress.state != "VERIFIED":
+        return []
+    if opened.completion == "promotion_eligible":
+        events += ["promotion_eligible", "persisted"]
+    elif opened.completion is not None:
+        events.append(opened.completion)
+    return events
+
+
+def _move(
+    opened: OpenPacket,
+    recipient: str,
+    progress: Progress,
+    events: list[str],
+    now: datetime,
+    effects: Effects,
+    contract: Contract,
+    error: str | None = None,
+) -> None:
+    before = progress.state
+    for event in events:
+        progress.state = contract.machine(LIFECYCLE).step(progress.state, event)
+    metadata = {"error": error} if error else None
+    packet_id = opened.packet.packet_id
+    times = [now] * len(events)
+    hop = Hop(packet_id, recipient, progress.attempt, before, progress.state, events, times, ORCHESTRATOR, metadata)
+    effects.hops.append(hop)
+
+
+def _apply_locally(
+    session: Session, opened: OpenPacket, recipient: str, now: datetime, effects: Effects, contract: Contract
+) -> None:
+    progress = opened.recipients[recipient]
+    _move(opened, recipient, progress, ["delivery_ack", "consumer_apply"], now, effects, contract)
+    verify(opened, now, effects)
+    complete(session, opened, now, effects, contract)
+
+
+def _log_receipts(
+    opened: OpenPacket,
+    first: Receipt,
+    before: str,
+    progress: Progress,
+    events: list[str],
+    times: list[datetime],
+    ended: Receipt | None,
+    effects: Effects,
+) -> None:
+    if not events:
+        if ended is None:
+            return
+        events, times, after = [str(ended.kind)], [ended.at], ""
+    else:
+        after = progress.state
+    metadata: dict[str, object] | None = None
+    if ended is not None:
+        metadata = {"ended": str(ended.kind), "ended_at": ended.at.isoformat()}
+        if ended.usage is not None:
+            metadata["usage"] = ended.usage.model_dump(exclude_none=True)
+        if ended.error is not None:
+            metadata["error"] = ended.error
+    attempt = first.attempt
+    is_new_attempt = after == "ROUTED"
+    if is_new_attempt:
+        attempt += 1
+    hop = Hop(
+        opened.packet.packet_id,
+        first.recipient,
+        attempt,
+        before,
+        after,
+        events,
+        times,
+        first.recipient,
+        metadata,
+    )
+    effects.hops.append(hop)
+
+
+def _reroute(session: Session, opened: OpenPacket, recipient: str, progress: Progress, effects: Effects) -> None:
+    progress.attempt += 1
+    if not progress.is_open:
+        progress.is_open = True
+        session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
+    effects.routes.append(Route(opened.received, (recipient,), progress.attempt))
+
+
+def _note_strangers(session: Session, receipts: Iterable[Receipt], effects: Effects) -> None:
+    for receipt in receipts:
+        identity = session.identities.get(receipt.packet_id)
+        if identity is None or receipt.recipient not in identity.recipients:
+            effects.strangers.append(receipt)
+
+
+def _whole(received: ReceivedPacket, attempt: int, before: str, after: str, events: list[str], now: datetime) -> Hop:
+    packet = received.packet
+    actor = ORCHESTRATOR if events[0] != "emit" else packet.sender.agent_id
+    return Hop(packet.packet_id, "", attempt, before, after, events, [now] * len(events), actor)

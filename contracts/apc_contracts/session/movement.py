@@ -1,0 +1,122 @@
+"""The moves of a session: transitions, barriers, generations, rounds, the end."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from apc_contracts.contract import Contract
+from apc_contracts.session.document import Execution, RoundState
+from apc_contracts.session.effects import Effects, Transition
+from apc_contracts.session.session import Session
+
+COORDINATION = "inter_agent_coordination"
+GENERATION_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", "CONTROLLED_CONVERGENCE"})
+
+
+@dataclass(slots=True)
+class Moment:
+    """One call of `advance`: the session, what caused it, and what comes of it."""
+
+    session: Session
+    cause: UUID
+    now: datetime
+    effects: Effects
+    contract: Contract
+
+    def guard_facts(self) -> dict[str, Any]:
+        """The facts that the guards of the session's machine read."""
+        document = self.session.document
+        arbitration = document.round_state.arbitration
+        return {
+            "generation": float(document.generation),
+            "session_limit": float(document.generation_limit),
+            "vetoed": arbitration is not None and arbitration.is_vetoed,
+            "veto_overridden": arbitration is not None and arbitration.is_overridden,
+        }
+
+
+def transition(moment: Moment, event: str, facts: dict[str, Any] | None = None) -> None:
+    """Step the machine; raises TransitionRefused when the contract does not allow it."""
+    document = moment.session.document
+    used = moment.guard_facts() | (facts or {})
+    before = document.state
+    after = moment.contract.machine(COORDINATION).step(before, event, used)
+    document.state = after
+    document.step += 1
+    _record(moment, event, before, after, used)
+    phase = moment.contract.phase_of(after)
+    if phase is not None and phase != document.run_phase:
+        document.run_phase = phase
+        document.phase_step = document.step
+    moment.effects.is_sync_due = True
+    _enter(moment, after)
+
+
+def barrier(moment: Moment, facts: dict[str, Any]) -> None:
+    """Record that a generation closed."""
+    document = moment.session.document
+    document.step += 1
+    _record(moment, "barrier", document.state, document.state, facts)
+    moment.effects.is_sync_due = True
+
+
+def open_generation(moment: Moment, generation: int) -> None:
+    """Start a generation: its counters are empty and its deadline runs."""
+    document = moment.session.document
+    document.generation = generation
+    current = document.round_state
+    current.evaluated.clear()
+    current.accepted_transfers.clear()
+    current.has_generation_expired = False
+    start_timer(moment, "generation", document.generation_deadline_ms)
+
+
+def open_round(moment: Moment) -> None:
+    """A failed validation: the next round begins at generation 0 with counters of its own."""
+    document = moment.session.document
+    document.last_generations[str(document.round)] = document.generation
+    document.round += 1
+    document.round_state = RoundState(execution=Execution())
+    open_generation(moment, 0)
+
+
+def start_timer(moment: Moment, kind: str, after_ms: int) -> None:
+    """A deadline; when it passes, the gate admits a timer packet."""
+    moment.session.document.deadlines[kind] = moment.now + timedelta(milliseconds=after_ms)
+
+
+def pause(moment: Moment) -> None:
+    """Deadlines and wall budget stand still until RESUME."""
+    moment.session.document.paused_at = moment.now
+    moment.effects.is_sync_due = True
+
+
+def resume(moment: Moment) -> None:
+    """Move every deadline by the time that the session stood still."""
+    document = moment.session.document
+    if document.paused_at is None:
+        return
+    stood_still = moment.now - document.paused_at
+    document.deadlines = {kind: due + stood_still for kind, due in document.deadlines.items()}
+    document.paused_at = None
+    moment.effects.is_sync_due = True
+
+
+def _enter(moment: Moment, state: str) -> None:
+    document = moment.session.document
+    if moment.session.is_terminal:
+        document.deadlines.clear()
+        document.paused_at = None
+        return
+    start_timer(moment, "state", document.state_deadline_ms)
+    if state == "DIFFERENTIATED_RESEARCH":
+        start_timer(moment, "generation", document.generation_deadline_ms)
+    elif state not in GENERATION_STATES:
+        document.deadlines.pop("generation", None)
+
+
+def _record(moment: Moment, event: str, before: str, after: str, facts: dict[str, Any]) -> None:
+    document = moment.session.document
+    row = Transition(event, before, after, document.round, document.generation, document.step, moment.cause, facts)
+    moment.effects.transitions.append(row)

@@ -1,0 +1,47 @@
+"""A session begins with an accepted SIGNAL START and its SessionSpec."""
+
+from datetime import datetime
+from typing import Any
+
+from apc_contracts.contract import Contract
+from apc_contracts.errors import ContractInvalid
+from apc_contracts.packet import Packet
+from apc_contracts.session.document import SessionDocument
+from apc_contracts.session.movement import COORDINATION
+from apc_contracts.session.session import Session
+from apc_contracts.session_payloads import SessionSpec
+
+
+def open_session(start: Packet[Any], now: datetime, contract: Contract) -> Session:
+    """A new session from an accepted SIGNAL START; `advance` with the START itself comes next.
+
+    Raises:
+        ContractInvalid: the machine's initial state has no run_phase in the contract.
+    """
+    spec: SessionSpec = start.payload.session
+    trace = start.trace
+    initial = contract.machine(COORDINATION).initial
+    phase = contract.phase_of(initial)
+    if phase is None:
+        raise ContractInvalid("phase_of_state", f"the initial state {initial} has no run_phase")
+    document = SessionDocument(
+        session_id=trace.session_id,
+        run_id=trace.run_id,
+        task_id=trace.task_id,
+        opener=start.sender.agent_id,
+        contract_hash=contract.hash.hex(),
+        start_packet_id=start.packet_id,
+        opened_at=now,
+        swarms={swarm.swarm_id: list(swarm.agents) for swarm in spec.swarms},
+        members=list(spec.members),
+        task_ids=list(dict.fromkeys((*spec.task_ids, trace.task_id))),
+        generation_limit=spec.generation_limit,
+        generation_deadline_ms=spec.generation_deadline_ms,
+        state_deadline_ms=spec.state_deadline_ms,
+        max_rounds=spec.max_rounds,
+        veto_window_ms=spec.veto_window_ms,
+        budgets=spec.budgets.model_dump(exclude_none=True),
+        state=initial,
+        run_phase=phase,
+    )
+    return Session(document)

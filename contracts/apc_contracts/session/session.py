@@ -1,0 +1,193 @@
+"""A session in memory: its state document, and the packets that are still on their way."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.session.document import SessionDocument
+from apc_contracts.session_view import Identity
+from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
+
+SCORE_EPSILON = 1e-6
+"""Keeps a verified score above 0 and finite for a perfect outcome (contract.md section 5)."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """One recipient's machine of one packet."""
+
+    state: str
+    attempt: int
+    is_open: bool
+    """The delivery has not ended: no outcome, reject, expiry, dead letter or retraction yet."""
+
+
+@dataclass(slots=True)
+class OpenPacket:
+    """An accepted packet of which at least one machine is not at its end."""
+
+    received: ReceivedPacket
+    round: int
+    recipients: dict[str, Progress]
+    verification: str = ""
+    """'' before the first APPLIED, then pending, passed or failed; it holds for all recipients."""
+    completion: str | None = "non_promotable_complete"
+    """The event that ends a VERIFIED machine; None while it rests there until validation."""
+
+    is_evidence_counted: bool = False
+    """Its VERIFIED evidence has been counted in the session."""
+
+    @property
+    def packet(self) -> Packet[Any]:
+        return self.received.packet
+
+
+@dataclass(slots=True)
+class HeldPacket:
+    """A packet logged as `held`: a TRANSFER until its barrier, anything until RESUME."""
+
+    received: ReceivedPacket
+    recipients: tuple[str, ...]
+    round: int
+    is_paused: bool
+    """Held because the session is paused."""
+
+
+@dataclass(slots=True)
+class Session:
+    """Satisfies `SessionView`. Changed in place by `advance` alone: a copy per packet would cost more than judging it,
+    and a batch that is not confirmed drops the whole memory anyway.
+    """
+
+    document: SessionDocument
+    identities: dict[UUID, Identity] = field(default_factory=dict)
+    open: dict[UUID, OpenPacket] = field(default_factory=dict)
+    held: dict[UUID, HeldPacket] = field(default_factory=dict)
+    outstanding: dict[str, int] = field(default_factory=dict)
+    """recipient -> open deliveries of this session; `_substrate` is one here, but nobody waits for it."""
+    roots: set[UUID] = field(default_factory=set)
+    members: frozenset[str] = frozenset()
+    swarm_of: dict[str, str] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        document = self.document
+        self.swarm_of = {agent: swarm for swarm, agents in document.swarms.items() for agent in agents}
+        self.members = frozenset({*self.swarm_of, *document.members, document.opener, ORCHESTRATOR})
+        self.keys = set(document.symbolic_keys)
+
+    @property
+    def session_id(self) -> str:
+        return self.document.session_id
+
+    @property
+    def state(self) -> str:
+        return self.document.state
+
+    @property
+    def run_phase(self) -> RunPhase:
+        return self.document.run_phase
+
+    @property
+    def phase_step(self) -> int:
+        return self.document.phase_step
+
+    @property
+    def round(self) -> int:
+        return self.document.round
+
+    @property
+    def generation(self) -> int:
+        return self.document.generation
+
+    @property
+    def generation_limit(self) -> int:
+        return self.document.generation_limit
+
+    @property
+    def step(self) -> int:
+        return self.document.step
+
+    @property
+    def is_paused(self) -> bool:
+        return self.document.paused_at is not None
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.document.state in ("CLOSED", "HALTED")
+
+    @property
+    def held_count(self) -> int:
+        return sum(held.is_paused for held in self.held.values())
+
+    @property
+    def verified_scores(self) -> Mapping[str, float]:
+        """(1 - best of the session + e) / (1 - own best + e) for every swarm with a verified outcome."""
+        outcomes = self.document.best_outcomes
+        if not outcomes:
+            return {}
+        best = max(outcomes.values())
+        return {swarm: verified_score(best, own) for swarm, own in outcomes.items()}
+
+    @property
+    def swarms(self) -> Mapping[str, tuple[str, ...]]:
+        return {swarm: tuple(agents) for swarm, agents in self.document.swarms.items()}
+
+    @property
+    def packets_left(self) -> int | None:
+        budget = self.document.budgets.get("packets")
+        return None if budget is None else int(budget - self.document.spent.get("packets", 0))
+
+    @property
+    def open_deliveries(self) -> int:
+        return sum(self.outstanding.values())
+
+    @property
+    def next_deadline(self) -> datetime | None:
+        """When the next timer is due; None while the session is paused or at its end."""
+        if self.is_paused or not self.document.deadlines:
+            return None
+        return min(self.document.deadlines.values())
+
+    def identity(self, packet_id: UUID) -> Identity | None:
+        return self.identities.get(packet_id)
+
+    def is_member(self, agent_id: str) -> bool:
+        return agent_id in self.members
+
+    def task_is_known(self, task_id: str) -> bool:
+        return task_id in self.document.task_ids
+
+    def root_is_known(self, packet_id: UUID) -> bool:
+        return packet_id in self.roots
+
+    def symbolic_key_is_known(self, key: str) -> bool:
+        return key in self.keys
+
+    def protocol_is_known(self, protocol_id: str) -> bool:
+        return protocol_id in self.document.protocols
+
+    def protocol_holders(self, protocol_id: str) -> frozenset[str]:
+        return frozenset(self.document.protocols.get(protocol_id, ()))
+
+    def last_generation_of(self, round_number: int) -> int:
+        if round_number == self.document.round:
+            return self.document.generation
+        return self.document.last_generations.get(str(round_number), 0)
+
+    def accepted_transfers(self, to_swarm: str) -> int:
+        return self.document.round_state.accepted_transfers.get(to_swarm, 0)
+
+    @property
+    def live_swarms(self) -> list[str]:
+        dead = self.document.dead_swarms
+        return [swarm for swarm in self.document.swarms if swarm not in dead]
+
+
+def verified_score(best_outcome: float, own_outcome: float) -> float:
+    """A swarm's verified score in (0, 1]: its loss beside the best loss (contract.md section 5)."""
+    return (1.0 - best_outcome + SCORE_EPSILON) / (1.0 - own_outcome + SCORE_EPSILON)

@@ -1,0 +1,51 @@
+"""Deadlines: a timer packet says that one has passed (contract.md section 10, Timers are packets)."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from apc_contracts.identity import timer_id
+from apc_contracts.packet import Packet
+from apc_contracts.session import candidates
+from apc_contracts.session.movement import Moment
+from apc_contracts.session.session import Session
+
+
+def timer_kind(session: Session, packet_id: UUID) -> str | None:
+    """Which running deadline a timer packet stands for: its id says it (contract.md section 9)."""
+    for kind in session.document.deadlines:
+        if timer_id(session.session_id, session.step, kind) == packet_id:
+            return kind
+    return None
+
+
+def expire(moment: Moment, packet: Packet[Any]) -> None:
+    """Take a deadline off and do what it stands for."""
+    kind = timer_kind(moment.session, packet.packet_id)
+    if kind is not None:
+        del moment.session.document.deadlines[kind]
+        _EXPIRED[kind](moment)
+
+
+def _generation(moment: Moment) -> None:
+    moment.session.document.round_state.has_generation_expired = True
+
+
+def _state(moment: Moment) -> None:
+    moment.session.document.halt_reason = f"STATE_DEADLINE in {moment.session.state}"
+
+
+def _wall(moment: Moment) -> None:
+    moment.session.document.halt_reason = "BUDGET_EXHAUSTED wall_ms"
+
+
+def _veto(moment: Moment) -> None:
+    moment.session.document.halt_reason = candidates.end_veto_window(moment)
+
+
+_EXPIRED: dict[str, Callable[[Moment], None]] = {
+    "generation": _generation,
+    "state": _state,
+    "wall": _wall,
+    "veto": _veto,
+}

@@ -1,0 +1,60 @@
+"""Held TRANSFERs at their barrier: judged together, ranked together, recorded as one ARBITRATION."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from apc_contracts.admission import judge_transfer
+from apc_contracts.facts import Facts
+from apc_contracts.packet import Packet
+from apc_contracts.payloads import ArbitrationPayload, Candidate
+from apc_contracts.session import emissions
+from apc_contracts.session.movement import Moment
+from apc_contracts.transfers import RankedTransfer, rank_transfers, score_transfer
+from apc_contracts.vocabulary import PacketType
+
+
+def rule_transfers(packets: Sequence[Packet[Any]], moment: Moment) -> list[RankedTransfer]:
+    """Every held TRANSFER with its refusal or none. The order in which they came has no say."""
+    session, contract = moment.session, moment.contract
+    facts = Facts(now=moment.now)
+    refused, eligible = [], []
+    for packet in packets:
+        refusal = judge_transfer(packet, session, facts, contract)
+        if refusal is None:
+            eligible.append(packet)
+        else:
+            score = score_transfer(packet, contract, session)
+            refused.append(RankedTransfer(packet, score, 0, refusal))
+    refused.sort(key=lambda row: row.packet.packet_id.int)
+    return [*rank_transfers(eligible, contract, session), *refused]
+
+
+def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Moment) -> None:
+    """The ARBITRATION packet: one candidate per TRANSFER and `none`; `selected:<id>` = rank in scoring."""
+    none = moment.contract.selection.no_transfer_candidate
+    selected = [row for row in rulings if row.refusal is None]
+    document = moment.session.document
+    document.step += 1
+    nothing = Candidate(candidate_id=none, packet_ref_ids=(), score_components={}, total_score=0.0)
+    payload = ArbitrationPayload(
+        arbitration_id=f"transfers-{document.round}-{document.generation}",
+        candidates=(*(_candidate(row) for row in rulings), nothing),
+        winner_candidate_id=str(selected[0].packet.packet_id) if selected else none,
+        scoring={f"selected:{row.packet.packet_id}": float(rank) for rank, row in enumerate(selected, start=1)},
+    )
+    packet = emissions.emission(
+        moment.session, PacketType.ARBITRATION, payload, moment.cause, moment.now, moment.contract
+    )
+    moment.effects.emissions.append(packet)
+
+
+def _candidate(row: RankedTransfer) -> Candidate:
+    packet_id = row.packet.packet_id
+    flags = None if row.refusal is None else (row.refusal.code,)
+    return Candidate(
+        candidate_id=str(packet_id),
+        packet_ref_ids=(packet_id,),
+        score_components=dict(row.score.components),
+        total_score=row.score.total_score,
+        risk_flags=flags,
+    )

@@ -1,0 +1,39 @@
+"""A micro-batch while it is judged: everything that its one log batch carries and everything that follows from it."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from apc_bus.log_batch import LOG_BATCH_VERSION, Entry, LogBatch
+from apc_bus.port import Publication
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.session import Session
+from apc_orchestrator.entries import session_row
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A delivery and what it delivers, so that a failure of the broker can be told to the session."""
+
+    publication: Publication
+    session_id: str
+    packet_id: UUID | None
+    recipient: str
+    attempt: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """Judged at one moment, `now`; `number` is its batch_no within the epoch."""
+
+    number: int
+    now: datetime
+    entries: list[Entry] = field(default_factory=list)
+    touched: dict[str, Session] = field(default_factory=dict)
+    outgoing: list[Outgoing] = field(default_factory=list)
+    verifications: list[ReceivedPacket] = field(default_factory=list)
+
+    def seal(self, shard: int, epoch: int) -> LogBatch:
+        """The message: entries in the order in which they happened, then the sessions as they are now."""
+        rows = [session_row(session) for session in self.touched.values()]
+        return LogBatch(LOG_BATCH_VERSION, shard, epoch, self.number, self.now, self.entries, rows)

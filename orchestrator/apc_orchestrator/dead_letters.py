@@ -1,0 +1,70 @@
+"""The dead queue: every dead letter becomes a receipt to its packet's shard (architecture.md section 3)."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import structlog
+
+from apc_bus import headers
+from apc_bus.errors import BusError
+from apc_bus.port import Bus, Delivery, Subscription
+from apc_bus.topology import DEAD_QUEUE, agent_of_queue
+from apc_contracts.errors import PacketRefused
+from apc_contracts.identity import shard_of
+from apc_contracts.parsing import parse_packet
+from apc_contracts.receipts import Receipt, ReceiptKind
+from apc_orchestrator.publications import receipts
+
+DEATH_QUEUE = "x-first-death-queue"
+DEATH_REASON = "x-first-death-reason"
+PAUSE_SECONDS = 1.0
+
+_log = structlog.get_logger("apc_orchestrator")
+
+
+async def read_dead_letters(bus: Bus, shards: int) -> None:
+    """Report dead letters until cancelled; a letter is acknowledged once its receipt is confirmed."""
+    while True:
+        try:
+            async with bus.subscribe(DEAD_QUEUE, prefetch=100) as letters:
+                await _read(bus, letters, shards)
+        except BusError as error:
+            _log.warning("dead_queue_awaited", reason=str(error))
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _read(bus: Bus, letters: Subscription, shards: int) -> None:
+    while True:
+        for letter in await letters.receive():
+            receipt = receipt_of(letter)
+            if receipt is None:
+                _log.error("dead_letter_unreadable", message_id=letter.message.message_id)
+            else:
+                shard = shard_of(receipt.session_id, shards)
+                message_id = f"{receipt.packet_id}/{receipt.recipient}/{receipt.attempt}/dead"
+                await bus.publish(receipts([receipt], shard, message_id, bus.user))
+            await letters.ack(letter)
+
+
+def receipt_of(letter: Delivery) -> Receipt | None:
+    """The receipt of a dead letter; None when it is no delivery to an agent. TTL means expired."""
+    found = letter.message.headers
+    recipient = agent_of_queue(str(found.get(DEATH_QUEUE, "")))
+    try:
+        packet = parse_packet(letter.message.body)
+    except PacketRefused:
+        return None
+    if recipient is None:
+        return None
+    reason = str(found.get(DEATH_REASON, "unknown"))
+    attempt = found.get(headers.ATTEMPT)
+    is_expired = reason == "expired"
+    return Receipt(
+        packet_id=packet.packet_id,
+        session_id=packet.trace.session_id,
+        recipient=recipient,
+        kind=ReceiptKind.EXPIRED if is_expired else ReceiptKind.DEAD_LETTERED,
+        attempt=attempt if isinstance(attempt, int) else 1,
+        at=datetime.now(UTC),
+        error="handler_error" if reason == "rejected" else reason,
+    )

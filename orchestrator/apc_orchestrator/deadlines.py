@@ -1,0 +1,36 @@
+"""When the next timer of any session is due."""
+
+import heapq
+from datetime import datetime
+
+
+class Deadlines:
+    """The earliest deadline of each session; a heap whose outdated entries are passed over."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[datetime, str]] = []
+        self._current: dict[str, datetime] = {}
+
+    def note(self, session_id: str, due: datetime | None) -> None:
+        """The session's next deadline is now this; None = it has none."""
+        if due is None:
+            self._current.pop(session_id, None)
+        elif self._current.get(session_id) != due:
+            self._current[session_id] = due
+            heapq.heappush(self._heap, (due, session_id))
+
+    @property
+    def next(self) -> datetime | None:
+        """The earliest deadline of all."""
+        while self._heap and self._current.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now: datetime) -> list[str]:
+        """The sessions with a deadline at or before `now`; each is taken off and has to be noted again."""
+        found = []
+        while (earliest := self.next) is not None and earliest <= now:
+            _, session_id = heapq.heappop(self._heap)
+            del self._current[session_id]
+            found.append(session_id)
+        return found

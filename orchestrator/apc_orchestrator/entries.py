@@ -1,0 +1,159 @@
+"""From verdicts, hops and transitions to the entries of a log batch."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from apc_bus.log_batch import (
+    ConflictEntry,
+    CoordinationEntry,
+    HopEntry,
+    LineageEntry,
+    PacketEntry,
+    SessionRow,
+)
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.session import Hop, Session, Transition
+from apc_contracts.verdict import Verdict
+from apc_contracts.vocabulary import PacketType
+
+
+def packet_entry(
+    received: ReceivedPacket,
+    verdict: Verdict,
+    recipients: tuple[str, ...],
+    session: Session | None,
+    contract_hash: bytes,
+    cause: UUID | None,
+    user_id: str,
+    signature: str | None,
+) -> PacketEntry:
+    """The row of a packet in agent_packets."""
+    packet = received.packet
+    trace, sender, refusal = packet.trace, packet.sender, verdict.refusal
+    identity = session.identity(packet.packet_id) if session is not None else None
+    return PacketEntry(
+        packet_id=packet.packet_id,
+        packet_type=packet.packet_type.value,
+        channel=packet.channel.value,
+        run_phase=packet.run_phase.value,
+        session_id=trace.session_id,
+        run_id=trace.run_id,
+        task_id=trace.task_id,
+        root_packet_id=trace.root_packet_id,
+        parent_packet_id=trace.parent_packet_id,
+        cause_packet_id=cause,
+        sender_agent_id=sender.agent_id,
+        sender_role=sender.role,
+        sender_swarm_id=sender.swarm_id,
+        recipients=list(recipients),
+        generation=trace.generation,
+        round=identity.round if identity is not None else 0,
+        step=identity.step if identity is not None else 0,
+        confidence=packet.confidence,
+        created_at=packet.created_at,
+        expires_at=packet.expires,
+        verdict=verdict.kind.value,
+        refusal=None if refusal is None else orjson.dumps(refusal.document),
+        contract_hash=contract_hash,
+        facts=orjson.dumps(verdict.facts),
+        body=received.body,
+        packet_hash=received.packet_hash,
+        payload_hash=received.payload_hash,
+        user_id=user_id,
+        signature=signature,
+    )
+
+
+def lineage_entry(packet: Packet[Any]) -> LineageEntry | None:
+    """The row of packet_lineage of a packet that carries a lineage."""
+    lineage = packet.lineage
+    if lineage is None:
+        return None
+    payload = packet.payload if packet.packet_type is PacketType.TRANSFER else None
+    return LineageEntry(
+        session_id=packet.trace.session_id,
+        packet_id=packet.packet_id,
+        protocol_id=lineage.protocol_id,
+        parent_protocol_ids=list(lineage.parent_protocol_ids),
+        ancestor_swarms=list(lineage.ancestor_swarms),
+        cross_use_case=lineage.cross_use_case,
+        transfer_mode=lineage.transfer_mode.value,
+        from_swarm=payload.from_swarm if payload else None,
+        to_swarm=payload.to_swarm if payload else None,
+        sender_score=payload.sender_score if payload else None,
+        receiver_score=payload.receiver_score if payload else None,
+    )
+
+
+def hop_entry(session_id: str, hop: Hop) -> HopEntry:
+    """The row of packet_events of a hop."""
+    return HopEntry(
+        session_id,
+        hop.packet_id,
+        hop.recipient,
+        hop.attempt,
+        hop.from_state,
+        hop.to_state,
+        hop.events,
+        hop.occurred_at,
+        hop.actor,
+        None if hop.metadata is None else orjson.dumps(hop.metadata),
+    )
+
+
+def coordination_entry(session_id: str, row: Transition) -> CoordinationEntry:
+    """The row of coordination_events of a transition or barrier."""
+    return CoordinationEntry(
+        session_id,
+        row.round,
+        row.generation,
+        row.step,
+        row.cause,
+        row.event,
+        row.from_state,
+        row.to_state,
+        orjson.dumps(row.facts),
+    )
+
+
+def session_row(session: Session) -> SessionRow:
+    """The projection of a session after the batch."""
+    document = session.document
+    return SessionRow(
+        document.session_id,
+        document.run_id,
+        document.state,
+        session.is_terminal,
+        document.round,
+        document.generation,
+        document.step,
+        session.open_deliveries,
+        document.encode(),
+    )
+
+
+def conflict_entry(
+    kind: str,
+    reason: str,
+    raw: bytes,
+    *,
+    code: str | None = None,
+    session_id: str | None = None,
+    packet_id: UUID | None = None,
+    first_hash: bytes | None = None,
+    second_hash: bytes | None = None,
+    user_id: str | None = None,
+) -> ConflictEntry:
+    """The row of packet_conflicts for what takes no id."""
+    return ConflictEntry(session_id, packet_id, kind, code, reason, raw, first_hash, second_hash, user_id)
+
+
+def presence_hops(packet: Packet[Any], now: datetime) -> list[HopEntry]:
+    """The life of a HEARTBEAT: admitted, and applied by the gate itself."""
+    events = ["emit", "schema_pass", "policy_pass", "route_selected"]
+    session_id, sender = packet.trace.session_id, packet.sender.agent_id
+    return [HopEntry(session_id, packet.packet_id, "", 1, "DRAFT", "ROUTED", events, [now] * 4, sender, None)]

@@ -1,0 +1,21 @@
+"""Errors of the orchestrator.
+
+ApcError
+  GateError
+    ShardLost          the gate no longer holds its shard: memory dropped, the shard is taken again
+    SessionUnloadable  a session's state cannot be read now: its inputs wait
+"""
+
+from apc_contracts.errors import ApcError
+
+
+class GateError(ApcError):
+    """The gate failed."""
+
+
+class ShardLost(GateError):
+    """The gate no longer holds its shard: it drops its memory, leaves, and takes the shard again."""
+
+
+class SessionUnloadable(GateError):
+    """The database does not answer: inputs of sessions that are not in memory wait unacknowledged."""

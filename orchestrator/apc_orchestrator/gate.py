@@ -1,0 +1,126 @@
+"""The gate of one shard: stands by, takes the shard, serves it until it is lost or told to stop."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import asyncpg
+import structlog
+
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.errors import BusError
+from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
+from apc_bus.topology import RECEIPTS, gate_queue
+from apc_contracts.contract import Contract
+from apc_contracts.identity import new_packet_id
+from apc_orchestrator.errors import ShardLost
+from apc_orchestrator.inbox import PROBE_BODY, TYPE_RECEIPTS
+from apc_orchestrator.registry import Registry
+from apc_orchestrator.service_state import ShardState
+from apc_orchestrator.settings import OrchestratorSettings
+from apc_orchestrator.shard import ShardServer
+from apc_orchestrator.tenure import take_shard
+from apc_orchestrator.verification import Verifier
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
+_log = structlog.get_logger("apc_orchestrator")
+_LOST = (ShardLost, BusError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class Gate:
+    """One candidate for one shard; of all candidates the broker lets one consume (single active consumer)."""
+
+    def __init__(
+        self,
+        settings: OrchestratorSettings,
+        contract: Contract,
+        bus: Bus,
+        pool: asyncpg.Pool,
+        artifacts: ArtifactStore,
+        shard: int,
+    ) -> None:
+        self._settings = settings
+        self._contract = contract
+        self._bus = bus
+        self._pool = pool
+        self._artifacts = artifacts
+        self._shard = shard
+        self.state = ShardState(shard)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Hold the shard whenever the broker lets us, until `stop`. Losing it is normal; it is taken again."""
+        pause = FIRST_PAUSE_SECONDS
+        while not stop.is_set():
+            try:
+                await self._hold(stop)
+                pause = FIRST_PAUSE_SECONDS
+            except _LOST as error:
+                _log.warning("shard_left", shard=self._shard, reason=str(error) or type(error).__name__)
+                await _sleep(pause, stop)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            finally:
+                self.state.leave()
+
+    async def _hold(self, stop: asyncio.Event) -> None:
+        queue = gate_queue(self._shard)
+        async with self._bus.subscribe(queue, prefetch=self._settings.gate_prefetch) as inputs:
+            first = await self._stand_by(inputs, stop)
+            if first is None:
+                return
+            tenure, holder = await take_shard(inputs, self._pool, self._shard, self._bus.user)
+            registry = await Registry.load(self._pool, self._bus.user, self._shard)
+            verifier = Verifier(self._bus, self._artifacts, self._shard)
+            server = ShardServer(
+                self._settings,
+                self._contract,
+                self._bus,
+                self._pool,
+                inputs,
+                tenure,
+                holder,
+                registry,
+                verifier,
+            )
+            self.state.take(server)
+            verifying = asyncio.create_task(verifier.run())
+            try:
+                await server.serve(first, stop)
+            finally:
+                verifying.cancel()
+                await asyncio.gather(verifying, return_exceptions=True)
+
+    async def _stand_by(self, inputs: Subscription, stop: asyncio.Event) -> list[Delivery] | None:
+        """Wait to be the active consumer: whoever receives anything is. A probe comes even when nobody speaks."""
+        receiving = asyncio.ensure_future(inputs.receive(self._settings.batch_packets, self._settings.batch_bytes))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            while not receiving.done() and not stop.is_set():
+                await self._bus.publish(self._probe())
+                await asyncio.wait(
+                    {receiving, stopping},
+                    timeout=self._settings.probe_seconds,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            return await receiving if receiving.done() else None
+        finally:
+            for task in (receiving, stopping):
+                task.cancel()
+            await asyncio.gather(receiving, stopping, return_exceptions=True)
+
+    def _probe(self) -> Publication:
+        user = self._bus.user
+        message = Message(PROBE_BODY, str(new_packet_id()), type=TYPE_RECEIPTS, user_id=user, expiration_ms=10_000)
+        return Publication(RECEIPTS, str(self._shard), message)
+
+
+async def _sleep(seconds: float, stop: asyncio.Event) -> None:
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+def utc_now() -> datetime:
+    """The gate's own clock: the one that judges expiry and skew."""
+    return datetime.now(UTC)

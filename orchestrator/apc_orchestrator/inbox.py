@@ -1,0 +1,73 @@
+"""What a gate queue holds: packets, receipts and registry changes, told apart by AMQP type and exchange."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from apc_bus import headers
+from apc_bus.port import Delivery, Message
+from apc_contracts.errors import PacketRefused
+from apc_contracts.parsing import ReceivedPacket, read_packet
+from apc_contracts.receipts import Receipt, ReceiptKind, parse_receipts
+from apc_contracts.registry import Right
+from apc_contracts.registry_change import AgentAdded, AgentRevoked, parse_registry_change
+from apc_orchestrator.registry import Registry
+
+ReceiptGroup = tuple[Receipt, ...]
+"""Receipts of one (session, packet, recipient, attempt), in order."""
+Input = ReceivedPacket | tuple[ReceiptGroup, ...] | AgentAdded | AgentRevoked | PacketRefused
+
+PROBE_BODY = b"[]"
+TYPE_RECEIPTS = headers.TYPE_RECEIPTS
+
+ORCHESTRATOR_KINDS = frozenset(
+    {ReceiptKind.DEAD_LETTERED, ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL}
+)
+OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
+
+
+def read_input(delivery: Delivery) -> Input:
+    """The input in a delivery; a body that is none is returned as its refusal, for it is an input too."""
+    message = delivery.message
+    try:
+        if message.type == headers.TYPE_RECEIPTS:
+            return tuple(_grouped(parse_receipts(message.body)))
+        if message.type == headers.TYPE_REGISTRY:
+            return parse_registry_change(message.body)
+        return read_packet(message.body)
+    except PacketRefused as refused:
+        return refused
+
+
+def session_ids(found: Input) -> Iterator[str]:
+    """The sessions that must be in memory before this input is judged."""
+    if isinstance(found, ReceivedPacket):
+        yield found.packet.trace.session_id
+    elif isinstance(found, tuple):
+        yield from {group[0].session_id for group in found}
+
+
+def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_user: str) -> bool:
+    """Whether the broker user behind a receipt may send it (architecture.md section 2, Receipts)."""
+    if receipt.kind in ORCHESTRATOR_KINDS:
+        return user_id == own_user
+    if receipt.kind is ReceiptKind.EXPIRED and user_id == own_user:
+        return True
+    if receipt.kind in OPERATOR_KINDS:
+        return any(one.broker_user == user_id and one.has(Right.OPERATE) for one in registry.by_id.values())
+    recipient = registry.by_id.get(receipt.recipient)
+    return recipient is not None and user_id is not None and recipient.broker_user == user_id
+
+
+def is_probe(message: Message) -> bool:
+    """An empty array of receipts: a gate asks whether it is the active one."""
+    return message.type == headers.TYPE_RECEIPTS and message.body == PROBE_BODY
+
+
+def _grouped(receipts: list[Receipt]) -> Iterator[ReceiptGroup]:
+    for _, group in groupby(receipts, key=_delivery_of):
+        yield tuple(group)
+
+
+def _delivery_of(receipt: Receipt) -> tuple[object, ...]:
+    is_verification = receipt.kind in (ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL)
+    return receipt.session_id, receipt.packet_id, receipt.recipient, receipt.attempt, is_verification

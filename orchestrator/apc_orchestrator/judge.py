@@ -1,0 +1,445 @@
+"""One packet after another: facts, verdict, advance, and what follows. No I/O: its session is in memory by now."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from apc_bus import headers
+from apc_bus.log_batch import HopEntry, RegistryEntry
+from apc_bus.port import Message
+from apc_contracts.admission import admit, judge_held
+from apc_contracts.contract import Contract
+from apc_contracts.errors import PacketRefused, SignatureInvalid
+from apc_contracts.facts import Facts, SignatureState
+from apc_contracts.identity import shard_of
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.registry import Registration
+from apc_contracts.registry_change import AgentAdded, AgentRevoked, encode_registry_change
+from apc_contracts.sealing import payload_hash, seal
+from apc_contracts.session import (
+    Advanced,
+    Denial,
+    Effects,
+    HeldPacket,
+    PacketInput,
+    ReceiptsInput,
+    ReleaseInput,
+    Route,
+    Session,
+    advance,
+    confirm_substrate,
+    open_session,
+    resolve_recipients,
+)
+from apc_contracts.signing import verify
+from apc_contracts.verdict import Refusal, Verdict, VerdictKind
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PRESENCE_SESSION, SUBSTRATE_RECIPIENT
+from apc_orchestrator import publications
+from apc_orchestrator.batch import Batch, Outgoing
+from apc_orchestrator.entries import (
+    conflict_entry,
+    coordination_entry,
+    hop_entry,
+    lineage_entry,
+    packet_entry,
+)
+from apc_orchestrator.inbox import Input, ReceiptGroup, is_authentic
+from apc_orchestrator.nack import nack_packet
+from apc_orchestrator.publications import Tenure
+from apc_orchestrator.registry import Registry
+from apc_orchestrator.sessions import Sessions
+
+
+class Judge:
+    """Judges for one shard during one tenure. `outstanding` counts open deliveries per recipient over all sessions."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        registry: Registry,
+        sessions: Sessions,
+        tenure: Tenure,
+        shards: int,
+        operator: str,
+    ) -> None:
+        self._contract = contract
+        self._registry = registry
+        self._sessions = sessions
+        self._tenure = tenure
+        self._shards = shards
+        self._operator = operator
+        self._id_codes = frozenset(self._codes_without_id(contract))
+        self.outstanding: dict[str, int] = {}
+
+    def adopt(self, session: Session) -> None:
+        """A session that was loaded: its open deliveries count from now on."""
+        self._sessions.add(session)
+        for recipient, count in session.outstanding.items():
+            self.outstanding[recipient] = self.outstanding.get(recipient, 0) + count
+
+    def take(self, batch: Batch, found: Input, message: Message) -> None:
+        """One input of the gate queue."""
+        if isinstance(found, ReceivedPacket):
+            self.judge(batch, found, message)
+        elif isinstance(found, PacketRefused):
+            self.refuse_unreadable(batch, message, found)
+        elif isinstance(found, tuple):
+            for group in found:
+                self._take_group(batch, group, message)
+        else:
+            self._change_registry(batch, found, message)
+
+    def judge(self, batch: Batch, received: ReceivedPacket, message: Message) -> None:
+        """A packet from apc.ingress, or an INTRA_AGENT packet from apc.receipts."""
+        packet = received.packet
+        cause, ordinal = _cause_of(message)
+        facts = Facts(
+            now=batch.now,
+            registry=self._registry.by_id,
+            user_id=message.user_id,
+            has_copy_headers="CC" in message.headers or "BCC" in message.headers,
+            hashes_to_shard=shard_of(packet.trace.session_id, self._shards) == self._tenure.shard,
+            signature=self._signature(received, message),
+            packet_hash=received.packet_hash,
+            payload_hash=received.payload_hash,
+            cause=cause,
+            ordinal=ordinal,
+            is_cause_delivered=self._is_cause_delivered(packet, cause),
+            outstanding=self.outstanding,
+            outstanding_bound=self._contract.limits.outstanding_deliveries,
+        )
+        self._decide(batch, received, facts, _signature_header(message))
+
+    def judge_own(self, batch: Batch, packet: Packet[Any]) -> None:
+        """A packet of the orchestrator: sealed, judged and logged like any other."""
+        sealed = seal(packet)
+        received = ReceivedPacket(packet, sealed.body, sealed.packet_hash, bytes.fromhex(payload_hash(packet.payload)))
+        facts = Facts(
+            now=batch.now,
+            registry=self._registry.by_id,
+            user_id=self._tenure.user,
+            packet_hash=received.packet_hash,
+            payload_hash=received.payload_hash,
+            is_cause_delivered=True,
+        )
+        self._decide(batch, received, facts, None)
+
+    def refuse_unreadable(self, batch: Batch, message: Message, refused: PacketRefused) -> None:
+        """A body that is no packet: quarantined with its bytes; answered when the broker knows who sent it."""
+        message_id = _uuid(message.message_id)
+        batch.entries.append(
+            conflict_entry(
+                "unreadable",
+                str(refused),
+                message.body,
+                code=refused.code,
+                packet_id=message_id,
+                user_id=message.user_id,
+            )
+        )
+        sender = self._registry.users_agent(message.user_id, None)
+        if message_id is not None and sender is not None:
+            refusal = Refusal(refused.code, "parse", refused.path, refused.message)
+            self._answer(batch, message_id, None, refusal, sender)
+
+    def _take_group(self, batch: Batch, group: ReceiptGroup, message: Message) -> None:
+        """Receipts of one delivery: from its recipient's broker user, or of the kinds that only the gate sends."""
+        first = group[0]
+        session = self._sessions.get(first.session_id)
+        known = tuple(
+            receipt for receipt in group if is_authentic(receipt, message.user_id, self._registry, self._tenure.user)
+        )
+        if len(known) < len(group) or session is None:
+            reason = "no such session" if session is None else f"{first.kind} not from {first.recipient}"
+            batch.entries.append(
+                conflict_entry(
+                    "security",
+                    reason,
+                    message.body,
+                    session_id=first.session_id,
+                    packet_id=first.packet_id,
+                    user_id=message.user_id,
+                )
+            )
+        if session is not None and known:
+            self.take_receipts(batch, session, ReceiptsInput(known, batch.now))
+
+    def _change_registry(self, batch: Batch, change: AgentAdded | AgentRevoked, message: Message) -> None:
+        """A change by the operator's broker user: applied once, logged, upserted by the persister."""
+        body = encode_registry_change(change)
+        if message.user_id not in (self._operator, self._tenure.user):
+            reason = f"a registry change by {message.user_id}, who is not the operator {self._operator}"
+            batch.entries.append(conflict_entry("security", reason, body, user_id=message.user_id))
+        elif self._registry.apply(change):
+            batch.entries.append(RegistryEntry(change.change_id, change.agent_id, body))
+
+    def answer_denial(self, batch: Batch, denial: Denial) -> None:
+        """The NACK of a packet that was held and then refused, once more."""
+        sender = self._registry.by_id.get(denial.received.packet.sender.agent_id)
+        self._answer_packet(batch, denial.received, denial.refusal, sender)
+
+    def take_receipts(self, batch: Batch, session: Session, given: ReceiptsInput) -> None:
+        """Authenticated receipts of one (packet, recipient, attempt)."""
+        self._apply(batch, session, advance(session, given, self._contract), given.receipts[0].packet_id)
+
+    def confirm_substrate(self, batch: Batch, session: Session, packet_id: UUID) -> None:
+        """The substrate stream has confirmed a packet."""
+        effects = confirm_substrate(session, packet_id, batch.now, self._contract)
+        self._apply(batch, session, Advanced(session, [], [], effects), packet_id)
+
+    def redeliver(self, batch: Batch, session: Session) -> None:
+        """Everything of a session that is still on its way, its own packets included (a shard was taken)."""
+        for opened in session.open.values():
+            for recipient, progress in opened.recipients.items():
+                if progress.is_open:
+                    self._deliver(batch, session, Route(opened.received, (recipient,), progress.attempt))
+
+    def _decide(self, batch: Batch, received: ReceivedPacket, facts: Facts, signature: str | None) -> None:
+        packet = received.packet
+        session = self._sessions.get(packet.trace.session_id)
+        if session is None and packet.packet_id in self._sessions.strangers(packet.trace.session_id):
+            return
+        verdict = admit(packet, session, facts, self._contract)
+        refusal = verdict.refusal
+        if verdict.kind is VerdictKind.REPEAT:
+            self._repeat(batch, received, session, facts)
+        elif verdict.kind is VerdictKind.RERUN:
+            self._record_conflict(batch, received, facts, "rerun", None, "another payload for the same cause")
+        elif refusal is not None and refusal.code in self._id_codes:
+            self._record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason)
+            self._answer_refusal(batch, received, refusal, facts)
+        else:
+            self._record(batch, received, verdict, session, facts, signature)
+
+    def _record(
+        self,
+        batch: Batch,
+        received: ReceivedPacket,
+        verdict: Verdict,
+        session: Session | None,
+        facts: Facts,
+        signature: str | None,
+    ) -> None:
+        """A verdict that takes an id: the packet's row first, then everything that it caused."""
+        packet = received.packet
+        is_refused = verdict.refusal is not None
+        if session is None and not is_refused and packet.trace.session_id != PRESENCE_SESSION:
+            session = self._open(packet, batch.now)
+        recipients = self._resolve(packet, session)
+        if packet.recipients[0].agent_id == ALL_RECIPIENTS:
+            verdict.facts["to"] = ALL_RECIPIENTS
+        advanced = None
+        if session is not None:
+            given = PacketInput(received, verdict, recipients, facts.cause, batch.now)
+            advanced = advance(session, given, self._contract)
+        user_id = facts.user_id or ""
+        entry = packet_entry(
+            received, verdict, recipients, session, self._contract.hash, facts.cause, user_id, signature
+        )
+        batch.entries.append(entry)
+        lineage = lineage_entry(packet)
+        if lineage is not None:
+            batch.entries.append(lineage)
+        if verdict.refusal is not None:
+            self._answer_refusal(batch, received, verdict.refusal, facts)
+        if session is None or advanced is None:
+            self._record_without_session(batch, packet, is_refused)
+        else:
+            self._apply(batch, session, advanced, packet.packet_id)
+
+    def _record_without_session(self, batch: Batch, packet: Packet[Any], is_refused: bool) -> None:
+        """A sign of life, or a packet for a session that does not exist."""
+        session_id, sender = packet.trace.session_id, packet.sender.agent_id
+        events = ["emit", "schema_pass", "policy_fail"] if is_refused else [*_ADMITTED]
+        state = "REJECTED_POLICY" if is_refused else "ROUTED"
+        times = [batch.now] * len(events)
+        batch.entries.append(HopEntry(session_id, packet.packet_id, "", 1, "DRAFT", state, events, times, sender, None))
+        if is_refused:
+            self._sessions.remember_stranger(session_id, packet.packet_id)
+
+    def _open(self, start: Packet[Any], now: datetime) -> Session:
+        session = open_session(start, now, self._contract)
+        self._sessions.add(session)
+        return session
+
+    def _resolve(self, packet: Packet[Any], session: Session | None) -> tuple[str, ...]:
+        if session is None:
+            return tuple(recipient.agent_id for recipient in packet.recipients)
+        return resolve_recipients(packet, session, self._registry.by_id)
+
+    def _apply(self, batch: Batch, session: Session, advanced: Advanced, cause: UUID) -> None:
+        """Log what happened, then do what follows; the orchestrator's own packets are judged at once."""
+        effects, session_id = advanced.effects, session.session_id
+        batch.touched[session_id] = session
+        batch.entries.extend(hop_entry(session_id, hop) for hop in effects.hops)
+        batch.entries.extend(coordination_entry(session_id, row) for row in effects.transitions)
+        batch.verifications.extend(effects.verifications)
+        for receipt in effects.strangers:
+            batch.entries.append(
+                conflict_entry(
+                    "security",
+                    f"{receipt.kind} of a packet that was not delivered to {receipt.recipient}",
+                    receipt.model_dump_json(exclude_none=True).encode(),
+                    session_id=session_id,
+                    packet_id=receipt.packet_id,
+                )
+            )
+        self._count(effects)
+        for route in effects.routes:
+            self._deliver(batch, session, route)
+        for denial in effects.denials:
+            sender = self._registry.by_id.get(denial.received.packet.sender.agent_id)
+            self._answer_packet(batch, denial.received, denial.refusal, sender)
+        for item in effects.resumed:
+            self._release(batch, session, item, cause)
+        for packet in advanced.emissions:
+            self.judge_own(batch, packet)
+
+    def _release(self, batch: Batch, session: Session, item: HeldPacket, cause: UUID) -> None:
+        """RESUME: judge what the pause held as if it came now."""
+        facts = Facts(
+            now=batch.now,
+            registry=self._registry.by_id,
+            packet_hash=item.received.packet_hash,
+            payload_hash=item.received.payload_hash,
+            outstanding=self.outstanding,
+            outstanding_bound=self._contract.limits.outstanding_deliveries,
+        )
+        verdict = judge_held(item.received.packet, session, facts, self._contract)
+        given = ReleaseInput(item, verdict, cause, batch.now)
+        self._apply(batch, session, advance(session, given, self._contract), cause)
+
+    def _count(self, effects: Effects) -> None:
+        outstanding = self.outstanding
+        for route in effects.routes:
+            for recipient in route.recipients:
+                outstanding[recipient] = outstanding.get(recipient, 0) + 1
+        for recipient in effects.ended:
+            outstanding[recipient] = max(0, outstanding.get(recipient, 0) - 1)
+
+    def _deliver(self, batch: Batch, session: Session, route: Route) -> None:
+        packet = route.received.packet
+        for recipient in route.recipients:
+            publication = publications.delivery(
+                route.received,
+                recipient,
+                route.attempt,
+                session,
+                self._registry.by_id,
+                self._tenure,
+                batch.number,
+                batch.now,
+            )
+            batch.outgoing.append(Outgoing(publication, session.session_id, packet.packet_id, recipient, route.attempt))
+
+    def _repeat(self, batch: Batch, received: ReceivedPacket, session: Session | None, facts: Facts) -> None:
+        """Never judged twice: what the first one caused is done again."""
+        packet = received.packet
+        identity = session.identity(packet.packet_id) if session is not None else None
+        if session is None or identity is None:
+            return
+        if identity.refusal is not None:
+            self._answer_refusal(batch, received, identity.refusal, facts)
+        opened = session.open.get(packet.packet_id)
+        if opened is None or packet.expires <= batch.now:
+            return
+        for recipient, progress in opened.recipients.items():
+            if progress.is_open and recipient != SUBSTRATE_RECIPIENT:
+                self._deliver(batch, session, Route(opened.received, (recipient,), progress.attempt))
+
+    def _record_conflict(
+        self,
+        batch: Batch,
+        received: ReceivedPacket,
+        facts: Facts,
+        kind: str,
+        code: str | None,
+        reason: str,
+    ) -> None:
+        packet = received.packet
+        session = self._sessions.get(packet.trace.session_id)
+        identity = session.identity(packet.packet_id) if session is not None else None
+        batch.entries.append(
+            conflict_entry(
+                kind,
+                reason,
+                received.body,
+                code=code,
+                session_id=packet.trace.session_id,
+                packet_id=packet.packet_id,
+                first_hash=identity.packet_hash if identity is not None else None,
+                second_hash=received.packet_hash,
+                user_id=facts.user_id,
+            )
+        )
+
+    def _answer_refusal(self, batch: Batch, received: ReceivedPacket, refusal: Refusal, facts: Facts) -> None:
+        sender = self._registry.users_agent(facts.user_id, received.packet.sender.agent_id)
+        self._answer_packet(batch, received, refusal, sender)
+
+    def _answer_packet(
+        self, batch: Batch, received: ReceivedPacket, refusal: Refusal, sender: Registration | None
+    ) -> None:
+        packet = received.packet
+        if sender is None or sender.agent_id == ORCHESTRATOR:
+            return
+        if packet.packet_type not in self._contract.refusals.never_answered:
+            self._answer(batch, packet.packet_id, packet, refusal, sender)
+
+    def _answer(
+        self,
+        batch: Batch,
+        refused_id: UUID,
+        refused: Packet[Any] | None,
+        refusal: Refusal,
+        sender: Registration,
+    ) -> None:
+        if sender.is_revoked:
+            return
+        sealed = seal(nack_packet(refused_id, refused, refusal, sender, batch.now, self._contract))
+        session = self._sessions.get(refused.trace.session_id) if refused is not None else None
+        publication = publications.nack(sealed, sender, self._tenure, session)
+        batch.outgoing.append(Outgoing(publication, "", None, sender.agent_id, 1))
+
+    def _is_cause_delivered(self, packet: Packet[Any], cause: UUID | None) -> bool:
+        session = self._sessions.get(packet.trace.session_id)
+        identity = session.identity(cause) if session is not None and cause is not None else None
+        return identity is not None and packet.sender.agent_id in identity.recipients
+
+    def _signature(self, received: ReceivedPacket, message: Message) -> SignatureState:
+        header = _signature_header(message)
+        sender = self._registry.by_id.get(received.packet.sender.agent_id)
+        if header is None or sender is None:
+            return SignatureState.ABSENT
+        try:
+            verify(header, sender.public_keys, received)
+        except SignatureInvalid:
+            return SignatureState.INVALID
+        return SignatureState.VALID
+
+    @staticmethod
+    def _codes_without_id(contract: Contract) -> list[str]:
+        """Refusals up to and including BAD_SIGNATURE, and conflicts: they occupy nobody's id."""
+        order = list(contract.refusals.order)
+        return [*order[: order.index(contract.refusals.last_without_id) + 1], "DUPLICATE_CONFLICT"]
+
+
+_ADMITTED = ("emit", "schema_pass", "policy_pass", "route_selected")
+
+
+def _cause_of(message: Message) -> tuple[UUID | None, int | None]:
+    ordinal = message.headers.get(headers.ORDINAL)
+    return _uuid(message.headers.get(headers.CAUSE)), ordinal if isinstance(ordinal, int) else None
+
+
+def _signature_header(message: Message) -> str | None:
+    header = message.headers.get(headers.SIGNATURE)
+    return header if isinstance(header, str) else None
+
+
+def _uuid(value: object) -> UUID | None:
+    try:
+        return UUID(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

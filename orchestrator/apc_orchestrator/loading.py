@@ -1,0 +1,169 @@
+"""A session from the log: once, at its first input after a takeover or an eviction, and before it is judged."""
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import orjson
+
+from apc_contracts.contract import Contract
+from apc_contracts.parsing import ReceivedPacket, read_packet
+from apc_contracts.session import (
+    HeldPacket,
+    Identity,
+    OpenPacket,
+    Progress,
+    Session,
+    SessionDocument,
+    decode_document,
+)
+from apc_contracts.verdict import Refusal, VerdictKind
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, SUBSTRATE_RECIPIENT, PacketType, RunPhase
+
+DOCUMENT = "SELECT document FROM apc_log.sessions WHERE session_id = $1"
+STRANGERS = "SELECT packet_id FROM apc_log.packet_ids WHERE session_id = $1 LIMIT 1000"
+IDENTITIES = """
+SELECT packet.packet_id, packet.packet_hash, ids.payload_hash, packet.packet_type, packet.sender_agent_id,
+       packet.sender_swarm_id, packet.recipients, packet.facts ->> 'to' AS addressed, packet.cause_packet_id,
+       packet.root_packet_id, packet.verdict, packet.refusal, packet.run_phase, packet.round, packet.generation,
+       packet.step
+FROM apc_log.agent_packets AS packet
+JOIN apc_log.packet_ids AS ids USING (session_id, packet_id)
+WHERE packet.session_id = $1
+ORDER BY packet.seq
+"""
+# The machine of each recipient by its last hop; an end of the delivery may stand in a hop of its own (to_state '').
+# All recipients of a packet come when one of them is unfinished: what the others reached tells of its verification.
+UNFINISHED = """
+WITH machine AS (
+    SELECT packet_id, recipient,
+           (array_agg(to_state ORDER BY seq DESC) FILTER (WHERE to_state <> ''))[1] AS state,
+           max(attempt) AS attempt,
+           (array_agg(attempt ORDER BY seq DESC) FILTER (WHERE metadata ? 'ended'))[1] AS ended_attempt
+    FROM apc_log.packet_events WHERE session_id = $1
+    GROUP BY packet_id, recipient
+), delivery AS (
+    SELECT packet.seq, packet.packet_id, packet.round, packet.recipients, shared.state AS shared_state,
+           recipient.name AS recipient, own.state, own.attempt, own.ended_attempt,
+           packet.channel = 'INTRA_AGENT' OR recipient.name = ANY ($3::text[]) AS is_local,
+           packet.body_stored
+    FROM apc_log.agent_packets AS packet
+    JOIN machine AS shared ON shared.packet_id = packet.packet_id AND shared.recipient = ''
+    CROSS JOIN LATERAL unnest(packet.recipients) AS recipient(name)
+    LEFT JOIN machine AS own ON own.packet_id = packet.packet_id AND own.recipient = recipient.name
+    WHERE packet.session_id = $1 AND packet.verdict <> 'refused'
+      AND shared.state IN ('SCHEMA_VALIDATED', 'ROUTED')
+), marked AS (
+    SELECT delivery.*, bool_or(
+        shared_state = 'SCHEMA_VALIDATED' OR state IS NULL OR state <> ALL ($2::text[])
+        OR (NOT is_local AND ended_attempt IS DISTINCT FROM attempt)
+    ) OVER (PARTITION BY packet_id) AS is_unfinished
+    FROM delivery
+)
+SELECT * FROM marked WHERE is_unfinished ORDER BY seq
+"""
+LOCAL_RECIPIENTS = [ORCHESTRATOR, SUBSTRATE_RECIPIENT]
+"""The gate applies these itself; their deliveries have no end to wait for."""
+
+
+async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) -> Session | set[UUID]:
+    """The session as the log left it, or the ids that were refused under its name when there is none."""
+    async with (
+        pool.acquire() as connection,
+        connection.transaction(isolation="repeatable_read", readonly=True),
+    ):
+        text = await connection.fetchval(DOCUMENT, session_id)
+        if text is None:
+            rows = await connection.fetch(STRANGERS, session_id)
+            return {row["packet_id"] for row in rows}
+        session = Session(decode_document(text))
+        _add_identities(session, await connection.fetch(IDENTITIES, session_id))
+        terminal = sorted(contract.machine("packet_lifecycle").terminal)
+        _add_unfinished(session, await connection.fetch(UNFINISHED, session_id, terminal, LOCAL_RECIPIENTS))
+    return session
+
+
+def _add_identities(session: Session, rows: Iterable[asyncpg.Record]) -> None:
+    for row in rows:
+        refusal = row["refusal"]
+        recipients = tuple(row["recipients"])
+        session.identities[row["packet_id"]] = Identity(
+            packet_hash=row["packet_hash"],
+            payload_hash=row["payload_hash"],
+            packet_type=PacketType(row["packet_type"]),
+            sender=row["sender_agent_id"],
+            swarm_id=row["sender_swarm_id"],
+            recipients=recipients,
+            addressed=(ALL_RECIPIENTS,) if row["addressed"] == ALL_RECIPIENTS else recipients,
+            cause=row["cause_packet_id"],
+            root=row["root_packet_id"],
+            verdict=VerdictKind(row["verdict"]),
+            refusal=None if refusal is None else _refusal(orjson.loads(refusal)),
+            run_phase=RunPhase(row["run_phase"]),
+            round=row["round"],
+            generation=row["generation"],
+            step=row["step"],
+        )
+        if refusal is None:
+            session.roots.add(row["root_packet_id"])
+
+
+def _refusal(document: dict[str, Any]) -> Refusal:
+    return Refusal(
+        document["code"],
+        document["rule"],
+        document["path"],
+        document["message"],
+        document.get("retry_after_ms"),
+    )
+
+
+def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record]) -> None:
+    for row in rows:
+        received = _received(session, row)
+        if row["shared_state"] == "SCHEMA_VALIDATED":
+            _add_held(session, row, received)
+        else:
+            _add_open(session, row, received)
+    for opened in session.open.values():
+        _restore_rest(session.document, opened)
+
+
+def _received(session: Session, row: asyncpg.Record) -> ReceivedPacket:
+    opened = session.open.get(row["packet_id"])
+    return opened.received if opened is not None else read_packet(row["body_stored"])
+
+
+def _add_held(session: Session, row: asyncpg.Record, received: ReceivedPacket) -> None:
+    is_transfer = received.packet.packet_type is PacketType.TRANSFER
+    is_paused = session.is_paused and not is_transfer
+    item = HeldPacket(received, tuple(row["recipients"]), row["round"], is_paused)
+    session.held[row["packet_id"]] = item
+
+
+def _add_open(session: Session, row: asyncpg.Record, received: ReceivedPacket) -> None:
+    opened = session.open.setdefault(row["packet_id"], OpenPacket(received, row["round"], {}))
+    attempt = row["attempt"] or 1
+    is_confirmed = row["is_local"] and row["state"] is not None
+    is_open = row["ended_attempt"] != attempt and not is_confirmed
+    opened.recipients[row["recipient"]] = Progress(row["state"] or "ROUTED", attempt, is_open)
+    if is_open:
+        recipient = row["recipient"]
+        session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
+
+
+def _restore_rest(document: SessionDocument, opened: OpenPacket) -> None:
+    """What verification and rest were, from where the machines stand."""
+    states = {progress.state for progress in opened.recipients.values()}
+    packet = opened.packet
+    execution = document.round_state.execution
+    rests = {execution.artifact, execution.judged_by}
+    if packet.packet_id in rests or "VERIFIED" in states:
+        opened.completion = None
+    if states & {"VERIFIED", "PROMOTED", "ARCHIVED"}:
+        opened.verification, opened.is_evidence_counted = "passed", True
+    elif "APPLIED" in states:
+        is_pending = packet.packet_type is PacketType.ARTIFACT
+        opened.verification = "pending" if is_pending else "passed"
+        opened.is_evidence_counted = not is_pending

@@ -1,0 +1,144 @@
+"""The AMQP messages that the gate sends (architecture.md section 3)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from apc_bus import headers
+from apc_bus.log_batch import CONTENT_TYPE, EPOCH_OPEN_TYPE, LOG_BATCH_TYPE, EpochOpen, LogBatch, encode
+from apc_bus.port import HeaderValue, Message, Publication
+from apc_bus.topology import INTER_AGENT, LOG, RECEIPTS, SUBSTRATE, routing_key
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.receipts import Receipt, encode_receipts
+from apc_contracts.registry import Registration
+from apc_contracts.sealing import SealedPacket
+from apc_contracts.session import Session
+from apc_contracts.vocabulary import CONTROL_TYPES, SUBSTRATE_RECIPIENT
+
+URGENT_PRIORITY = 5
+"""From this priority on a packet goes through the urgent queue, like the control types."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """One holding of a shard: what every delivery says of where it comes from."""
+
+    shard: int
+    epoch: int
+    mark: str
+    """`<epoch>.<batch_no>`: the last batch committed before this epoch."""
+    user: str
+
+
+def delivery(
+    received: ReceivedPacket,
+    recipient: str,
+    attempt: int,
+    session: Session,
+    registry: Mapping[str, Registration],
+    tenure: Tenure,
+    batch_no: int,
+    now: datetime,
+) -> Publication:
+    """One accepted packet to one recipient, with the state its session has now."""
+    packet = received.packet
+    message = Message(
+        body=received.body,
+        message_id=str(packet.packet_id),
+        type=packet.packet_type.value,
+        correlation_id=str(packet.trace.root_packet_id),
+        user_id=tenure.user,
+        expiration_ms=time_left_ms(packet, now),
+        headers={
+            headers.SHARD: tenure.shard,
+            headers.EPOCH: tenure.epoch,
+            headers.BATCH: batch_no,
+            headers.MARK: tenure.mark,
+            headers.ATTEMPT: attempt,
+            **state_headers(session),
+        },
+    )
+    if recipient == SUBSTRATE_RECIPIENT:
+        return Publication(SUBSTRATE, "", message)
+    return Publication(INTER_AGENT, inbox_key(packet, registry[recipient]), message)
+
+
+def nack(sealed: SealedPacket, recipient: Registration, tenure: Tenure, session: Session | None) -> Publication:
+    """A NACK to the sender of a refused packet."""
+    packet = sealed.packet
+    fields: dict[str, HeaderValue] = {
+        headers.SHARD: tenure.shard,
+        headers.EPOCH: tenure.epoch,
+        headers.ATTEMPT: 1,
+    }
+    message = Message(
+        body=sealed.body,
+        message_id=str(packet.packet_id),
+        type=packet.packet_type.value,
+        correlation_id=str(packet.trace.root_packet_id),
+        user_id=tenure.user,
+        expiration_ms=packet.routing.ttl_ms,
+        headers=fields | (state_headers(session) if session is not None else {}),
+    )
+    return Publication(INTER_AGENT, inbox_key(packet, recipient), message)
+
+
+def log_batch(batch: LogBatch, holder: UUID, user: str) -> Publication:
+    """The transaction itself; its message id is the same when the same batch is published again."""
+    return Publication(
+        LOG,
+        str(batch.shard),
+        Message(
+            body=encode(batch),
+            message_id=f"{holder}.{batch.batch_no}",
+            type=LOG_BATCH_TYPE,
+            user_id=user,
+            content_type=CONTENT_TYPE,
+        ),
+    )
+
+
+def epoch_open(opening: EpochOpen, user: str) -> Publication:
+    """The request for a shard."""
+    return Publication(
+        LOG,
+        str(opening.shard),
+        Message(
+            body=encode(opening),
+            message_id=f"{opening.holder}.open",
+            type=EPOCH_OPEN_TYPE,
+            user_id=user,
+            content_type=CONTENT_TYPE,
+        ),
+    )
+
+
+def receipts(found: list[Receipt], shard: int, message_id: str, user: str) -> Publication:
+    """Receipts of the orchestrator itself, into the same queue as everyone's."""
+    body = encode_receipts(found)
+    message = Message(body=body, message_id=message_id, type=headers.TYPE_RECEIPTS, user_id=user)
+    return Publication(RECEIPTS, str(shard), message)
+
+
+def inbox_key(packet: Packet[Any], recipient: Registration) -> str:
+    """The routing key on apc.inter_agent of a packet to a recipient."""
+    is_urgent = packet.packet_type in CONTROL_TYPES or packet.routing.priority >= URGENT_PRIORITY
+    return routing_key(packet.packet_type, recipient.swarm_id, recipient.agent_id, is_urgent)
+
+
+def state_headers(session: Session) -> dict[str, HeaderValue]:
+    """What the SDK stamps its next packets with."""
+    return {
+        headers.STATE_STEP: session.step,
+        headers.PHASE: session.run_phase.value,
+        headers.ROUND: session.round,
+        headers.GENERATION: session.generation,
+    }
+
+
+def time_left_ms(packet: Packet[Any], now: datetime) -> int:
+    """Milliseconds until the packet expires, at least 1: broker TTL is garbage collection only."""
+    return max(1, int((packet.expires - now).total_seconds() * 1000))

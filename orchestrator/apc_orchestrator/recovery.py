@@ -1,0 +1,56 @@
+"""What a gate that takes a shard has to look at: open sessions, and refusals whose NACK may not have gone out."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import asyncpg
+import orjson
+
+from apc_contracts.parsing import read_packet
+from apc_contracts.session import Denial, decode_document
+from apc_contracts.verdict import Refusal
+
+OPEN_SESSIONS = """
+SELECT session_id, open_deliveries, document FROM apc_log.sessions WHERE shard = $1 AND is_open
+"""
+# Held, then refused, and not expired yet: the barrier that refused them may have been the last thing the shard did.
+DENIED = """
+SELECT packet.body_stored, hop.metadata -> 'refusal' AS refusal
+FROM apc_log.agent_packets AS packet
+JOIN apc_log.packet_events AS hop
+  ON hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id AND hop.recipient = ''
+ AND hop.from_state = 'SCHEMA_VALIDATED' AND hop.metadata ? 'refusal'
+WHERE packet.shard = $1 AND packet.verdict = 'held' AND packet.judged_at > $2 - interval '1 day'
+  AND packet.expires_at > $2
+ORDER BY packet.seq
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session that is not at its end, or that has deliveries on their way."""
+
+    session_id: str
+    open_deliveries: int
+    next_deadline: datetime | None
+
+
+async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
+    """The open sessions of a shard, with the deadline that each waits for."""
+    found = []
+    for row in await pool.fetch(OPEN_SESSIONS, shard):
+        document = decode_document(row["document"])
+        is_waiting = document.paused_at is None and document.deadlines
+        due = min(document.deadlines.values()) if is_waiting else None
+        found.append(OpenSession(row["session_id"], row["open_deliveries"], due))
+    return found
+
+
+async def unanswered_denials(pool: asyncpg.Pool, shard: int, now: datetime) -> list[Denial]:
+    """Unexpired packets of the shard that were held and then refused."""
+    rows = await pool.fetch(DENIED, shard, now)
+    return [Denial(read_packet(row["body_stored"]), _refusal(orjson.loads(row["refusal"]))) for row in rows]
+
+
+def _refusal(document: dict[str, str]) -> Refusal:
+    return Refusal(document["code"], document["rule"], document["path"], document["message"])

@@ -1,0 +1,73 @@
+"""The registry in the gate's memory: read once from table `agents`, changed by logged registry changes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from uuid import UUID
+
+import asyncpg
+import orjson
+
+from apc_contracts.registry import Registration, Right
+from apc_contracts.registry_change import AgentAdded, AgentRevoked
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+
+AGENTS = """
+SELECT agent_id, broker_user, role, swarm_id, rights, handles, public_keys, is_revoked FROM apc_log.agents
+"""
+KNOWN_CHANGES = "SELECT change_id FROM apc_log.registry_events WHERE shard = $1"
+
+
+class Registry:
+    """agent_id -> Registration; the orchestrator itself is always there, with every right."""
+
+    def __init__(self, broker_user: str, registrations: Mapping[str, Registration], changes: set[UUID]) -> None:
+        self.by_id: dict[str, Registration] = dict(registrations)
+        self.by_id[ORCHESTRATOR] = Registration(
+            ORCHESTRATOR,
+            broker_user,
+            role="orchestrator",
+            swarm_id=ORCHESTRATOR,
+            rights=frozenset(Right),
+            handles=frozenset(PacketType),
+        )
+        self._changes = changes
+
+    @classmethod
+    async def load(cls, pool: asyncpg.Pool, broker_user: str, shard: int) -> "Registry":
+        """Read the registry as the log of this shard left it."""
+        rows = await pool.fetch(AGENTS)
+        known = await pool.fetch(KNOWN_CHANGES, shard)
+        registrations = {row["agent_id"]: _registration(row) for row in rows}
+        return cls(broker_user, registrations, {row["change_id"] for row in known})
+
+    def apply(self, change: AgentAdded | AgentRevoked) -> bool:
+        """Apply a change once; False when it was applied before."""
+        if change.change_id in self._changes:
+            return False
+        self._changes.add(change.change_id)
+        if isinstance(change, AgentAdded):
+            self.by_id[change.agent_id] = change.registration()
+        elif change.agent_id in self.by_id:
+            self.by_id[change.agent_id] = replace(self.by_id[change.agent_id], is_revoked=True)
+        return True
+
+    def users_agent(self, user_id: str | None, claimed: str | None) -> Registration | None:
+        """Who the broker says is speaking: the claimed agent if it has that user, else the only one that has."""
+        found = self.by_id.get(claimed) if claimed else None
+        if found is not None and found.broker_user == user_id:
+            return found
+        having = [one for one in self.by_id.values() if one.broker_user == user_id and one.agent_id != ORCHESTRATOR]
+        return having[0] if len(having) == 1 else None
+
+
+def _registration(row: asyncpg.Record) -> Registration:
+    return Registration(
+        agent_id=row["agent_id"],
+        broker_user=row["broker_user"],
+        role=row["role"],
+        swarm_id=row["swarm_id"],
+        rights=frozenset(Right(right) for right in row["rights"]),
+        handles=frozenset(PacketType(packet_type) for packet_type in row["handles"]),
+        public_keys=orjson.loads(row["public_keys"]),
+        is_revoked=row["is_revoked"],
+    )

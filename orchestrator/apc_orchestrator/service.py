@@ -1,0 +1,59 @@
+"""The orchestrator process: a gate for each shard, and the reader of the dead queue."""
+
+import asyncio
+
+import asyncpg
+import structlog
+
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.port import Bus
+from apc_contracts.contract import load_contract
+from apc_orchestrator.dead_letters import read_dead_letters
+from apc_orchestrator.gate import Gate
+from apc_orchestrator.service_state import ShardState
+from apc_orchestrator.settings import OrchestratorSettings
+
+_log = structlog.get_logger("apc_orchestrator")
+
+
+class Orchestrator:
+    """Gates for the shards of this process. `is_ready` when each is served, here or by nobody else's loss."""
+
+    def __init__(self, settings: OrchestratorSettings, bus: Bus, pool: asyncpg.Pool, artifacts: ArtifactStore) -> None:
+        """Raises ContractInvalid when the contract file of the settings cannot be used."""
+        contract = load_contract(settings.contract)
+        self._settings = settings
+        self._bus = bus
+        self._gates = [Gate(settings, contract, bus, pool, artifacts, shard) for shard in settings.own_shards]
+
+    @property
+    def shards(self) -> list[ShardState]:
+        """Which shards this process holds now."""
+        return [gate.state for gate in self._gates]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`, then drain."""
+        reading = asyncio.create_task(read_dead_letters(self._bus, self._settings.shards))
+        try:
+            async with asyncio.TaskGroup() as gates:
+                for gate in self._gates:
+                    gates.create_task(gate.run(stop))
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        _log.info("orchestrator_stopped")
+
+
+async def serve_orchestrator(
+    settings: OrchestratorSettings,
+    bus: Bus,
+    pool: asyncpg.Pool,
+    artifacts: ArtifactStore,
+    stop: asyncio.Event,
+) -> None:
+    """Run an orchestrator until `stop`.
+
+    Raises:
+        ContractInvalid: the contract file of the settings cannot be used.
+    """
+    await Orchestrator(settings, bus, pool, artifacts).run(stop)

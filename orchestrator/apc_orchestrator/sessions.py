@@ -1,0 +1,85 @@
+"""Sessions in the gate's memory: loaded once, evicted when their last batch is committed."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from uuid import UUID
+
+from apc_contracts.session import Session
+
+STRANGERS_KEPT = 10_000
+
+
+class Sessions:
+    """session_id -> Session, and which ids are known to have none."""
+
+    def __init__(self) -> None:
+        self._loaded: OrderedDict[str, Session] = OrderedDict()
+        self._strangers: OrderedDict[str, set[UUID]] = OrderedDict()
+        self._last_batch: dict[str, int] = {}
+
+    def get(self, session_id: str) -> Session | None:
+        """The session, if it exists and is in memory."""
+        return self._loaded.get(session_id)
+
+    def is_known(self, session_id: str) -> bool:
+        """Whether the database need not be asked: the session is here, or there is none."""
+        return session_id in self._loaded or session_id in self._strangers
+
+    def add(self, session: Session) -> None:
+        """A session that was opened or loaded."""
+        self._strangers.pop(session.session_id, None)
+        self._loaded[session.session_id] = session
+
+    def note_absence(self, session_id: str, packet_ids: Iterable[UUID] = ()) -> None:
+        """There is no such session; `packet_ids` were refused under its name before."""
+        self._strangers[session_id] = set(packet_ids)
+        while len(self._strangers) > STRANGERS_KEPT:
+            self._strangers.popitem(last=False)
+
+    def strangers(self, session_id: str) -> set[UUID]:
+        """Ids refused under the name of a session that does not exist."""
+        return self._strangers.get(session_id, set())
+
+    def remember_stranger(self, session_id: str, packet_id: UUID) -> None:
+        """One more id refused under the name of a session that does not exist."""
+        self._strangers.setdefault(session_id, set()).add(packet_id)
+
+    def touch(self, session_ids: Iterable[str], batch_no: int) -> None:
+        """These sessions were changed by this batch: they stay until it is committed."""
+        for session_id in session_ids:
+            self._last_batch[session_id] = batch_no
+            self._loaded.move_to_end(session_id)
+
+    def evict(self, committed: int, most: int) -> list[str]:
+        """Forget sessions beyond `most`, and those that ended, as far as their last batch is committed."""
+        gone = []
+        surplus = len(self._loaded) - most
+        for session_id, session in list(self._loaded.items()):
+            is_over = session.is_terminal and not session.open
+            if not is_over and surplus <= 0:
+                continue
+            if self._last_batch.get(session_id, 0) <= committed:
+                del self._loaded[session_id]
+                self._last_batch.pop(session_id, None)
+                gone.append(session_id)
+                surplus -= 1
+        return gone
+
+    def outstanding(self) -> dict[str, int]:
+        """recipient -> open deliveries over all sessions in memory."""
+        total: dict[str, int] = {}
+        for session in self._loaded.values():
+            for recipient, count in session.outstanding.items():
+                total[recipient] = total.get(recipient, 0) + count
+        return total
+
+    def has_surplus(self, most: int) -> bool:
+        """Whether `evict` could have something to do."""
+        return len(self._loaded) > most or any(s.is_terminal and not s.open for s in self._loaded.values())
+
+    def loaded(self) -> list[Session]:
+        """The sessions in memory."""
+        return list(self._loaded.values())
+
+    def __len__(self) -> int:
+        return len(self._loaded)

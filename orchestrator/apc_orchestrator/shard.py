@@ -1,0 +1,310 @@
+"""Serving a shard that is held: micro-batches from the queue, from timers and from the gate's own deliveries."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from apc_bus.crash_points import crash_point
+from apc_bus.errors import PublishRefused, PublishUnroutable
+from apc_bus.port import Bus, Delivery, Subscription
+from apc_contracts.contract import Contract
+from apc_contracts.receipts import Receipt, ReceiptKind
+from apc_contracts.session import ReceiptsInput, Session, timer
+from apc_contracts.vocabulary import PRESENCE_SESSION, SUBSTRATE_RECIPIENT
+from apc_orchestrator import deliveries, publications
+from apc_orchestrator.batch import Batch, Outgoing
+from apc_orchestrator.deadlines import Deadlines
+from apc_orchestrator.errors import SessionUnloadable, ShardLost
+from apc_orchestrator.inbox import is_probe, read_input, session_ids
+from apc_orchestrator.judge import Judge
+from apc_orchestrator.loading import load_session
+from apc_orchestrator.publications import Tenure
+from apc_orchestrator.recovery import open_sessions, unanswered_denials
+from apc_orchestrator.registry import Registry
+from apc_orchestrator.sessions import Sessions
+from apc_orchestrator.settings import OrchestratorSettings
+from apc_orchestrator.tenure import read_head
+from apc_orchestrator.verification import Verifier
+
+RETRY_SECONDS = 0.5
+EVICTION_SECONDS = 5.0
+
+_log = structlog.get_logger("apc_orchestrator")
+_UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class ShardServer:
+    """One tenure: memory, numbering and pipeline of a shard. Any doubt about holding it raises ShardLost."""
+
+    def __init__(
+        self,
+        settings: OrchestratorSettings,
+        contract: Contract,
+        bus: Bus,
+        pool: asyncpg.Pool,
+        inputs: Subscription,
+        tenure: Tenure,
+        holder: UUID,
+        registry: Registry,
+        verifier: Verifier,
+    ) -> None:
+        self._settings = settings
+        self._contract = contract
+        self._bus = bus
+        self._pool = pool
+        self._inputs = inputs
+        self._tenure = tenure
+        self._holder = holder
+        self._verifier = verifier
+        self._sessions = Sessions()
+        self._deadlines = Deadlines()
+        operator = settings.operator_user or bus.user
+        self._judge = Judge(contract, registry, self._sessions, tenure, settings.shards, operator)
+        self._next_number = 1
+        self._now = datetime.now(UTC)
+        self._waiting: list[Delivery] = []
+        self._reports: deque[tuple[Outgoing, str | None]] = deque()
+        self._wake = asyncio.Event()
+        self._receiving: asyncio.Future[list[Delivery]] | None = None
+        self._sending: asyncio.Future[None] | None = None
+        self._evicted_at = 0.0
+
+    @property
+    def epoch(self) -> int:
+        return self._tenure.epoch
+
+    @property
+    def batches(self) -> int:
+        """Batches confirmed in this tenure."""
+        return self._next_number - 1
+
+    async def serve(self, first: list[Delivery], stop: asyncio.Event) -> None:
+        """Serve until `stop`; drains: what was received is judged, logged, delivered and acknowledged.
+
+        Raises:
+            ShardLost: a log batch was not confirmed, or the broker was silent for too long.
+        """
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await self._recover()
+            received = first
+            while True:
+                crash_point("gate.after_receive")
+                await self._run_batch(received)
+                if stop.is_set():
+                    break
+                received = await self._next_inputs(stopping)
+            await self._finish_sending()
+        finally:
+            tasks = [task for task in (stopping, self._receiving, self._sending) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run_batch(self, received: list[Delivery]) -> None:
+        self._check_silence()
+        batch = self._open_batch()
+        done = await self._judge_inputs(batch, received)
+        self._judge_reports(batch)
+        await self._fire_timers(batch)
+        await self._log(batch)
+        await self._finish_sending()
+        self._sending = asyncio.ensure_future(self._send(batch, done))
+        self._sending.add_done_callback(self._note_sent)
+        await self._evict_sometimes()
+
+    def _open_batch(self) -> Batch:
+        # Never back: a later batch is judged at a later moment, whatever the wall clock does.
+        self._now = max(self._now, datetime.now(UTC))
+        return Batch(self._next_number, self._now)
+
+    async def _judge_inputs(self, batch: Batch, received: list[Delivery]) -> list[Delivery]:
+        """Judge in arrival order; what needs a session that cannot be loaded now waits, and nothing else does."""
+        done = []
+        waiting, self._waiting = self._waiting, []
+        for delivery in (*waiting, *received):
+            if is_probe(delivery.message):
+                done.append(delivery)
+                continue
+            found = read_input(delivery)
+            try:
+                for session_id in session_ids(found):
+                    await self._load(session_id)
+            except SessionUnloadable:
+                self._waiting.append(delivery)
+                continue
+            self._judge.take(batch, found, delivery.message)
+            done.append(delivery)
+        return done
+
+    async def _load(self, session_id: str) -> Session | None:
+        if session_id == PRESENCE_SESSION or self._sessions.is_known(session_id):
+            return self._sessions.get(session_id)
+        try:
+            found = await load_session(self._pool, session_id, self._contract)
+        except _UNAVAILABLE as error:
+            _log.warning("session_unloadable", session_id=session_id, reason=str(error))
+            raise SessionUnloadable(f"session {session_id}: {error}") from error
+        if isinstance(found, Session):
+            self._judge.adopt(found)
+            for opened in found.open.values():
+                if opened.verification == "pending":
+                    self._verifier.submit(opened.received)
+            return found
+        self._sessions.note_absence(session_id, found)
+        return None
+
+    def _judge_reports(self, batch: Batch) -> None:
+        """What became of the gate's own deliveries."""
+        while self._reports:
+            outgoing, failure = self._reports.popleft()
+            session = self._sessions.get(outgoing.session_id)
+            if session is None or outgoing.packet_id is None:
+                continue
+            if failure is None:
+                self._judge.confirm_substrate(batch, session, outgoing.packet_id)
+            else:
+                receipt = Receipt(
+                    packet_id=outgoing.packet_id,
+                    session_id=outgoing.session_id,
+                    recipient=outgoing.recipient,
+                    kind=ReceiptKind.DEAD_LETTERED,
+                    attempt=outgoing.attempt,
+                    at=batch.now,
+                    error=failure,
+                )
+                self._judge.take_receipts(batch, session, ReceiptsInput((receipt,), batch.now))
+
+    async def _fire_timers(self, batch: Batch) -> None:
+        """Each deadline that has passed becomes a packet of the orchestrator, which causes what follows."""
+        for session_id in self._deadlines.due(batch.now):
+            try:
+                session = await self._load(session_id)
+            except SessionUnloadable:
+                self._deadlines.note(session_id, batch.now)
+                continue
+            if session is None:
+                continue
+            for kind, due in sorted(session.document.deadlines.items(), key=lambda item: item[1]):
+                if due <= batch.now and not session.is_paused and kind in session.document.deadlines:
+                    self._judge.judge_own(batch, timer(session, kind, batch.now, self._contract))
+            self._deadlines.note(session_id, session.next_deadline)
+
+    async def _log(self, batch: Batch) -> None:
+        """One log batch in flight. Refused is definite: publish the same one again; anything else: shard lost."""
+        for session_id, session in batch.touched.items():
+            self._deadlines.note(session_id, session.next_deadline)
+        if not batch.entries:
+            return
+        publication = publications.log_batch(
+            batch.seal(self._tenure.shard, self._tenure.epoch), self._holder, self._tenure.user
+        )
+        while True:
+            self._check_silence()
+            try:
+                await self._inputs.publish(publication)
+                break
+            except (PublishRefused, PublishUnroutable) as error:
+                _log.warning("log_batch_refused", shard=self._tenure.shard, reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+        self._next_number += 1
+        self._sessions.touch(batch.touched, batch.number)
+        crash_point("gate.after_log_confirm")
+        for received in batch.verifications:
+            self._verifier.submit(received)
+
+    async def _send(self, batch: Batch, done: Sequence[Delivery]) -> None:
+        await deliveries.send(self._bus, batch.outgoing, self._report)
+        crash_point("gate.after_delivery_confirm")
+        crash_point("gate.before_acknowledge")
+        await deliveries.acknowledge(self._inputs, done, multiple=not self._waiting)
+
+    async def _finish_sending(self) -> None:
+        """Deliveries keep the order of their batches."""
+        if self._sending is not None:
+            sending, self._sending = self._sending, None
+            await sending
+
+    def _report(self, outgoing: Outgoing, failure: str | None) -> None:
+        is_substrate = outgoing.recipient == SUBSTRATE_RECIPIENT
+        if failure is not None and outgoing.packet_id is None:
+            _log.warning("nack_undeliverable", recipient=outgoing.recipient, reason=failure)
+        elif failure is not None or is_substrate:
+            self._reports.append((outgoing, failure))
+            self._wake.set()
+
+    async def _next_inputs(self, stopping: "asyncio.Task[Literal[True]]") -> list[Delivery]:
+        """Inputs, or nothing when a timer, a report of a delivery, a waiting input or the stop calls first."""
+        if self._receiving is None:
+            settings = self._settings
+            self._receiving = asyncio.ensure_future(self._inputs.receive(settings.batch_packets, settings.batch_bytes))
+        if not self._receiving.done():
+            waking = asyncio.ensure_future(self._wake.wait())
+            try:
+                watched: set[asyncio.Future[Any]] = {self._receiving, stopping, waking}
+                await asyncio.wait(
+                    watched,
+                    timeout=self._seconds_to_wait(),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                waking.cancel()
+        self._wake.clear()
+        if not self._receiving.done():
+            return []
+        receiving, self._receiving = self._receiving, None
+        return receiving.result()
+
+    def _seconds_to_wait(self) -> float:
+        """Until the next deadline; never longer than a heartbeat, so that a silent broker is noticed."""
+        longest = RETRY_SECONDS if self._waiting else self._settings.heartbeat_seconds
+        due = self._deadlines.next
+        if due is None:
+            return longest
+        return min(longest, max(0.0, (due - datetime.now(UTC)).total_seconds()))
+
+    def _note_sent(self, sending: "asyncio.Future[None]") -> None:
+        """A failure of the sending task must not wait for the next input."""
+        if not sending.cancelled() and sending.exception() is not None:
+            self._wake.set()
+
+    def _check_silence(self) -> None:
+        """Self-fencing: a broker that was silent for longer than a heartbeat may have given the shard away."""
+        silence = self._inputs.longest_silence
+        if silence > self._settings.heartbeat_seconds:
+            raise ShardLost(f"the broker was silent for {silence:.1f} s")
+
+    async def _recover(self) -> None:
+        """Deliver again what is still on its way, and answer again what was held and then refused."""
+        batch = self._open_batch()
+        for found in await open_sessions(self._pool, self._tenure.shard):
+            if found.open_deliveries:
+                await self._load(found.session_id)
+            self._deadlines.note(found.session_id, found.next_deadline)
+        for session in self._sessions.loaded():
+            self._judge.redeliver(batch, session)
+        for denial in await unanswered_denials(self._pool, self._tenure.shard, batch.now):
+            self._judge.answer_denial(batch, denial)
+        await deliveries.send(self._bus, batch.outgoing, self._report)
+        _log.info("shard_recovered", shard=self._tenure.shard, deliveries=len(batch.outgoing))
+
+    async def _evict_sometimes(self) -> None:
+        """Forget sessions whose last batch is committed; a database that is away only postpones it."""
+        now = asyncio.get_running_loop().time()
+        if now - self._evicted_at < EVICTION_SECONDS:
+            return
+        self._evicted_at = now
+        if not self._sessions.has_surplus(self._settings.sessions_in_memory):
+            return
+        try:
+            head = await read_head(self._pool, self._tenure.shard)
+        except _UNAVAILABLE:
+            return
+        if head.epoch == self._tenure.epoch:
+            self._sessions.evict(head.batch_no, self._settings.sessions_in_memory)

@@ -18,15 +18,18 @@ def new_packet_id() -> UUID:
 
 
 def reply_id(cause: UUID, agent_id: str, ordinal: int | str) -> UUID:
-    """The id of an agent's packet number `ordinal` under this cause: a handler that runs again makes it again."""
+    """The id of an agent's packet number `ordinal` under this cause: a second run makes it again."""
     return uuid5(cause, f"{agent_id}/{ordinal}")
 
 
 def timer_id(session_id: str, step: int, kind: str) -> UUID:
-    """The id of the orchestrator's timer packet; kind `generation`, `state`, `veto`, `wall` or `ack:<id>:<attempt>`."""
+    """The id of the orchestrator's timer packet.
+
+    `kind` is `generation`, `state`, `veto`, `wall` or `ack:<packet_id>:<attempt>`.
+    """
     return uuid5(NAMESPACE_URL, f"apc:{session_id}/{step}/{kind}")
 
 
 def shard_of(session_id: str, shards: int) -> int:
-    """The shard, 0..shards-1, that owns a session: CRC-32 (ISO-HDLC) of the UTF-8 session_id modulo `shards`."""
+    """The shard, 0..shards-1, that owns a session: CRC-32 (ISO-HDLC) of its id modulo `shards`."""
     return crc32(session_id.encode()) % shards

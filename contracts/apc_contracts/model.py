@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, JsonValue
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MAX_NAME_LENGTH = 256
@@ -52,6 +53,10 @@ class _CanonicalUuid:
             serialization=core_schema.to_string_ser_schema(when_used="json"),
         )
 
+    @staticmethod
+    def __get_pydantic_json_schema__(schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "format": "uuid"}
+
 
 class _UtcTime:
     """A time with an offset, in JSON as RFC 3339; held and written in UTC.
@@ -69,14 +74,16 @@ class _UtcTime:
             python_schema=core_schema.no_info_after_validator_function(_to_utc, bounded),
         )
 
+    @staticmethod
+    def __get_pydantic_json_schema__(schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "format": "date-time"}
+
 
 def _read_time(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise PydanticCustomError(
-            "time_invalid", "no such time: send an RFC 3339 time with an offset"
-        ) from error
+        raise PydanticCustomError("time_invalid", "no such time: send an RFC 3339 time with an offset") from error
 
 
 def _to_utc(time: datetime) -> datetime:
@@ -105,5 +112,5 @@ OpenMap = Mapping[str, JsonValue]
 
 
 def broken(path: str, message: str) -> PydanticCustomError:
-    """A broken rule between fields, to be raised by a validator; `path` is relative to the validated model."""
+    """A broken rule between fields, for a validator to raise; `path` is relative to the validated model."""
     return PydanticCustomError("rule_broken", "{message}", {"message": message, "path": path})

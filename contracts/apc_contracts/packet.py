@@ -196,9 +196,7 @@ def _check_ancestors(packet_id: UUID, trace: Trace) -> None:
     elif is_own_root:
         raise broken("trace.root_packet_id", "a packet with a parent keeps its parent's root: use that one")
     elif trace.parent_packet_id == packet_id:
-        raise broken(
-            "trace.parent_packet_id", "a packet cannot be its own parent: name the packet that caused it"
-        )
+        raise broken("trace.parent_packet_id", "a packet cannot be its own parent: name the packet that caused it")
 
 
 class TaskIrPacket(Packet[TaskIrPayload]):
@@ -235,9 +233,7 @@ class TransferPacket(Packet[TransferPayload]):
         if self.lineage is None:
             return self
         if self.lineage.protocol_id != self.payload.protocol_id:
-            raise broken(
-                "lineage.protocol_id", "lineage and payload disagree: use payload.protocol_id in both"
-            )
+            raise broken("lineage.protocol_id", "lineage and payload disagree: use payload.protocol_id in both")
         if self.lineage.transfer_mode is not self.payload.transfer_policy.mode:
             raise broken(
                 "lineage.transfer_mode",
@@ -313,8 +309,15 @@ PACKET_TYPES: Mapping[PacketType, type[Packet[Any]]] = MappingProxyType(
 )
 """The concrete class of each packet type."""
 
+
+def _payload_type(packet: type[Packet[Any]]) -> type[Payload]:
+    annotation = packet.model_fields["payload"].annotation
+    assert isinstance(annotation, type) and issubclass(annotation, Payload)
+    return annotation
+
+
 PAYLOAD_TYPES: Mapping[PacketType, type[Payload]] = MappingProxyType(
-    {kind: packet.model_fields["payload"].annotation for kind, packet in PACKET_TYPES.items()}
+    {kind: _payload_type(packet) for kind, packet in PACKET_TYPES.items()}
 )
 """The payload class of each packet type."""
 

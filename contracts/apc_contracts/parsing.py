@@ -1,7 +1,7 @@
 """From bytes to a packet: the one way in (contract.md section 12).
 
-The order is fixed: size, levels, strict JSON, nodes, then the schema. Every failure is a PacketRefused with one code,
-one path and one sentence that says how to mend it.
+The order is fixed: size, levels, strict JSON, nodes, then the schema. Every failure is a PacketRefused with
+one code, one path and one sentence that says how to mend it.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ from apc_contracts.packet import AnyPacket, Packet
 from apc_contracts.schema_errors import refusal_of
 from apc_contracts.sealing import canonical_payload
 from apc_contracts.strict_json import read_strict_json
+from apc_contracts.vocabulary import PacketType
 
+_TAGS = frozenset(PacketType)
 _adapter: TypeAdapter[Packet[Any]] = TypeAdapter(AnyPacket)
 # The bound method: one call less for each packet.
 _validate_json = _adapter.validator.validate_json
@@ -24,7 +26,10 @@ _validate_json = _adapter.validator.validate_json
 
 @dataclass(frozen=True, slots=True)
 class ReceivedPacket:
-    """A packet with the exact bytes it came in. Both hashes are SHA-256: of the bytes, of the canonical payload."""
+    """A packet with the exact bytes it came in.
+
+    Both hashes are SHA-256: `packet_hash` of the bytes, `payload_hash` of the canonical payload.
+    """
 
     packet: Packet[Any]
     body: bytes
@@ -36,8 +41,8 @@ def parse_packet(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Packet[Any]:
     """The packet in `body`, as one of the 14 concrete classes.
 
     Raises:
-        PacketRefused: TOO_LARGE, TOO_DEEP, MALFORMED or SCHEMA_INVALID, the first that applies in the order of
-            contract.md section 12.
+        PacketRefused: TOO_LARGE, TOO_DEEP, MALFORMED or SCHEMA_INVALID, the first that applies in the order
+            of contract.md section 12.
     """
     read_strict_json(body, limits)
     return _validate(body)
@@ -62,5 +67,5 @@ def _validate(body: bytes) -> Packet[Any]:
         # by_name would let JSON say `passed` where the contract says `pass`.
         packet: Packet[Any] = _validate_json(body, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise refusal_of(error) from error
+        raise refusal_of(error, _TAGS) from error
     return packet

@@ -115,7 +115,7 @@ def _session_kind(value: Any) -> str:
 
 
 class _SignalFields(Payload):
-    """A control signal. `session` is a SessionSpec with START, a SessionState with SYNC, absent with all others."""
+    """A control signal. `session`: a SessionSpec with START, a SessionState with SYNC, absent with others."""
 
     signal: Signal
     reason: str | None = None
@@ -133,13 +133,9 @@ class _SignalFields(Payload):
         if self.session is None or _session_kind(self.session) == self.signal:
             return self
         if self.signal is Signal.START:
-            raise broken(
-                "session", "START carries a SessionSpec: give swarms, generation_limit and the deadlines"
-            )
+            raise broken("session", "START carries a SessionSpec: give swarms, generation_limit and the deadlines")
         if self.signal is Signal.SYNC:
-            raise broken(
-                "session", "SYNC carries a SessionState: give state, run_phase, round, generation, step, ..."
-            )
+            raise broken("session", "SYNC carries a SessionState: give state, run_phase, round, generation, step, ...")
         raise broken("session", f"session goes only with START and SYNC: remove it from {self.signal}")
 
 
@@ -195,7 +191,7 @@ class TransferPolicy(Model):
 
 
 class TransferPayload(Payload):
-    """Protocol knowledge on its way from one swarm to another. `accepted` is ignored: the sender cannot know."""
+    """Protocol knowledge on its way between swarms. `accepted` is ignored: the sender cannot know."""
 
     protocol_id: Name
     from_swarm: Id
@@ -237,14 +233,10 @@ class ArbitrationPayload(Payload):
         seen: set[str] = set()
         for index, candidate in enumerate(self.candidates):
             if candidate.candidate_id in seen:
-                raise broken(
-                    f"candidates[{index}].candidate_id", "candidate listed twice: give each its own id"
-                )
+                raise broken(f"candidates[{index}].candidate_id", "candidate listed twice: give each its own id")
             seen.add(candidate.candidate_id)
         if self.winner_candidate_id not in seen:
-            raise broken(
-                "winner_candidate_id", "the winner is no candidate: name one of candidates[].candidate_id"
-            )
+            raise broken("winner_candidate_id", "the winner is no candidate: name one of candidates[].candidate_id")
         return self
 
 

@@ -80,6 +80,7 @@ class AgentRevoked(Model):
 
 RegistryChange = Annotated[AgentAdded | AgentRevoked, Field(discriminator="action")]
 
+_ACTIONS = frozenset(RegistryAction)
 _adapter: TypeAdapter[AgentAdded | AgentRevoked] = TypeAdapter(RegistryChange)
 
 
@@ -93,7 +94,7 @@ def parse_registry_change(body: bytes) -> AgentAdded | AgentRevoked:
     try:
         return _adapter.validate_json(body, strict=True)
     except ValidationError as error:
-        raise refusal_of(error) from error
+        raise refusal_of(error, _ACTIONS) from error
 
 
 def encode_registry_change(change: AgentAdded | AgentRevoked) -> bytes:

@@ -1,56 +1,75 @@
 """Turns the first validation error into a refusal: a path into the sender's document and how to mend it."""
 
+from collections.abc import Set
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from apc_contracts.errors import PacketRefused
-from apc_contracts.vocabulary import PacketType, Signal
+from apc_contracts.model import ARTIFACT_HASH_PATTERN, ID_PATTERN, SHA256_PATTERN, TIME_PATTERN, UUID_PATTERN
+from apc_contracts.vocabulary import Signal
 
+# A refusal travels in a NACK: a hostile key must not make that one too large.
 MAX_PATH_LENGTH = 200
 MAX_MESSAGE_LENGTH = 400
 
-# What the validator adds to a place in the document: the chosen member of a tagged union.
-_TAGS_AFTER = {"objects": frozenset({"Claim", "Falsifier", "Decision", "Constraint", "Evidence"})}
-_SESSION_TAGS = frozenset({str(Signal.START), str(Signal.SYNC)})
-_PACKET_TAGS = frozenset(str(kind) for kind in PacketType)
+# What a location holds although it is no part of the document: the chosen member of a union.
+_OBJECT_TAGS = frozenset({"Claim", "Falsifier", "Decision", "Constraint", "Evidence"})
+_SESSION_TAGS = frozenset({Signal.START, Signal.SYNC})
 
+_MISSING = "required field is missing: add it"
+_NO_OBJECT = "must be a JSON object"
 _MENDING = {
-    "missing": "required field is missing: add it",
+    "missing": _MISSING,
+    "union_tag_not_found": _MISSING,
     "extra_forbidden": "unknown field: remove it, or move it into metadata",
-    "union_tag_not_found": "required field is missing: add it",
-    "model_type": "must be a JSON object",
-    "model_attributes_type": "must be a JSON object",
-    "dict_type": "must be a JSON object",
-    "mapping_type": "must be a JSON object",
+    "model_type": _NO_OBJECT,
+    "model_attributes_type": _NO_OBJECT,
+    "mapping_type": _NO_OBJECT,
+    "dict_type": _NO_OBJECT,
     "tuple_type": "must be a JSON array",
+    "list_type": "must be a JSON array",
+    "bool_type": "must be true or false",
+    "int_type": "must be an integer, written without fraction or exponent",
+    "int_from_float": "must be an integer, written without fraction or exponent",
+    "float_type": "must be a number",
+    "string_type": "must be a string",
+}
+_FORMS = {
+    ID_PATTERN: "must be 1 to 64 of A-Z a-z 0-9 . _ : - and begin with a letter, a digit or _",
+    UUID_PATTERN: "must be a UUID in lower case with hyphens, like 7f0c2f5d-0f76-4a4c-93d0-f0b2e2891730",
+    TIME_PATTERN: "must be an RFC 3339 time with an offset, like 2026-02-19T07:50:00Z",
+    SHA256_PATTERN: "must be a SHA-256 in 64 lower-case hex digits",
+    ARTIFACT_HASH_PATTERN: "must be `sha256:` and 64 lower-case hex digits",
 }
 
 
-def refusal_of(error: ValidationError) -> PacketRefused:
-    """The refusal SCHEMA_INVALID for the first error; the message counts the others."""
+def refusal_of(error: ValidationError, tags: Set[str] = frozenset()) -> PacketRefused:
+    """The refusal SCHEMA_INVALID for the first error; the message counts the others.
+
+    `tags` are those of a tagged union at the top, which head every location and are no part of the document.
+    """
     errors = error.errors(include_url=False, include_input=False)
-    first = errors[0]
-    message = _message(first)[:MAX_MESSAGE_LENGTH]
+    message = _message(errors[0])[:MAX_MESSAGE_LENGTH]
     if len(errors) > 1:
         message += f" (and {len(errors) - 1} more)"
-    return PacketRefused("SCHEMA_INVALID", _path(first), message)
+    return PacketRefused("SCHEMA_INVALID", _path(errors[0], tags), message)
 
 
 def _message(error: ErrorDetails) -> str:
     context = error.get("ctx", {})
     if error["type"] == "string_pattern_mismatch":
-        return f"does not match the pattern {context['pattern']}"
+        return _FORMS.get(context["pattern"], f"must match the pattern {context['pattern']}")
     if error["type"] == "union_tag_invalid":
-        return f"unknown type: use one of {context['expected_tags']}"
+        return f"unknown value: use one of {context['expected_tags']}"
     return _MENDING.get(error["type"], error["msg"])
 
 
-def _path(error: ErrorDetails) -> str:
+def _path(error: ErrorDetails, tags: Set[str]) -> str:
     context: dict[str, Any] = error.get("ctx", {})
     path = ""
-    for part in _document_location(error["loc"]):
+    for part in _place(error["loc"], tags):
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
     if error["type"].startswith("union_tag"):
         path += "." + str(context["discriminator"]).strip("'")
@@ -59,13 +78,15 @@ def _path(error: ErrorDetails) -> str:
     return path.removeprefix(".")[:MAX_PATH_LENGTH] or "$"
 
 
-def _document_location(location: tuple[int | str, ...]) -> list[int | str]:
-    """The location without what is no part of the document: union tags and the mark of a bad key."""
-    parts = [part for part in location if part != "[key]"]
-    if parts and parts[0] in _PACKET_TAGS:
+def _place(location: tuple[int | str, ...], tags: Set[str]) -> list[int | str]:
+    """The location without union tags and without the mark of a bad key."""
+    parts = list(location)
+    if parts and parts[0] in tags:
         del parts[0]
-    if parts[:2] == ["payload", "objects"] and len(parts) > 3 and parts[3] in _TAGS_AFTER["objects"]:
+    if parts[:2] == ["payload", "objects"] and len(parts) > 3 and parts[3] in _OBJECT_TAGS:
         del parts[3]
     if parts[:2] == ["payload", "session"] and len(parts) > 2 and parts[2] in _SESSION_TAGS:
         del parts[2]
+    if parts and parts[-1] == "[key]":
+        del parts[-1]
     return parts

@@ -1,4 +1,7 @@
-"""Serialises a packet once: the canonical bytes are the message body and never change (contract.md section 2)."""
+"""Serialises a packet once: the canonical bytes are the message body and never change.
+
+Source: contract.md section 2.
+"""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -32,7 +35,7 @@ def seal(packet: Packet[Any], limits: Limits = DEFAULT_LIMITS) -> SealedPacket:
 
 
 def payload_hash(payload: Payload) -> str:
-    """Lower-case hex SHA-256 of the canonical payload, as endorsements in `proof_bundle.signatures` name it."""
+    """Lower-case hex SHA-256 of the canonical payload, as endorsements in `proof_bundle` name it."""
     return sha256(canonical_payload(payload)).hexdigest()
 
 

@@ -20,7 +20,7 @@ class SwarmSpec(Model):
 
 
 class Budgets(Model):
-    """What a session may spend; an absent budget is no limit. `wall_ms` in milliseconds, `cost` in the operator's unit."""
+    """What a session may spend; an absent budget is no limit. `cost` is in the operator's unit."""
 
     packets: Count | None = None
     wall_ms: DurationMs | None = None
@@ -54,8 +54,8 @@ class SessionSpec(Model):
 class SessionState(Model):
     """Where a session stands: comes with the orchestrator's SIGNAL SYNC.
 
-    `scores` maps swarm_id to its verified score; `subjects` holds the packets at hand (arbitrated EVALs, winner,
-    ARTIFACT to validate).
+    `scores` maps swarm_id to its verified score; `subjects` holds the packets at hand (arbitrated EVALs,
+    winner, ARTIFACT to validate).
     """
 
     state: Name

@@ -1,7 +1,7 @@
 """Detached Ed25519 signatures of packets, in the AMQP header `apc-signature` (contract.md section 2).
 
-The header is `<key id>:<base64 of the 64-byte signature>`. What is signed binds the packet to its sender, its times
-and its exact bytes; the prefix keeps a signature from meaning anything elsewhere. Source: RFC 8032.
+The header is `<key id>:<base64 of the 64-byte signature>`. What is signed binds the packet to its sender, its
+times and its exact bytes; the prefix keeps a signature from meaning anything elsewhere. Source: RFC 8032.
 """
 
 from base64 import b64decode, b64encode
@@ -30,7 +30,7 @@ class HashedPacket(Protocol):
 
 
 def signed_text(hashed: HashedPacket) -> bytes:
-    """What a signature covers: prefix, packet_id, sender, created_at, expires_at, hex packet_hash, one a line.
+    """What is signed: prefix, packet_id, sender, created_at, expires_at, hex packet_hash, one a line.
 
     Times are in UTC as the packet writes them (`2026-02-19T07:50:00Z`, microseconds only if there are any);
     expires_at is the effective one: created_at + ttl_ms when the packet names none. No newline at the end.
@@ -95,9 +95,7 @@ def read_public_key(encoded: str) -> Ed25519PublicKey:
     """The key in base64 text. Raises SignatureInvalid unless it is 32 bytes."""
     raw = _decode(encoded, "public key")
     if len(raw) != PUBLIC_KEY_BYTES:
-        raise SignatureInvalid(
-            f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(raw)}: give the raw key"
-        )
+        raise SignatureInvalid(f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(raw)}: give the raw key")
     return Ed25519PublicKey.from_public_bytes(raw)
 
 

@@ -84,7 +84,8 @@ class IrDecision(Model):
 class IrConstraint(Model):
     """A limit of the task.
 
-    `expression` is any text; for BUDGET, `packets=N; wall_ms=N; tokens=N; cost=X` (any subset) reserves that much.
+    `expression` is any text; for BUDGET, `packets=N; wall_ms=N; tokens=N; cost=X` (any subset) reserves that
+    much.
     """
 
     type: Literal["Constraint"] = "Constraint"

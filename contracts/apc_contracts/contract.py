@@ -102,7 +102,7 @@ class Contract:
             yield from (edge.guard for edge in machine.edges if edge.guard is not None)
         yield from (policy.transfer.guard for policy in self.policies.values() if policy.transfer is not None)
         yield from (guard for _, guard in self.promotion_gate.criteria)
-        for group in (self.drift.enforced, self.drift.warned, self.drift.offline):
+        for group in (self.drift.enforced, self.drift.warned, self.drift.at_barrier, self.drift.offline):
             yield from (rule.guard for rule in group.rules)
             yield group.whole
 

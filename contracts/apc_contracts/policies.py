@@ -42,12 +42,12 @@ class PromotionGate:
 
 @dataclass(frozen=True, slots=True)
 class DriftRule:
-    """One anti-drift check with its guard; `needs_only_packet` when it can be judged offline."""
+    """One anti-drift check with its guard; `needs` says what its facts come from: packet, session, registry."""
 
     name: str
     path: str
     guard: Guard
-    needs_only_packet: bool
+    needs: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,15 @@ class DriftRules:
 
 @dataclass(frozen=True, slots=True)
 class DriftChecks:
-    """The checks that are on, by mode; `offline` are the enforced ones that need nothing but the packet."""
+    """The checks that are on, by mode.
+
+    Of the enforced ones `at_barrier` need no registry (it is not asked again there), `offline` nothing but the
+    packet.
+    """
 
     enforced: DriftRules
     warned: DriftRules
+    at_barrier: DriftRules
     offline: DriftRules
 
 
@@ -108,8 +113,12 @@ def build_drift_checks(file: ContractFile) -> DriftChecks:
     """The anti-drift checks that are not off."""
     enforced = [_drift_rule(file, index) for index in _checks_in_mode(file, "enforce")]
     warned = [_drift_rule(file, index) for index in _checks_in_mode(file, "warn")]
-    offline = [rule for rule in enforced if rule.needs_only_packet]
-    return DriftChecks(_drift_rules(file, enforced), _drift_rules(file, warned), _drift_rules(file, offline))
+    return DriftChecks(
+        enforced=_drift_rules(file, enforced),
+        warned=_drift_rules(file, warned),
+        at_barrier=_drift_rules(file, [rule for rule in enforced if "registry" not in rule.needs]),
+        offline=_drift_rules(file, [rule for rule in enforced if rule.needs <= {"packet"}]),
+    )
 
 
 def _checks_in_mode(file: ContractFile, mode: str) -> list[int]:
@@ -124,5 +133,5 @@ def _drift_rules(file: ContractFile, rules: list[DriftRule]) -> DriftRules:
 def _drift_rule(file: ContractFile, index: int) -> DriftRule:
     check = file.drift_checks[index]
     guard = Guard(check.guard, f"drift_checks[{index}].guard", fact_types(file, "drift"))
-    needs = {fact.needs for fact in file.facts if fact.name in identifiers(check.guard)}
-    return DriftRule(check.name, check.path, guard, needs_only_packet=needs <= {"packet"})
+    needs = frozenset(fact.needs for fact in file.facts if fact.name in identifiers(check.guard))
+    return DriftRule(check.name, check.path, guard, needs)

@@ -1,0 +1,27 @@
+"""Admission: one small function a rule, an ordered tuple of them, and the verdict that they add up to.
+
+Everything here is a pure function of what it is given. `admit` is the gate, the worker's own early check, the
+offline validator and the replay alike.
+"""
+
+from apc_contracts.admission.admit import admit, judge_held, judge_transfer, transfer_record
+from apc_contracts.admission.case import Case, Rule
+from apc_contracts.admission.record import facts_record
+from apc_contracts.admission.recorded import judge_recorded
+from apc_contracts.admission.rules import RULES
+from apc_contracts.admission.snapshot import SessionSnapshot
+from apc_contracts.admission.stage import Stage
+
+__all__ = [
+    "RULES",
+    "Case",
+    "Rule",
+    "SessionSnapshot",
+    "Stage",
+    "admit",
+    "facts_record",
+    "judge_held",
+    "judge_recorded",
+    "judge_transfer",
+    "transfer_record",
+]

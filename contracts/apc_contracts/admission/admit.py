@@ -1,0 +1,93 @@
+"""Judging: `admit` on arrival, `judge_held` at RESUME, `judge_transfer` at a barrier. Pure: no clock, no I/O."""
+
+from typing import Any
+
+from apc_contracts.admission.capacity import budget_is_left
+from apc_contracts.admission.case import Case, Ruling
+from apc_contracts.admission.drift import warnings_of
+from apc_contracts.admission.record import facts_record, note_warnings
+from apc_contracts.admission.rules import plan
+from apc_contracts.admission.stage import Stage
+from apc_contracts.contract import Contract
+from apc_contracts.facts import Facts
+from apc_contracts.packet import Packet
+from apc_contracts.session_view import SessionView
+from apc_contracts.verdict import Refusal, Verdict, VerdictKind
+
+
+def admit(packet: Packet[Any], session: SessionView | None, facts: Facts, contract: Contract) -> Verdict:
+    """The verdict on a packet that has just come: a function of (packet, session, facts, contract) alone.
+
+    Without a registry in `facts` (offline) or without a session, the rules that need one are skipped. HELD is the
+    verdict on a TRANSFER that waits for its barrier and on work in a paused session.
+    """
+    return judge(Case(packet, session, facts, contract), Stage.ARRIVAL)
+
+
+def judge_held(packet: Packet[Any], session: SessionView, facts: Facts, contract: Contract) -> Verdict:
+    """The verdict at RESUME on a packet that a pause held.
+
+    Its sender, signature and identity were judged when it came, and its budget spent: everything else is judged
+    as if it came now. A TRANSFER may be HELD once more, for its barrier.
+    """
+    return judge(Case(packet, session, facts, contract), Stage.RESUME)
+
+
+def judge_transfer(
+    packet: Packet[Any],
+    session: SessionView | None,
+    facts: Facts,
+    contract: Contract,
+    generation: int | None = None,
+) -> Refusal | None:
+    """What stands against a TRANSFER at a barrier that closes `generation` (default: the packet's own).
+
+    Windows, guards, min_generation, scores (verified ones where there are any), decay, anti-drift, inboxes.
+    How many go through is not judged here but by `rank_transfers`.
+    """
+    ruling = _first_ruling(Case(packet, session, facts, contract, generation), Stage.BARRIER)
+    return ruling if isinstance(ruling, Refusal) else None
+
+
+def transfer_record(
+    packet: Packet[Any],
+    session: SessionView | None,
+    facts: Facts,
+    contract: Contract,
+    refusal: Refusal | None,
+    generation: int | None = None,
+) -> dict[str, Any]:
+    """The record of what `judge_transfer` read and ruled, for the log: `judge_recorded` takes it."""
+    return facts_record(Case(packet, session, facts, contract, generation), Stage.BARRIER, refusal)
+
+
+def judge(case: Case, stage: Stage) -> Verdict:
+    """The verdict of a stage's rules, with the facts that a replay needs."""
+    ruling = _first_ruling(case, stage)
+    if ruling is VerdictKind.HELD and stage is Stage.ARRIVAL:
+        ruling = budget_is_left(case) or ruling
+    record = facts_record(case, stage, ruling)
+    if isinstance(ruling, Refusal):
+        return Verdict(VerdictKind.REFUSED, ruling, facts=record)
+    if ruling is VerdictKind.REPEAT or ruling is VerdictKind.RERUN:
+        return Verdict(ruling, facts=record)
+    warnings = warnings_of(case)
+    if warnings:
+        note_warnings(record, case)
+    return Verdict(ruling or VerdictKind.ACCEPTED, warnings=warnings, facts=record)
+
+
+def _first_ruling(case: Case, stage: Stage) -> Ruling:
+    facts, session = case.facts, case.session
+    rules = plan(
+        stage,
+        case.packet.packet_type,
+        facts.registry is not None,
+        session is not None,
+        case.is_from_orchestrator,
+    )
+    for rule in rules:
+        ruling = rule(case)
+        if ruling is not None:
+            return ruling
+    return None

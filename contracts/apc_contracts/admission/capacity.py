@@ -1,0 +1,72 @@
+"""Is there room for it: OVERLOADED, BUDGET_EXHAUSTED. The orchestrator's own packets are exempt."""
+
+from typing import Any
+
+from apc_contracts.admission.case import Case
+from apc_contracts.packet import Packet
+from apc_contracts.registry import Registration
+from apc_contracts.verdict import Refusal
+from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, PacketType, Signal
+
+_RELIEF = frozenset({Signal.STOP, Signal.CANCEL, Signal.PAUSE, Signal.VETO})
+"""What ends or eases an overload is not refused because of it; the inbox holds twice the bound."""
+
+
+def inbox_has_room(case: Case) -> Refusal | None:
+    """No recipient has more open deliveries than the bound."""
+    bound, outstanding = case.facts.outstanding_bound, case.facts.outstanding
+    if bound is None or not outstanding:
+        return None
+    for index, recipient in enumerate(case.packet.recipients):
+        full = first_full(case, recipient.agent_id)
+        if full is not None and not _is_relief(case):
+            message = f"{full} has {bound} open deliveries: send a new packet later"
+            retry_after_ms = case.contract.limits.retry_after_ms
+            return Refusal("OVERLOADED", "inbox_has_room", f"recipients[{index}]", message, retry_after_ms)
+    return None
+
+
+def budget_is_left(case: Case) -> Refusal | None:
+    """The session may spend one more packet. Control types are free, else the end could not be recorded."""
+    left = case.session.packets_left if case.session is not None else None
+    if left is None or left > 0:
+        return None
+    message = "the session's packet budget is spent: open a session with a larger one"
+    return Refusal("BUDGET_EXHAUSTED", "budget_is_left", "trace.session_id", message)
+
+
+def first_full(case: Case, agent_id: str) -> str | None:
+    """The agent behind a recipient that has reached the bound; of `_all` the smallest id."""
+    bound = case.facts.outstanding_bound
+    if bound is None:
+        return None
+    if agent_id == ALL_RECIPIENTS:
+        return _first_full_member(case, bound)
+    return agent_id if case.facts.outstanding.get(agent_id, 0) >= bound else None
+
+
+def _first_full_member(case: Case, bound: int) -> str | None:
+    """A BROADCAST goes to members that handle the type; the smallest id that is full."""
+    registry, session = case.facts.registry or {}, case.session
+    full = sorted(agent_id for agent_id, count in case.facts.outstanding.items() if count >= bound)
+    for agent_id in full:
+        registration = registry.get(agent_id)
+        if registration is None or session is None or not session.is_member(agent_id):
+            continue
+        if agent_id != case.sender_id and _is_meant(case.packet, registration):
+            return agent_id
+    return None
+
+
+def _is_meant(packet: Packet[Any], registration: Registration) -> bool:
+    first, packet_type = packet.recipients[0], packet.packet_type
+    return (
+        not registration.is_revoked
+        and (packet_type in CONTROL_TYPES or packet_type in registration.handles)
+        and first.swarm_id in (None, registration.swarm_id)
+        and first.role in (None, registration.role)
+    )
+
+
+def _is_relief(case: Case) -> bool:
+    return case.packet.packet_type is PacketType.SIGNAL and case.packet.payload.signal in _RELIEF

@@ -1,0 +1,81 @@
+"""One packet before the gate, with everything that the rules read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from apc_contracts.contract import Contract
+from apc_contracts.facts import Facts
+from apc_contracts.packet import Packet
+from apc_contracts.registry import Registration
+from apc_contracts.session_view import Identity, SessionView
+from apc_contracts.verdict import Refusal, VerdictKind
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+
+Ruling: TypeAlias = Refusal | VerdictKind | None
+"""None: the rule has nothing against the packet. A kind (held, repeat, rerun) ends the judgement as a refusal does."""
+
+
+class Case:
+    """What is judged. Rules only read it.
+
+    `sender` is the registration of the packet's sender, None when there is none or no registry; `parent` is what
+    the session remembers of the parent, None when it knows none. `generation` is the packet's own, or at a
+    barrier the one that closes.
+    """
+
+    __slots__ = (
+        "contract",
+        "facts",
+        "generation",
+        "is_from_orchestrator",
+        "packet",
+        "parent",
+        "sender",
+        "sender_id",
+        "session",
+    )
+
+    def __init__(
+        self,
+        packet: Packet[Any],
+        session: SessionView | None,
+        facts: Facts,
+        contract: Contract,
+        generation: int | None = None,
+    ) -> None:
+        trace = packet.trace
+        sender_id = packet.sender.agent_id
+        parent_id: UUID | None = trace.parent_packet_id
+        self.packet = packet
+        self.session = session
+        self.facts = facts
+        self.contract = contract
+        self.generation = trace.generation if generation is None else generation
+        self.sender_id = sender_id
+        self.is_from_orchestrator = sender_id == ORCHESTRATOR
+        self.sender: Registration | None = facts.registry.get(sender_id) if facts.registry is not None else None
+        self.parent: Identity | None = None
+        if session is not None and parent_id is not None:
+            self.parent = session.identity(parent_id)
+
+
+class Scope(Flag):
+    """When a rule has a say: with a registry (live), with a session, for agents but not the orchestrator."""
+
+    ANY = 0
+    LIVE = auto()
+    SESSION = auto()
+    AGENTS = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: the code it refuses with, the function, its scope, and the packet types that it is about."""
+
+    code: str
+    judge: Callable[[Case], Ruling]
+    scope: Scope = Scope.ANY
+    packet_types: frozenset[PacketType] = frozenset(PacketType)

@@ -1,0 +1,206 @@
+"""What a verdict is stored with: the facts that its rules read and that the packet's bytes do not tell.
+
+The record is kept for every packet, so it is small. Rules that had nothing to say are taken at their word: of what
+speaks against a packet only what decided is kept. `recorded` makes the same verdict from it again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from apc_contracts.admission.capacity import first_full
+from apc_contracts.admission.case import Case, Ruling
+from apc_contracts.admission.drift import DRIFT_FACTS
+from apc_contracts.admission.routing import unreachable
+from apc_contracts.admission.stage import Stage
+from apc_contracts.facts import SignatureState
+from apc_contracts.session_view import Identity, SessionView
+from apc_contracts.verdict import Refusal, VerdictKind
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+
+Record = dict[str, Any]
+
+
+def facts_record(case: Case, stage: Stage, ruling: Ruling) -> Record:
+    """The record of a judgement that ended in `ruling`: JSON values only."""
+    facts = case.facts
+    record: Record = {"now": facts.now.isoformat()}
+    if stage is not Stage.ARRIVAL:
+        record["stage"] = stage.value
+    if facts.registry is None:
+        record["offline"] = True
+    else:
+        _note_sender(record, case)
+    if case.session is not None:
+        record["session"] = _session(case, case.session)
+        if case.parent is not None:
+            record["parent"] = _parent(case.parent, case)
+        if case.packet.packet_type is PacketType.TRANSFER:
+            record["transfer"] = _transfer(case, case.session)
+    if ruling is not None:
+        _note_evidence(record, case, ruling)
+    return record
+
+
+def note_warnings(record: Record, case: Case) -> None:
+    """The facts of anti-drift checks in mode `warn` that failed."""
+    record["drift"] = _drift_facts(case)
+
+
+def _note_sender(record: Record, case: Case) -> None:
+    facts, sender = case.facts, case.sender
+    record["user"] = facts.user_id
+    if sender is not None and sender.rights and not case.is_from_orchestrator:
+        record["rights"] = sorted(sender.rights)
+    if facts.signature is not SignatureState.ABSENT:
+        record["signature"] = facts.signature.value
+    if facts.cause is not None:
+        record["cause"] = str(facts.cause)
+        record["ordinal"] = facts.ordinal
+
+
+def _session(case: Case, session: SessionView) -> Record:
+    record: Record = {
+        "state": session.state,
+        "phase": session.run_phase.value,
+        "round": session.round,
+        "generation": session.generation,
+        "step": session.step,
+    }
+    if case.packet.run_phase is not session.run_phase:
+        record["phase_step"] = session.phase_step
+    if case.parent is not None and case.parent.round != session.round:
+        record["last_generation"] = session.last_generation_of(case.parent.round)
+    return record
+
+
+def _parent(parent: Identity, case: Case) -> list[Any]:
+    """[type, swarm, phase, round, step], and the root when the packet does not keep it."""
+    kept = [parent.packet_type.value, parent.swarm_id, parent.run_phase.value, parent.round, parent.step]
+    return kept if parent.root == case.packet.trace.root_packet_id else [*kept, str(parent.root)]
+
+
+def _transfer(case: Case, session: SessionView) -> Record:
+    payload, verified = case.packet.payload, session.verified_scores
+    record: Record = {
+        "scores": {swarm: verified[swarm] for swarm in (payload.from_swarm, payload.to_swarm) if swarm in verified},
+        "accepted": session.accepted_transfers(payload.to_swarm),
+        "swarms": sorted(session.swarms),
+        "holders": sorted(session.protocol_holders(payload.protocol_id)),
+    }
+    if case.generation != case.packet.trace.generation:
+        record["generation"] = case.generation
+    return record
+
+
+def _note_evidence(record: Record, case: Case, ruling: Refusal | VerdictKind) -> None:
+    key = ruling.code if isinstance(ruling, Refusal) else ruling.value
+    evidence = _EVIDENCE.get(key)
+    if evidence is not None:
+        record.update(evidence(case))
+
+
+def _sender_mismatch(case: Case) -> Record:
+    registered = case.sender.broker_user if case.sender is not None else None
+    return {"copies": case.facts.has_copy_headers, "registered_user": registered}
+
+
+def _unknown_sender(case: Case) -> Record:
+    return {"sender": "unknown" if case.sender is None else "revoked"}
+
+
+def _known_before(case: Case) -> Record:
+    known = case.session.identity(case.packet.packet_id) if case.session is not None else None
+    if known is None:
+        return {"is_cause_delivered": case.facts.is_cause_delivered}
+    return {
+        "first": {
+            "packet_hash": known.packet_hash.hex(),
+            "payload_hash": known.payload_hash.hex(),
+            "packet_type": known.packet_type.value,
+            "sender": known.sender,
+            "addressed": list(known.addressed),
+            "cause": None if known.cause is None else str(known.cause),
+        }
+    }
+
+
+def _shard(case: Case) -> Record:
+    return {"hashes_to_shard": case.facts.hashes_to_shard}
+
+
+def _ended(case: Case) -> Record:
+    return {"is_terminal": True}
+
+
+def _paused(case: Case) -> Record:
+    session = case.session
+    return {"held": session.held_count} if session is not None and session.is_paused else {}
+
+
+def _authority(case: Case) -> Record:
+    record: Record = {}
+    if case.sender is not None:
+        record["registered"] = [case.sender.role, case.sender.swarm_id]
+    if case.session is not None:
+        record["is_member"] = case.session.is_member(case.sender_id)
+    return record | _target(case)
+
+
+def _target(case: Case) -> Record:
+    if case.session is None or case.packet.packet_type is not PacketType.RETRACTION:
+        return {}
+    target = case.session.identity(case.packet.payload.target_packet_id)
+    return {"target": None if target is None else [target.sender, target.retracted]}
+
+
+def _recipients(case: Case) -> Record:
+    registry, packet_type = case.facts.registry or {}, case.packet.packet_type
+    ids = [recipient.agent_id for recipient in case.packet.recipients if recipient.agent_id != ORCHESTRATOR]
+    found = {agent_id: unreachable(registry.get(agent_id), packet_type) for agent_id in ids}
+    return {"unreachable": {agent_id: why for agent_id, why in found.items() if why is not None}}
+
+
+def _decayed(case: Case) -> Record:
+    lineage = case.packet.lineage
+    named = {case.packet.payload.protocol_id, *(lineage.parent_protocol_ids if lineage is not None else ())}
+    return {"decayed": sorted(named & case.facts.decayed_protocols)}
+
+
+def _drift(case: Case) -> Record:
+    return {"drift": _drift_facts(case)}
+
+
+def _drift_facts(case: Case) -> Record:
+    """The facts that a recorded session must answer again; the others follow from the packet."""
+    names = ("task_is_known", "root_is_known", "parent_is_known", "contract_is_deployed", "brings_new_symbols")
+    return {name: DRIFT_FACTS[name](case) for name in names}
+
+
+def _full(case: Case) -> Record:
+    found = [first_full(case, recipient.agent_id) for recipient in case.packet.recipients]
+    return {"full": sorted({agent_id for agent_id in found if agent_id}), "bound": case.facts.outstanding_bound}
+
+
+def _budget(case: Case) -> Record:
+    return {"packets_left": case.session.packets_left if case.session is not None else None}
+
+
+_EVIDENCE: dict[str, Callable[[Case], Record]] = {
+    "SENDER_MISMATCH": _sender_mismatch,
+    "UNKNOWN_SENDER": _unknown_sender,
+    "DUPLICATE_CONFLICT": _known_before,
+    VerdictKind.REPEAT: _known_before,
+    VerdictKind.RERUN: _known_before,
+    "UNKNOWN_SESSION": _shard,
+    "SESSION_TERMINAL": _ended,
+    "SESSION_PAUSED": _paused,
+    VerdictKind.HELD: _paused,
+    "NOT_AUTHORIZED": _authority,
+    "UNROUTABLE": _recipients,
+    "PROTOCOL_DECAYED": _decayed,
+    "NOT_RETRACTABLE": _target,
+    "DRIFT_CHECK_FAILED": _drift,
+    "OVERLOADED": _full,
+    "BUDGET_EXHAUSTED": _budget,
+}
+"""What is kept beside the common facts, by the code or kind that decided."""

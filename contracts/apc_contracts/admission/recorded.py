@@ -1,0 +1,196 @@
+"""The verdict again, from bytes, record and contract alone: what `replay --verify` compares."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from apc_contracts.admission.admit import judge
+from apc_contracts.admission.case import Case
+from apc_contracts.admission.record import Record
+from apc_contracts.admission.snapshot import SessionSnapshot
+from apc_contracts.admission.stage import Stage
+from apc_contracts.contract import Contract
+from apc_contracts.facts import Facts, SignatureState
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.registry import Registration, Right
+from apc_contracts.session_view import Identity
+from apc_contracts.verdict import Verdict, VerdictKind
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
+
+_EVERY_TYPE = frozenset(PacketType)
+
+
+def judge_recorded(received: ReceivedPacket, record: Record, contract: Contract) -> Verdict:
+    """Judge a logged packet by its recorded facts (`Verdict.facts`): kind and refusal come out as they did then.
+
+    Raises:
+        KeyError, ValueError: the record is not one that `facts_record` made.
+    """
+    packet = received.packet
+    session = _session(packet, record) if "session" in record else None
+    generation = record.get("transfer", {}).get("generation")
+    case = Case(packet, session, _facts(received, record), contract, generation)
+    return judge(case, Stage(record.get("stage", Stage.ARRIVAL)))
+
+
+def _facts(received: ReceivedPacket, record: Record) -> Facts:
+    is_offline = record.get("offline", False)
+    cause, drift = record.get("cause"), record.get("drift", {})
+    return Facts(
+        now=datetime.fromisoformat(record["now"]),
+        registry=None if is_offline else _registry(received.packet, record),
+        user_id=record.get("user"),
+        has_copy_headers=record.get("copies", False),
+        hashes_to_shard=record.get("hashes_to_shard", True),
+        signature=SignatureState(record.get("signature", SignatureState.ABSENT)),
+        packet_hash=received.packet_hash,
+        payload_hash=received.payload_hash,
+        cause=None if cause is None else UUID(cause),
+        ordinal=record.get("ordinal"),
+        is_cause_delivered=record.get("is_cause_delivered", drift.get("parent_is_known", True)),
+        is_contract_deployed=drift.get("contract_is_deployed", True),
+        outstanding={agent_id: record["bound"] for agent_id in record.get("full", ())},
+        outstanding_bound=record.get("bound"),
+        decayed_protocols=frozenset(record.get("decayed", ())),
+    )
+
+
+def _registry(packet: Packet[Any], record: Record) -> dict[str, Registration]:
+    first = packet.recipients[0]
+    broken = record.get("unreachable", {})
+    named = {recipient.agent_id for recipient in packet.recipients} | set(record.get("full", ()))
+    registry = {
+        agent_id: Registration(
+            agent_id,
+            broker_user="",
+            role=first.role or "",
+            swarm_id=first.swarm_id or "",
+            handles=frozenset() if broken.get(agent_id) == "deaf" else _EVERY_TYPE,
+            is_revoked=broken.get(agent_id) == "revoked",
+        )
+        for agent_id in named
+        if broken.get(agent_id) != "unknown" and agent_id not in (ALL_RECIPIENTS, ORCHESTRATOR)
+    }
+    sender = _sender(packet, record, registry.get(packet.sender.agent_id))
+    if sender is not None:
+        registry[sender.agent_id] = sender
+    return registry
+
+
+def _sender(packet: Packet[Any], record: Record, as_recipient: Registration | None) -> Registration | None:
+    actor, state = packet.sender, record.get("sender")
+    if state == "unknown" or ("registered_user" in record and record["registered_user"] is None):
+        return None
+    role, swarm_id = record.get("registered", (actor.role, actor.swarm_id))
+    return Registration(
+        actor.agent_id,
+        broker_user=record.get("registered_user", record.get("user")) or "",
+        role=role,
+        swarm_id=swarm_id,
+        rights=frozenset(Right(right) for right in record.get("rights", ())),
+        handles=_EVERY_TYPE if as_recipient is None else as_recipient.handles,
+        is_revoked=state == "revoked" or (as_recipient is not None and as_recipient.is_revoked),
+    )
+
+
+def _session(packet: Packet[Any], record: Record) -> SessionSnapshot:
+    now, transfer, drift = record["session"], record.get("transfer", {}), record.get("drift", {})
+    trace, held = packet.trace, record.get("held")
+    knows_symbols = not drift.get("brings_new_symbols", True)
+    return SessionSnapshot(
+        session_id=trace.session_id,
+        state=now["state"],
+        run_phase=RunPhase(now["phase"]),
+        round=now["round"],
+        generation=now["generation"],
+        step=now["step"],
+        phase_step=now.get("phase_step", 0),
+        is_paused=held is not None,
+        is_terminal=record.get("is_terminal", False),
+        held_count=held or 0,
+        packets_left=record.get("packets_left"),
+        verified_scores=transfer.get("scores", {}),
+        swarms={swarm: () for swarm in transfer.get("swarms", ())},
+        identities=_identities(packet, record),
+        members=None if record.get("is_member", True) else frozenset(),
+        tasks=None if drift.get("task_is_known", True) else frozenset(),
+        roots=None if drift.get("root_is_known", True) else frozenset(),
+        symbolic_keys=None if knows_symbols else frozenset(),
+        protocols=_protocols(packet, transfer, knows_symbols),
+        last_generations=_last_generations(record, now),
+        accepted=_accepted(packet, transfer),
+    )
+
+
+def _protocols(packet: Packet[Any], transfer: Record, knows_symbols: bool) -> dict[str, frozenset[str]]:
+    parents = packet.lineage.parent_protocol_ids if packet.lineage is not None and knows_symbols else ()
+    protocols: dict[str, frozenset[str]] = dict.fromkeys(parents, frozenset())
+    if packet.packet_type is PacketType.TRANSFER:
+        protocols[packet.payload.protocol_id] = frozenset(transfer.get("holders", ()))
+    return protocols
+
+
+def _last_generations(record: Record, now: Record) -> dict[int, int]:
+    return {record["parent"][3]: now["last_generation"]} if "last_generation" in now else {}
+
+
+def _accepted(packet: Packet[Any], transfer: Record) -> dict[str, int]:
+    return {packet.payload.to_swarm: transfer["accepted"]} if transfer else {}
+
+
+def _identities(packet: Packet[Any], record: Record) -> dict[UUID, Identity]:
+    known: dict[UUID, Identity] = {}
+    parent_id = packet.trace.parent_packet_id
+    if "parent" in record and parent_id is not None:
+        kind, swarm, phase, parent_round, step, *root = record["parent"]
+        known[parent_id] = _identity(
+            packet,
+            packet_type=PacketType(kind),
+            swarm_id=swarm,
+            run_phase=RunPhase(phase),
+            round=parent_round,
+            step=step,
+            root=UUID(root[0]) if root else packet.trace.root_packet_id,
+        )
+    if packet.packet_type is PacketType.RETRACTION:
+        target = record.get("target", [packet.sender.agent_id, False])
+        if target is not None:
+            known[packet.payload.target_packet_id] = _identity(packet, sender=target[0], retracted=target[1])
+    if "first" in record:
+        known[packet.packet_id] = _first(packet, record["first"])
+    return known
+
+
+def _first(packet: Packet[Any], first: Record) -> Identity:
+    return _identity(
+        packet,
+        packet_hash=bytes.fromhex(first["packet_hash"]),
+        payload_hash=bytes.fromhex(first["payload_hash"]),
+        packet_type=PacketType(first["packet_type"]),
+        sender=first["sender"],
+        addressed=tuple(first["addressed"]),
+        cause=None if first["cause"] is None else UUID(first["cause"]),
+    )
+
+
+def _identity(packet: Packet[Any], **known: Any) -> Identity:
+    """An identity of which only `known` was recorded; the rest is never read."""
+    fields: dict[str, Any] = {
+        "packet_hash": b"",
+        "payload_hash": b"",
+        "packet_type": packet.packet_type,
+        "sender": packet.sender.agent_id,
+        "swarm_id": packet.sender.swarm_id,
+        "recipients": (),
+        "addressed": (),
+        "cause": None,
+        "root": packet.trace.root_packet_id,
+        "verdict": VerdictKind.ACCEPTED,
+        "refusal": None,
+        "run_phase": packet.run_phase,
+        "round": 0,
+        "generation": packet.trace.generation,
+        "step": 0,
+    }
+    return Identity(**(fields | known))

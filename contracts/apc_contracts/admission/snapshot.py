@@ -1,0 +1,72 @@
+"""A session made of plain values: for judging a recorded packet again, for what-ifs and for tests."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from apc_contracts.session_view import Identity
+from apc_contracts.vocabulary import RunPhase
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSnapshot:
+    """Satisfies `SessionView`. A set that is None knows everything: every member, task, root, key, protocol."""
+
+    session_id: str
+    state: str
+    run_phase: RunPhase
+    round: int = 1
+    generation: int = 0
+    step: int = 0
+    phase_step: int = 0
+    generation_limit: int = 0
+    is_paused: bool = False
+    is_terminal: bool = False
+    held_count: int = 0
+    packets_left: int | None = None
+    verified_scores: Mapping[str, float] = field(default_factory=dict)
+    swarms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    identities: Mapping[UUID, Identity] = field(default_factory=dict)
+    members: frozenset[str] | None = None
+    tasks: frozenset[str] | None = None
+    roots: frozenset[UUID] | None = None
+    symbolic_keys: frozenset[str] | None = None
+    protocols: Mapping[str, frozenset[str]] | None = None
+    last_generations: Mapping[int, int] = field(default_factory=dict)
+    accepted: Mapping[str, int] = field(default_factory=dict)
+
+    def identity(self, packet_id: UUID) -> Identity | None:
+        """What is remembered of a packet."""
+        return self.identities.get(packet_id)
+
+    def is_member(self, agent_id: str) -> bool:
+        """Whether the agent belongs to the session."""
+        return self.members is None or agent_id in self.members
+
+    def task_is_known(self, task_id: str) -> bool:
+        """Whether the task is within scope."""
+        return self.tasks is None or task_id in self.tasks
+
+    def root_is_known(self, packet_id: UUID) -> bool:
+        """Whether an admitted packet has this root."""
+        return self.roots is None or packet_id in self.roots
+
+    def symbolic_key_is_known(self, key: str) -> bool:
+        """Whether the session has seen the key."""
+        return self.symbolic_keys is None or key in self.symbolic_keys
+
+    def protocol_is_known(self, protocol_id: str) -> bool:
+        """Whether the session has seen the protocol."""
+        return self.protocols is None or protocol_id in self.protocols
+
+    def protocol_holders(self, protocol_id: str) -> frozenset[str]:
+        """The swarms that hold the protocol."""
+        return (self.protocols or {}).get(protocol_id, frozenset())
+
+    def last_generation_of(self, round_number: int) -> int:
+        """The last generation of a round; 0 when none is noted."""
+        return self.generation if round_number == self.round else self.last_generations.get(round_number, 0)
+
+    def accepted_transfers(self, to_swarm: str) -> int:
+        """TRANSFERs accepted for that swarm in the present round and generation."""
+        return self.accepted.get(to_swarm, 0)

@@ -103,10 +103,10 @@ def _accept(
 ) -> None:
     session, contract = moment.session, moment.contract
     was_paused = session.is_paused
-    opened = lifecycle.route(
-        session, received, recipients, packet_round, moment.now, moment.effects, contract, was_held=was_held
-    )
+    opened = lifecycle.route(session, received, recipients, packet_round, moment.now, moment.effects, was_held=was_held)
     count(moment, opened)
+    # After counting: what a packet counts for decides whether it rests at VERIFIED.
+    lifecycle.apply_locally(session, opened, moment.now, moment.effects, contract)
     _note_verified(session, opened, contract)
     if was_paused and not session.is_paused:
         _release_paused(moment)
@@ -138,7 +138,7 @@ def _take_receipts(moment: Moment, given: ReceiptsInput) -> None:
     if first.kind in VERIFICATION_KINDS:
         opened = lifecycle.settle_verification(session, first, given.now, moment.effects, moment.contract)
     else:
-        _hear(session, first.recipient)
+        _hear_agent(session, first.recipient)
         opened = lifecycle.receive(session, given, moment.effects, moment.contract)
     if opened is not None:
         _note_verified(session, opened, moment.contract)
@@ -187,14 +187,19 @@ def _round_of(session: Session, packet: Packet[Any]) -> int:
 
 
 def _hear(session: Session, agent_id: str) -> None:
-    """An agent that sends anything is live again, and so is its swarm."""
+    """An agent that sends a packet is live again, and so is its swarm."""
     document = session.document
-    if agent_id in document.dead_agents:
-        document.dead_agents.remove(agent_id)
+    _hear_agent(session, agent_id)
     swarm = session.swarm_of.get(agent_id)
     if swarm is not None and swarm in document.dead_swarms:
         document.dead_swarms.remove(swarm)
         document.missed_barriers.pop(swarm, None)
+
+
+def _hear_agent(session: Session, agent_id: str) -> None:
+    """Receipts bring an agent back, not its swarm: whoever only acknowledges still misses barriers."""
+    if agent_id in session.document.dead_agents:
+        session.document.dead_agents.remove(agent_id)
 
 
 def _note_refusal(moment: Moment, given: PacketInput) -> None:

@@ -119,16 +119,10 @@ def _release(moment: Moment, item: HeldPacket) -> None:
     to_swarm = packet.payload.to_swarm
     counts[to_swarm] = counts.get(to_swarm, 0) + 1
     note_protocol(moment, packet.payload.protocol_id, packet.payload.from_swarm, to_swarm)
-    lifecycle.route(
-        session,
-        item.received,
-        item.recipients,
-        item.round,
-        moment.now,
-        moment.effects,
-        moment.contract,
-        was_held=True,
+    opened = lifecycle.route(
+        session, item.received, item.recipients, item.round, moment.now, moment.effects, was_held=True
     )
+    lifecycle.apply_locally(session, opened, moment.now, moment.effects, moment.contract)
 
 
 def _deny(moment: Moment, item: HeldPacket, refusal: Refusal) -> None:

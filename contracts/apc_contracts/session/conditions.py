@@ -11,12 +11,13 @@ STOP = "stop_signal_or_budget_exhausted"
 
 def settle(moment: Moment) -> None:
     """Move the session as far as its conditions carry it now."""
+    document = moment.session.document
     while not moment.session.is_terminal and not moment.session.is_paused:
-        before = moment.session.document.step
+        before = document.step
         _halt_if_needed(moment)
         if not moment.session.is_terminal:
-            _BY_STATE[moment.session.state](moment)
-        if moment.session.document.step == before:
+            _BY_STATE[document.state](moment)
+        if document.step == before and document.halt_reason is None:
             return
 
 

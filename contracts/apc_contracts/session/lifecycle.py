@@ -15,6 +15,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, Channel,
 LIFECYCLE = "packet_lifecycle"
 ADMITTED = ["emit", "schema_pass", "policy_pass", "route_selected"]
 RELEASED = ["policy_pass", "route_selected"]
+HANDED_OVER = ["delivery_ack", "consumer_apply"]
 RESTING_TYPES = frozenset({PacketType.ARBITRATION, PacketType.DECISION})
 """They rest at APPLIED until a later one supersedes them or the session ends."""
 ENDING_KINDS = frozenset({ReceiptKind.OUTCOME, ReceiptKind.REJECT, ReceiptKind.EXPIRED, ReceiptKind.DEAD_LETTERED})
@@ -53,30 +54,33 @@ def route(
     packet_round: int,
     now: datetime,
     effects: Effects,
-    contract: Contract,
     *,
     was_held: bool = False,
 ) -> OpenPacket:
-    """Open one machine per recipient, and finish those that live in the gate itself."""
-    packet = received.packet
-    is_local = packet.channel is Channel.INTRA_AGENT
+    """Open one machine per recipient; those that live in the gate itself are finished by `apply_locally`."""
     start, events = ("SCHEMA_VALIDATED", RELEASED) if was_held else ("DRAFT", ADMITTED)
     effects.hops.append(_whole(received, 1, start, "ROUTED", events, now))
     opened = OpenPacket(received, packet_round, {})
-    session.open[packet.packet_id] = opened
+    session.open[received.packet.packet_id] = opened
     remote = []
     for recipient in recipients:
-        is_gate = is_local or recipient == ORCHESTRATOR
-        opened.recipients[recipient] = Progress("ROUTED", 1, is_open=not is_gate)
-        if not is_gate:
+        is_remote = not _is_in_gate(opened, recipient)
+        opened.recipients[recipient] = Progress("ROUTED", 1, is_open=is_remote)
+        if is_remote:
             remote.append(recipient)
             session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
     if remote:
         effects.routes.append(Route(received, tuple(remote), 1))
-    for recipient in recipients:
-        if recipient not in remote:
-            _apply_locally(session, opened, recipient, now, effects, contract)
     return opened
+
+
+def apply_locally(session: Session, opened: OpenPacket, now: datetime, effects: Effects, contract: Contract) -> None:
+    """Delivered and applied in the gate's own hop: the recipient `orchestrator`, and INTRA_AGENT packets."""
+    for recipient, progress in opened.recipients.items():
+        if _is_in_gate(opened, recipient):
+            _move(opened, recipient, progress, HANDED_OVER, now, effects, contract)
+            verify(opened, now, effects)
+    complete(session, opened, now, effects, contract)
 
 
 def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: Contract) -> OpenPacket | None:
@@ -202,7 +206,9 @@ def confirm_substrate(session: Session, packet_id: UUID, now: datetime, effects:
     if opened is None or progress is None or not progress.is_open:
         return
     end_delivery(session, progress, SUBSTRATE_RECIPIENT, effects)
-    _apply_locally(session, opened, SUBSTRATE_RECIPIENT, now, effects, contract)
+    _move(opened, SUBSTRATE_RECIPIENT, progress, HANDED_OVER, now, effects, contract)
+    verify(opened, now, effects)
+    complete(session, opened, now, effects, contract)
 
 
 def end_delivery(session: Session, progress: Progress, recipient: str, effects: Effects) -> None:
@@ -281,13 +287,8 @@ def _move(
     effects.hops.append(hop)
 
 
-def _apply_locally(
-    session: Session, opened: OpenPacket, recipient: str, now: datetime, effects: Effects, contract: Contract
-) -> None:
-    progress = opened.recipients[recipient]
-    _move(opened, recipient, progress, ["delivery_ack", "consumer_apply"], now, effects, contract)
-    verify(opened, now, effects)
-    complete(session, opened, now, effects, contract)
+def _is_in_gate(opened: OpenPacket, recipient: str) -> bool:
+    return recipient == ORCHESTRATOR or opened.packet.channel is Channel.INTRA_AGENT
 
 
 def _log_receipts(

@@ -1,0 +1,272 @@
+"""A session without a broker or a database: the same `admit` and `advance` as the gate, driven by hand."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from apc_contracts import (
+    Actor,
+    ClaimPayload,
+    EvalPayload,
+    Packet,
+    ProofBundle,
+    Recipient,
+    Routing,
+    SignalPayload,
+    Trace,
+    load_contract,
+    new_packet_id,
+    read_packet,
+)
+from apc_contracts.admission import admit
+from apc_contracts.contract import Contract
+from apc_contracts.facts import Facts
+from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
+from apc_contracts.receipts import Receipt, ReceiptKind
+from apc_contracts.registry import Registration, Right
+from apc_contracts.sealing import seal
+from apc_contracts.session import (
+    Effects,
+    PacketInput,
+    ReceiptsInput,
+    Route,
+    Session,
+    Transition,
+    advance,
+    open_session,
+    resolve_recipients,
+    timer,
+)
+from apc_contracts.session_payloads import SessionSpec, SwarmSpec
+from apc_contracts.verdict import Verdict, VerdictKind
+from apc_contracts.vocabulary import (
+    ALL_RECIPIENTS,
+    ORCHESTRATOR,
+    PROTOCOL_VERSION,
+    Channel,
+    DeliveryMode,
+    PacketType,
+    Signal,
+)
+
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def registration(agent_id: str, swarm: str, *rights: Right) -> Registration:
+    """An agent that handles everything."""
+    return Registration(agent_id, f"agent.{agent_id}", "role", swarm, frozenset(rights), frozenset(PacketType))
+
+
+REGISTRY = {
+    one.agent_id: one
+    for one in (
+        registration("librarian", "library", Right.OPERATE),
+        registration("red-1", "red"),
+        registration("blue-1", "blue"),
+        registration("sentinel", "watch", Right.VETO, Right.VALIDATE),
+        registration("judge", "bench", Right.DECIDE),
+        Registration(ORCHESTRATOR, ORCHESTRATOR, ORCHESTRATOR, ORCHESTRATOR, frozenset(Right), frozenset(PacketType)),
+    )
+}
+
+
+@dataclass
+class Simulation:
+    """Sends packets as agents, acknowledges deliveries, moves the clock. Nothing waits: time is a number."""
+
+    contract: Contract
+    session: Session | None = None
+    now: datetime = BEGINNING
+    transitions: list[Transition] = field(default_factory=list)
+    packets: list[Packet[Any]] = field(default_factory=list)
+    """Every accepted packet, the orchestrator's own included."""
+    denied: dict[UUID, str] = field(default_factory=dict)
+    inboxes: dict[str, deque[tuple[Packet[Any], int]]] = field(default_factory=dict)
+    effects: list[Effects] = field(default_factory=list)
+
+    def start(self, **spec: Any) -> Packet[Any]:
+        """Open the session with two swarms, red and blue."""
+        fields: dict[str, Any] = {
+            "swarms": (
+                SwarmSpec(swarm_id="red", agents=("red-1",)),
+                SwarmSpec(swarm_id="blue", agents=("blue-1",)),
+            ),
+            "members": ("sentinel", "judge"),
+            "task_ids": ("task-1",),
+            "generation_limit": 1,
+            "generation_deadline_ms": 10_000,
+            "state_deadline_ms": 100_000,
+        } | spec
+        payload = SignalPayload(signal=Signal.START, session=SessionSpec(**fields))
+        packet, verdict = self.send("librarian", payload, to=ORCHESTRATOR)
+        assert verdict.kind is VerdictKind.ACCEPTED, verdict.refusal
+        return packet
+
+    def build(
+        self,
+        agent: str,
+        payload: Any,
+        to: str | Iterable[str] = ORCHESTRATOR,
+        *,
+        parent: Packet[Any] | UUID | None = None,
+        generation: int | None = None,
+        keys: tuple[str, ...] = (),
+        **fields: Any,
+    ) -> Packet[Any]:
+        """A packet of an agent in the session as it is now."""
+        session = self.session
+        who = REGISTRY[agent]
+        packet_type = TYPE_OF_PAYLOAD[type(payload)]
+        packet_id = fields.pop("packet_id", None) or new_packet_id()
+        parent_id = parent.packet_id if isinstance(parent, Packet) else parent
+        identity = session.identity(parent_id) if session and parent_id else None
+        recipients = (to,) if isinstance(to, str) else tuple(to)
+        mode = DeliveryMode.DIRECT if len(recipients) == 1 else DeliveryMode.MULTICAST
+        if recipients == (ALL_RECIPIENTS,):
+            mode = DeliveryMode.BROADCAST
+        if isinstance(payload, ClaimPayload | EvalPayload):
+            fields.setdefault("proof_bundle", ProofBundle(evidence_refs=("sha256:" + "0" * 64,), falsifiers=()))
+        return PACKET_TYPES[packet_type](
+            protocol_version=PROTOCOL_VERSION,
+            packet_id=packet_id,
+            packet_type=packet_type,
+            channel=Channel.INTER_AGENT,
+            run_phase=fields.pop("run_phase", session.run_phase if session else "RESEARCH"),
+            created_at=self.now,
+            sender=Actor(agent_id=agent, role=who.role, swarm_id=who.swarm_id),
+            recipients=tuple(Recipient(agent_id=one) for one in recipients),
+            trace=Trace(
+                session_id="s-1",
+                run_id="run-1",
+                task_id="task-1",
+                root_packet_id=identity.root if identity else packet_id,
+                parent_packet_id=parent_id,
+                generation=session.generation if generation is None and session else generation or 0,
+                step=0,
+            ),
+            routing=Routing(delivery_mode=mode, priority=4, ttl_ms=3_600_000, requires_ack=False),
+            confidence=0.5,
+            symbolic_keys=keys,
+            payload=payload,
+            **fields,
+        )
+
+    def send(
+        self, agent: str, payload: Any, to: str | Iterable[str] = ORCHESTRATOR, **fields: Any
+    ) -> tuple[Packet[Any], Verdict]:
+        """Build, judge and take a packet; emissions are judged at once, as in the gate."""
+        packet = self.build(agent, payload, to, **fields)
+        return packet, self.take(packet)
+
+    def take(self, packet: Packet[Any]) -> Verdict:
+        """Judge a packet as the gate does."""
+        received = read_packet(seal(packet).body)
+        sender = packet.sender.agent_id
+        facts = Facts(
+            now=self.now,
+            registry=REGISTRY,
+            user_id=REGISTRY[sender].broker_user,
+            packet_hash=received.packet_hash,
+            payload_hash=received.payload_hash,
+            is_cause_delivered=True,
+        )
+        verdict = admit(packet, self.session, facts, self.contract)
+        if verdict.kind in (VerdictKind.REPEAT, VerdictKind.RERUN):
+            return verdict
+        if self.session is None:
+            if verdict.kind is VerdictKind.REFUSED:
+                return verdict
+            self.session = open_session(packet, self.now, self.contract)
+        recipients = resolve_recipients(packet, self.session, REGISTRY)
+        if verdict.kind is VerdictKind.ACCEPTED:
+            self.packets.append(packet)
+        self._apply(advance(self.session, PacketInput(received, verdict, recipients, None, self.now), self.contract))
+        return verdict
+
+    def acknowledge(self, *agents: str, kinds: tuple[ReceiptKind, ...] | None = None) -> None:
+        """Handle everything that waits in these inboxes (all of them by default), until nothing waits."""
+        while any(self.inboxes.get(agent) for agent in agents or tuple(self.inboxes)):
+            for agent in agents or tuple(self.inboxes):
+                while self.inboxes.get(agent):
+                    packet, attempt = self.inboxes[agent].popleft()
+                    self.receipts(packet, agent, attempt, kinds or HANDLED)
+
+    def receipts(
+        self, packet: Packet[Any], agent: str, attempt: int = 1, kinds: tuple[ReceiptKind, ...] | None = None
+    ) -> None:
+        """Receipts of one delivery, together."""
+        found = tuple(
+            Receipt(
+                packet_id=packet.packet_id,
+                session_id="s-1",
+                recipient=agent,
+                kind=kind,
+                attempt=attempt,
+                at=self.now,
+            )
+            for kind in kinds or HANDLED
+        )
+        assert self.session is not None
+        self._apply(advance(self.session, ReceiptsInput(found, self.now), self.contract))
+
+    def pass_time(self, **duration: float) -> None:
+        """Move the clock, firing every timer that comes due on the way."""
+        end = self.now + timedelta(**duration)
+        assert self.session is not None
+        while (due := self.session.next_deadline) is not None and due <= end:
+            self.now = max(self.now, due)
+            kinds = [k for k, at in self.session.document.deadlines.items() if at <= self.now]
+            for kind in sorted(kinds):
+                if kind in self.session.document.deadlines:
+                    self.take(timer(self.session, kind, self.now, self.contract))
+        self.now = end
+
+    @property
+    def events(self) -> list[str]:
+        """The session's events so far."""
+        return [transition.event for transition in self.transitions]
+
+    def _apply(self, advanced: Any) -> None:
+        effects = advanced.effects
+        self.effects.append(effects)
+        self.transitions += advanced.transitions
+        for route in effects.routes:
+            self._deliver(route)
+        for denial in effects.denials:
+            self.denied[denial.received.packet.packet_id] = denial.refusal.code
+        for received in effects.verifications:
+            self._verify(received.packet)
+        for packet in advanced.emissions:
+            verdict = self.take(packet)
+            assert verdict.kind is VerdictKind.ACCEPTED, (packet, verdict.refusal)
+
+    def _deliver(self, route: Route) -> None:
+        for agent in route.recipients:
+            self.inboxes.setdefault(agent, deque()).append((route.received.packet, route.attempt))
+
+    def _verify(self, packet: Packet[Any]) -> None:
+        self.receipts(packet, ORCHESTRATOR, 1, (ReceiptKind.VERIFICATION_PASS,))
+
+
+HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)
+
+
+@pytest.fixture
+def contract() -> Contract:
+    return load_contract()
+
+
+@pytest.fixture
+def simulation(contract: Contract) -> Simulation:
+    return Simulation(contract)
+
+
+@pytest.fixture
+def simulate(contract: Contract) -> Callable[[], Simulation]:
+    """For property tests: a new simulation for each example."""
+    return lambda: Simulation(contract)

@@ -1,0 +1,63 @@
+"""The worker SDK: handlers for packets, with everything around them done.
+
+Write an `Agent`, register handlers with `@agent.on(...)`, run it with `apc worker module:agent`, test it with
+`AgentTestClient`. A packet is handed to a handler at least once and takes effect once.
+"""
+
+from apc_agents.agent import Agent
+from apc_agents.emission import ALL, ROOT, SUBSTRATE
+from apc_agents.errors import (
+    AgentError,
+    AgentInvalid,
+    AgentNotFound,
+    EmitError,
+    EmitRefused,
+    EmitRejected,
+    EmitTimeout,
+    EmitUnconfirmed,
+    HandlerFailed,
+    Reject,
+    Retry,
+    StateError,
+    StateInvalid,
+    StateStale,
+    StateUnavailable,
+)
+from apc_agents.handler_context import HandlerContext
+from apc_agents.loading import load_agent
+from apc_agents.service import run_worker
+from apc_agents.settings import WorkerSettings
+from apc_agents.state import MemoryStateStore, PostgresStateStore, StateStore
+from apc_agents.testing import AgentTestClient
+from apc_agents.worker import Worker
+
+__all__ = [
+    "ALL",
+    "ROOT",
+    "SUBSTRATE",
+    "Agent",
+    "AgentError",
+    "AgentInvalid",
+    "AgentNotFound",
+    "AgentTestClient",
+    "EmitError",
+    "EmitRefused",
+    "EmitRejected",
+    "EmitTimeout",
+    "EmitUnconfirmed",
+    "HandlerContext",
+    "HandlerFailed",
+    "MemoryStateStore",
+    "PostgresStateStore",
+    "Reject",
+    "Retry",
+    "StateError",
+    "StateInvalid",
+    "StateStale",
+    "StateStore",
+    "StateUnavailable",
+    "Worker",
+    "WorkerSettings",
+    "load_agent",
+    "run_worker",
+]

@@ -10,6 +10,7 @@ ApcError
     SubscriptionLost      the channel, connection or queue is gone; unacknowledged deliveries come again
     QueueMissing          no such queue: run `apc topology apply`
     DeadLetter            raised by a handler: give this delivery to the dead-letter exchange
+    GiveBack              raised by a handler: give this delivery back to the queue
     TopologyInvalid       shards or agents that no topology can be built for
     TopologyConflict      the broker holds this queue or exchange with other arguments
     ArtifactError
@@ -57,6 +58,10 @@ class QueueMissing(BusError):
 
 class DeadLetter(BusError):
     """A handler raises it to have its delivery dead-lettered instead of given back to the queue."""
+
+
+class GiveBack(BusError):
+    """A handler raises it to have its delivery given back: a decision, the adapter logs no failure."""
 
 
 class TopologyInvalid(BusError):

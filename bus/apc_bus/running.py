@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import structlog
 
-from apc_bus.errors import DeadLetter, SubscriptionLost
+from apc_bus.errors import DeadLetter, GiveBack, SubscriptionLost
 from apc_bus.port import Delivery, Handler, Subscription
 
 _log = structlog.get_logger("apc_bus")
@@ -24,9 +24,7 @@ async def run_handlers(queue: str, subscription: Subscription, handler: Handler)
         await asyncio.gather(loop, *running, return_exceptions=True)
 
 
-async def _loop(
-    queue: str, subscription: Subscription, handler: Handler, running: set[asyncio.Task[None]]
-) -> None:
+async def _loop(queue: str, subscription: Subscription, handler: Handler, running: set[asyncio.Task[None]]) -> None:
     while True:
         try:
             batch = await subscription.receive()
@@ -45,6 +43,8 @@ async def _handle(queue: str, subscription: Subscription, handler: Handler, deli
             await handler(delivery)
         except DeadLetter:
             await subscription.nack(delivery, requeue=False)
+        except GiveBack:
+            await subscription.nack(delivery, requeue=True)
         except Exception:
             _log.exception("handler_failed", queue=queue, packet_id=delivery.message.message_id)
             await subscription.nack(delivery, requeue=True)

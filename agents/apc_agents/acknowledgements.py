@@ -1,0 +1,78 @@
+"""Emits that wait for their ACK or NACK."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
+from apc_contracts.packet import Packet
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType
+
+
+class Expectation:
+    """One emitted packet and those whose ACK is still missing."""
+
+    def __init__(self, packet: Packet[Any]) -> None:
+        self._packet_id = packet.packet_id
+        self._missing = {recipient.agent_id for recipient in packet.recipients}
+        self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def answered(self, patience: timedelta) -> None:
+        """Wait for every recipient's ACK; of a BROADCAST for the first.
+
+        Raises:
+            EmitRefused: the gate refused the packet.
+            EmitRejected: a recipient answered NACK.
+            EmitTimeout: not all have answered in time.
+        """
+        try:
+            async with asyncio.timeout(patience.total_seconds()):
+                await self._answered
+        except TimeoutError:
+            raise EmitTimeout(self._packet_id, patience) from None
+
+    def take(self, answer: Packet[Any]) -> None:
+        """An ACK or NACK of this packet has come."""
+        if self._answered.done():
+            return
+        if answer.packet_type is PacketType.NACK:
+            self._answered.set_exception(_refusal(answer))
+            self._answered.exception()  # whoever gave up waiting has not lost an exception
+            return
+        self._missing -= {answer.sender.agent_id, ALL_RECIPIENTS}
+        if not self._missing:
+            self._answered.set_result(None)
+
+
+class Acknowledgements:
+    """The waiting emits of a worker by packet_id."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[UUID, Expectation] = {}
+
+    @contextmanager
+    def expect(self, packet: Packet[Any]) -> Iterator[Expectation]:
+        """Watch for the answers to a packet that is about to be published."""
+        expectation = self._waiting[packet.packet_id] = Expectation(packet)
+        try:
+            yield expectation
+        finally:
+            self._waiting.pop(packet.packet_id, None)
+
+    def take(self, packet: Packet[Any]) -> None:
+        """Pass an ACK or NACK on to the emit that waits for it, if one does."""
+        if packet.packet_type not in (PacketType.ACK, PacketType.NACK):
+            return
+        expectation = self._waiting.get(packet.payload.acked_packet_id)
+        if expectation is not None:
+            expectation.take(packet)
+
+
+def _refusal(nack: Packet[Any]) -> Exception:
+    told = (nack.metadata or {}).get("refusal")
+    if nack.sender.agent_id == ORCHESTRATOR and isinstance(told, dict):
+        return EmitRefused(*(str(told.get(name, "")) for name in ("code", "path", "message")))
+    return EmitRejected(nack)

@@ -1,0 +1,163 @@
+"""An agent: who it is and which function handles which packets. Pure description; a Worker runs it."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from apc_agents.errors import AgentInvalid
+from apc_agents.signature import AnyHandler, check_handler, check_start
+from apc_contracts.model import ID_PATTERN
+from apc_contracts.packet import Actor, Packet
+from apc_contracts.registry import Registration, Right
+from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
+
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerEntry:
+    """A registered handler."""
+
+    function: AnyHandler
+    packet_type: PacketType
+    signal: Signal | None = None
+
+
+class Agent:
+    """An agent and its handlers.
+
+    Args:
+        agent_id: unique in a deployment.
+        role: as registered by the operator.
+        swarm: the swarm it belongs to, as registered.
+        rights: what it needs from the operator (`apc up` registers it with these; over RabbitMQ
+            `apc agents add` does).
+        concurrency: how many sessions it handles at once. Packets of one session are handled one after the
+            other, in the order of its queues.
+        model_id: the model behind the agent, told in every packet it sends.
+        capabilities: told in every packet it sends.
+
+    Raises:
+        AgentInvalid: an id that the contract refuses, an unknown right, a concurrency below 1.
+    """
+
+    def __init__(
+        self,
+        agent_id: str,
+        *,
+        role: str,
+        swarm: str,
+        rights: Iterable[str] = (),
+        concurrency: int = 1,
+        model_id: str | None = None,
+        capabilities: Iterable[str] = (),
+    ) -> None:
+        _check_id("agent_id", agent_id)
+        _check_id("swarm", swarm)
+        if agent_id.startswith("_") or agent_id == ORCHESTRATOR:
+            raise AgentInvalid(f"agent_id {agent_id!r} is reserved: choose another")
+        if not role:
+            raise AgentInvalid(f"agent {agent_id} has no role: give one")
+        if concurrency < 1:
+            raise AgentInvalid(f"agent {agent_id} has concurrency {concurrency}: at least 1 is needed")
+        self.agent_id = agent_id
+        self.role = role
+        self.swarm = swarm
+        self.rights = _rights(agent_id, rights)
+        self.concurrency = concurrency
+        names = tuple(capabilities)
+        self.actor = Actor(agent_id=agent_id, role=role, swarm_id=swarm, model_id=model_id, capabilities=names or None)
+        self.starters: list[AnyHandler] = []
+        self.refused_handler: AnyHandler | None = None
+        self.may_crash = False
+        self._handlers: dict[tuple[PacketType, Signal | None], HandlerEntry] = {}
+
+    def on(
+        self, packet_type: PacketType, *, signal: Signal | None = None, may_crash: bool = False
+    ) -> Callable[[HandlerT], HandlerT]:
+        """Register `async def handler(packet: Packet[XPayload], ctx: HandlerContext)` for a packet type.
+
+        What it returns (a payload, several payloads, or None) is emitted to the packet's sender.
+
+        Args:
+            packet_type: the type it handles; one function may be registered for several.
+            signal: for SIGNAL and HEARTBEAT, only this signal; None = those without a handler of their own.
+            may_crash: the handler may take the process down (native code, memory): the worker then takes
+                one packet at a time from the broker, so that a crash counts against no other packet.
+
+        Raises:
+            AgentInvalid: the function does not fit, or another handles this already.
+        """
+        if signal is not None and packet_type not in (PacketType.SIGNAL, PacketType.HEARTBEAT):
+            raise AgentInvalid(f"{packet_type} has no signal: give signal= with PacketType.SIGNAL only")
+
+        def register(function: HandlerT) -> HandlerT:
+            check_handler(function, packet_type)
+            key = (packet_type, signal)
+            if key in self._handlers:
+                raise AgentInvalid(f"agent {self.agent_id} has two handlers for {packet_type} {signal or ''}".rstrip())
+            self._handlers[key] = HandlerEntry(function, packet_type, signal)
+            self.may_crash = self.may_crash or may_crash
+            return function
+
+        return register
+
+    def on_start(self, function: HandlerT) -> HandlerT:
+        """Register `async def begin(ctx: HandlerContext)`: runs once when a worker starts, before any handler."""
+        check_start(function)
+        self.starters.append(function)
+        return function
+
+    def on_refused(self, function: HandlerT) -> HandlerT:
+        """Register `async def refused(nack: Packet[NackPayload], ctx)`: gets every NACK that no `on` handler takes."""
+        check_handler(function, PacketType.NACK)
+        if self.refused_handler is not None:
+            raise AgentInvalid(f"agent {self.agent_id} has two on_refused handlers")
+        self.refused_handler = function
+        return function
+
+    @property
+    def handles(self) -> frozenset[PacketType]:
+        """The packet types with a handler; the control types come in any case."""
+        return frozenset(packet_type for packet_type, _ in self._handlers)
+
+    @property
+    def handlers(self) -> Mapping[tuple[PacketType, Signal | None], HandlerEntry]:
+        """Every registered handler by (packet_type, signal)."""
+        return self._handlers
+
+    def handler_for(self, packet: Packet[Any]) -> AnyHandler | None:
+        """The function that takes this packet, None when there is none."""
+        packet_type = packet.packet_type
+        entry = None
+        if packet_type in (PacketType.SIGNAL, PacketType.HEARTBEAT):
+            entry = self._handlers.get((packet_type, packet.payload.signal))
+        entry = entry or self._handlers.get((packet_type, None))
+        if entry is not None:
+            return entry.function
+        return self.refused_handler if packet_type is PacketType.NACK else None
+
+    def registration(self, broker_user: str | None = None) -> Registration:
+        """What an operator registers for this agent; the broker user is by convention `agent.<agent_id>`."""
+        return Registration(
+            agent_id=self.agent_id,
+            broker_user=broker_user or f"agent.{self.agent_id}",
+            role=self.role,
+            swarm_id=self.swarm,
+            rights=self.rights,
+            handles=self.handles - CONTROL_TYPES,
+        )
+
+
+def _check_id(what: str, value: str) -> None:
+    if not re.match(ID_PATTERN, value):
+        raise AgentInvalid(f"{what} {value!r} is no id: 1 to 64 letters, digits, '.', '_', ':' or '-'")
+
+
+def _rights(agent_id: str, rights: Iterable[str]) -> frozenset[Right]:
+    try:
+        return frozenset(Right(right) for right in rights)
+    except ValueError as error:
+        known = ", ".join(right.value for right in Right)
+        raise AgentInvalid(f"agent {agent_id}: {error}; the rights are {known}") from error

@@ -1,0 +1,84 @@
+"""A packet as the gate hands it to this worker, with what its headers say."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from apc_agents.dedupe import DeliveryKey
+from apc_agents.phase import Moment
+from apc_bus import headers
+from apc_bus.port import HeaderValue
+from apc_contracts.identity import reply_id
+from apc_contracts.packet import Packet
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryHeaders:
+    """The gate's headers of one delivery."""
+
+    shard: int
+    epoch: int
+    batch_no: int
+    mark: tuple[int, int]
+    attempt: int
+    moment: Moment
+
+
+@dataclass(slots=True, eq=False)
+class Inbound:
+    """A packet that waits for its handler, or is in it."""
+
+    packet: Packet[Any]
+    attempt: int
+    shard: int
+    has_receipts: bool
+    """False for what has no lifecycle at the gate: its NACKs, and packets between the agent's own modules."""
+    is_urgent: bool
+    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Ends when the delivery may be acknowledged, or fails with what the broker shall do instead."""
+
+    @property
+    def key(self) -> DeliveryKey:
+        """(packet_id, attempt)."""
+        return (self.packet.packet_id, self.attempt)
+
+    @property
+    def session_id(self) -> str:
+        """The packet's session."""
+        return self.packet.trace.session_id
+
+
+def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
+    """The gate's headers; None when the message carries no epoch. Raises ValueError for what cannot be read."""
+    if headers.EPOCH not in values:
+        return None
+    epoch, _, batch_no = str(values.get(headers.MARK, "0.0")).partition(".")
+    return DeliveryHeaders(
+        shard=_number(values, headers.SHARD),
+        epoch=_number(values, headers.EPOCH),
+        batch_no=_number(values, headers.BATCH),
+        mark=(int(epoch), int(batch_no or 0)),
+        attempt=_number(values, headers.ATTEMPT, 1),
+        moment=Moment(
+            step=_number(values, headers.STATE_STEP),
+            run_phase=RunPhase(str(values.get(headers.PHASE, RunPhase.RESEARCH))),
+            round=_number(values, headers.ROUND),
+            generation=_number(values, headers.GENERATION),
+        ),
+    )
+
+
+def is_refusal(packet: Packet[Any]) -> bool:
+    """Whether this is the gate's own NACK of a refused packet: no log entry, so it has no lifecycle."""
+    return (
+        packet.packet_type is PacketType.NACK
+        and packet.sender.agent_id == ORCHESTRATOR
+        and packet.packet_id == reply_id(packet.payload.acked_packet_id, ORCHESTRATOR, "nack")
+    )
+
+
+def _number(values: Mapping[str, HeaderValue], name: str, default: int = 0) -> int:
+    value = values.get(name, default)
+    return value if type(value) is int else int(str(value))

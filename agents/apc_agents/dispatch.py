@@ -1,0 +1,245 @@
+"""What becomes of one packet: handler, emissions, state, receipts, and the broker's answer."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from apc_agents.agent import Agent
+from apc_agents.delivery import Inbound
+from apc_agents.emitter import Emitter
+from apc_agents.errors import AgentError, EmitError, EmitUnconfirmed, Reject, Retry, StateStale
+from apc_agents.handler_context import HandlerContext
+from apc_agents.outbox import ReceiptOutbox
+from apc_agents.phase import Sessions
+from apc_agents.signature import AnyHandler
+from apc_agents.state_cache import StateCache, StateDocument
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.errors import DeadLetter, GiveBack
+from apc_contracts.packet import Packet
+from apc_contracts.payloads import AckPayload, ErrorPayload, NackPayload, Payload
+from apc_contracts.receipts import Receipt, ReceiptKind, Usage
+from apc_contracts.vocabulary import CONTROL_TYPES, AckStatus, PacketType
+
+SILENT_TYPES = frozenset(
+    {PacketType.ACK, PacketType.NACK, PacketType.ERROR, PacketType.HEARTBEAT, PacketType.RETRACTION}
+)
+"""Never answered by ACK, NACK or ERROR, so that no two agents answer each other for ever (contract.md section 12)."""
+MAX_RUNS = 5
+"""Runs of a handler whose state another worker saves meanwhile, before the gate is asked to route it again."""
+MAX_ERROR_LENGTH = 1_000
+
+FailureListener = Callable[[Packet[Any], int, Exception], None]
+"""(packet, attempt, exception)"""
+
+_log = structlog.get_logger("apc_agents")
+
+
+class Dispatcher:
+    """Runs an agent's handlers. Everything it decides ends in receipts, and then in the delivery's own end."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        emitter: Emitter,
+        outbox: ReceiptOutbox,
+        states: StateCache,
+        sessions: Sessions,
+        *,
+        artifacts: ArtifactStore | None = None,
+        on_failure: FailureListener | None = None,
+    ) -> None:
+        self._agent = agent
+        self._emitter = emitter
+        self._outbox = outbox
+        self._states = states
+        self._sessions = sessions
+        self._artifacts = artifacts
+        self._on_failure = on_failure
+
+    async def process(self, inbound: Inbound) -> None:
+        """Handle a packet; its delivery ends once everything reported about it is confirmed."""
+        try:
+            error = await self._process(inbound)
+        except asyncio.CancelledError:
+            self._outbox.settle(inbound.done, GiveBack("the worker stopped while its handler ran"))
+            raise
+        except Exception as failure:
+            _log.exception("packet_given_back", agent_id=self._agent.agent_id, packet_id=str(inbound.key[0]))
+            error = GiveBack(f"{type(failure).__name__}: {failure}")
+        self._outbox.settle(inbound.done, error)
+
+    async def start(self, starter: AnyHandler, session_id: str) -> None:
+        """Run an on_start function over the agent's own document."""
+        document = await self._states.open(session_id)
+        await starter(self._context(None, document, session_id))
+        await self._states.save(document, None)
+
+    async def _process(self, inbound: Inbound) -> Exception | None:
+        handler = self._agent.handler_for(inbound.packet) or _default_handler(inbound.packet)
+        for _ in range(MAX_RUNS):
+            document = await self._states.open(inbound.session_id)
+            if document.was_handled(inbound.key):
+                self._report(inbound, ReceiptKind.OUTCOME)
+                return None
+            if inbound.packet.expires <= datetime.now(UTC):
+                self._report(inbound, ReceiptKind.EXPIRED)
+                return None
+            try:
+                return await self._run(inbound, handler, document)
+            except StateStale:
+                # The same packets go out again, with the same ids: the gate knows them.
+                self._states.forget(inbound.session_id)
+        self._report(inbound, ReceiptKind.RETRY, error="state saved by another worker each time")
+        return None
+
+    async def _run(self, inbound: Inbound, handler: AnyHandler, document: StateDocument) -> Exception | None:
+        context = self._context(inbound.packet, document, inbound.session_id)
+        self._report(inbound, ReceiptKind.DELIVERY_ACK, may_linger=True)
+        try:
+            result = await handler(inbound.packet, context)
+            self._report(inbound, ReceiptKind.CONSUMER_APPLY, may_linger=True)
+            await self._emit_results(inbound.packet, context, result)
+            await self._states.save(document, inbound.key)
+        except StateStale:
+            raise
+        except EmitUnconfirmed as unconfirmed:
+            document.reset()
+            return _given_back(unconfirmed)
+        except Retry as retry:
+            document.reset()
+            self._report(inbound, ReceiptKind.RETRY, error=retry.reason)
+            return None
+        except Reject as reject:
+            document.reset()
+            return await self._reject(inbound, context, reject.reason)
+        except asyncio.CancelledError:
+            document.reset()
+            if _is_cancelled():
+                raise
+            return await self._fail(inbound, context, AgentError("the handler was cancelled from within"))
+        except Exception as failure:
+            document.reset()
+            return await self._fail(inbound, context, failure)
+        self._report(inbound, ReceiptKind.OUTCOME, usage=_usage(context))
+        return None
+
+    async def _emit_results(self, packet: Packet[Any], context: HandlerContext, result: Any) -> None:
+        for payload in _payloads(result):
+            await context.emit(payload)
+        if packet.routing.requires_ack and not context.has_answered and packet.packet_type not in SILENT_TYPES:
+            await context.emit(AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED))
+
+    async def _reject(self, inbound: Inbound, context: HandlerContext, reason: str) -> Exception | None:
+        packet = inbound.packet
+        if packet.packet_type not in SILENT_TYPES and not context.has_answered:
+            nack = NackPayload(
+                acked_packet_id=packet.packet_id,
+                ack_status=AckStatus.REJECTED,
+                reason=reason[:MAX_ERROR_LENGTH],
+            )
+            if (unconfirmed := await self._tell(context, nack)) is not None:
+                return _given_back(unconfirmed)
+        self._report(inbound, ReceiptKind.REJECT, error=reason)
+        return None
+
+    async def _fail(self, inbound: Inbound, context: HandlerContext, failure: Exception) -> Exception:
+        packet = inbound.packet
+        text = f"{type(failure).__name__}: {failure}"[:MAX_ERROR_LENGTH]
+        _log.error(
+            "handler_failed",
+            agent_id=self._agent.agent_id,
+            packet_id=str(packet.packet_id),
+            session_id=inbound.session_id,
+            packet_type=packet.packet_type.value,
+            exc_info=failure,
+        )
+        if packet.packet_type not in SILENT_TYPES:
+            error = ErrorPayload(
+                error_code="HANDLER_ERROR",
+                message=text,
+                retryable=False,
+                details={"packet_id": str(packet.packet_id), "attempt": inbound.attempt},
+            )
+            if (unconfirmed := await self._tell(context, error)) is not None:
+                return _given_back(unconfirmed)
+        if self._on_failure is not None:
+            self._on_failure(packet, inbound.attempt, failure)
+        return DeadLetter(f"handler of {packet.packet_type} {packet.packet_id} failed: {text}")
+
+    async def _tell(self, context: HandlerContext, payload: Payload) -> EmitUnconfirmed | None:
+        """Tell the sender how its packet ended; a refusal of that does not change how it ended."""
+        try:
+            await context.emit(payload)
+        except EmitUnconfirmed as unconfirmed:
+            return unconfirmed
+        except EmitError as refused:
+            _log.warning("answer_refused", agent_id=self._agent.agent_id, reason=str(refused))
+        return None
+
+    def _report(
+        self,
+        inbound: Inbound,
+        kind: ReceiptKind,
+        *,
+        usage: Usage | None = None,
+        error: str | None = None,
+        may_linger: bool = False,
+    ) -> None:
+        if not inbound.has_receipts:
+            return
+        receipt = Receipt(
+            packet_id=inbound.packet.packet_id,
+            session_id=inbound.session_id,
+            recipient=self._agent.agent_id,
+            kind=kind,
+            attempt=inbound.attempt,
+            usage=usage,
+            at=datetime.now(UTC),
+            error=None if error is None else error[:MAX_ERROR_LENGTH],
+        )
+        self._outbox.add(inbound.shard, receipt, may_linger=may_linger)
+
+    def _context(self, packet: Packet[Any] | None, document: StateDocument, session_id: str) -> HandlerContext:
+        knowledge = self._sessions.of(session_id)
+        return HandlerContext(self._agent, packet, document, knowledge, self._emitter, self._artifacts)
+
+
+async def _accept(packet: Packet[Any], context: HandlerContext) -> None:
+    """Control types are taken by every agent: the SDK has learned from them already."""
+
+
+async def _refuse(packet: Packet[Any], context: HandlerContext) -> None:
+    raise Reject(f"{context.agent.agent_id} has no handler for {packet.packet_type}")
+
+
+def _default_handler(packet: Packet[Any]) -> AnyHandler:
+    return _accept if packet.packet_type in CONTROL_TYPES else _refuse
+
+
+def _payloads(result: Any) -> tuple[Payload, ...]:
+    if result is None:
+        return ()
+    if isinstance(result, Payload):
+        return (result,)
+    if isinstance(result, list | tuple) and all(isinstance(one, Payload) for one in result):
+        return tuple(result)
+    raise AgentError(f"a handler returned {type(result).__name__}: return a payload, several payloads, or None")
+
+
+def _given_back(unconfirmed: EmitUnconfirmed) -> GiveBack:
+    """The broker keeps the packet; its handler runs again when the worker can publish."""
+    return GiveBack(str(unconfirmed))
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _usage(context: HandlerContext) -> Usage | None:
+    if not context.used_tokens and not context.used_cost:
+        return None
+    return Usage(tokens=context.used_tokens or None, cost=context.used_cost or None)

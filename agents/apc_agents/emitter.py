@@ -1,0 +1,118 @@
+"""Emits packets: judged locally, published confirmed, acknowledged where asked."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from apc_agents.acknowledgements import Acknowledgements
+from apc_agents.emission import Builder, Built, Draft
+from apc_agents.errors import EmitRefused
+from apc_agents.publishing import publish_confirmed
+from apc_agents.settings import WorkerSettings
+from apc_bus import headers
+from apc_bus.port import Bus, HeaderValue, Message, Publication
+from apc_bus.topology import INGRESS, RECEIPTS
+from apc_contracts.admission import admit
+from apc_contracts.contract import Contract
+from apc_contracts.errors import PacketRefused
+from apc_contracts.facts import Facts
+from apc_contracts.identity import shard_of
+from apc_contracts.packet import Packet
+from apc_contracts.sealing import SealedPacket, seal
+from apc_contracts.vocabulary import Channel, DeliveryMode
+
+Sign = Callable[[SealedPacket], str]
+"""Makes the header apc-signature of a sealed packet."""
+
+
+class Emitter:
+    """The one way out of a worker."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        builder: Builder,
+        acknowledgements: Acknowledgements,
+        contract: Contract,
+        settings: WorkerSettings,
+        *,
+        sign: Sign | None = None,
+        deliver_locally: Callable[[Packet[Any]], None],
+    ) -> None:
+        self._bus = bus
+        self._builder = builder
+        self._acknowledgements = acknowledgements
+        self._contract = contract
+        self._settings = settings
+        self._sign = sign
+        self._deliver_locally = deliver_locally
+        self.last_emit = 0.0
+        """Loop time, in seconds, of the last confirmed emit."""
+
+    async def emit(self, draft: Draft, cause: Packet[Any] | None, ordinal: int) -> Packet[Any]:
+        """Build, judge, publish; returns the packet when the broker has confirmed it.
+
+        With requires_ack it returns when every recipient (of a BROADCAST: the first) has sent its ACK.
+
+        Raises:
+            EmitRefused: what the local admit() refuses, at once; or the gate's NACK while an ACK is awaited.
+            EmitUnconfirmed: no confirm within the publish deadline.
+            EmitRejected, EmitTimeout: a NACK, or no answer, while an ACK is awaited.
+        """
+        built = self._builder.build(draft, cause, ordinal)
+        packet = built.packet
+        publication = self._publication(built, seal_judged(packet, self._contract))
+        if not packet.routing.requires_ack or packet.routing.delivery_mode is DeliveryMode.SUBSTRATE:
+            await self._publish(publication)
+        else:
+            with self._acknowledgements.expect(packet) as expectation:
+                await self._publish(publication)
+                await expectation.answered(_timeout(packet, self._settings.ack_timeout))
+        if packet.channel is Channel.INTRA_AGENT:
+            self._deliver_locally(packet)
+        return packet
+
+    async def _publish(self, publication: Publication) -> None:
+        await publish_confirmed(self._bus, publication, self._settings.publish_deadline)
+        self.last_emit = asyncio.get_running_loop().time()
+
+    def _publication(self, built: Built, sealed: SealedPacket) -> Publication:
+        packet = built.packet
+        values: dict[str, HeaderValue] = {}
+        if built.cause is not None and built.ordinal is not None:
+            values = {headers.CAUSE: str(built.cause), headers.ORDINAL: built.ordinal}
+        if self._sign is not None:
+            values[headers.SIGNATURE] = self._sign(sealed)
+        message = Message(
+            sealed.body,
+            message_id=str(packet.packet_id),
+            type=packet.packet_type.value,
+            correlation_id=str(packet.trace.root_packet_id),
+            user_id=self._bus.user,
+            headers=values,
+        )
+        # Packets between an agent's own modules never pass the gate on their way: it sees them for the log.
+        exchange = RECEIPTS if packet.channel is Channel.INTRA_AGENT else INGRESS
+        return Publication(exchange, str(shard_of(packet.trace.session_id, self._settings.shards)), message)
+
+
+def seal_judged(packet: Packet[Any], contract: Contract) -> SealedPacket:
+    """The sealed packet, if the local admit() lets it pass: what needs a session or a registry is not judged here.
+
+    Raises:
+        EmitRefused: the contract refuses it.
+    """
+    try:
+        sealed = seal(packet)
+    except PacketRefused as refused:
+        raise EmitRefused(refused.code, refused.path, refused.message) from refused
+    refusal = admit(packet, None, Facts(now=packet.created_at), contract).refusal
+    if refusal is not None:
+        raise EmitRefused(refusal.code, refusal.path, refusal.message)
+    return sealed
+
+
+def _timeout(packet: Packet[Any], default: timedelta) -> timedelta:
+    milliseconds = packet.routing.ack_timeout_ms
+    return default if milliseconds is None else timedelta(milliseconds=milliseconds)

@@ -1,0 +1,120 @@
+"""Errors of the agent SDK.
+
+ApcError
+  AgentError
+    AgentInvalid        an agent or one of its handlers cannot be used; found when it is built
+    AgentNotFound       `module:agent` leads to no agent
+    EmitError
+      EmitRefused       (code, path, message): the contract refuses the packet
+      EmitRejected      (nack): the recipient answered NACK to an emit that asked for an ACK
+      EmitTimeout       no ACK in time for an emit that asked for one
+      EmitUnconfirmed   the broker did not confirm in time; publishing the same packet again is safe
+    StateError
+      StateInvalid      ctx.state holds something that JSON does not know
+      StateStale        another worker has saved this document since it was read
+      StateUnavailable  the state store does not answer
+    HandlerFailed       a handler raised in a test client; the cause is its exception
+
+A handler itself raises `Reject` or `Retry` to end its packet in another way than by an outcome.
+"""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from apc_contracts.errors import ApcError
+
+if TYPE_CHECKING:
+    from apc_contracts.packet import Packet
+    from apc_contracts.payloads import NackPayload
+
+
+class AgentError(ApcError):
+    """Something went wrong in an agent or its worker."""
+
+
+class AgentInvalid(AgentError):
+    """An agent or one of its handlers cannot be used."""
+
+
+class AgentNotFound(AgentError):
+    """`module:agent` leads to no agent."""
+
+
+class EmitError(AgentError):
+    """A packet was not emitted, or not acknowledged."""
+
+
+class EmitRefused(EmitError):
+    """The contract refuses the packet: `code` (contract.md section 12), `path` (dotted with [i], `$` = whole)."""
+
+    def __init__(self, code: str, path: str, message: str) -> None:
+        super().__init__(f"{code} at {path}: {message}")
+        self.code = code
+        self.path = path
+        self.message = message
+
+
+class EmitRejected(EmitError):
+    """The recipient answered NACK; `nack` is the packet that said so."""
+
+    def __init__(self, nack: "Packet[NackPayload]") -> None:
+        super().__init__(f"{nack.sender.agent_id} answered {nack.payload.ack_status}: {nack.payload.reason}")
+        self.nack = nack
+
+
+class EmitTimeout(EmitError):
+    """No ACK came in time: the packet is published, what became of it is in the log."""
+
+    def __init__(self, packet_id: UUID, timeout: timedelta) -> None:
+        super().__init__(f"no ACK for packet {packet_id} within {timeout.total_seconds():g} s")
+        self.packet_id = packet_id
+
+
+class EmitUnconfirmed(EmitError):
+    """The broker did not confirm in time: the packet may be stored. Publishing it again is safe."""
+
+    def __init__(self, message_id: str, why: str) -> None:
+        super().__init__(f"message {message_id} got no confirm: {why}")
+        self.message_id = message_id
+
+
+class StateError(AgentError):
+    """The state of an agent cannot be read or saved."""
+
+
+class StateInvalid(StateError):
+    """ctx.state holds something that JSON does not know."""
+
+
+class StateStale(StateError):
+    """Another worker has saved this document since it was read."""
+
+    def __init__(self, agent_id: str, session_id: str, revision: int) -> None:
+        super().__init__(f"state of {agent_id} in session {session_id} has left revision {revision}")
+        self.revision = revision
+
+
+class StateUnavailable(StateError):
+    """The state store does not answer."""
+
+
+class HandlerFailed(AgentError):
+    """A handler raised; `__cause__` is what it raised."""
+
+
+class Retry(Exception):
+    """Raised by a handler: hand this packet over once more, not before `after` has passed."""
+
+    def __init__(self, after: timedelta = timedelta(0), reason: str = "retry") -> None:
+        super().__init__(reason)
+        self.after = after
+        self.reason = reason
+
+
+class Reject(Exception):
+    """Raised by a handler: this packet is refused; its sender gets a NACK with the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,198 @@
+"""What a handler is given beside the packet."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pydantic import JsonValue
+
+from apc_agents.emission import DEFAULT_PRIORITY, DEFAULT_TTL, Destination, Draft, Parent
+from apc_agents.emitter import Emitter
+from apc_agents.errors import AgentError
+from apc_agents.phase import SessionKnowledge
+from apc_agents.state_cache import StateDocument
+from apc_bus.artifacts import ArtifactStore
+from apc_contracts.packet import Lineage, Packet, ProofBundle
+from apc_contracts.payloads import AckPayload, NackPayload, Payload
+from apc_contracts.session_payloads import SessionState
+from apc_contracts.vocabulary import Channel, RunPhase
+
+if TYPE_CHECKING:
+    from apc_agents.agent import Agent
+
+
+class HandlerContext:
+    """One invocation of a handler: where it stands, its state, and the way to emit packets."""
+
+    def __init__(
+        self,
+        agent: "Agent",
+        packet: Packet[Any] | None,
+        document: StateDocument,
+        knowledge: SessionKnowledge,
+        emitter: Emitter,
+        artifacts: ArtifactStore | None,
+    ) -> None:
+        self.agent = agent
+        self._packet = packet
+        self._document = document
+        self._knowledge = knowledge
+        self._emitter = emitter
+        self._artifacts = artifacts
+        self._ordinal = 0
+        self._has_answered = False
+        self.used_tokens = 0
+        self.used_cost = 0.0
+
+    @property
+    def packet(self) -> Packet[Any]:
+        """The packet at hand. Raises AgentError in on_start, where there is none."""
+        if self._packet is None:
+            raise AgentError("on_start has no packet: give session_id, run_id, task_id and to yourself")
+        return self._packet
+
+    @property
+    def session_id(self) -> str:
+        """The packet's session."""
+        return self.packet.trace.session_id
+
+    @property
+    def run_id(self) -> str:
+        """The packet's run."""
+        return self.packet.trace.run_id
+
+    @property
+    def task_id(self) -> str:
+        """The packet's task."""
+        return self.packet.trace.task_id
+
+    @property
+    def run_phase(self) -> RunPhase:
+        """The session's phase, as the newest delivery or SYNC told; it may change while the handler runs."""
+        return self._knowledge.moment.run_phase
+
+    @property
+    def round(self) -> int:
+        """The session's round, as run_phase."""
+        return self._knowledge.moment.round
+
+    @property
+    def generation(self) -> int:
+        """The session's generation, as run_phase."""
+        return self._knowledge.moment.generation
+
+    @property
+    def step(self) -> int:
+        """The session's step, as run_phase."""
+        return self._knowledge.moment.step
+
+    @property
+    def session_state(self) -> SessionState | None:
+        """What the last SYNC of the session said (scores, subjects, paused); None before the first one."""
+        return self._knowledge.sync
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The agent's JSON document in this session; saved before the outcome is reported, if it has changed.
+
+        What a handler changed before it failed, or raised Retry or Reject, is forgotten. In on_start it is
+        the agent's own document, beside those of its sessions.
+        """
+        return self._document.value
+
+    @state.setter
+    def state(self, value: dict[str, Any]) -> None:
+        self._document.value = value
+
+    @property
+    def artifacts(self) -> ArtifactStore:
+        """The artifact store. Raises AgentError when the worker was given none."""
+        if self._artifacts is None:
+            raise AgentError("this worker has no artifact store: give Worker(..., artifacts=ArtifactStore(...))")
+        return self._artifacts
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the handler itself has emitted an ACK or NACK of its packet."""
+        return self._has_answered
+
+    def add_usage(self, *, tokens: int = 0, cost: float = 0.0) -> None:
+        """Report what the handler has spent; the outcome takes it into the session's budget."""
+        self.used_tokens += tokens
+        self.used_cost += cost
+
+    async def emit(
+        self,
+        payload: Payload,
+        *,
+        to: Destination | None = None,
+        parent: Parent = None,
+        confidence: float = 1.0,
+        symbolic_keys: Sequence[str] = (),
+        capability_tags: Sequence[str] | None = None,
+        lineage: Lineage | None = None,
+        proof_bundle: ProofBundle | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        ttl: timedelta = DEFAULT_TTL,
+        requires_ack: bool = False,
+        ack_timeout: timedelta | None = None,
+        run_phase: RunPhase | None = None,
+        generation: int | None = None,
+        session_id: str | None = None,
+        run_id: str | None = None,
+        task_id: str | None = None,
+        packet_id: UUID | None = None,
+        channel: Channel = Channel.INTER_AGENT,
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Packet[Any]:
+        """Emit a packet; returns it when the broker has confirmed it.
+
+        Args:
+            payload: one of the 14 payload classes; it decides the packet type.
+            to: an agent_id, a Recipient, several of them, ALL or SUBSTRATE; default the sender of the packet at
+                hand.
+            parent: the packet (or its id) that this one follows from; default the packet at hand; ROOT = none.
+            confidence: 0..1.
+            priority: 0..9; from 5 on the recipient takes it from its urgent queue.
+            ttl: 1 ms to 24 h.
+            requires_ack: wait for the ACK of every recipient, of a BROADCAST for the first.
+            ack_timeout: how long; default the worker's.
+            run_phase, generation: default the newest that is known of the session.
+            session_id, run_id, task_id: default those of the packet at hand. With another session the packet is
+                a root there, and a handler that runs again after a crash makes a new one, unless packet_id is given.
+            packet_id: default derived from the packet at hand and the count of emits: give one only for a packet
+                that nothing caused and that a restart shall repeat.
+
+        Raises:
+            EmitRefused: the contract refuses it; `code`, `path` and `message` say why.
+            EmitUnconfirmed: the broker did not confirm in time.
+            EmitRejected, EmitTimeout: with requires_ack, a NACK or no answer.
+        """
+        draft = Draft(
+            payload=payload,
+            to=to,
+            parent=parent,
+            confidence=confidence,
+            symbolic_keys=symbolic_keys,
+            capability_tags=capability_tags,
+            lineage=lineage,
+            proof_bundle=proof_bundle,
+            priority=priority,
+            ttl=ttl,
+            requires_ack=requires_ack,
+            ack_timeout=ack_timeout,
+            run_phase=run_phase,
+            generation=generation,
+            session_id=session_id,
+            run_id=run_id,
+            task_id=task_id,
+            packet_id=packet_id,
+            channel=channel,
+            metadata=metadata,
+        )
+        if isinstance(payload, AckPayload | NackPayload) and self._packet is not None:
+            self._has_answered |= payload.acked_packet_id == self._packet.packet_id
+        # Taken before the first await: emits that run side by side keep their numbers when they run again.
+        ordinal, self._ordinal = self._ordinal, self._ordinal + 1
+        return await self._emitter.emit(draft, self._packet, ordinal)

@@ -1,0 +1,81 @@
+"""What happens to a delivery at once, even while a handler runs: read, fence, learn, and drop what came before."""
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+import structlog
+
+from apc_agents.acknowledgements import Acknowledgements
+from apc_agents.dedupe import DeliveryKey, Marks, RecentKeys
+from apc_agents.delivery import DeliveryHeaders, Inbound, is_refusal, read_headers
+from apc_agents.phase import Sessions
+from apc_bus.errors import DeadLetter
+from apc_bus.port import Delivery
+from apc_contracts.errors import PacketRefused
+from apc_contracts.identity import shard_of
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import parse_packet
+
+_log = structlog.get_logger("apc_agents")
+
+
+class Intake:
+    """Turns deliveries into packets to handle, each (packet_id, attempt) once."""
+
+    def __init__(self, agent_id: str, sessions: Sessions, acknowledgements: Acknowledgements, shards: int) -> None:
+        self._agent_id = agent_id
+        self._sessions = sessions
+        self._acknowledgements = acknowledgements
+        self._shards = shards
+        self._marks: defaultdict[int, Marks] = defaultdict(Marks)
+        self._open: dict[DeliveryKey, Inbound] = {}
+        self._ended: RecentKeys[DeliveryKey] = RecentKeys()
+
+    def take(self, delivery: Delivery, is_urgent: bool) -> tuple[Inbound | None, bool]:
+        """The packet of a delivery, and whether it is new.
+
+        (None, False) = drop it. (inbound, False) = it is being handled already: wait for the same end.
+
+        Raises:
+            DeadLetter: bytes that are no packet of a gate.
+        """
+        packet, told = self._read(delivery)
+        if told is not None and self._marks[told.shard].is_fenced(told.epoch, told.batch_no, told.mark):
+            _log.info("delivery_fenced", agent_id=self._agent_id, packet_id=str(packet.packet_id), epoch=told.epoch)
+            return None, False
+        self._sessions.learn(packet, told.moment if told else None)
+        key = (packet.packet_id, told.attempt if told else 1)
+        if key in self._ended:
+            return None, False
+        if (known := self._open.get(key)) is not None:
+            return known, False
+        self._acknowledgements.take(packet)
+        shard = told.shard if told else shard_of(packet.trace.session_id, self._shards)
+        has_receipts = told is not None and not is_refusal(packet)
+        inbound = self._open[key] = Inbound(packet, key[1], shard, has_receipts, is_urgent)
+        return inbound, True
+
+    def end(self, inbound: Inbound, done: asyncio.Future[None]) -> None:
+        """The delivery's end is known: a failed one may come again, any other is remembered."""
+        self._open.pop(inbound.key, None)
+        if not done.cancelled() and done.exception() is None:
+            self._ended.add(inbound.key)
+
+    def give_back(self, error: Exception) -> None:
+        """End what is still open with this error."""
+        for inbound in tuple(self._open.values()):
+            if not inbound.done.done():
+                inbound.done.set_exception(error)
+
+    def _read(self, delivery: Delivery) -> tuple[Packet[Any], DeliveryHeaders | None]:
+        try:
+            return parse_packet(delivery.message.body), read_headers(delivery.message.headers)
+        except (PacketRefused, ValueError) as error:
+            _log.error(
+                "delivery_unreadable",
+                agent_id=self._agent_id,
+                message_id=delivery.message.message_id,
+                reason=str(error),
+            )
+            raise DeadLetter(f"message {delivery.message.message_id} is no delivery of a gate: {error}") from error

@@ -1,0 +1,104 @@
+"""Runs a worker as a process: connects with patience, drains at SIGTERM."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
+
+import structlog
+
+from apc_agents.agent import Agent
+from apc_agents.errors import AgentError
+from apc_agents.settings import WorkerSettings
+from apc_agents.state import MemoryStateStore, PostgresStateStore, StateStore
+from apc_agents.worker import Worker
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.errors import BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
+from apc_bus.port import Bus
+from apc_bus.settings import BusSettings
+
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 5.0
+"""Seconds between two attempts to start."""
+
+ResultT = TypeVar("ResultT")
+
+_log = structlog.get_logger("apc_agents")
+
+
+async def run_worker(
+    agent: Agent,
+    settings: WorkerSettings | None = None,
+    *,
+    bus_settings: BusSettings | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Run an agent over RabbitMQ until SIGTERM or SIGINT (or `stop`), then drain.
+
+    While the broker, the database or the agent's queues are not there, it says so and tries again with back-off;
+    a connection that is lost while it runs is made again.
+
+    Raises:
+        AgentError: no broker is configured.
+        Exception: whatever on_start raised.
+    """
+    settings, bus_settings = settings or WorkerSettings(), bus_settings or BusSettings()
+    if not bus_settings.amqp_nodes:
+        raise AgentError("a worker process needs a broker: set APC_AMQP_URL, or run the agent inside `apc up`")
+    stop = stop or asyncio.Event()
+    with _stopped_by_signals(stop):
+        await _until(stop, lambda: _serve(agent, settings, bus_settings, stop))
+
+
+async def _serve(agent: Agent, settings: WorkerSettings, bus_settings: BusSettings, stop: asyncio.Event) -> None:
+    from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
+
+    artifacts = ArtifactStore(bus_settings.artifacts, max_bytes=bus_settings.max_artifact_bytes)
+    async with _state_store(settings) as states:
+        bus: Bus = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}")
+        try:
+            await Worker(agent, bus, settings=settings, states=states, artifacts=artifacts).run(stop)
+        finally:
+            await bus.close()
+
+
+async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> None:
+    wait = FIRST_WAIT
+    while not stop.is_set():
+        try:
+            return await serve()
+        except (BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost) as error:
+            _log.warning("worker_waits", reason=str(error), error=type(error).__name__)
+        try:
+            async with asyncio.timeout(wait):
+                await stop.wait()
+        except TimeoutError:
+            wait = min(wait * 2, LONGEST_WAIT)
+
+
+@asynccontextmanager
+async def _state_store(settings: WorkerSettings) -> AsyncIterator[StateStore]:
+    if settings.database_url is None:
+        _log.warning("state_not_kept", reason="APC_DATABASE_URL is not set: ctx.state ends with this process")
+        yield MemoryStateStore()
+        return
+    from apc_bus.database import open_pool  # late: not needed without a database
+
+    pool = await open_pool(settings.database_url.get_secret_value(), max_size=4)
+    try:
+        yield PostgresStateStore(pool)
+    finally:
+        await pool.close()
+
+
+@contextmanager
+def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

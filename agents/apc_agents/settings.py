@@ -1,0 +1,29 @@
+"""Settings of an agent worker, from the environment (prefix APC_) and `.env`."""
+
+from datetime import timedelta
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class WorkerSettings(BaseSettings):
+    """How a worker takes packets, publishes its own and leaves. The broker's own settings are BusSettings."""
+
+    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", extra="ignore", frozen=True)
+
+    shards: int = Field(default=1, ge=1)
+    """Number of gate shards; the same for every service."""
+    database_url: SecretStr | None = None
+    """`postgresql://…` for ctx.state; none = the state lives in memory and ends with the worker."""
+    worker_prefetch: int = Field(default=100, ge=1, le=65535)
+    """Packets that the broker hands to each of the two queues ahead; 1 when a handler may crash the process."""
+    publish_deadline: timedelta = timedelta(seconds=30)
+    """How long an emit is published again before it gives up as unconfirmed."""
+    ack_timeout: timedelta = timedelta(seconds=30)
+    """How long an emit with requires_ack waits when it names no timeout itself."""
+    drain_timeout: timedelta = timedelta(seconds=15)
+    """How long a stopping worker waits for the handlers that run."""
+    heartbeat_silence: timedelta = timedelta(seconds=30)
+    """After so long without an emit a HEARTBEAT says that the agent lives."""
+    receipt_linger: timedelta = timedelta(milliseconds=50)
+    """How long a delivery_ack waits for the end of its handler, to travel with it."""

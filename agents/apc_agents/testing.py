@@ -1,0 +1,231 @@
+"""Testing an agent in three lines and without a broker: the worker's real code over the in-process bus."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+import orjson
+
+from apc_agents.agent import Agent
+from apc_agents.dedupe import DeliveryKey
+from apc_agents.emission import Builder, Draft, Parent
+from apc_agents.emitter import seal_judged
+from apc_agents.errors import AgentError, HandlerFailed
+from apc_agents.phase import Moment, Sessions
+from apc_agents.settings import WorkerSettings
+from apc_agents.state import MemoryStateStore
+from apc_agents.worker import Worker
+from apc_bus import headers
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.memory import MemoryBroker
+from apc_bus.port import Delivery, HeaderValue, Message, Publication
+from apc_bus.topology import INGRESS, INTER_AGENT, AgentQueues, build_topology, gate_queue, routing_key
+from apc_contracts.contract import Contract, load_contract
+from apc_contracts.packet import Actor, Lineage, Packet, ProofBundle
+from apc_contracts.parsing import parse_packet
+from apc_contracts.payloads import Payload
+from apc_contracts.receipts import Receipt, ReceiptKind, parse_receipts
+from apc_contracts.vocabulary import CONTROL_TYPES, PacketType, RunPhase
+
+URGENT_PRIORITY = 5
+PATIENCE = timedelta(seconds=30)
+_MARKER = "marker"
+"""AMQP type of a message that the client sends to itself behind what was emitted before."""
+END_KINDS = frozenset({ReceiptKind.OUTCOME, ReceiptKind.REJECT, ReceiptKind.RETRY, ReceiptKind.EXPIRED})
+
+
+class AgentTestClient:
+    """Hands packets to an agent as the gate would, and shows what it emits.
+
+    ```python
+    async with AgentTestClient(agent) as client:
+        reply = await client.send(IdeaPayload(...), phase=RunPhase.DISCOVERY)
+        assert reply.payload.text == "..."
+    ```
+    There is no gate: no session, no registry; what `apc packet validate` refuses is refused, sent or emitted.
+    ctx.state is in memory, ctx.artifacts too.
+    """
+
+    def __init__(
+        self, agent: Agent, *, contract: Contract | None = None, artifacts: ArtifactStore | None = None
+    ) -> None:
+        self.emitted: list[Packet[Any]] = []
+        """What the agent has emitted, in order, heartbeats aside."""
+        self.receipts: list[Receipt] = []
+        """What the worker has reported, in order."""
+        self.artifacts = artifacts or ArtifactStore("memory:///")
+        self._agent = agent
+        self._contract = contract or load_contract()
+        self._states = MemoryStateStore()
+        self._ends: dict[DeliveryKey, asyncio.Future[None]] = {}
+        self._causes: dict[UUID, list[Packet[Any]]] = {}
+        self._stop = asyncio.Event()
+        self._passed = asyncio.Event()
+        self._batch_no = 0
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Start the worker; returns when its on_start functions are done. Raises what they raised."""
+        agent = self._agent
+        queues = AgentQueues(agent.agent_id, agent.swarm, agent.handles)
+        broker = MemoryBroker(build_topology(1, [queues]))
+        self._gate = broker.connect("orchestrator")
+        await self._stack.enter_async_context(self._gate.handle(gate_queue(0), self._collect, prefetch=1))
+        worker = Worker(
+            agent,
+            broker.connect(queues.user),
+            settings=WorkerSettings(shards=1, database_url=None),
+            states=self._states,
+            artifacts=self.artifacts,
+            contract=self._contract,
+            on_failure=self._fail,
+        )
+        self._running = asyncio.create_task(worker.run(self._stop))
+        ready = asyncio.create_task(worker.ready.wait())
+        await asyncio.wait((self._running, ready), return_when=asyncio.FIRST_COMPLETED)
+        if self._running.done():
+            ready.cancel()
+            await self._stack.aclose()
+            await self._running
+        await self.settled()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the worker as SIGTERM does."""
+        self._stop.set()
+        await self._running
+        await self._stack.aclose()
+        await self._gate.close()
+
+    async def send(
+        self,
+        payload: Payload,
+        *,
+        sender: str | Actor = "tester",
+        phase: RunPhase = RunPhase.DISCOVERY,
+        generation: int = 0,
+        round: int = 0,
+        step: int = 0,
+        session_id: str = "session-1",
+        run_id: str = "run-1",
+        task_id: str = "task-1",
+        parent: Parent = None,
+        confidence: float = 1.0,
+        lineage: Lineage | None = None,
+        proof_bundle: ProofBundle | None = None,
+        priority: int = 4,
+        requires_ack: bool = False,
+        ttl: timedelta = timedelta(minutes=10),
+        packet_id: UUID | None = None,
+    ) -> Packet[Any] | None:
+        """Send a packet to the agent; returns the first packet that it emitted in answer, None when it did not.
+
+        Raises:
+            EmitRefused: the contract refuses the packet.
+            HandlerFailed: the handler raised; `__cause__` is what it raised.
+        """
+        draft = Draft(
+            payload=payload,
+            to=self._agent.agent_id,
+            parent=parent,
+            confidence=confidence,
+            lineage=lineage,
+            proof_bundle=proof_bundle,
+            priority=priority,
+            requires_ack=requires_ack,
+            ttl=ttl,
+            run_phase=phase,
+            generation=generation,
+            session_id=session_id,
+            run_id=run_id,
+            task_id=task_id,
+            packet_id=packet_id,
+        )
+        actor = Actor(agent_id=sender, role="tester", swarm_id="tests") if isinstance(sender, str) else sender
+        packet = Builder(actor, Sessions(actor.agent_id)).build(draft, None, 0).packet
+        answers = await self.deliver(packet, Moment(step, phase, round, generation))
+        return answers[0] if answers else None
+
+    async def deliver(
+        self, packet: Packet[Any], moment: Moment | None = None, *, attempt: int = 1
+    ) -> tuple[Packet[Any], ...]:
+        """Hand over a packet; returns everything that it made the agent emit. Raises as `send`."""
+        sealed = seal_judged(packet, self._contract)
+        agent = self._agent
+        if packet.packet_type not in agent.handles | CONTROL_TYPES:
+            raise AgentError(f"agent {agent.agent_id} does not take {packet.packet_type}: the gate would refuse it")
+        key = (packet.packet_id, attempt)
+        end = self._ends[key] = asyncio.get_running_loop().create_future()
+        moment = moment or Moment(run_phase=packet.run_phase, generation=packet.trace.generation)
+        is_urgent = packet.packet_type in CONTROL_TYPES or packet.routing.priority >= URGENT_PRIORITY
+        message = Message(
+            sealed.body,
+            message_id=str(packet.packet_id),
+            type=packet.packet_type.value,
+            headers=self._headers(moment, attempt),
+        )
+        word = routing_key(packet.packet_type, agent.swarm, agent.agent_id, is_urgent)
+        await self._gate.publish(Publication(INTER_AGENT, word, message))
+        try:
+            async with asyncio.timeout(PATIENCE.total_seconds()):
+                await end
+        except TimeoutError:
+            raise AgentError(f"the agent has not ended packet {packet.packet_id}") from None
+        finally:
+            del self._ends[key]
+        return tuple(self._causes.get(packet.packet_id, ()))
+
+    async def settled(self) -> None:
+        """Wait until everything that was emitted so far is in `emitted`."""
+        passed = self._passed = asyncio.Event()
+        await self._gate.publish(Publication(INGRESS, "0", Message(b"", message_id="", type=_MARKER)))
+        await passed.wait()
+
+    async def state(self, session_id: str = "session-1") -> dict[str, Any]:
+        """The saved ctx.state of a session."""
+        stored = await self._states.load(self._agent.agent_id, session_id)
+        return {} if stored is None else dict(orjson.loads(stored[0])["state"])
+
+    def _headers(self, moment: Moment, attempt: int) -> dict[str, HeaderValue]:
+        self._batch_no += 1
+        return {
+            headers.SHARD: 0,
+            headers.EPOCH: 1,
+            headers.BATCH: self._batch_no,
+            headers.MARK: "0.0",
+            headers.ATTEMPT: attempt,
+            headers.STATE_STEP: moment.step,
+            headers.PHASE: moment.run_phase.value,
+            headers.ROUND: moment.round,
+            headers.GENERATION: moment.generation,
+        }
+
+    async def _collect(self, delivery: Delivery) -> None:
+        message = delivery.message
+        if message.type == _MARKER:
+            return self._passed.set()
+        if message.type != headers.TYPE_RECEIPTS:
+            packet = parse_packet(message.body)
+            if packet.packet_type is PacketType.HEARTBEAT:
+                return
+            self.emitted.append(packet)
+            if headers.CAUSE in message.headers:
+                self._causes.setdefault(UUID(str(message.headers[headers.CAUSE])), []).append(packet)
+            return
+        for receipt in parse_receipts(message.body):
+            self.receipts.append(receipt)
+            end = self._ends.get((receipt.packet_id, receipt.attempt))
+            if receipt.kind in END_KINDS and end is not None and not end.done():
+                end.set_result(None)
+
+    def _fail(self, packet: Packet[Any], attempt: int, failure: Exception) -> None:
+        end = self._ends.get((packet.packet_id, attempt))
+        if end is not None and not end.done():
+            failed = HandlerFailed(f"the handler of {packet.packet_type} raised {type(failure).__name__}")
+            failed.__cause__ = failure
+            end.set_exception(failed)

@@ -1,0 +1,204 @@
+"""A worker: one agent at one bus. Takes packets from its two queues, handles them, reports what became of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import structlog
+
+from apc_agents.acknowledgements import Acknowledgements
+from apc_agents.agent import Agent
+from apc_agents.delivery import Inbound
+from apc_agents.dispatch import Dispatcher, FailureListener
+from apc_agents.emission import Builder
+from apc_agents.emitter import Emitter, Sign
+from apc_agents.heartbeat import send_heartbeats
+from apc_agents.inbox import Inbox
+from apc_agents.intake import Intake
+from apc_agents.outbox import ReceiptOutbox
+from apc_agents.phase import Sessions
+from apc_agents.settings import WorkerSettings
+from apc_agents.state import MemoryStateStore, StateStore
+from apc_agents.state_cache import StateCache
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.errors import GiveBack
+from apc_bus.port import Bus, Delivery
+from apc_bus.topology import agent_queue
+from apc_contracts.contract import Contract, load_contract
+from apc_contracts.identity import shard_of
+from apc_contracts.packet import Packet
+from apc_contracts.vocabulary import PRESENCE_SESSION
+
+_log = structlog.get_logger("apc_agents")
+
+
+class Worker:
+    """Runs one agent over one bus.
+
+    Args:
+        agent: what to run.
+        bus: connected as the broker user under which the agent is registered; stays the caller's.
+        settings: default from the environment.
+        states: where ctx.state is kept; default in memory.
+        artifacts: what ctx.artifacts is; default none.
+        contract: for the local admit(); default the packaged one.
+        sign: makes the signature header of what the agent emits; default none.
+        on_failure: told of every exception that a handler raised.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        bus: Bus,
+        *,
+        settings: WorkerSettings | None = None,
+        states: StateStore | None = None,
+        artifacts: ArtifactStore | None = None,
+        contract: Contract | None = None,
+        sign: Sign | None = None,
+        on_failure: FailureListener | None = None,
+    ) -> None:
+        self._agent = agent
+        self._bus = bus
+        self._settings = settings or WorkerSettings()
+        sessions = Sessions(agent.agent_id)
+        acknowledgements = Acknowledgements()
+        self._emitter = Emitter(
+            bus,
+            Builder(agent.actor, sessions),
+            acknowledgements,
+            contract or load_contract(),
+            self._settings,
+            sign=sign,
+            deliver_locally=self._deliver_locally,
+        )
+        self._intake = Intake(agent.agent_id, sessions, acknowledgements, self._settings.shards)
+        self._outbox = ReceiptOutbox(bus, self._settings.receipt_linger)
+        self._inbox = Inbox()
+        self._dispatcher = Dispatcher(
+            agent,
+            self._emitter,
+            self._outbox,
+            StateCache(states or MemoryStateStore(), agent.agent_id),
+            sessions,
+            artifacts=artifacts,
+            on_failure=on_failure,
+        )
+        self._is_stopping = False
+        self.ready = asyncio.Event()
+        """Set once on_start is done and handlers run."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Take and handle packets until `stop` is set, then drain.
+
+        Draining: nothing new is taken, handlers that run may end within the drain timeout, what they reported is
+        confirmed; packets without a handler yet go back to the queue.
+
+        Raises:
+            QueueMissing: the agent has no queues: it is not registered, or the topology not applied.
+            Exception: whatever on_start raised.
+        """
+        async with _running(self._outbox.run()) as outbox, self._queues():
+            await self._serve(stop, outbox)
+
+    async def _serve(self, stop: asyncio.Event, outbox: asyncio.Task[None]) -> None:
+        settings, agent = self._settings, self._agent
+        beats = send_heartbeats(self._emitter, agent.agent_id, settings.heartbeat_silence)
+        handlers: list[asyncio.Task[None]] = []
+        try:
+            async with _running(beats):
+                for starter in agent.starters:
+                    await self._dispatcher.start(starter, PRESENCE_SESSION)
+                handlers = [asyncio.create_task(self._handle_next()) for _ in range(agent.concurrency)]
+                self.ready.set()
+                _log.info("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
+                await _first_of(stop.wait(), outbox, *handlers)
+        finally:
+            self._turn_away()
+            await self._finish(handlers)
+            await self._confirm_receipts()
+            _log.info("worker_stopped", agent_id=agent.agent_id)
+
+    @asynccontextmanager
+    async def _queues(self) -> AsyncIterator[None]:
+        prefetch = self._settings.worker_prefetch
+        async with AsyncExitStack() as stack:
+            for is_urgent in (True, False):
+                # A crash counts against every packet that the broker has handed over. Control traffic still flows,
+                # because a handler may wait for an ACK, and is handled first after a restart.
+                ahead = 1 if self._agent.may_crash and not is_urgent else prefetch
+                handler = partial(self._take, is_urgent=is_urgent)
+                queue = agent_queue(self._agent.agent_id, is_urgent)
+                await stack.enter_async_context(self._bus.handle(queue, handler, prefetch=ahead))
+            yield
+
+    async def _take(self, delivery: Delivery, *, is_urgent: bool) -> None:
+        """The broker's handler: returns when the delivery may be acknowledged."""
+        if self._is_stopping:
+            raise GiveBack("this worker takes nothing any more")
+        inbound, is_new = self._intake.take(delivery, is_urgent)
+        if inbound is None:
+            return
+        if is_new:
+            inbound.done.add_done_callback(partial(self._intake.end, inbound))
+            self._inbox.put(inbound)
+        # The packet goes on being handled when only this delivery of it is lost.
+        await asyncio.shield(inbound.done)
+
+    async def _handle_next(self) -> None:
+        while (inbound := await self._inbox.get()) is not None:
+            try:
+                await self._dispatcher.process(inbound)
+            finally:
+                self._inbox.release(inbound)
+
+    def _deliver_locally(self, packet: Packet[Any]) -> None:
+        """A packet between modules of this agent: handled here, logged by the gate, without receipts."""
+        shard = shard_of(packet.trace.session_id, self._settings.shards)
+        inbound = Inbound(packet, 1, shard, has_receipts=False, is_urgent=False)
+        inbound.done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._inbox.put(inbound)
+
+    def _turn_away(self) -> None:
+        self._is_stopping = True
+        for inbound in self._inbox.close():
+            inbound.done.set_exception(GiveBack("the worker stopped before a handler took the packet"))
+
+    async def _finish(self, handlers: list[asyncio.Task[None]]) -> None:
+        if not handlers:
+            return
+        _, late = await asyncio.wait(handlers, timeout=self._settings.drain_timeout.total_seconds())
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*handlers, return_exceptions=True)
+
+    async def _confirm_receipts(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.drain_timeout.total_seconds()):
+                await self._outbox.drained()
+        except TimeoutError:
+            _log.warning("receipts_unconfirmed", agent_id=self._agent.agent_id)
+            self._intake.give_back(GiveBack("the receipts of the packet are not confirmed"))
+
+
+@asynccontextmanager
+async def _running(work: Awaitable[None]) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _first_of(*works: Awaitable[Any]) -> None:
+    """Wait for the first to end; raises what it raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        tasks[0].cancel()
+    for task in done:
+        task.result()

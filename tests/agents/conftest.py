@@ -1,0 +1,256 @@
+"""A gate for tests: hands packets to a worker over the in-process bus and collects what it publishes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from apc_agents import Agent, StateStore, Worker, WorkerSettings
+from apc_agents.phase import Moment
+from apc_bus import headers
+from apc_bus.memory import MemoryBroker, MemoryBus
+from apc_bus.port import Delivery, HeaderValue, Message, Publication
+from apc_bus.topology import (
+    DEAD_QUEUE,
+    INTER_AGENT,
+    AgentQueues,
+    agent_queue,
+    build_topology,
+    gate_queue,
+    routing_key,
+)
+from apc_contracts import (
+    CONTROL_TYPES,
+    ORCHESTRATOR,
+    PACKET_TYPES,
+    PROTOCOL_VERSION,
+    TYPE_OF_PAYLOAD,
+    Actor,
+    Channel,
+    DeliveryMode,
+    ExpectedImpact,
+    IdeaPayload,
+    Packet,
+    PacketType,
+    Payload,
+    Receipt,
+    ReceiptKind,
+    Recipient,
+    Routing,
+    RunPhase,
+    Trace,
+    new_packet_id,
+    parse_packet,
+    parse_receipts,
+    seal,
+)
+
+PATIENCE = 10.0
+
+
+def _idea(method_id: str = "m-1") -> IdeaPayload:
+    """A small valid IDEA."""
+    return IdeaPayload(
+        method_id=method_id,
+        intent="try it",
+        assumptions=(),
+        required_capabilities=(),
+        expected_impact=ExpectedImpact(quality_gain=0.1, cost_change=0.0, risk_change=0.0),
+        failure_modes=(),
+    )
+
+
+def _make_packet(
+    payload: Payload,
+    *,
+    to: str = "sentinel-1",
+    sender: str = "builder-1",
+    session_id: str = "session-1",
+    parent: Packet[Any] | None = None,
+    packet_id: UUID | None = None,
+    age: timedelta = timedelta(0),
+    ttl: timedelta = timedelta(minutes=1),
+    priority: int = 4,
+    requires_ack: bool = False,
+    vector_clock: dict[str, int] | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> Packet[Any]:
+    """A packet as it stands in the log."""
+    packet_id = packet_id or new_packet_id()
+    packet_type = TYPE_OF_PAYLOAD[type(payload)]
+    return PACKET_TYPES[packet_type](
+        protocol_version=PROTOCOL_VERSION,
+        packet_id=packet_id,
+        packet_type=packet_type,
+        channel=Channel.INTER_AGENT,
+        run_phase=RunPhase.DISCOVERY,
+        created_at=datetime.now(UTC) - age,
+        sender=Actor(agent_id=sender, role="orchestrator" if sender == ORCHESTRATOR else "builder", swarm_id="s"),
+        recipients=(Recipient(agent_id=to),),
+        trace=Trace(
+            session_id=session_id,
+            run_id="run-1",
+            task_id="task-1",
+            root_packet_id=parent.trace.root_packet_id if parent else packet_id,
+            parent_packet_id=parent.packet_id if parent else None,
+            generation=0,
+            step=0,
+            vector_clock=vector_clock,
+        ),
+        routing=Routing(
+            delivery_mode=DeliveryMode.DIRECT,
+            priority=priority,
+            ttl_ms=round(ttl.total_seconds() * 1000),
+            requires_ack=requires_ack,
+        ),
+        confidence=0.5,
+        symbolic_keys=(),
+        payload=payload,
+        metadata=metadata,
+    )
+
+
+class Gate:
+    """The other side of a worker: inboxes to fill, and one shard's queue to read."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        queues = AgentQueues(agent.agent_id, agent.swarm, agent.handles)
+        self.broker = MemoryBroker(build_topology(1, [queues]))
+        self.bus = self.broker.connect(ORCHESTRATOR)
+        self.messages: list[Message] = []
+        self.packets: list[Packet[Any]] = []
+        self.receipts: list[Receipt] = []
+        self.changed = asyncio.Condition()
+        self._batch_no = 0
+
+    def connect(self) -> MemoryBus:
+        """A bus for the worker under test."""
+        return self.broker.connect(f"agent.{self.agent.agent_id}")
+
+    async def deliver(
+        self,
+        packet: Packet[Any],
+        moment: Moment | None = None,
+        *,
+        attempt: int = 1,
+        epoch: int = 1,
+        batch_no: int | None = None,
+        mark: str = "0.0",
+        with_headers: bool = True,
+    ) -> None:
+        """Publish a delivery as the gate does."""
+        self._batch_no += 1
+        moment = moment or Moment(run_phase=packet.run_phase)
+        values: dict[str, HeaderValue] = {
+            headers.SHARD: 0,
+            headers.EPOCH: epoch,
+            headers.BATCH: self._batch_no if batch_no is None else batch_no,
+            headers.MARK: mark,
+            headers.ATTEMPT: attempt,
+            headers.STATE_STEP: moment.step,
+            headers.PHASE: moment.run_phase.value,
+            headers.ROUND: moment.round,
+            headers.GENERATION: moment.generation,
+        }
+        await self.send_bytes(packet, seal(packet).body, values if with_headers else {})
+
+    async def send_bytes(self, packet: Packet[Any], body: bytes, values: dict[str, HeaderValue]) -> None:
+        """Publish any bytes to the worker's inbox that this packet would go to."""
+        is_urgent = packet.packet_type in CONTROL_TYPES or packet.routing.priority >= 5
+        key = routing_key(packet.packet_type, self.agent.swarm, self.agent.agent_id, is_urgent)
+        message = Message(body, message_id=str(packet.packet_id), type=packet.packet_type.value, headers=values)
+        await self.bus.publish(Publication(INTER_AGENT, key, message))
+
+    async def collect(self, delivery: Delivery) -> None:
+        """Take what the worker has published."""
+        async with self.changed:
+            self.messages.append(delivery.message)
+            if delivery.message.type == headers.TYPE_RECEIPTS:
+                self.receipts.extend(parse_receipts(delivery.message.body))
+            else:
+                packet = parse_packet(delivery.message.body)
+                if packet.packet_type is not PacketType.HEARTBEAT:
+                    self.packets.append(packet)
+            self.changed.notify_all()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until what was collected fulfils a condition."""
+        async with asyncio.timeout(PATIENCE), self.changed:
+            await self.changed.wait_for(condition)
+
+    async def ended(self, packet: Packet[Any], kind: ReceiptKind = ReceiptKind.OUTCOME) -> None:
+        """Wait for a receipt of this kind for a packet."""
+        await self.until(lambda: kind in self.kinds(packet))
+
+    def kinds(self, packet: Packet[Any]) -> list[ReceiptKind]:
+        """The receipts for a packet, in order."""
+        return [receipt.kind for receipt in self.receipts if receipt.packet_id == packet.packet_id]
+
+    async def depth(self) -> int:
+        """Messages that wait in the worker's two queues."""
+        depths = [await self.bus.depth(agent_queue(self.agent.agent_id, urgent)) for urgent in (True, False)]
+        return sum(depth.messages for depth in depths)
+
+    async def dead_letters(self) -> int:
+        """Messages in the dead queue."""
+        return (await self.bus.depth(DEAD_QUEUE)).messages
+
+
+class Stage:
+    """A gate and a worker that runs."""
+
+    def __init__(self, agent: Agent, states: StateStore | None, **settings: Any) -> None:
+        self.gate = Gate(agent)
+        self.bus = self.gate.connect()
+        self.worker = Worker(agent, self.bus, settings=WorkerSettings(**settings), states=states)
+        self.stop = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    async def start(self) -> Gate:
+        """Start the worker; returns the gate once the worker is ready."""
+        self.task = asyncio.create_task(self.worker.run(self.stop))
+        async with asyncio.timeout(PATIENCE):
+            await self.worker.ready.wait()
+        return self.gate
+
+    async def end(self) -> None:
+        """Stop the worker as SIGTERM does."""
+        self.stop.set()
+        if self.task is not None:
+            await self.task
+            self.task = None
+
+
+StageMaker = Callable[..., Any]
+
+
+@pytest.fixture
+async def make_stage() -> AsyncIterator[StageMaker]:
+    """Makes a Stage whose gate collects; the worker is started by the test and stopped in the end."""
+    async with AsyncExitStack() as stack:
+
+        async def make(agent: Agent, states: StateStore | None = None, **settings: Any) -> Stage:
+            stage = Stage(agent, states, **settings)
+            handle = stage.gate.bus.handle(gate_queue(0), stage.gate.collect, prefetch=1)
+            await stack.enter_async_context(handle)
+            stack.push_async_callback(stage.end)
+            return stage
+
+        yield make
+
+
+@pytest.fixture
+def idea() -> Callable[..., IdeaPayload]:
+    """Makes small valid IDEA payloads."""
+    return _idea
+
+
+@pytest.fixture
+def make_packet() -> Callable[..., Packet[Any]]:
+    """Makes packets as they stand in the log."""
+    return _make_packet

@@ -126,9 +126,7 @@ class Bus(Protocol):
         """Consume in bulk: the caller pulls and acknowledges."""
         ...
 
-    def handle(
-        self, queue: str, handler: Handler, *, prefetch: int = 20
-    ) -> AbstractAsyncContextManager[None]:
+    def handle(self, queue: str, handler: Handler, *, prefetch: int = 20) -> AbstractAsyncContextManager[None]:
         """Consume with a handler, at most `prefetch` at a time; leaving waits for those in flight."""
         ...
 

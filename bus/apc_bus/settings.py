@@ -29,6 +29,8 @@ class BusSettings(BaseSettings):
     """AMQP heartbeat, 1 s or more: a frozen peer is noticed after two to three of them."""
     connect_timeout: timedelta = timedelta(seconds=5)
     """For one attempt at one node."""
+    connect_patience: timedelta = timedelta(seconds=8)
+    """For a connection to any node, with back-off; then the broker counts as away."""
     broker_timeout: timedelta = timedelta(seconds=10)
     """For every answer of the broker, publisher confirms included."""
     data_dir: Path = Path(".apc")
@@ -38,7 +40,7 @@ class BusSettings(BaseSettings):
     max_artifact_bytes: int = Field(default=1 << 30, ge=1)
     """Largest artifact that the store takes."""
 
-    @field_validator("heartbeat", "connect_timeout", "broker_timeout")
+    @field_validator("heartbeat", "connect_timeout", "connect_patience", "broker_timeout")
     @classmethod
     def _at_least_a_second(cls, value: timedelta) -> timedelta:
         if value < timedelta(seconds=1):

@@ -4,6 +4,7 @@ One declarer (`apc topology apply`) uses it; services and agents never declare. 
 the same data, so that both adapters route alike.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -38,6 +39,7 @@ MAX_KEY_BYTES = 255
 """AMQP 0-9-1: queue names and routing keys are short strings."""
 
 _ENCODED = frozenset(".*#%")
+_AGENT_QUEUE = re.compile(r"apc\.agent\.(?P<agent>.+)\.(?:urgent|normal)")
 
 
 class ExchangeKind(StrEnum):
@@ -164,8 +166,14 @@ def log_queue(shard: int) -> str:
 
 
 def agent_queue(agent_id: str, urgent: bool) -> str:
-    """One of an agent's two queues."""
-    return f"apc.agent.{encode_word(agent_id)}.{'urgent' if urgent else 'normal'}"
+    """One of an agent's two queues. The id as it is: it has no character that a queue name must not have."""
+    return f"apc.agent.{agent_id}.{'urgent' if urgent else 'normal'}"
+
+
+def agent_of_queue(name: str) -> str | None:
+    """The agent whose queue this is; None when it is no agent's."""
+    found = _AGENT_QUEUE.fullmatch(name)
+    return None if found is None else found["agent"]
 
 
 def routing_key(packet_type: PacketType, swarm_id: str, agent_id: str, urgent: bool) -> str:
@@ -177,9 +185,7 @@ def routing_key(packet_type: PacketType, swarm_id: str, agent_id: str, urgent: b
     return f"{key}.urgent" if urgent or packet_type in CONTROL_TYPES else key
 
 
-def build_topology(
-    shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound: int = DEFAULT_BOUND
-) -> Topology:
+def build_topology(shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound: int = DEFAULT_BOUND) -> Topology:
     """The topology for N shards and these agents.
 
     Args:

@@ -30,9 +30,7 @@ class MemoryBroker:
         for queue in topology.queues:
             if queue.name not in self._queues:
                 is_stream = queue.kind is QueueKind.STREAM
-                self._queues[queue.name] = (
-                    MemoryStream(queue) if is_stream else MemoryQueue(queue, self._dead_letter)
-                )
+                self._queues[queue.name] = MemoryStream(queue) if is_stream else MemoryQueue(queue, self._dead_letter)
 
     def connect(self, user: str) -> MemoryBus:
         """A bus for one broker user."""

@@ -50,9 +50,7 @@ class Source(Protocol):
 class MemorySubscription:
     """One consumer on one queue or stream (`apc_bus.port.Subscription`)."""
 
-    def __init__(
-        self, source: Source, prefetch: int, publish: Callable[[Publication], Awaitable[None]]
-    ) -> None:
+    def __init__(self, source: Source, prefetch: int, publish: Callable[[Publication], Awaitable[None]]) -> None:
         self._source = source
         self._prefetch = prefetch
         self._publish = publish

@@ -1,0 +1,7 @@
+"""The RabbitMQ adapter of the bus: least privilege, confirmed and mandatory publishes, a list of nodes."""
+
+from apc_bus.rabbit.bus import RabbitBus, connect_rabbit
+from apc_bus.rabbit.declare import apply_rabbit
+from apc_bus.rabbit.definitions import export_definitions
+
+__all__ = ["RabbitBus", "apply_rabbit", "connect_rabbit", "export_definitions"]

@@ -110,9 +110,7 @@ def _from_docker() -> RabbitServer:
                 container.exec(["rabbitmqctl", "add_vhost", name])
                 container.exec(["rabbitmqctl", "set_permissions", "-p", name, "guest", ".*", ".*", ".*"])
 
-        return RabbitServer(
-            f"Docker, {_IMAGE}", f"amqp://guest:guest@{host}:{port}/", add_vhosts, resources.pop_all()
-        )
+        return RabbitServer(f"Docker, {_IMAGE}", f"amqp://guest:guest@{host}:{port}/", add_vhosts, resources.pop_all())
 
 
 def docker_answers() -> bool:

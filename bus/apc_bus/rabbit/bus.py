@@ -1,0 +1,125 @@
+"""The bus over RabbitMQ: one connection to publish, one to consume, one for each stream and each handler."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from apc_bus.errors import BusError
+from apc_bus.port import Handler, Publication, QueueDepth, Subscription
+from apc_bus.rabbit.connections import Nodes, SharedLink, Timing
+from apc_bus.rabbit.consumer import consume
+from apc_bus.rabbit.depth import queue_depth
+from apc_bus.rabbit.publisher import Publisher
+from apc_bus.settings import BusSettings
+from apc_bus.topology import SUBSTRATE_STREAM
+
+_STREAM_PREFETCH = 100
+
+
+class RabbitBus:
+    """`apc_bus.port.Bus` over RabbitMQ 3.10 to 4.x. Made by `connect_rabbit`.
+
+    Publishing and consuming have separate connections: a broker in alarm blocks publishers, and must not
+    block acknowledgements with them. Lost connections are opened again, at any node, by the next call.
+    """
+
+    def __init__(self, nodes: Nodes, settings: BusSettings, purpose: str) -> None:
+        self._nodes = nodes
+        self._settings = settings
+        self._purpose = purpose
+        self._publish_link = SharedLink(nodes, f"{purpose} publish")
+        self._consume_link = SharedLink(nodes, f"{purpose} consume")
+        self._publisher = Publisher(self._publish_link, nodes.timing, settings.publish_window)
+
+    @property
+    def user(self) -> str:
+        """The broker user of the connection."""
+        return self._nodes.user
+
+    @property
+    def oldest_unconfirmed(self) -> float:
+        """Age in seconds of the oldest publish without a confirm: beyond a few seconds, not ready."""
+        return self._publisher.oldest_unconfirmed
+
+    async def start(self) -> None:
+        """Open both connections, so that a wrong address or password shows at once. Raises BusUnavailable."""
+        await self._publish_link.get()
+        await self._consume_link.get()
+
+    async def publish(self, publication: Publication) -> None:
+        """Publish one message and wait for its confirm."""
+        (error,) = await self._publisher.publish_all([publication])
+        if error is not None:
+            raise error
+
+    async def publish_all(self, publications: Sequence[Publication]) -> list[BusError | None]:
+        """Publish many, pipelined; one result each, in order."""
+        return await self._publisher.publish_all(publications)
+
+    @asynccontextmanager
+    async def subscribe(self, queue: str, *, prefetch: int = 1000) -> AsyncIterator[Subscription]:
+        """Consume a queue in bulk. Raises QueueMissing, BusUnavailable."""
+        link = await self._consume_link.get()
+        async with consume(link, queue, prefetch=prefetch, timing=self._nodes.timing) as subscription:
+            yield subscription
+
+    @asynccontextmanager
+    async def handle(self, queue: str, handler: Handler, *, prefetch: int = 20) -> AsyncIterator[None]:
+        """Consume a queue with a handler (FastStream). Raises QueueMissing, BusUnavailable."""
+        from apc_bus.rabbit.handlers import run_handler  # half a second, for who handles only
+
+        await self.depth(queue)
+        name = f"{self._purpose} handle {queue}"
+        async with run_handler(self._nodes, queue, handler, prefetch=prefetch, purpose=name):
+            yield
+
+    @asynccontextmanager
+    async def read_substrate(self, offset: int | str = "next") -> AsyncIterator[Subscription]:
+        """Read the substrate stream. Raises QueueMissing, BusUnavailable."""
+        # A connection of its own: a mistake on a stream closes the whole connection (measured: 540).
+        link = await self._nodes.connect(f"{self._purpose} substrate")
+        try:
+            async with consume(
+                link,
+                SUBSTRATE_STREAM,
+                prefetch=_STREAM_PREFETCH,
+                timing=self._nodes.timing,
+                arguments={"x-stream-offset": offset},
+                first_offset=offset if isinstance(offset, int) else None,
+            ) as subscription:
+                yield subscription
+        finally:
+            await link.close(self._nodes.timing.connect)
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """Depth of a queue, asked from the broker now. Raises QueueMissing, BusUnavailable."""
+        return await queue_depth(await self._consume_link.get(), queue, self._nodes.timing.answer)
+
+    async def close(self) -> None:
+        """Close the connections; idempotent."""
+        await asyncio.gather(self._publish_link.close(), self._consume_link.close())
+
+
+async def connect_rabbit(settings: BusSettings, *, purpose: str = "apc") -> RabbitBus:
+    """A bus over the nodes of `settings.amqp_nodes`, connected.
+
+    Args:
+        purpose: what the connections are called in the broker's listings.
+
+    Raises:
+        BusUnavailable: no node answers within `connect_patience`, or user, password or virtual host is
+            refused; the message says which.
+    """
+    timing = Timing(
+        heartbeat=settings.heartbeat.total_seconds(),
+        connect=settings.connect_timeout.total_seconds(),
+        patience=settings.connect_patience.total_seconds(),
+        answer=settings.broker_timeout.total_seconds(),
+    )
+    bus = RabbitBus(Nodes(settings.amqp_nodes, timing), settings, purpose)
+    try:
+        await bus.start()
+    except BaseException:
+        await bus.close()
+        raise
+    return bus

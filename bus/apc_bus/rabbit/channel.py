@@ -1,0 +1,208 @@
+"""A channel that publishes in windows and hands over deliveries without a task for each.
+
+aiormq's own publish takes a lock, two futures and a queue entry for each message, looks through all open
+confirms at a multiple ack, and matches returned messages by message_id alone, so that two copies of a packet
+in flight get each other's result. Here many publishes are one write, confirms and returns are matched by
+(message_id, exchange, routing key), and a second publish with the same three waits for the first.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import aiormq
+from aiormq.abc import ChannelFrame, ConfirmationFrameType
+from aiormq.exceptions import AMQPChannelError, ChannelInvalidStateError, InvalidFrameError
+from pamqp.commands import Basic
+from pamqp.header import ContentHeader
+
+from apc_bus.clock import boottime
+from apc_bus.errors import BusError, PublishRefused, PublishUnroutable
+from apc_bus.port import Delivery, Publication
+from apc_bus.rabbit.codec import delivery_of, publish_frames
+from apc_bus.rabbit.connections import Link
+
+CHUNK = 64
+"""Publishes in one write."""
+_Key = tuple[str, str, str]
+
+
+class Window:
+    """The answers to the publishes of one call: a result by index; what is missing has no answer (yet)."""
+
+    def __init__(self, publications: Sequence[Publication], is_complete: asyncio.Future[None]) -> None:
+        self.publications = publications
+        self.results: dict[int, BusError | None] = {}
+        """None = confirmed."""
+        self.is_complete = is_complete
+
+    @property
+    def unanswered(self) -> list[int]:
+        """Indices of the publishes without an answer."""
+        return [index for index in range(len(self.publications)) if index not in self.results]
+
+    def settle(self, index: int, result: BusError | None) -> None:
+        """The broker answered for one publish."""
+        self.results[index] = result
+        if len(self.results) == len(self.publications) and not self.is_complete.done():
+            self.is_complete.set_result(None)
+
+
+@dataclass(slots=True)
+class _InFlight:
+    window: Window
+    index: int
+    key: _Key
+    sent_at: float
+    is_returned: bool = False
+
+
+class BulkChannel(aiormq.Channel):
+    """A channel in confirm mode; made by `open_channel`, which sets its bounds."""
+
+    def __init__(self, connection: aiormq.Connection, number: int, publish_window: int) -> None:
+        super().__init__(connection, number)
+        self.on_delivery: Callable[[Delivery], None] | None = None
+        self._publish_window = publish_window
+        self._in_flight: dict[int, _InFlight] = {}
+        self._keys: dict[_Key, int] = {}
+        self._last_tag = 0
+        self._sending = asyncio.Lock()
+        self._progress: asyncio.Future[None] | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Publishes without an answer."""
+        return len(self._in_flight)
+
+    @property
+    def oldest_unconfirmed(self) -> float:
+        """Age in seconds of the oldest publish without an answer; 0 when there is none."""
+        first = next(iter(self._in_flight.values()), None)
+        return 0.0 if first is None else boottime() - first.sent_at
+
+    @property
+    def refusal(self) -> AMQPChannelError | None:
+        """Why the broker closed this channel, if it did."""
+        return self._close_exception if isinstance(self._close_exception, AMQPChannelError) else None
+
+    async def publish_window(self, publications: Sequence[Publication], patience: float) -> Window:
+        """Publish all; wait for the answers, the end of the channel or `patience` seconds, whichever is first."""
+        window = Window(publications, self.create_future())
+        try:
+            async with asyncio.timeout(patience):
+                await self._send(window)
+                # Not awaited itself: at a close the future may hold a CancelledError that is not ours.
+                await asyncio.wait([window.is_complete])
+        except (TimeoutError, ChannelInvalidStateError):
+            pass  # what has no answer is missing in the results
+        return window
+
+    async def _send(self, window: Window) -> None:
+        async with self._sending:
+            position = 0
+            while position < len(window.publications):
+                chunk = self._next_chunk(window, position)
+                if chunk:
+                    await self._write(window, position, chunk)
+                    position += len(chunk)
+                else:
+                    await self._wait_for_progress()
+
+    def _next_chunk(self, window: Window, position: int) -> list[_Key]:
+        """The keys of what may be sent now: within the window, none of them in flight already."""
+        room = min(CHUNK, self._publish_window - len(self._in_flight))
+        keys: dict[_Key, None] = {}
+        for publication in window.publications[position : position + max(room, 0)]:
+            key = (publication.message.message_id, publication.exchange, publication.routing_key)
+            if key in self._keys or key in keys:
+                break
+            keys[key] = None
+        return list(keys)
+
+    async def _write(self, window: Window, position: int, keys: list[_Key]) -> None:
+        payload = b"".join(
+            publish_frames(publication, self.number, self.max_content_size)
+            for publication in window.publications[position : position + len(keys)]
+        )
+        if self.is_closed:
+            raise ChannelInvalidStateError(f"{self!r} closed")
+        first_tag, now = self._last_tag + 1, boottime()
+        for index, key in enumerate(keys):
+            self._last_tag += 1
+            self._in_flight[self._last_tag] = _InFlight(window, position + index, key, now)
+            self._keys[key] = self._last_tag
+        try:
+            await self.write_queue.put(ChannelFrame(payload, should_close=False))
+        except BaseException:
+            # Nothing was sent, and nobody else could send: the tags are free again.
+            for tag in range(first_tag, self._last_tag + 1):
+                del self._keys[self._in_flight.pop(tag).key]
+            self._last_tag = first_tag - 1
+            raise
+
+    async def _wait_for_progress(self) -> None:
+        self._progress = self.create_future()
+        await asyncio.wait([self._progress])
+        if self.is_closed:
+            raise ChannelInvalidStateError(f"{self!r} closed")
+
+    async def _on_confirm_frame(self, frame: ConfirmationFrameType) -> None:
+        last = frame.delivery_tag or 0
+        tags: Iterable[int] = (last,)
+        if getattr(frame, "multiple", False):
+            tags = list(takewhile(lambda tag: tag <= last, self._in_flight))
+        for tag in tags:
+            self._settle(tag, is_stored=isinstance(frame, Basic.Ack))
+        if self._progress is not None and not self._progress.done():
+            self._progress.set_result(None)
+
+    def _settle(self, tag: int, *, is_stored: bool) -> None:
+        sent = self._in_flight.pop(tag, None)
+        if sent is None:
+            return
+        del self._keys[sent.key]
+        result: BusError | None = None
+        if sent.is_returned:
+            result = PublishUnroutable(f"no queue takes key {sent.key[2]!r} of exchange {sent.key[1]}")
+        elif not is_stored:
+            result = PublishRefused(f"a queue for key {sent.key[2]!r} of exchange {sent.key[1]} is full")
+        sent.window.settle(sent.index, result)
+
+    async def _on_return_frame(self, frame: Basic.Return) -> None:
+        header = await self._content_header()
+        await self._read_content(frame, header)
+        key = (header.properties.message_id or "", frame.exchange or "", frame.routing_key or "")
+        tag = self._keys.get(key)
+        if tag is not None:
+            self._in_flight[tag].is_returned = True
+
+    async def _on_deliver_frame(self, frame: Basic.Deliver) -> None:
+        header = await self._content_header()
+        content = await self._read_content(frame, header)
+        if self.on_delivery is not None:
+            self.on_delivery(delivery_of(frame, header.properties, content.body))
+
+    async def _content_header(self) -> ContentHeader:
+        header = await self._get_frame()
+        if not isinstance(header, ContentHeader):
+            raise InvalidFrameError(header)
+        return header
+
+
+async def open_channel(link: Link, patience: float, *, publish_window: int = 256) -> BulkChannel:
+    """A new channel on a live connection.
+
+    Raises:
+        TimeoutError: no answer; the connection should be dropped.
+        AMQPError, RuntimeError: the connection is gone.
+    """
+    connection = link.connection
+    async with asyncio.timeout(patience):
+        async with connection.last_channel_lock:
+            number = next(number for number in range(1, 65536) if number not in connection.channels)
+            channel = BulkChannel(connection, number, publish_window)
+            connection.channels[number] = channel
+        await channel.open(timeout=patience)
+    return channel

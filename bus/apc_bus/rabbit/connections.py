@@ -1,0 +1,188 @@
+"""Connections to a list of broker nodes: shuffled, with back-off and jitter, every wait bounded.
+
+aio-pika's robust connection knows one address; here a lost node is replaced by the next one, and whoever used
+the connection is told, never silently resumed.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import aiormq
+import structlog
+from aiormq.exceptions import (
+    AMQPConnectionError,
+    AMQPError,
+    ConnectionNotAllowed,
+    InvalidFrameError,
+    ProbableAuthenticationError,
+)
+from yarl import URL
+
+from apc_bus.errors import BusUnavailable
+from apc_bus.rabbit.transport import ListeningTransport, Silence
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 2.0
+
+_log = structlog.get_logger("apc_bus")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long to wait for the broker, in seconds."""
+
+    heartbeat: float = 5.0
+    connect: float = 5.0
+    """For one attempt at one node."""
+    patience: float = 8.0
+    """For a connection to any node; then BusUnavailable."""
+    answer: float = 10.0
+    """For an answer or a confirm."""
+
+
+class Nodes:
+    """The broker's nodes, one set of credentials.
+
+    Raises:
+        BusUnavailable: no URL, or one that cannot be read.
+    """
+
+    def __init__(self, urls: Sequence[str], timing: Timing) -> None:
+        if not urls:
+            raise BusUnavailable("no broker is given: set APC_AMQP_URL")
+        self._urls = [_with_heartbeat(url, timing.heartbeat) for url in urls]
+        self.timing = timing
+
+    @property
+    def user(self) -> str:
+        """The broker user of the URLs."""
+        return self._urls[0].user or "guest"
+
+    def shuffled(self) -> list[URL]:
+        """The nodes in a new random order."""
+        return random.sample(self._urls, len(self._urls))
+
+    async def connect(self, purpose: str) -> "Link":
+        """A connection to the first node that answers.
+
+        Args:
+            purpose: the connection's name in the broker's listings.
+
+        Raises:
+            BusUnavailable: no node answered in time, or one refused the credentials or the virtual host.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.timing.patience
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            problems = []
+            for url in self.shuffled():
+                try:
+                    return await self._connect_to(url, purpose)
+                except (AMQPConnectionError, OSError, TimeoutError) as error:
+                    problems.append(f"{url.host}:{url.port} {error or type(error).__name__}")
+            if loop.time() + pause > deadline:
+                raise BusUnavailable(
+                    f"no broker node answers ({'; '.join(problems)}): start RabbitMQ or check APC_AMQP_URL"
+                )
+            _log.warning("broker_awaited", problems=problems)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    async def _connect_to(self, url: URL, purpose: str) -> "Link":
+        transport = ListeningTransport()
+        connection = _Connection(url.update_query(name=purpose), transport_factory=transport)
+        try:
+            async with asyncio.timeout(self.timing.connect):
+                await connection.connect()
+        except ProbableAuthenticationError as error:
+            raise BusUnavailable(
+                f"{url.host}:{url.port} refuses user {url.user!r} or its password: check APC_AMQP_URL"
+            ) from error
+        except (ConnectionNotAllowed, InvalidFrameError) as error:
+            # Measured: a virtual host that is absent or not granted arrives as an unexpected frame.
+            raise BusUnavailable(
+                f"user {url.user!r} may not use virtual host {connection.vhost!r} of {url.host}:{url.port}, "
+                "or there is none of that name: check APC_AMQP_URL and the user's permissions"
+            ) from error
+        return Link(connection, transport)
+
+
+class _Connection(aiormq.Connection):
+    # aiormq waits for three heartbeats and their intervals, 18 s at 5 s; a frozen node is to be left sooner.
+    HEARTBEAT_GRACE_MULTIPLIER = 2
+
+
+class Link:
+    """One live connection."""
+
+    def __init__(self, connection: aiormq.Connection, transport: ListeningTransport) -> None:
+        self.connection = connection
+        self._transport = transport
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the connection can be used. After a forced close trust the exception, not this."""
+        return self.connection.is_opened
+
+    def watch(self) -> Silence:
+        """Start to measure the broker's silence; end it with `unwatch`."""
+        silence = Silence()
+        self._transport.silences.add(silence)
+        return silence
+
+    def unwatch(self, silence: Silence) -> None:
+        """Stop measuring."""
+        self._transport.silences.discard(silence)
+
+    async def close(self, patience: float) -> None:
+        """Close it; never raises, never waits longer than `patience` seconds."""
+        try:
+            async with asyncio.timeout(patience):
+                await self.connection.close()
+        except (AMQPError, OSError, RuntimeError, TimeoutError) as error:
+            _log.info("connection_close_failed", reason=str(error))
+
+
+class SharedLink:
+    """A connection that is opened when first needed and again when it is lost."""
+
+    def __init__(self, nodes: Nodes, purpose: str) -> None:
+        self._nodes = nodes
+        self._purpose = purpose
+        self._link: Link | None = None
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+
+    async def get(self) -> Link:
+        """The live connection. Raises BusUnavailable."""
+        async with self._lock:
+            if self._is_closed:
+                raise BusUnavailable("this bus is closed")
+            if self._link is None or not self._link.is_alive:
+                self._link = await self._nodes.connect(self._purpose)
+            return self._link
+
+    async def drop(self) -> None:
+        """Close the connection; the next `get` opens another, perhaps at another node."""
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close(self._nodes.timing.connect)
+
+    async def close(self) -> None:
+        """Close for good; idempotent."""
+        self._is_closed = True
+        await self.drop()
+
+
+def _with_heartbeat(text: str, heartbeat: float) -> URL:
+    try:
+        url = URL(text)
+        if url.scheme not in ("amqp", "amqps") or not url.host:
+            raise ValueError("it must be amqp://user:password@host/virtual-host")
+    except ValueError as error:
+        raise BusUnavailable(f"an AMQP URL cannot be read: {error}") from error
+    port = url.port or (5671 if url.scheme == "amqps" else 5672)
+    return url.with_port(port).update_query(heartbeat=str(round(heartbeat)))

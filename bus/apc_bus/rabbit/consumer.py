@@ -1,0 +1,204 @@
+"""Bulk consumption: what the broker has handed over is taken at once, and acknowledged in one frame."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import structlog
+from aiormq.exceptions import (
+    AMQPError,
+    ChannelAccessRefused,
+    ChannelNotFoundEntity,
+)
+from pamqp.commands import Basic
+
+from apc_bus.errors import (
+    BusError,
+    BusUnavailable,
+    PublishRefused,
+    PublishUnknown,
+    QueueMissing,
+    SubscriptionLost,
+)
+from apc_bus.port import Delivery, Publication
+from apc_bus.rabbit.channel import BulkChannel, open_channel
+from apc_bus.rabbit.connections import Link, Timing
+from apc_bus.rabbit.transport import Silence
+
+_log = structlog.get_logger("apc_bus")
+CHANNEL_GONE = (AMQPError, OSError, RuntimeError, TimeoutError)
+"""What aiormq raises when a channel or its connection is gone."""
+
+
+class RabbitSubscription:
+    """One consumer on a channel of its own (`apc_bus.port.Subscription`)."""
+
+    def __init__(
+        self, queue: str, channel: BulkChannel, silence: Silence, timing: Timing, first_offset: int | None
+    ) -> None:
+        self._queue = queue
+        self._channel = channel
+        self._silence = silence
+        self._timing = timing
+        self._first_offset = first_offset
+        self._inbox: deque[Delivery] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._lost: str | None = None
+        channel.on_delivery = self._take
+        channel.on_consumer_cancel_callbacks.add(self._on_cancelled)
+        channel.closing.add_done_callback(self._on_closed)
+
+    @property
+    def last_read(self) -> float:
+        """CLOCK_BOOTTIME, in seconds, of the last read from the broker."""
+        return self._silence.last_read
+
+    @property
+    def longest_silence(self) -> float:
+        """Longest time in seconds between two successive reads since the subscription began."""
+        return self._silence.longest
+
+    async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
+        """What is there, at least one message."""
+        while not self._inbox:
+            self._check()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        self._check()
+        batch = [self._inbox.popleft()]
+        size = len(batch[0].message.body)
+        while self._inbox and len(batch) < max_messages:
+            size += len(self._inbox[0].message.body)
+            if size > max_bytes:
+                break
+            batch.append(self._inbox.popleft())
+        return batch
+
+    async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
+        """Acknowledge one delivery, or it and all earlier ones."""
+        self._check()
+        try:
+            async with asyncio.timeout(self._timing.answer):
+                await self._channel.basic_ack(delivery.tag, multiple=multiple, wait=False)
+        except CHANNEL_GONE as error:
+            self._raise_lost(error)
+
+    async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
+        """Give one delivery back, or to the dead-letter exchange."""
+        if delivery.offset is not None:
+            # The broker would close the whole connection (measured: 540).
+            raise BusError("a stream takes nothing back: acknowledge the message")
+        self._check()
+        try:
+            async with asyncio.timeout(self._timing.answer):
+                await self._channel.basic_nack(delivery.tag, requeue=requeue, wait=False)
+        except CHANNEL_GONE as error:
+            self._raise_lost(error)
+
+    async def publish(self, publication: Publication) -> None:
+        """Confirmed publish on this very channel.
+
+        Raises:
+            SubscriptionLost: the channel was gone before; nothing was sent.
+            PublishUnroutable, PublishRefused, PublishUnknown: as `Bus.publish`.
+        """
+        self._check()
+        window = await self._channel.publish_window([publication], self._timing.answer)
+        if window.unanswered:
+            if self._channel.refusal is not None and self._channel.in_flight == 1:
+                raise PublishRefused(f"the broker refuses the publish: {self._channel.refusal}")
+            raise PublishUnknown("no confirm: the message may be stored; publishing it again is safe")
+        if (error := window.results[0]) is not None:
+            raise error
+
+    def end(self, reason: str) -> None:
+        """No more deliveries, no more acknowledgements; idempotent."""
+        if self._lost is None:
+            self._lost = reason
+            self._inbox.clear()
+            self._wake()
+
+    def _take(self, delivery: Delivery) -> None:
+        first = self._first_offset
+        if self._lost is None and (first is None or delivery.offset is None or delivery.offset >= first):
+            self._inbox.append(delivery)
+            self._wake()
+
+    def _on_cancelled(self, frame: Basic.Cancel) -> None:
+        self.end(f"queue {self._queue} was deleted, or its node is gone")
+
+    def _on_closed(self, closing: asyncio.Future[None]) -> None:
+        cause = None if closing.cancelled() else closing.exception()
+        self.end(f"the channel was closed: {self._channel.refusal or cause or 'connection lost'}")
+
+    def _raise_lost(self, error: BaseException) -> None:
+        self.end(f"the channel was closed: {error!r}")
+        raise SubscriptionLost(f"the subscription is gone: {self._lost}") from error
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise SubscriptionLost(f"the subscription is gone: {self._lost}")
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+@asynccontextmanager
+async def consume(
+    link: Link,
+    queue: str,
+    *,
+    prefetch: int,
+    timing: Timing,
+    arguments: Mapping[str, str | int] | None = None,
+    first_offset: int | None = None,
+) -> AsyncIterator[RabbitSubscription]:
+    """Consume a queue on a new channel of a live connection.
+
+    Raises:
+        QueueMissing: no such queue.
+        BusUnavailable: the user may not read it, or the connection was lost.
+    """
+    silence = link.watch()
+    try:
+        try:
+            channel = await open_channel(link, timing.answer)
+            subscription = RabbitSubscription(queue, channel, silence, timing, first_offset)
+            await channel.basic_qos(prefetch_count=prefetch, timeout=timing.answer)
+            started = await channel.basic_consume(
+                queue, _delivered_elsewhere, arguments=dict(arguments or {}), timeout=timing.answer
+            )
+        except CHANNEL_GONE as error:
+            raise _start_error(queue, error) from error
+        try:
+            yield subscription
+        finally:
+            subscription.end("it was closed")
+            await _close(channel, started.consumer_tag, timing)
+    finally:
+        link.unwatch(silence)
+
+
+async def _delivered_elsewhere(message: object) -> None:
+    """The channel hands deliveries over itself."""
+
+
+async def _close(channel: BulkChannel, consumer_tag: str | None, timing: Timing) -> None:
+    # Cancel first: a delivery under way must not meet a closed channel (504, the connection dies).
+    try:
+        async with asyncio.timeout(timing.answer):
+            if consumer_tag in channel.consumers and not channel.is_closed:
+                await channel.basic_cancel(consumer_tag)
+            await channel.close()
+    except CHANNEL_GONE as error:
+        _log.info("channel_close_failed", reason=repr(error))
+
+
+def _start_error(queue: str, error: BaseException) -> BusError:
+    if isinstance(error, ChannelNotFoundEntity):
+        return QueueMissing(f"no queue {queue}: run `apc topology apply`")
+    if isinstance(error, ChannelAccessRefused):
+        return BusUnavailable(f"the broker user may not read queue {queue}: check its permissions")
+    return BusUnavailable(f"cannot consume queue {queue}: {error!r}")

@@ -1,0 +1,165 @@
+"""Handlers over FastStream, in the one form that was measured to be safe (library-facts.md section 1).
+
+Nothing is declared (passive only), nothing is decoded before the handler, and every way a handler can end is
+decided here: under manual acknowledgement FastStream swallows an exception and the consumer starves silently.
+This module costs half a second to import; only `RabbitBus.handle` imports it.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiormq
+import structlog
+from aio_pika import Channel as PikaChannel
+from aiormq.exceptions import AMQPError
+from faststream.middlewares import AckPolicy
+from faststream.rabbit import Channel, QueueType, RabbitBroker, RabbitQueue
+from faststream.rabbit.annotations import RabbitMessage
+from faststream.rabbit.subscriber import RabbitSubscriber
+from yarl import URL
+
+from apc_bus.errors import BusUnavailable, DeadLetter, GiveBack
+from apc_bus.port import Delivery, Handler
+from apc_bus.rabbit.codec import incoming_delivery
+from apc_bus.rabbit.connections import Nodes
+from apc_bus.rabbit.watchdog import watch
+
+_GRACE_SECONDS = 30.0
+"""So long a handler in flight may take after the context is left; then it is cancelled, its message comes again."""
+_GONE = (AMQPError, OSError, RuntimeError, TimeoutError)
+
+_log = structlog.get_logger("apc_bus")
+
+
+@asynccontextmanager
+async def run_handler(
+    nodes: Nodes, queue: str, handler: Handler, *, prefetch: int, purpose: str
+) -> AsyncIterator[None]:
+    """Consume a queue with a handler, on a connection of its own.
+
+    Raises:
+        BusUnavailable: no node takes the consumer.
+    """
+    consumer = _HandlerConsumer(nodes, queue, handler, prefetch, purpose)
+    await consumer.repair()
+    watchdog = asyncio.create_task(watch(queue, consumer), name=f"watch {queue}")
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+        await asyncio.wait([watchdog])
+        await consumer.stop()
+
+
+class _HandlerConsumer:
+    def __init__(self, nodes: Nodes, queue: str, handler: Handler, prefetch: int, purpose: str) -> None:
+        self._nodes = nodes
+        self._queue = queue
+        self._handler = handler
+        self._prefetch = prefetch
+        self._purpose = purpose
+        self._live: tuple[RabbitBroker, RabbitSubscriber] | None = None
+        self._retired: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the channel is open and the broker has not cancelled the consumer."""
+        if self._live is None:
+            return False
+        queue, tag = self._live[1]._queue_obj, self._live[1]._consumer_tag
+        if queue is None or not isinstance(queue.channel, PikaChannel) or queue.channel.is_closed:
+            return False
+        try:
+            channel = queue.channel.channel
+        except _GONE:
+            return False
+        return isinstance(channel, aiormq.Channel) and not channel.is_closed and tag in channel.consumers
+
+    async def repair(self) -> None:
+        """Start on the first node that takes the consumer; the connection before is closed beside it."""
+        old, self._live = self._live, None
+        if old is not None:
+            task = asyncio.create_task(_stop(old[0]), name=f"retire {self._queue}")
+            self._retired.add(task)
+            task.add_done_callback(self._retired.discard)
+        problems = []
+        for url in self._nodes.shuffled():
+            broker, subscriber = self._prepare(url)
+            try:
+                async with asyncio.timeout(self._nodes.timing.connect):
+                    await broker.start()
+            except _GONE as error:
+                problems.append(f"{url.host}:{url.port} {error!r}")
+                await _stop(broker)
+            else:
+                self._live = broker, subscriber
+                return
+        raise BusUnavailable(f"no node takes the consumer of {self._queue}: {'; '.join(problems)}")
+
+    async def stop(self) -> None:
+        """Stop consuming and wait for the handlers in flight."""
+        if self._live is not None:
+            await _stop(self._live[0])
+        await asyncio.gather(*self._retired)
+
+    def _prepare(self, url: URL) -> tuple[RabbitBroker, RabbitSubscriber]:
+        broker = RabbitBroker(
+            str(url.update_query(name=self._purpose)),
+            apply_types=False,
+            decoder=_undecoded,
+            graceful_timeout=_GRACE_SECONDS,
+            reconnect_interval=0.5,
+            logger=None,
+            log_level=logging.CRITICAL,
+            timeout=self._nodes.timing.connect,
+        )
+        subscriber = broker.subscriber(
+            RabbitQueue(self._queue, queue_type=QueueType.QUORUM, durable=True, declare=False),
+            ack_policy=AckPolicy.MANUAL,
+            channel=Channel(prefetch_count=self._prefetch),
+            no_reply=True,
+        )
+        subscriber(self._on_message)
+        return broker, subscriber
+
+    async def _on_message(self, message: RabbitMessage) -> None:
+        delivery = incoming_delivery(message.raw_message)
+        try:
+            await self._handler(delivery)
+        except DeadLetter:
+            await self._settle(message, delivery, is_done=False, requeue=False)
+        except GiveBack:
+            await self._settle(message, delivery, is_done=False, requeue=True)
+        except Exception:
+            _log.exception("handler_failed", queue=self._queue, packet_id=delivery.message.message_id)
+            await self._settle(message, delivery, is_done=False, requeue=True)
+        else:
+            await self._settle(message, delivery, is_done=True)
+
+    async def _settle(
+        self, message: RabbitMessage, delivery: Delivery, *, is_done: bool, requeue: bool = False
+    ) -> None:
+        try:
+            async with asyncio.timeout(self._nodes.timing.answer):
+                if is_done:
+                    await message.ack()
+                else:
+                    await message.nack(requeue=requeue)
+        except _GONE as error:
+            # The channel is gone and with it the delivery: it comes again, and the id tells that it was done.
+            packet_id = delivery.message.message_id
+            _log.warning("acknowledge_failed", queue=self._queue, packet_id=packet_id, reason=repr(error))
+
+
+async def _undecoded(message: RabbitMessage) -> RabbitMessage:
+    return message
+
+
+async def _stop(broker: RabbitBroker) -> None:
+    try:
+        async with asyncio.timeout(2 * _GRACE_SECONDS):
+            await broker.stop()
+    except _GONE as error:
+        _log.info("handler_connection_close_failed", reason=repr(error))

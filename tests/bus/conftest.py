@@ -1,0 +1,105 @@
+"""One broker of each kind with the same topology: the suite of the port runs over both."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+import aiormq
+import pytest
+from pydantic import SecretStr
+
+from apc_bus.memory import MemoryBroker
+from apc_bus.port import Bus, Message
+from apc_bus.rabbit import apply_rabbit, connect_rabbit
+from apc_bus.settings import BusSettings
+from apc_bus.topology import AgentQueues, Topology, build_topology
+from apc_contracts.vocabulary import PacketType
+
+USER = "guest"
+
+
+class Place(Protocol):
+    """A broker with a topology."""
+
+    topology: Topology
+
+    async def connect(self) -> Bus:
+        """A new bus; closed after the test."""
+        ...
+
+    async def delete_queue(self, name: str) -> None:
+        """Delete a queue under its consumers."""
+        ...
+
+
+class MemoryPlace:
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._broker = MemoryBroker(topology)
+
+    async def connect(self) -> Bus:
+        return self._broker.connect(USER)
+
+    async def delete_queue(self, name: str) -> None:
+        self._broker.delete_queue(name)
+
+
+class RabbitPlace:
+    def __init__(self, topology: Topology, url: str, resources: AsyncExitStack) -> None:
+        self.topology = topology
+        self._url = url
+        self._resources = resources
+
+    async def connect(self) -> Bus:
+        bus = await connect_rabbit(BusSettings(amqp_url=SecretStr(self._url)))
+        self._resources.push_async_callback(bus.close)
+        return bus
+
+    async def delete_queue(self, name: str) -> None:
+        async with aiormq.connect(self._url) as connection:
+            channel = await connection.channel()
+            await channel.queue_delete(name)
+
+
+@pytest.fixture
+def topology() -> Topology:
+    """Two agents of two swarms; an inbox holds 10 messages."""
+    return build_topology(
+        1,
+        [
+            AgentQueues("alpha-1", "red", frozenset({PacketType.IDEA, PacketType.CLAIM})),
+            AgentQueues("Beta.2", "blue", frozenset({PacketType.IDEA})),
+        ],
+        bound=5,
+    )
+
+
+@pytest.fixture(params=["memory", pytest.param("rabbit", marks=pytest.mark.broker)])
+async def place(request: pytest.FixtureRequest, topology: Topology) -> AsyncIterator[Place]:
+    """A broker of each kind."""
+    async with AsyncExitStack() as resources:
+        if request.param == "memory":
+            yield MemoryPlace(topology)
+        else:
+            url = request.getfixturevalue("amqp_vhost_url")
+            await apply_rabbit(url, topology)
+            yield RabbitPlace(topology, url, resources)
+
+
+@pytest.fixture
+async def bus(place: Place) -> Bus:
+    """A connected bus."""
+    return await place.connect()
+
+
+@pytest.fixture
+def message() -> Callable[..., Message]:
+    """Makes messages with ids 0, 1, 2, …"""
+    count = 0
+
+    def make(body: bytes = b"{}", **properties: object) -> Message:
+        nonlocal count
+        count += 1
+        return Message(**{"body": body, "message_id": f"m-{count - 1}", "user_id": USER} | properties)  # type: ignore[arg-type]
+
+    return make

@@ -27,7 +27,7 @@ SILENT_TYPES = frozenset(
     {PacketType.ACK, PacketType.NACK, PacketType.ERROR, PacketType.HEARTBEAT, PacketType.RETRACTION}
 )
 """Never answered by ACK, NACK or ERROR, so that no two agents answer each other for ever (contract.md section 12)."""
-MAX_RUNS = 5
+MAX_STALE_RUNS = 5
 """Runs of a handler whose state another worker saves meanwhile, before the gate is asked to route it again."""
 MAX_ERROR_LENGTH = 1_000
 
@@ -67,8 +67,7 @@ class Dispatcher:
             self._outbox.settle(inbound.done, GiveBack("the worker stopped while its handler ran"))
             raise
         except Exception as failure:
-            _log.exception("packet_given_back", agent_id=self._agent.agent_id, packet_id=str(inbound.key[0]))
-            error = GiveBack(f"{type(failure).__name__}: {failure}")
+            error = failure  # the adapter logs it and gives the packet back, up to its delivery limit
         self._outbox.settle(inbound.done, error)
 
     async def start(self, starter: AnyHandler, session_id: str) -> None:
@@ -79,7 +78,8 @@ class Dispatcher:
 
     async def _process(self, inbound: Inbound) -> Exception | None:
         handler = self._agent.handler_for(inbound.packet) or _default_handler(inbound.packet)
-        for _ in range(MAX_RUNS):
+        stale_runs = 0
+        while stale_runs < MAX_STALE_RUNS:
             document = await self._states.open(inbound.session_id)
             if document.was_handled(inbound.key):
                 self._report(inbound, ReceiptKind.OUTCOME)
@@ -87,12 +87,15 @@ class Dispatcher:
             if inbound.packet.expires <= datetime.now(UTC):
                 self._report(inbound, ReceiptKind.EXPIRED)
                 return None
+            # A handler that runs again emits the same packets with the same ids: the gate knows them.
             try:
                 return await self._run(inbound, handler, document)
             except StateStale:
-                # The same packets go out again, with the same ids: the gate knows them.
                 self._states.forget(inbound.session_id)
-        self._report(inbound, ReceiptKind.RETRY, error="state saved by another worker each time")
+                stale_runs += 1
+            except EmitUnconfirmed as error:
+                _log.warning("handler_runs_again", packet_id=str(inbound.packet.packet_id), reason=str(error))
+        self._report(inbound, ReceiptKind.RETRY, error="another worker saved the state during each run")
         return None
 
     async def _run(self, inbound: Inbound, handler: AnyHandler, document: StateDocument) -> Exception | None:
@@ -103,18 +106,17 @@ class Dispatcher:
             self._report(inbound, ReceiptKind.CONSUMER_APPLY, may_linger=True)
             await self._emit_results(inbound.packet, context, result)
             await self._states.save(document, inbound.key)
-        except StateStale:
-            raise
-        except EmitUnconfirmed as unconfirmed:
+        except (StateStale, EmitUnconfirmed):
             document.reset()
-            return _given_back(unconfirmed)
+            raise
         except Retry as retry:
             document.reset()
             self._report(inbound, ReceiptKind.RETRY, error=retry.reason)
             return None
         except Reject as reject:
             document.reset()
-            return await self._reject(inbound, context, reject.reason)
+            await self._reject(inbound, context, reject.reason)
+            return None
         except asyncio.CancelledError:
             document.reset()
             if _is_cancelled():
@@ -132,7 +134,7 @@ class Dispatcher:
         if packet.routing.requires_ack and not context.has_answered and packet.packet_type not in SILENT_TYPES:
             await context.emit(AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED))
 
-    async def _reject(self, inbound: Inbound, context: HandlerContext, reason: str) -> Exception | None:
+    async def _reject(self, inbound: Inbound, context: HandlerContext, reason: str) -> None:
         packet = inbound.packet
         if packet.packet_type not in SILENT_TYPES and not context.has_answered:
             nack = NackPayload(
@@ -140,10 +142,8 @@ class Dispatcher:
                 ack_status=AckStatus.REJECTED,
                 reason=reason[:MAX_ERROR_LENGTH],
             )
-            if (unconfirmed := await self._tell(context, nack)) is not None:
-                return _given_back(unconfirmed)
+            await self._tell(context, nack)
         self._report(inbound, ReceiptKind.REJECT, error=reason)
-        return None
 
     async def _fail(self, inbound: Inbound, context: HandlerContext, failure: Exception) -> Exception:
         packet = inbound.packet
@@ -163,21 +163,19 @@ class Dispatcher:
                 retryable=False,
                 details={"packet_id": str(packet.packet_id), "attempt": inbound.attempt},
             )
-            if (unconfirmed := await self._tell(context, error)) is not None:
-                return _given_back(unconfirmed)
+            await self._tell(context, error)
         if self._on_failure is not None:
             self._on_failure(packet, inbound.attempt, failure)
         return DeadLetter(f"handler of {packet.packet_type} {packet.packet_id} failed: {text}")
 
-    async def _tell(self, context: HandlerContext, payload: Payload) -> EmitUnconfirmed | None:
+    async def _tell(self, context: HandlerContext, payload: Payload) -> None:
         """Tell the sender how its packet ended; a refusal of that does not change how it ended."""
         try:
             await context.emit(payload)
-        except EmitUnconfirmed as unconfirmed:
-            return unconfirmed
+        except EmitUnconfirmed:
+            raise
         except EmitError as refused:
             _log.warning("answer_refused", agent_id=self._agent.agent_id, reason=str(refused))
-        return None
 
     def _report(
         self,
@@ -227,11 +225,6 @@ def _payloads(result: Any) -> tuple[Payload, ...]:
     if isinstance(result, list | tuple) and all(isinstance(one, Payload) for one in result):
         return tuple(result)
     raise AgentError(f"a handler returned {type(result).__name__}: return a payload, several payloads, or None")
-
-
-def _given_back(unconfirmed: EmitUnconfirmed) -> GiveBack:
-    """The broker keeps the packet; its handler runs again when the worker can publish."""
-    return GiveBack(str(unconfirmed))
 
 
 def _is_cancelled() -> bool:

@@ -88,7 +88,7 @@ class Worker:
         )
         self._is_stopping = False
         self.ready = asyncio.Event()
-        """Set once on_start is done and handlers run."""
+        """Set while handlers run: after on_start, until the worker stops."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take and handle packets until `stop` is set, then drain.
@@ -163,6 +163,7 @@ class Worker:
 
     def _turn_away(self) -> None:
         self._is_stopping = True
+        self.ready.clear()
         for inbound in self._inbox.close():
             inbound.done.set_exception(GiveBack("the worker stopped before a handler took the packet"))
 

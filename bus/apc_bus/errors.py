@@ -10,7 +10,7 @@ ApcError
     SubscriptionLost      the channel, connection or queue is gone; unacknowledged deliveries come again
     QueueMissing          no such queue: run `apc topology apply`
     DeadLetter            raised by a handler: give this delivery to the dead-letter exchange
-    GiveBack              raised by a handler: give this delivery back to the queue
+    GiveBack              raised by a handler: leave this delivery until the consumer ends; then it comes again
     TopologyInvalid       shards or agents that no topology can be built for
     TopologyConflict      the broker holds this queue or exchange with other arguments
     ArtifactError
@@ -61,7 +61,11 @@ class DeadLetter(BusError):
 
 
 class GiveBack(BusError):
-    """A handler raises it to have its delivery given back: a decision, the adapter logs no failure."""
+    """A handler raises it to leave its delivery unsettled: it goes back to the queue when the consumer ends.
+
+    For a worker that is stopping: a nack would hand the delivery to the same consumer again, until its delivery
+    limit is used up.
+    """
 
 
 class TopologyInvalid(BusError):

@@ -95,9 +95,11 @@ class Subscription(Protocol):
 
 
 Handler = Callable[[Delivery], Awaitable[None]]
-"""Handles one delivery. Returning acknowledges it; raising `apc_bus.errors.DeadLetter` gives it to the
-dead-letter exchange (nack without requeue); raising anything else gives it back (requeue) after the adapter
-logged it."""
+"""Handles one delivery; how it ends decides what the adapter does.
+
+Returning acknowledges it. Raising `apc_bus.errors.DeadLetter` gives it to the dead-letter exchange (nack without
+requeue), GiveBack leaves it until the consumer ends, anything else gives it back (requeue) after it was logged.
+"""
 
 
 class Bus(Protocol):

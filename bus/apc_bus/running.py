@@ -44,7 +44,7 @@ async def _handle(queue: str, subscription: Subscription, handler: Handler, deli
         except DeadLetter:
             await subscription.nack(delivery, requeue=False)
         except GiveBack:
-            await subscription.nack(delivery, requeue=True)
+            pass  # unsettled: it goes back when the subscription ends
         except Exception:
             _log.exception("handler_failed", queue=queue, packet_id=delivery.message.message_id)
             await subscription.nack(delivery, requeue=True)

@@ -131,7 +131,7 @@ class _HandlerConsumer:
         except DeadLetter:
             await self._settle(message, delivery, is_done=False, requeue=False)
         except GiveBack:
-            await self._settle(message, delivery, is_done=False, requeue=True)
+            pass  # unsettled: it goes back when the connection is closed
         except Exception:
             _log.exception("handler_failed", queue=self._queue, packet_id=delivery.message.message_id)
             await self._settle(message, delivery, is_done=False, requeue=True)

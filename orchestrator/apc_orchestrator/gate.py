@@ -91,12 +91,16 @@ class Gate:
                 await asyncio.gather(verifying, return_exceptions=True)
 
     async def _stand_by(self, inputs: Subscription, stop: asyncio.Event) -> list[Delivery] | None:
-        """Wait to be the active consumer: whoever receives anything is. A probe comes even when nobody speaks."""
+        """Wait to be the active consumer: whoever receives anything is.
+
+        A probe comes even when nobody speaks; one at a time, so that none pile up while nobody is active.
+        """
         receiving = asyncio.ensure_future(inputs.receive(self._settings.batch_packets, self._settings.batch_bytes))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             while not receiving.done() and not stop.is_set():
-                await self._bus.publish(self._probe())
+                if (await self._bus.depth(gate_queue(self._shard))).messages == 0:
+                    await self._bus.publish(self._probe())
                 await asyncio.wait(
                     {receiving, stopping},
                     timeout=self._settings.probe_seconds,
@@ -110,7 +114,7 @@ class Gate:
 
     def _probe(self) -> Publication:
         user = self._bus.user
-        message = Message(PROBE_BODY, str(new_packet_id()), type=TYPE_RECEIPTS, user_id=user, expiration_ms=10_000)
+        message = Message(PROBE_BODY, str(new_packet_id()), type=TYPE_RECEIPTS, user_id=user)
         return Publication(RECEIPTS, str(self._shard), message)
 
 

@@ -20,8 +20,8 @@ FROM apc_log.agent_packets AS packet
 JOIN apc_log.packet_events AS hop
   ON hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id AND hop.recipient = ''
  AND hop.from_state = 'SCHEMA_VALIDATED' AND hop.metadata ? 'refusal'
-WHERE packet.shard = $1 AND packet.verdict = 'held' AND packet.judged_at > $2 - interval '1 day'
-  AND packet.expires_at > $2
+WHERE packet.shard = $1 AND packet.verdict = 'held' AND packet.expires_at > $2::timestamptz
+  AND packet.judged_at > $2::timestamptz - interval '1 day'
 ORDER BY packet.seq
 """
 

@@ -1,0 +1,283 @@
+"""A gate and a persister at work on a real Postgres, with agents that are played by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from apc_bus import headers
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.database import open_pool
+from apc_bus.memory import MemoryBroker
+from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
+from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue, build_topology, gate_queue, log_queue
+from apc_contracts import Actor, Packet, Recipient, Routing, SignalPayload, Trace, new_packet_id
+from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
+from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_contracts.registry_change import AgentAdded, encode_registry_change
+from apc_contracts.sealing import seal
+from apc_contracts.session_payloads import SessionSpec, SwarmSpec
+from apc_contracts.vocabulary import (
+    ORCHESTRATOR,
+    PROTOCOL_VERSION,
+    Channel,
+    DeliveryMode,
+    PacketType,
+    RunPhase,
+    Signal,
+)
+from apc_orchestrator import Orchestrator, OrchestratorSettings
+from apc_persister.service import Persister
+from apc_persister.settings import PersisterSettings
+
+SESSION = "s-1"
+AGENTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "librarian": ("library", ("operate",)),
+    "red-1": ("red", ()),
+    "blue-1": ("blue", ()),
+    "sentinel": ("watch", ("veto", "validate")),
+}
+HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+    """Wait until the condition holds. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while not await condition():
+            await asyncio.sleep(0.005)
+
+
+@dataclass
+class House:
+    """Broker, database and services of one test."""
+
+    broker: MemoryBroker
+    pool: asyncpg.Pool
+    artifacts: ArtifactStore
+    clients: dict[str, Bus] = field(default_factory=dict)
+    inboxes: dict[str, list[Subscription]] = field(default_factory=dict)
+
+    def client(self, user: str) -> Bus:
+        """The bus of a broker user."""
+        if user not in self.clients:
+            self.clients[user] = self.broker.connect(user)
+        return self.clients[user]
+
+    @asynccontextmanager
+    async def gate(self, **settings: Any) -> AsyncIterator[Orchestrator]:
+        """A running orchestrator; leaving stops it cleanly."""
+        bus = self.broker.connect("orchestrator")
+        orchestrator = Orchestrator(
+            OrchestratorSettings(operator_user="operator", **settings), bus, self.pool, self.artifacts
+        )
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(orchestrator.run(stop))
+            yield orchestrator
+            stop.set()
+        await bus.close()
+
+    @asynccontextmanager
+    async def persister(self) -> AsyncIterator[Persister]:
+        """A running persister."""
+        bus = self.broker.connect("persister")
+        persister = Persister(PersisterSettings(), bus, self.pool)
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(persister.run(stop))
+            yield persister
+            stop.set()
+        await bus.close()
+
+    async def register(self, agents: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
+        """Register agents as the operator does, and wait until the log has it."""
+        for agent_id, (swarm, rights) in agents.items():
+            change = AgentAdded(
+                change_id=uuid4(),
+                agent_id=agent_id,
+                broker_user=f"agent.{agent_id}",
+                role="role",
+                swarm_id=swarm,
+                rights=rights,
+                handles=tuple(PacketType),
+            )
+            message = Message(
+                encode_registry_change(change),
+                str(change.change_id),
+                type=headers.TYPE_REGISTRY,
+                user_id="operator",
+            )
+            await self.client("operator").publish(Publication(RECEIPTS, "0", message))
+
+        async def are_known() -> bool:
+            return bool(await self.pool.fetchval("SELECT count(*) FROM apc_log.agents") == len(agents))
+
+        await until(are_known)
+
+    async def publish(self, packet: Packet[Any], user: str | None = None, **message: Any) -> bytes:
+        """Publish a packet to the ingress as its sender's broker user."""
+        body = message.pop("body", None) or seal(packet).body
+        user = user or f"agent.{packet.sender.agent_id}"
+        fields: dict[str, Any] = {
+            "message_id": str(packet.packet_id),
+            "type": packet.packet_type.value,
+            "user_id": user,
+        } | message
+        await self.client(user).publish(Publication(INGRESS, "0", Message(body, **fields)))
+        return bytes(body)
+
+    async def quiet(self) -> None:
+        """Everything published has been judged, logged and committed."""
+        operator = self.client("operator")
+
+        async def is_quiet() -> bool:
+            for queue in (gate_queue(0), log_queue(0)):
+                if (await operator.depth(queue)).messages:
+                    return False
+                found = self.broker.queue(queue)
+                if any(consumer._unacked for consumer in found.consumers):
+                    return False
+            return True
+
+        await until(is_quiet)
+        await until(is_quiet)
+
+    async def read(self, agent: str) -> list[Delivery]:
+        """Take everything out of an agent's queues."""
+        found: list[Delivery] = []
+        for urgent in (True, False):
+            queue = agent_queue(agent, urgent)
+            count = (await self.client("operator").depth(queue)).messages
+            if not count:
+                continue
+            async with self.client(f"agent.{agent}").subscribe(queue) as inbox:
+                while count > 0:
+                    batch = await inbox.receive()
+                    for delivery in batch:
+                        await inbox.ack(delivery)
+                    found += batch
+                    count -= len(batch)
+        return found
+
+    async def handle(self, agent: str, *kinds: ReceiptKind) -> list[Packet[Any]]:
+        """Take everything out of an agent's queues and report it as handled."""
+        from apc_contracts import parse_packet
+
+        packets = []
+        for delivery in await self.read(agent):
+            packet = parse_packet(delivery.message.body)
+            packets.append(packet)
+            if packet.packet_type is not PacketType.NACK:
+                attempt = delivery.message.headers[headers.ATTEMPT]
+                await self.report(agent, packet.packet_id, *(kinds or HANDLED), attempt=attempt)
+        return packets
+
+    async def report(
+        self, agent: str, packet_id: UUID, *kinds: ReceiptKind, attempt: Any = 1, user: str | None = None
+    ) -> None:
+        """Send receipts of one delivery."""
+        found = [
+            Receipt(
+                packet_id=packet_id,
+                session_id=SESSION,
+                recipient=agent,
+                kind=kind,
+                attempt=attempt,
+                at=datetime.now(UTC),
+            )
+            for kind in kinds
+        ]
+        user = user or f"agent.{agent}"
+        message = Message(encode_receipts(found), str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=user)
+        await self.client(user).publish(Publication(RECEIPTS, "0", message))
+
+    async def state(self) -> str:
+        """The session's state in the projection."""
+        return str(await self.pool.fetchval("SELECT state FROM apc_log.sessions WHERE session_id = $1", SESSION))
+
+
+def make_packet(
+    agent: str,
+    payload: Any,
+    to: tuple[str, ...] = (ORCHESTRATOR,),
+    *,
+    phase: RunPhase = RunPhase.RESEARCH,
+    parent: Packet[Any] | None = None,
+    generation: int = 0,
+    **fields: Any,
+) -> Packet[Any]:
+    """A packet of an agent in session `s-1`."""
+    packet_type = TYPE_OF_PAYLOAD[type(payload)]
+    packet_id = fields.pop("packet_id", None) or new_packet_id()
+    return PACKET_TYPES[packet_type](
+        protocol_version=PROTOCOL_VERSION,
+        packet_id=packet_id,
+        packet_type=packet_type,
+        channel=Channel.INTER_AGENT,
+        run_phase=phase,
+        created_at=fields.pop("created_at", datetime.now(UTC)),
+        sender=Actor(agent_id=agent, role="role", swarm_id=AGENTS[agent][0]),
+        recipients=tuple(Recipient(agent_id=one) for one in to),
+        trace=Trace(
+            session_id=fields.pop("session_id", SESSION),
+            run_id="run-1",
+            task_id="task-1",
+            root_packet_id=parent.trace.root_packet_id if parent else packet_id,
+            parent_packet_id=parent.packet_id if parent else None,
+            generation=generation,
+            step=0,
+        ),
+        routing=Routing(
+            delivery_mode=fields.pop("mode", DeliveryMode.DIRECT if len(to) == 1 else DeliveryMode.MULTICAST),
+            priority=4,
+            ttl_ms=fields.pop("ttl_ms", 3_600_000),
+            requires_ack=False,
+        ),
+        confidence=0.5,
+        symbolic_keys=fields.pop("keys", ()),
+        payload=payload,
+        **fields,
+    )
+
+
+def make_start(**spec: Any) -> Packet[Any]:
+    """START of a session with the swarms red and blue."""
+    fields: dict[str, Any] = {
+        "swarms": (
+            SwarmSpec(swarm_id="red", agents=("red-1",)),
+            SwarmSpec(swarm_id="blue", agents=("blue-1",)),
+        ),
+        "members": ("sentinel",),
+        "task_ids": ("task-1",),
+        "generation_limit": 1,
+        "generation_deadline_ms": 60_000,
+        "state_deadline_ms": 600_000,
+    } | spec
+    return make_packet("librarian", SignalPayload(signal=Signal.START, session=SessionSpec(**fields)))
+
+
+@pytest.fixture
+async def house(postgres_url: str, tmp_path: Path) -> AsyncIterator[House]:
+    """The in-process broker with four agents, a fresh database, an artifact store."""
+    agents = [AgentQueues(agent_id, swarm, frozenset(PacketType)) for agent_id, (swarm, _) in AGENTS.items()]
+    async with AsyncExitStack() as resources:
+        pool = await open_pool(postgres_url, max_size=6)
+        resources.push_async_callback(pool.close)
+        yield House(MemoryBroker(build_topology(1, agents)), pool, ArtifactStore.open(tmp_path / "artifacts"))
+
+
+@pytest.fixture
+def packet() -> Callable[..., Packet[Any]]:
+    return make_packet
+
+
+@pytest.fixture
+def start() -> Callable[..., Packet[Any]]:
+    return make_start

@@ -1,0 +1,60 @@
+"""One packet through broker, gate, database and agent."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from apc_contracts import IdeaPayload, Packet
+from apc_contracts.payloads import ExpectedImpact
+from apc_contracts.vocabulary import PacketType
+
+
+def idea() -> IdeaPayload:
+    return IdeaPayload(
+        method_id="m",
+        intent="i",
+        assumptions=(),
+        required_capabilities=(),
+        expected_impact=ExpectedImpact(quality_gain=0.1, cost_change=0.0, risk_change=0.0),
+        failure_modes=(),
+    )
+
+
+async def test_a_packet_is_judged_logged_delivered_and_followed_to_its_end(
+    house: Any, packet: Callable[..., Packet[Any]], start: Callable[..., Packet[Any]]
+) -> None:
+    agents = {
+        "librarian": ("library", ("operate",)),
+        "red-1": ("red", ()),
+        "blue-1": ("blue", ()),
+        "sentinel": ("watch", ("veto",)),
+    }
+    async with house.persister(), house.gate():
+        await house.register(agents)
+        opening = start()
+        await house.publish(opening)
+        await house.quiet()
+        assert await house.state() == "SESSION_OPEN"
+        sync = await house.handle("red-1")
+        assert [one.packet_type for one in sync] == [PacketType.SIGNAL]
+        sent = packet("red-1", idea(), ("sentinel",), parent=opening)
+        body = await house.publish(sent)
+        await house.quiet()
+        received = await house.read("sentinel")
+        assert received[-1].message.body == body
+        await house.report("sentinel", sent.packet_id, *("delivery_ack", "consumer_apply", "outcome"))
+        await house.quiet()
+    row = await house.pool.fetchrow("SELECT * FROM apc_log.agent_packets WHERE packet_id = $1", sent.packet_id)
+    assert row["verdict"] == "accepted" and row["body_stored"] == body
+    hops = await house.pool.fetch(
+        "SELECT from_state, to_state, recipient, events FROM apc_log.packet_events WHERE packet_id = $1 ORDER BY seq",
+        sent.packet_id,
+    )
+    assert [(hop["from_state"], hop["to_state"], hop["recipient"]) for hop in hops] == [
+        ("DRAFT", "ROUTED", ""),
+        ("ROUTED", "APPLIED", "sentinel"),
+        ("APPLIED", "ARCHIVED", "sentinel"),
+    ]
+    document = orjson.loads(await house.pool.fetchval("SELECT document FROM apc_log.sessions"))
+    assert document["spent"] == {"packets": 1}

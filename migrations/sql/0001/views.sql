@@ -38,7 +38,8 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN array_position(ARRAY[
     'DRAFT', 'NORMALIZED', 'SCHEMA_VALIDATED', 'POLICY_VALIDATED', 'ROUTED', 'DEAD_LETTERED', 'DELIVERED',
     'APPLIED', 'SUPERSEDED', 'VERIFIED', 'PROMOTED', 'ARCHIVED'], state);
 
--- One row a transition: a hop taken apart.
+-- One row a transition: a hop taken apart. A hop with to_state '' moves nothing: it records that a delivery ended
+-- (metadata.ended, usage) after its machine had come to rest.
 CREATE VIEW apc_log.packet_transitions AS
 SELECT hop.shard, hop.seq, step.ordinal::integer AS ordinal, hop.session_id, hop.packet_id, hop.recipient, hop.attempt,
        step.event,
@@ -47,42 +48,44 @@ SELECT hop.shard, hop.seq, step.ordinal::integer AS ordinal, hop.session_id, hop
        apc_log.lifecycle_target(step.event) AS to_state,
        step.occurred_at, hop.actor, hop.metadata, hop.epoch, hop.batch_no, hop.recorded_at
 FROM apc_log.packet_events AS hop
-CROSS JOIN LATERAL unnest(hop.events, hop.occurred_at) WITH ORDINALITY AS step(event, occurred_at, ordinal);
+CROSS JOIN LATERAL unnest(hop.events, hop.occurred_at) WITH ORDINALITY AS step(event, occurred_at, ordinal)
+WHERE hop.to_state <> '';
 
 -- The latest hop for each recipient; recipient '' is the machine that all share up to ROUTED.
 CREATE VIEW apc_log.packet_recipient_state AS
 SELECT DISTINCT ON (session_id, packet_id, recipient)
        session_id, packet_id, recipient, to_state AS state, attempt, shard, seq, recorded_at
 FROM apc_log.packet_events
+WHERE to_state <> ''
 ORDER BY session_id, packet_id, recipient, seq DESC;
 
 -- The overall state: RETRACTED when retracted, else that of the least advanced recipient; a recipient without a
 -- hop of its own is where the whole packet is; rejected and expired recipients do not hold the rest back.
-CREATE VIEW apc_log.packet_state AS
-SELECT packet.session_id, packet.packet_id, packet.shard, packet.seq,
-       CASE WHEN shared.state IS DISTINCT FROM 'ROUTED' THEN coalesce(shared.state, 'DRAFT')
-            ELSE coalesce(own.least_advanced, own.ended, 'ROUTED') END AS state
-FROM apc_log.agent_packets AS packet
-LEFT JOIN LATERAL (
-    SELECT hop.to_state AS state FROM apc_log.packet_events AS hop
-    WHERE hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id AND hop.recipient = ''
-    ORDER BY hop.seq DESC LIMIT 1
-) AS shared ON true
-LEFT JOIN LATERAL (
-    SELECT (array_agg(each.state ORDER BY apc_log.lifecycle_rank(each.state))
-                FILTER (WHERE apc_log.lifecycle_rank(each.state) IS NOT NULL))[1] AS least_advanced,
-           min(each.state) AS ended
-    FROM (
-        SELECT coalesce(latest.state, 'ROUTED') AS state
-        FROM unnest(packet.recipients) AS recipient
+CREATE FUNCTION apc_log.packet_state_of(in_session text, packet uuid, recipients text[]) RETURNS text
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    WITH shared AS (
+        SELECT to_state FROM apc_log.packet_events
+        WHERE session_id = in_session AND packet_id = packet AND recipient = ''
+        ORDER BY seq DESC LIMIT 1
+    ), own AS (
+        SELECT coalesce(latest.to_state, 'ROUTED') AS state
+        FROM unnest(recipients) AS one
         LEFT JOIN LATERAL (
-            SELECT hop.to_state AS state FROM apc_log.packet_events AS hop
-            WHERE hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id
-              AND hop.recipient = recipient
-            ORDER BY hop.seq DESC LIMIT 1
+            SELECT to_state FROM apc_log.packet_events
+            WHERE session_id = in_session AND packet_id = packet AND recipient = one
+            ORDER BY seq DESC LIMIT 1
         ) AS latest ON true
-    ) AS each
-) AS own ON true;
+    )
+    SELECT CASE WHEN shared.to_state <> 'ROUTED' THEN shared.to_state
+                ELSE coalesce((SELECT state FROM own WHERE apc_log.lifecycle_rank(state) IS NOT NULL
+                               ORDER BY apc_log.lifecycle_rank(state) LIMIT 1),
+                              (SELECT min(state) FROM own), 'ROUTED') END
+    FROM (SELECT coalesce((SELECT to_state FROM shared), 'DRAFT') AS to_state) AS shared
+$$;
+
+CREATE VIEW apc_log.packet_state AS
+SELECT session_id, packet_id, shard, seq, apc_log.packet_state_of(session_id, packet_id, recipients) AS state
+FROM apc_log.agent_packets;
 
 -- Where a session stands by its log alone; the projection `sessions` must agree.
 CREATE VIEW apc_log.session_state AS

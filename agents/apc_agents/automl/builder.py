@@ -1,0 +1,206 @@
+"""The builders: one a swarm, each searching with its own families of models."""
+
+from typing import Any
+
+import rfc8785
+import structlog
+
+from apc_agents.agent import Agent
+from apc_agents.automl import statements, work
+from apc_agents.automl.briefs import read_brief
+from apc_agents.automl.exchange import remember_import, send_transfers
+from apc_agents.automl.material import Measured
+from apc_agents.automl.notebook import Entry, Notebook
+from apc_agents.automl.recipes import Recipe
+from apc_agents.automl.roster import LIBRARIAN, SENTINEL, builder_id
+from apc_agents.automl.schema import Schema
+from apc_agents.automl.search import Place, Trial, next_recipe
+from apc_agents.automl.shelf import Shelf
+from apc_agents.automl.spaces import families_of
+from apc_agents.automl.workbench import Workbench
+from apc_agents.handler_context import HandlerContext
+from apc_contracts.packet import Packet
+from apc_contracts.payloads import (
+    ClaimPayload,
+    EvalPayload,
+    NackPayload,
+    Payload,
+    SignalPayload,
+    TaskIrPayload,
+    TransferPayload,
+)
+from apc_contracts.session_payloads import SessionState
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
+
+CONVERGENCE = "CONTROLLED_CONVERGENCE"
+WORKING_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", CONVERGENCE})
+
+log = structlog.get_logger()
+
+
+def make_builder(swarm: str, workbench: Workbench) -> Agent:
+    """The builder of one swarm. It takes its data, its seed and its place in the run from packets."""
+    agent = Agent(builder_id(swarm), role="builder", swarm=swarm)
+    bench = _Bench(swarm, workbench)
+
+    @agent.on(PacketType.TASK_IR)
+    async def plan(task: Packet[TaskIrPayload], ctx: HandlerContext) -> None:
+        await bench.plan(task, ctx)
+
+    @agent.on(PacketType.SIGNAL, signal=Signal.SYNC)
+    async def follow(sync: Packet[SignalPayload], ctx: HandlerContext) -> None:
+        session = sync.payload.session
+        if not isinstance(session, SessionState) or session.paused:
+            return
+        if (ctx.round, ctx.generation) > (session.round, session.generation):
+            return  # The session has gone on without this swarm.
+        if session.state in WORKING_STATES:
+            await bench.work(session, ctx)
+        elif session.state == "EXECUTION":
+            await bench.execute(session, ctx)
+
+    @agent.on(PacketType.TRANSFER)
+    async def take_over(transfer: Packet[TransferPayload], ctx: HandlerContext) -> None:
+        await remember_import(transfer, ctx)
+
+    @agent.on(PacketType.CLAIM)
+    async def heed_claim(claim: Packet[ClaimPayload], ctx: HandlerContext) -> None:
+        if claim.payload.confidence_post < 0.5:
+            _falsify(claim.payload.hypothesis_id, ctx)
+
+    @agent.on(PacketType.EVAL)
+    async def heed_evaluation(evaluation: Packet[EvalPayload], ctx: HandlerContext) -> None:
+        notebook = Notebook.read(ctx.state)
+        parent = evaluation.trace.parent_packet_id
+        entry = notebook.entry_of([parent]) if parent else None
+        if entry is not None and abs(evaluation.payload.metric_set.outcome - entry.trial.outcome) > 1e-6:
+            _falsify(entry.name, ctx)
+
+    @agent.on_refused
+    async def refused(nack: Packet[NackPayload], ctx: HandlerContext) -> None:
+        log.info("packet_refused", packet_id=str(nack.payload.acked_packet_id), reason=nack.payload.reason)
+
+    return agent
+
+
+def _falsify(name: str, ctx: HandlerContext) -> None:
+    notebook = Notebook.read(ctx.state)
+    notebook.falsify(name)
+    notebook.write(ctx.state)
+
+
+class _Bench:
+    """What a builder does; everything that it must remember is in the notebook."""
+
+    def __init__(self, swarm: str, workbench: Workbench) -> None:
+        self._swarm = swarm
+        self._workbench = workbench
+        self._shelf = Shelf()
+
+    async def plan(self, task: Packet[TaskIrPayload], ctx: HandlerContext) -> None:
+        """RESEARCH: the plan of the swarm, then the sign that it is ready for generation 0."""
+        brief = read_brief(task.payload)
+        if brief is None:
+            return
+        notebook = Notebook.read(ctx.state)
+        notebook.brief = brief
+        notebook.write(ctx.state)
+        study = await self._shelf.study(brief, ctx.artifacts)
+        families = families_of(self._swarm, Schema.model_validate_json(study.schema.data).problem)
+        await ctx.emit(
+            statements.opening_idea(self._swarm, families),
+            to=LIBRARIAN,
+            symbolic_keys=(self._swarm, *families),
+        )
+        ready = SignalPayload(signal=Signal.SYNC, reason="ready for generation 0")
+        await ctx.emit(ready, to=ORCHESTRATOR, generation=0)
+
+    async def work(self, session: SessionState, ctx: HandlerContext) -> None:
+        """One generation, once: a method, a model, its gates, later what others may need."""
+        notebook = Notebook.read(ctx.state)
+        if notebook.brief is None or notebook.has_worked(session.round, session.generation):
+            return
+        study = await self._shelf.study(notebook.brief, ctx.artifacts)
+        schema = Schema.model_validate_json(study.schema.data)
+        is_converging = session.state == CONVERGENCE
+        place = Place(
+            seed=notebook.brief.seed,
+            swarm=self._swarm,
+            round=session.round,
+            generation=session.generation,
+            converging=is_converging,
+        )
+        imports = notebook.usable_imports(session.round, session.generation)
+        recipe = next_recipe(place, schema, notebook.trials, imports)
+        name = statements.work_id(self._swarm, session.round, session.generation)
+        if not is_converging:
+            best = notebook.best()
+            idea = statements.method_idea(name, recipe, schema, best.trial.outcome if best else 0.0)
+            await self._say(ctx, session, idea, to=LIBRARIAN, symbolic_keys=(recipe.family, recipe.hash))
+        measured = await self._workbench.run(work.measure, recipe.canonical(), study)
+        gates = statements.without_ties(measured.document["gates"], name, recipe)
+        evaluation = await self._publish(name, recipe, measured, gates, session, ctx)
+        trial = Trial(recipe=recipe, outcome=gates["outcome"])
+        entry = Entry(
+            name=name,
+            round=session.round,
+            generation=session.generation,
+            trial=trial,
+            stability=gates["stability"],
+            eval_id=evaluation.packet_id,
+        )
+        notebook.entries.append(entry)
+        notebook.write(ctx.state)
+        await send_transfers(self._swarm, notebook, session, ctx)
+
+    async def execute(self, session: SessionState, ctx: HandlerContext) -> None:
+        """EXECUTION: the swarm whose EVAL won trains its recipe once more, on all data that may be seen."""
+        notebook = Notebook.read(ctx.state)
+        entry = notebook.entry_of(session.subjects)
+        if notebook.brief is None or entry is None or entry.eval_id in notebook.executed:
+            return
+        study = await self._shelf.study(notebook.brief, ctx.artifacts)
+        recipe = entry.trial.recipe
+        refitted = await self._workbench.run(work.refit, recipe.canonical(), study)
+        name = f"{self._swarm}-r{session.round}-final"
+        await self._publish(name, recipe, refitted, refitted.document["gates"], session, ctx)
+        if entry.eval_id is not None:
+            notebook.executed.append(entry.eval_id)
+        notebook.write(ctx.state)
+
+    async def _publish(
+        self,
+        name: str,
+        recipe: Recipe,
+        measured: Measured,
+        gates: dict[str, float],
+        session: SessionState,
+        ctx: HandlerContext,
+    ) -> Packet[EvalPayload]:
+        """ARTIFACT, then EVAL with it as parent; recipe, model and measurement stand in the store before."""
+        recipe_hash = await ctx.artifacts.put(recipe.canonical())
+        model_hash = await ctx.artifacts.put(measured.model)
+        document = {**measured.document, "model": model_hash, "work": name, "declared": gates}
+        document_hash = await ctx.artifacts.put(rfc8785.dumps(document))
+        proof = statements.proof(gates, document_hash, model_hash, recipe_hash)
+        artifact = await self._say(
+            ctx,
+            session,
+            statements.model_artifact(name, model_hash, ctx.artifacts.uri(model_hash)),
+            to=SENTINEL,
+            proof_bundle=proof,
+        )
+        note = statements.loss_note(document, "held-out")
+        return await self._say(
+            ctx,
+            session,
+            statements.evaluation(gates, recipe.describe(), note),
+            to=SENTINEL,
+            parent=artifact,
+            proof_bundle=proof,
+            confidence=gates["stability"],
+        )
+
+    async def _say(self, ctx: HandlerContext, session: SessionState, payload: Payload, **options: Any) -> Packet[Any]:
+        """Emit for the generation that the SYNC named, also when the session has moved on in the meantime."""
+        return await ctx.emit(payload, run_phase=session.run_phase, generation=session.generation, **options)

@@ -1,0 +1,22 @@
+"""Errors of the reference swarm.
+
+ApcError
+  AgentError               apc_agents.errors
+    TableInvalid           the user's table cannot be learned from; one sentence, how to mend it included
+    ModelRefused           model bytes that contain something other than what our own models consist of
+    TrainingUnavailable    the training processes keep dying
+"""
+
+from apc_agents.errors import AgentError
+
+
+class TableInvalid(AgentError):
+    """The table cannot be learned from."""
+
+
+class ModelRefused(AgentError):
+    """Model bytes that name a global which none of our models needs: they are never executed."""
+
+
+class TrainingUnavailable(AgentError):
+    """The training processes died again and again; the machine may be short of memory."""

@@ -1,0 +1,74 @@
+"""Transfers: what a builder offers to the other swarms, and what it keeps of what it is offered."""
+
+from apc_agents.automl.notebook import Import, Notebook
+from apc_agents.automl.recipes import Recipe
+from apc_agents.automl.roster import builder_id
+from apc_agents.automl.spaces import SWARMS
+from apc_agents.handler_context import HandlerContext
+from apc_contracts.packet import Lineage, Packet
+from apc_contracts.payloads import TransferPayload, TransferPolicy
+from apc_contracts.session_payloads import SessionState
+from apc_contracts.vocabulary import RunPhase, TransferMode
+
+FIRST_GENERATION = 11
+SCORE_FACTOR = 1.2
+"""As the rule of the transfer window (contract.md section 5): what it would refuse is not sent."""
+TOP_K = 2
+MODES = {
+    RunPhase.REFINEMENT: TransferMode.SELECTIVE_IMPORT,
+    RunPhase.CONVERGENCE: TransferMode.WINNER_TO_LOSERS,
+}
+
+
+async def send_transfers(swarm: str, notebook: Notebook, session: SessionState, ctx: HandlerContext) -> None:
+    """Offer the swarm's best recipe to every swarm that is clearly behind, by the scores of the SYNC."""
+    mode, best = MODES.get(session.run_phase), notebook.best()
+    own = session.scores.get(swarm)
+    if session.generation < FIRST_GENERATION or mode is None or best is None or own is None:
+        return
+    recipe = best.trial.recipe
+    protocol = await ctx.artifacts.put(recipe.canonical())
+    for other in SWARMS:
+        score = session.scores.get(other)
+        if other == swarm or score is None or not own > score * SCORE_FACTOR:
+            continue
+        await ctx.emit(
+            TransferPayload(
+                protocol_id=protocol,
+                from_swarm=swarm,
+                to_swarm=other,
+                sender_score=own,
+                receiver_score=score,
+                transfer_policy=TransferPolicy(mode=mode, top_k=TOP_K),
+            ),
+            to=builder_id(other),
+            run_phase=session.run_phase,
+            generation=session.generation,
+            confidence=best.stability,
+            symbolic_keys=(recipe.family, protocol),
+            lineage=Lineage(
+                protocol_id=protocol,
+                parent_protocol_ids=recipe.parents,
+                ancestor_swarms=recipe.ancestor_swarms,
+                transfer_mode=mode,
+            ),
+        )
+
+
+async def remember_import(transfer: Packet[TransferPayload], ctx: HandlerContext) -> None:
+    """Fetch the recipe of an accepted TRANSFER by its hash and note it. Raises ArtifactError."""
+    notebook = Notebook.read(ctx.state)
+    recipe = Recipe.read(await ctx.artifacts.get(transfer.payload.protocol_id))
+    known = {(one.recipe.hash, one.from_swarm, one.round) for one in notebook.imports}
+    if (recipe.hash, transfer.payload.from_swarm, ctx.round) in known:
+        return
+    notebook.imports.append(
+        Import(
+            recipe=recipe,
+            from_swarm=transfer.payload.from_swarm,
+            score=transfer.payload.sender_score,
+            round=ctx.round,
+            generation=transfer.trace.generation,
+        )
+    )
+    notebook.write(ctx.state)

@@ -1,0 +1,128 @@
+"""The librarian: opens the session, profiles the table, dispatches the briefs, keeps the catalogue."""
+
+from typing import Any
+
+import structlog
+
+from apc_agents.agent import Agent
+from apc_agents.automl import work
+from apc_agents.automl.briefs import (
+    SLICES,
+    UNTOUCHED,
+    Brief,
+    brief_keys,
+    brief_payload,
+)
+from apc_agents.automl.errors import TableInvalid
+from apc_agents.automl.material import Prepared
+from apc_agents.automl.roster import LIBRARIAN, LIBRARY_SWARM, SENTINEL, SENTINEL_SWARM, builder_id
+from apc_agents.automl.schema import Schema
+from apc_agents.automl.settings import AutomlSettings
+from apc_agents.automl.spaces import SWARMS
+from apc_agents.automl.workbench import Workbench
+from apc_agents.handler_context import HandlerContext
+from apc_contracts.packet import Packet
+from apc_contracts.payloads import IdeaPayload, SignalPayload
+from apc_contracts.session_payloads import Budgets, SessionSpec, SessionState, SwarmSpec
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
+
+log = structlog.get_logger()
+
+
+def make_librarian(settings: AutomlSettings, workbench: Workbench) -> Agent:
+    """The librarian of one run. Without `settings.data` it opens no session."""
+    agent = Agent(LIBRARIAN, role="librarian", swarm=LIBRARY_SWARM, rights=("operate",))
+
+    @agent.on_start
+    async def begin(ctx: HandlerContext) -> None:
+        if settings.data is not None:
+            await _open_session(settings, ctx)
+
+    @agent.on(PacketType.SIGNAL, signal=Signal.SYNC)
+    async def dispatch(sync: Packet[SignalPayload], ctx: HandlerContext) -> None:
+        session = sync.payload.session
+        if not isinstance(session, SessionState) or ctx.session_id != settings.session_id:
+            return
+        if session.state == "SESSION_OPEN" and not session.paused and not ctx.state.get("has_briefed"):
+            await _brief_everyone(settings, workbench, ctx)
+            ctx.state["has_briefed"] = True
+
+    @agent.on(PacketType.IDEA)
+    async def catalogue(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        methods: dict[str, list[str]] = ctx.state.setdefault("methods", {})
+        known = methods.setdefault(idea.sender.swarm_id, [])
+        if idea.payload.method_id not in known:
+            known.append(idea.payload.method_id)
+
+    return agent
+
+
+async def _open_session(settings: AutomlSettings, ctx: HandlerContext) -> None:
+    """START. A librarian that starts again sends the same one: the gate knows it by its id and payload."""
+    spec = SessionSpec(
+        swarms=tuple(SwarmSpec(swarm_id=swarm, agents=(builder_id(swarm),)) for swarm in SWARMS),
+        members=(LIBRARIAN, SENTINEL),
+        task_ids=(settings.task_id,),
+        generation_limit=settings.generations - 1,
+        generation_deadline_ms=settings.generation_deadline_ms,
+        state_deadline_ms=settings.state_deadline_ms,
+        max_rounds=settings.maximum_rounds,
+        budgets=Budgets(wall_ms=settings.budget_seconds * 1000),
+        veto_window_ms=settings.veto_window_ms,
+    )
+    await ctx.emit(
+        SignalPayload(signal=Signal.START, reason="find the best model for a table", session=spec),
+        to=ORCHESTRATOR,
+        session_id=settings.session_id,
+        run_id=settings.run_id,
+        task_id=settings.task_id,
+        packet_id=settings.start_id,
+        run_phase=RunPhase.RESEARCH,
+        generation=0,
+    )
+
+
+async def _brief_everyone(settings: AutomlSettings, workbench: Workbench, ctx: HandlerContext) -> None:
+    try:
+        prepared = await workbench.run(
+            work.prepare,
+            str(settings.data),
+            settings.target,
+            settings.problem,
+            settings.seed,
+            settings.maximum_rounds,
+            settings.maximum_rows,
+        )
+    except TableInvalid as error:
+        log.error("table_invalid", reason=str(error), session_id=ctx.session_id)
+        await ctx.emit(SignalPayload(signal=Signal.STOP, reason=str(error)), to=ORCHESTRATOR)
+        return
+    slices = await _store(prepared, ctx)
+    public = {name: slices[name] for name in SLICES}
+    problem = Schema.model_validate_json(prepared.schema).problem
+    facts = _facts(prepared.profile)
+    recipients = {swarm: builder_id(swarm) for swarm in SWARMS} | {SENTINEL_SWARM: SENTINEL}
+    for swarm, recipient in recipients.items():
+        # Only the sentinel learns where the untouched slices are: what is not named cannot be trained on.
+        brief = Brief(seed=settings.seed, slices=slices if swarm == SENTINEL_SWARM else public)
+        await ctx.emit(
+            brief_payload(swarm, ctx.task_id, ctx.run_id, problem, brief, facts),
+            to=recipient,
+            symbolic_keys=brief_keys(swarm, problem),
+        )
+
+
+async def _store(prepared: Prepared, ctx: HandlerContext) -> dict[str, str]:
+    parts = {"schema": prepared.schema, "train": prepared.train, "held-out": prepared.held_out}
+    parts |= {f"{UNTOUCHED}{number}": rows for number, rows in enumerate(prepared.untouched, start=1)}
+    return {name: await ctx.artifacts.put(data) for name, data in parts.items()}
+
+
+def _facts(profile: dict[str, Any]) -> list[str]:
+    sizes = profile["parts"]
+    return [
+        f"{profile['problem']} of {profile['target']!r} from {profile['numeric_columns']} numeric and "
+        f"{profile['categorical_columns']} categorical columns",
+        f"{sizes['train']} rows to train, {sizes['held_out']} held out, {sizes['untouched'][0]} untouched a round",
+        *profile["notes"],
+    ]

@@ -1,0 +1,49 @@
+"""The roles, ready to run: `apc worker apc_agents.automl.roles:sentinel`, or all of them in one process.
+
+The functions named after a role read the settings from the environment (APC_AUTOML_…): each is the entry
+point of a process of its own.
+"""
+
+from apc_agents.agent import Agent
+from apc_agents.automl.builder import make_builder
+from apc_agents.automl.librarian import make_librarian
+from apc_agents.automl.sentinel import make_sentinel
+from apc_agents.automl.settings import AutomlSettings
+from apc_agents.automl.spaces import SWARMS
+from apc_agents.automl.workbench import Workbench
+
+MODULE = "apc_agents.automl.roles"
+ROLES = ("sentinel", "builder_linear", "builder_trees", "builder_neighbours", "librarian")
+"""The functions below, in the order to start them: the librarian, who opens the session, last."""
+
+
+def make_agents(settings: AutomlSettings, workbench: Workbench) -> list[Agent]:
+    """All roles for one process, sharing its training processes (and nothing else); the librarian last."""
+    builders = [make_builder(swarm, workbench) for swarm in SWARMS]
+    return [make_sentinel(workbench), *builders, make_librarian(settings, workbench)]
+
+
+def librarian() -> Agent:
+    """The librarian, from the environment."""
+    settings = AutomlSettings()
+    return make_librarian(settings, Workbench(settings.training_processes))
+
+
+def sentinel() -> Agent:
+    """The sentinel, from the environment."""
+    return make_sentinel(Workbench(AutomlSettings().training_processes))
+
+
+def builder_linear() -> Agent:
+    """The builder of swarm `linear`, from the environment."""
+    return make_builder("linear", Workbench(AutomlSettings().training_processes))
+
+
+def builder_trees() -> Agent:
+    """The builder of swarm `trees`, from the environment."""
+    return make_builder("trees", Workbench(AutomlSettings().training_processes))
+
+
+def builder_neighbours() -> Agent:
+    """The builder of swarm `neighbours`, from the environment."""
+    return make_builder("neighbours", Workbench(AutomlSettings().training_processes))

@@ -1,0 +1,16 @@
+"""Who takes part: agent ids and swarms of the reference run."""
+
+from apc_agents.automl.spaces import SWARMS
+
+LIBRARIAN = "librarian"
+LIBRARY_SWARM = "library"
+SENTINEL = "sentinel"
+SENTINEL_SWARM = "sentinel"
+
+
+def builder_id(swarm: str) -> str:
+    """The agent id of a swarm's builder."""
+    return f"builder-{swarm}"
+
+
+BUILDERS = tuple(builder_id(swarm) for swarm in SWARMS)

@@ -1,0 +1,38 @@
+"""The jobs for the training processes, by name: the roles themselves load no numeric library."""
+
+from apc_agents.automl.material import Blob, JsonObject, Measured, Prepared, Study
+
+
+def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int, maximum_rows: int) -> Prepared:
+    """`training.prepare` in this process. Raises TableInvalid."""
+    from apc_agents.automl import training
+
+    return training.prepare(path, target, problem, seed, rounds, maximum_rows)
+
+
+def measure(recipe: bytes, study: Study) -> Measured:
+    """`training.measure` in this process."""
+    from apc_agents.automl import training
+
+    return training.measure(recipe, study)
+
+
+def refit(recipe: bytes, study: Study) -> Measured:
+    """`training.refit` in this process."""
+    from apc_agents.automl import training
+
+    return training.refit(recipe, study)
+
+
+def rescore(model: Blob, study: Study) -> JsonObject:
+    """`training.rescore` in this process."""
+    from apc_agents.automl import training
+
+    return training.rescore(model, study)
+
+
+def validate(model: Blob, recipe: bytes, study: Study, untouched: Blob) -> Measured:
+    """`training.validate` in this process."""
+    from apc_agents.automl import training
+
+    return training.validate(model, recipe, study, untouched)

@@ -1,0 +1,89 @@
+"""The training processes: heavy work off the event loop, and back on its feet when one of them is killed."""
+
+import asyncio
+import multiprocessing
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from os import _exit
+from typing import ParamSpec, TypeVar
+
+import structlog
+
+from apc_agents.automl.errors import TrainingUnavailable
+
+ATTEMPTS = 4
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+log = structlog.get_logger()
+
+
+class Workbench:
+    """Runs pure module-level functions in spawned processes, each limited to one thread.
+
+    A killed process breaks its pool: the pool is replaced and the work done again, which is safe because it
+    is a function of its arguments. Processes start with the first job and end with `close` or with this
+    process, however that ends.
+    """
+
+    def __init__(self, processes: int = 1) -> None:
+        self._processes = processes
+        self._pool: ProcessPoolExecutor | None = None
+
+    async def run(self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        """`work(*args)` in a training process; its own exceptions come through.
+
+        Raises:
+            TrainingUnavailable: the processes died on every attempt.
+        """
+        for attempt in range(ATTEMPTS):
+            pool = self._open()
+            try:
+                return await asyncio.wrap_future(pool.submit(work, *args, **kwargs))
+            except BrokenProcessPool:
+                log.warning("training_process_died", attempt=attempt + 1)
+                self._discard(pool)
+        raise TrainingUnavailable(
+            f"the training process died {ATTEMPTS} times in a row; is there enough memory for this table?"
+        )
+
+    def close(self) -> None:
+        """Ends the processes; idempotent. A later `run` starts new ones."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _open(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self._processes, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare_process
+            )
+        return self._pool
+
+    def _discard(self, pool: ProcessPoolExecutor) -> None:
+        # Several jobs may see one pool break: only the first of them replaces it.
+        if self._pool is pool:
+            self._pool = None
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _prepare_process() -> None:
+    import threadpoolctl
+
+    from apc_agents.automl import training
+
+    # Loaded first, so that there are thread pools to limit: results must not depend on the number of cores.
+    assert training
+    threadpoolctl.threadpool_limits(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    # A pool's process holds both ends of its own queue: else it would outlive a killed parent for ever.
+    _exit(1)

@@ -1,0 +1,62 @@
+"""Small tables and the engine's jobs over them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sklearn.datasets import load_diabetes, load_wine
+
+from apc_agents.automl.default_data import DEFAULT_TARGET, write_default_table
+from apc_agents.automl.material import Blob, Prepared, Study
+from apc_agents.automl.training import prepare
+from apc_agents.automl.workbench import Workbench
+
+SEED = 7
+
+WriteTable = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def default_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_default_table(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def wine_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "wine.csv"
+    load_wine(as_frame=True).frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="session")
+def diabetes_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "diabetes.csv"
+    load_diabetes(as_frame=True).frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="session")
+def prepared(default_table: Path) -> Prepared:
+    return prepare(str(default_table), DEFAULT_TARGET, None, SEED, 2, 6000)
+
+
+@pytest.fixture(scope="session")
+def study(prepared: Prepared) -> Study:
+    return Study(Blob.of(prepared.schema), Blob.of(prepared.train), Blob.of(prepared.held_out), SEED)
+
+
+@pytest.fixture
+def write_table(tmp_path: Path) -> WriteTable:
+    def write(text: str) -> Path:
+        path = tmp_path / "table.csv"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def workbench() -> Iterator[Workbench]:
+    bench = Workbench(2)
+    yield bench
+    bench.close()

@@ -1,0 +1,72 @@
+"""The engine from a table to a judged model."""
+
+from pathlib import Path
+
+import pytest
+
+from apc_agents.automl.material import Blob, Prepared, Study
+from apc_agents.automl.recipes import Recipe
+from apc_agents.automl.schema import Schema
+from apc_agents.automl.search import Place, next_recipe
+from apc_agents.automl.spaces import SWARMS
+from apc_agents.automl.training import measure, prepare, refit, rescore, validate
+
+
+def first_recipe(swarm: str, study: Study) -> Recipe:
+    schema = Schema.model_validate_json(study.schema.data)
+    return next_recipe(Place(seed=study.seed, swarm=swarm, round=1, generation=0), schema, [], [])
+
+
+@pytest.mark.parametrize("swarm", SWARMS)
+def test_every_swarm_beats_the_baseline_on_the_default_table(swarm: str, study: Study) -> None:
+    measured = measure(first_recipe(swarm, study).canonical(), study)
+    assert measured.document["gates"]["outcome"] > 0.5
+    assert measured.document["loss"] < measured.document["baseline_loss"]
+
+
+def test_measuring_twice_gives_the_same_model_and_numbers(study: Study) -> None:
+    recipe = first_recipe("trees", study).canonical()
+    assert measure(recipe, study) == measure(recipe, study)
+
+
+def test_the_sentinel_finds_what_the_builder_declared(study: Study) -> None:
+    measured = measure(first_recipe("linear", study).canonical(), study)
+    again = rescore(Blob.of(measured.model), study)
+    assert again["outcome"] == measured.document["gates"]["outcome"]
+    assert again["audit"] == 1.0
+
+
+def test_a_forged_hash_shows_in_the_audit(study: Study) -> None:
+    measured = measure(first_recipe("linear", study).canonical(), study)
+    forged = Blob("sha256:" + "0" * 64, measured.model)
+    assert rescore(forged, study)["audit"] == 0.75
+
+
+def test_the_refitted_model_passes_on_untouched_data(prepared: Prepared, study: Study) -> None:
+    recipe = first_recipe("linear", study).canonical()
+    final = refit(recipe, study)
+    assert final.model != measure(recipe, study).model
+    judged = validate(Blob.of(final.model), recipe, study, Blob.of(prepared.untouched[0]))
+    gates = judged.document["gates"]
+    assert judged.model == final.model
+    assert gates["rtf"] == gates["audit"] == 1.0
+    assert gates["outcome"] > 0.5
+    assert gates["drift_risk"] <= 0.3
+
+
+def test_regression_is_measured_by_squared_error(diabetes_table: Path) -> None:
+    prepared = prepare(str(diabetes_table), "target", None, 7, 2, 6000)
+    study = Study(Blob.of(prepared.schema), Blob.of(prepared.train), Blob.of(prepared.held_out), 7)
+    document = measure(first_recipe("linear", study).canonical(), study).document
+    assert document["loss_name"] == "mean squared error"
+    assert 0.2 < document["gates"]["outcome"] < 0.8
+
+
+def test_noise_is_told_from_signal(tmp_path: Path) -> None:
+    lines = [f"{number * 7919 % 104729},{'ab'[number * 104651 // 97 % 2]}" for number in range(300)]
+    path = tmp_path / "noise.csv"
+    path.write_text("number,label\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    prepared = prepare(str(path), "label", None, 7, 2, 6000)
+    study = Study(Blob.of(prepared.schema), Blob.of(prepared.train), Blob.of(prepared.held_out), 7)
+    for swarm in SWARMS:
+        assert measure(first_recipe(swarm, study).canonical(), study).document["gates"]["outcome"] < 0.5

@@ -1,0 +1,95 @@
+"""Training processes: off the loop, one thread each, back after a kill, gone with their parent."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import threadpoolctl
+
+from apc_agents.automl import work
+from apc_agents.automl.errors import TableInvalid, TrainingUnavailable
+from apc_agents.automl.material import Study
+from apc_agents.automl.recipes import Recipe
+from apc_agents.automl.spaces import FAMILIES, default_settings
+from apc_agents.automl.training import measure
+from apc_agents.automl.workbench import ATTEMPTS, Workbench
+
+
+async def test_work_runs_in_another_process_on_one_thread(workbench: Workbench) -> None:
+    assert await workbench.run(os.getpid) != os.getpid()
+    pools = await workbench.run(threadpoolctl.threadpool_info)
+    assert {pool["num_threads"] for pool in pools} == {1}
+
+
+async def test_a_process_measures_what_this_process_measures(workbench: Workbench, study: Study) -> None:
+    family = FAMILIES["boosted_trees"]
+    recipe = Recipe(
+        family="boosted_trees",
+        preprocessing=default_settings(family.preprocessing),
+        parameters=default_settings(family.parameters),
+    )
+    assert await workbench.run(work.measure, recipe.canonical(), study) == measure(recipe.canonical(), study)
+
+
+async def test_errors_of_the_work_come_through(workbench: Workbench, tmp_path: Path) -> None:
+    with pytest.raises(TableInvalid, match="no file"):
+        await workbench.run(work.prepare, str(tmp_path / "none.csv"), "kind", None, 7, 2, 6000)
+
+
+async def test_a_killed_process_is_replaced_and_its_work_done_again(tmp_path: Path) -> None:
+    bench = Workbench()
+    started, released = tmp_path / "started", tmp_path / "released"
+    script = f"echo >> {started}; until [ -e {released} ]; do sleep 0.05; done"
+    try:
+        pid = await bench.run(os.getpid)
+        job = asyncio.create_task(bench.run(subprocess.check_call, ["sh", "-c", script]))
+        await appears(started)
+        os.kill(pid, signal.SIGKILL)
+        released.touch()
+        assert await job == 0
+        assert await bench.run(os.getpid) != pid
+        assert len(started.read_text().splitlines()) == 2
+    finally:
+        bench.close()
+
+
+async def appears(path: Path) -> None:
+    while not await asyncio.to_thread(path.exists):
+        await asyncio.sleep(0.01)
+
+
+async def test_work_that_kills_every_process_is_given_up() -> None:
+    bench = Workbench()
+    try:
+        with pytest.raises(TrainingUnavailable, match=f"{ATTEMPTS} times"):
+            await bench.run(os._exit, 1)
+    finally:
+        bench.close()
+
+
+PARENT = """
+import asyncio, os, sys
+sys.path.insert(0, sys.argv[1])
+from apc_agents.automl.workbench import Workbench
+async def main():
+    pid = await Workbench().run(os.getpid)
+    print(pid, flush=True)
+    await asyncio.sleep(600)
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_no_process_outlives_a_killed_parent(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT, encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    child.wait(timeout=30)

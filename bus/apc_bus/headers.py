@@ -14,6 +14,9 @@ PHASE = "apc-phase"
 ROUND = "apc-round"
 GENERATION = "apc-generation"
 
+UNREADABLE = "apc-unreadable"
+"""Set by the adapter on a delivery whose AMQP properties are no UTF-8: only the user_id is left of them."""
+
 TYPE_RECEIPTS = "receipts"
 """AMQP type of a receipt array on apc.receipts."""
 TYPE_REGISTRY = "registry"

@@ -1,6 +1,6 @@
 """One broker of each kind with the same topology: the suite of the port runs over both."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
@@ -84,6 +84,18 @@ async def place(request: pytest.FixtureRequest, topology: Topology) -> AsyncIter
             url = request.getfixturevalue("amqp_vhost_url")
             await apply_rabbit(url, topology)
             yield RabbitPlace(topology, url, resources)
+
+
+@pytest.fixture
+def connect(place: Place) -> Callable[[], Awaitable[Bus]]:
+    """Connects one more bus."""
+    return place.connect
+
+
+@pytest.fixture
+def delete_queue(place: Place) -> Callable[[str], Awaitable[None]]:
+    """Deletes a queue under its consumers."""
+    return place.delete_queue
 
 
 @pytest.fixture

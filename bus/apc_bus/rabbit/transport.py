@@ -9,8 +9,10 @@ from aiormq.exceptions import AMQPConnectionError
 from yarl import URL
 
 from apc_bus.clock import boottime
+from apc_bus.rabbit.header_repair import HEADER_FRAME, repaired
 
 _READ_LIMIT_BYTES = 1 << 20
+_CHANNEL_AND_LENGTH = 6
 
 
 class Silence:
@@ -32,11 +34,37 @@ class Silence:
 
 
 class _Reader(asyncio.StreamReader):
-    """Every read of the socket passes here, a heartbeat's included."""
+    """Every read of the socket passes here, a heartbeat's included, and every frame on its way to the parser.
+
+    aiormq reads a frame in three pieces: its kind (1 byte), channel and length (6), payload and end byte.
+    """
 
     def __init__(self, silences: set[Silence]) -> None:
         super().__init__(limit=_READ_LIMIT_BYTES)
         self._silences = silences
+        self._kind = 0
+        self._payload: bytes | None = None
+        """Of a content header, read ahead because its length may change."""
+
+    async def readexactly(self, n: int) -> bytes:
+        if n == 1:
+            kind = await super().readexactly(1)
+            self._kind = kind[0]
+            return kind
+        if self._payload is not None:
+            payload, self._payload = self._payload, None
+            return payload
+        piece = await super().readexactly(n)
+        if self._kind == HEADER_FRAME and n == _CHANNEL_AND_LENGTH:
+            return await self._check_header(piece)
+        return piece
+
+    async def _check_header(self, piece: bytes) -> bytes:
+        self._kind = 0
+        payload = await super().readexactly(int.from_bytes(piece[2:], "big") + 1)
+        replacement = repaired(payload[:-1])
+        self._payload = payload if replacement is None else replacement + payload[-1:]
+        return piece if replacement is None else piece[:2] + len(replacement).to_bytes(4, "big")
 
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         now = boottime()

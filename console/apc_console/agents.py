@@ -1,0 +1,125 @@
+"""What an operator does with agents: add, revoke, list."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import ValidationError
+
+from apc_bus.errors import QueueMissing
+from apc_bus.port import Bus
+from apc_bus.settings import BusSettings
+from apc_bus.topology import agent_queue, build_topology
+from apc_console.broker import apply, broker_user, open_bus
+from apc_console.database import PATIENCE, open_log
+from apc_console.errors import InputUnusable
+from apc_console.registration import addition, publish_changes, queues_of, wait_until_recorded
+from apc_contracts.identity import new_packet_id
+from apc_contracts.registry import Registration, Right
+from apc_contracts.registry_change import AgentAdded, AgentRevoked
+from apc_contracts.vocabulary import CONTROL_TYPES, PRESENCE_SESSION, PacketType
+
+ALIVE_WITHIN = timedelta(seconds=90)
+"""Three missed heartbeats (agents.md section 1: one after 30 s of silence)."""
+LISTED = """
+SELECT agent_id, role, swarm_id AS swarm, rights, handles, broker_user, is_revoked, (
+    SELECT max(recorded_at) FROM apc_log.agent_packets
+    WHERE session_id = $1 AND sender_agent_id = agents.agent_id
+) AS last_seen
+FROM apc_log.agents ORDER BY agent_id
+"""
+KNOWN = "SELECT is_revoked FROM apc_log.agents WHERE agent_id = $1"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentForm:
+    """What the operator typed."""
+
+    agent_id: str
+    role: str
+    swarm: str
+    rights: str
+    handles: str
+    keys: tuple[str, ...]
+    broker_user: str | None
+
+    def change(self, default_user: str) -> AgentAdded:
+        """The change it stands for. Raises InputUnusable with the option that is wrong."""
+        registration = Registration(
+            agent_id=self.agent_id,
+            broker_user=self.broker_user or default_user,
+            role=self.role,
+            swarm_id=self.swarm,
+            rights=frozenset(_members(Right, self.rights, "--rights")),
+            handles=frozenset(_members(PacketType, self.handles, "--handles")) - CONTROL_TYPES,
+            public_keys=dict(map(_key, self.keys)),
+        )
+        try:
+            return addition(registration)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise InputUnusable(f"{first['loc'][0]}: {first['msg']}") from error
+
+
+async def add_agent(form: AgentForm) -> None:
+    """Declare the agent's queues, register it, and wait until the log has it."""
+    settings = BusSettings()
+    change = form.change(broker_user(settings))
+    topology = build_topology(settings.shards, [queues_of(change.registration())], bound=settings.outstanding_bound)
+    async with open_log() as pool, open_bus(settings) as bus:
+        await apply(topology)
+        await publish_changes(bus, [change], settings.shards)
+        await wait_until_recorded(pool, [change], settings.shards, PATIENCE)
+
+
+async def revoke_agent(agent_id: str) -> None:
+    """Revoke an agent, and wait until the log has it. Raises InputUnusable when there is none of that id."""
+    settings = BusSettings()
+    async with open_log() as pool, open_bus(settings) as bus:
+        is_revoked = await pool.fetchval(KNOWN, agent_id)
+        if is_revoked is not False:
+            raise InputUnusable(f"agent {agent_id} is {'revoked already' if is_revoked else 'not registered'}")
+        change = AgentRevoked(change_id=new_packet_id(), agent_id=agent_id)
+        await publish_changes(bus, [change], settings.shards)
+        await wait_until_recorded(pool, [change], settings.shards, PATIENCE)
+
+
+async def agent_rows() -> list[dict[str, Any]]:
+    """One row an agent; `waiting` is None without a broker."""
+    settings = BusSettings()
+    async with open_log() as pool:
+        rows = [dict(row) for row in await pool.fetch(LISTED, PRESENCE_SESSION)]
+    now = datetime.now(UTC)
+    for row in rows:
+        row["is_alive"] = row["last_seen"] is not None and now - row["last_seen"] < ALIVE_WITHIN
+        row["waiting"] = None
+    if settings.amqp_nodes:
+        async with open_bus(settings) as bus:
+            for row in rows:
+                row["waiting"] = await _waiting(bus, row["agent_id"])
+    return rows
+
+
+async def _waiting(bus: Bus, agent_id: str) -> int | None:
+    with suppress(QueueMissing):
+        depths = [await bus.depth(agent_queue(agent_id, urgent)) for urgent in (True, False)]
+        return sum(depth.messages for depth in depths)
+    return None
+
+
+def _members(kind: type[Right] | type[PacketType], text: str, option: str) -> Iterable[Any]:
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            yield kind(word.upper() if kind is PacketType else word.lower())
+        except ValueError as error:
+            known = ", ".join(member.value for member in kind)
+            raise InputUnusable(f"{option}: {word!r} is none of {known}") from error
+
+
+def _key(text: str) -> tuple[str, str]:
+    name, is_there, value = text.partition("=")
+    if not (name and is_there and value):
+        raise InputUnusable(f"--key {text!r}: write KEY_ID=BASE64")
+    return name, value

@@ -1,0 +1,57 @@
+"""What the user asked for, checked, and the run that it becomes."""
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+from apc_agents.automl.settings import AutomlSettings
+from apc_console.errors import InputUnusable
+
+
+@dataclass(frozen=True, slots=True)
+class RunForm:
+    """The options of `apc run`."""
+
+    data: Path | None
+    target: str | None
+    generations: int
+    seed: int
+    budget_seconds: int
+    out: Path | None
+
+    def settings(self, data_dir: Path) -> AutomlSettings:
+        """The run as the roles know it, its ids fixed once; the sample table is written when none is named.
+
+        Raises:
+            InputUnusable: no --target, or the libraries for the training are not installed.
+        """
+        if find_spec("sklearn") is None or find_spec("pandas") is None:
+            raise InputUnusable("`apc run` trains models: install apc-bus[server,embedded,automl]")
+        data, target = self._table(data_dir)
+        run_id = f"run-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        return AutomlSettings(
+            data=data.resolve(),
+            target=target,
+            generations=self.generations,
+            seed=self.seed,
+            budget_seconds=self.budget_seconds,
+            session_id=run_id,
+            run_id=run_id,
+        )
+
+    def _table(self, data_dir: Path) -> tuple[Path, str]:
+        if self.data is not None:
+            if self.target is None:
+                raise InputUnusable(f"which column of {self.data} shall be predicted? Name it with --target")
+            return self.data, self.target
+        from apc_agents.automl.default_data import DEFAULT_TARGET, write_default_table
+
+        return write_default_table(data_dir / "samples"), self.target or DEFAULT_TARGET
+
+
+def environment_of(settings: AutomlSettings) -> dict[str, str]:
+    """The settings as the environment of a process that runs one of the roles."""
+    values = settings.model_dump(mode="json", exclude_none=True)
+    return {f"APC_AUTOML_{name.upper()}": str(value) for name, value in values.items()}

@@ -1,0 +1,74 @@
+"""The broker that a one-shot command works on: connected within seconds, or a clear line."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from urllib.parse import unquote, urlsplit
+
+from apc_bus.port import Bus
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.topology import Topology, build_topology
+from apc_console.database import open_log
+from apc_console.errors import InputUnusable, ServiceAway
+from apc_console.registration import queues_of, registered_agents
+from apc_console.settings import ConsoleSettings
+
+CONNECT_PATIENCE = timedelta(seconds=4)
+PATIENCE_SECONDS = 8.0
+"""For all that a command waits for from the broker."""
+
+
+def broker_user(settings: BusSettings) -> str:
+    """The user of APC_AMQP_URL. Raises InputUnusable when it is not set."""
+    if not settings.amqp_nodes:
+        raise InputUnusable("set APC_AMQP_URL: `apc up` without a broker registers its agents itself")
+    return unquote(urlsplit(settings.amqp_nodes[0]).username or "guest")
+
+
+@asynccontextmanager
+async def open_bus(settings: BusSettings) -> AsyncIterator[Bus]:
+    """The bus of APC_AMQP_URL, connected. Raises InputUnusable, BusUnavailable."""
+    from apc_bus.rabbit import connect_rabbit
+
+    broker_user(settings)
+    quick = settings.model_copy(update={"connect_patience": CONNECT_PATIENCE, "connect_timeout": CONNECT_PATIENCE})
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            bus = await connect_rabbit(quick, purpose="apc")
+    except TimeoutError as error:
+        raise ServiceAway("the broker does not answer: start RabbitMQ or check APC_AMQP_URL") from error
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+async def planned_topology() -> Topology:
+    """The topology of APC_SHARDS, with an inbox for each registered agent when APC_DATABASE_URL is set."""
+    settings = BusSettings()
+    agents = []
+    if DatabaseSettings().database_url is not None:
+        async with open_log() as pool:
+            agents = [queues_of(registration) for registration in await registered_agents(pool)]
+    return build_topology(settings.shards, agents, bound=settings.outstanding_bound)
+
+
+async def apply(topology: Topology) -> None:
+    """Declare a topology as the user of APC_TOPOLOGY_URL. Raises TopologyConflict, BusUnavailable."""
+    from apc_bus.rabbit import apply_rabbit
+    from apc_bus.rabbit.connections import Timing
+
+    given = ConsoleSettings().topology_url
+    settings = BusSettings()
+    broker_user(settings)
+    url = given.get_secret_value() if given else settings.amqp_nodes[0]
+    seconds = CONNECT_PATIENCE.total_seconds()
+    await apply_rabbit(url, topology, timing=Timing(connect=seconds, patience=seconds))
+
+
+async def apply_planned_topology() -> Topology:
+    """Declare what is planned, and return it."""
+    topology = await planned_topology()
+    await apply(topology)
+    return topology

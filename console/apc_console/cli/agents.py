@@ -1,0 +1,51 @@
+"""`apc agents`: who may take part. An operator adds and revokes; the log remembers."""
+
+from typing import Annotated
+
+import typer
+
+from apc_console.output import AsJson, print_rows
+
+app = typer.Typer(help="Register, revoke and list agents.", no_args_is_help=True)
+
+AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, unique in the deployment.")]
+
+
+@app.command()
+def add(
+    agent_id: AgentId,
+    role: Annotated[str, typer.Option(help="Its role; what its packets must say.")],
+    swarm: Annotated[str, typer.Option(help="Its swarm; what its packets must say.")],
+    rights: Annotated[str, typer.Option(help="operate, decide, validate, veto; separated by commas.")] = "",
+    handles: Annotated[str, typer.Option(help="Packet types, separated by commas; control types come anyway.")] = "",
+    key: Annotated[list[str] | None, typer.Option(metavar="KEY_ID=BASE64", help="A public Ed25519 key.")] = None,
+    broker_user: Annotated[
+        str | None, typer.Option(help="Its user at the broker; default the user of APC_AMQP_URL, shared.")
+    ] = None,
+) -> None:
+    """Declare the agent's queues and register it; returns when the registry holds it. Repeat it to change."""
+    from apc_console.agents import AgentForm, add_agent
+    from apc_console.running import run
+
+    form = AgentForm(agent_id, role, swarm, rights, handles, tuple(key or ()), broker_user)
+    run(add_agent(form))
+    print(f"agent {agent_id} is registered")
+
+
+@app.command()
+def revoke(agent_id: AgentId) -> None:
+    """Take the registration away: its packets are refused from now on; its past stays in the log."""
+    from apc_console.agents import revoke_agent
+    from apc_console.running import run
+
+    run(revoke_agent(agent_id))
+    print(f"agent {agent_id} is revoked")
+
+
+@app.command("list")
+def list_agents(as_json: AsJson = False) -> None:
+    """Who is registered, when it was last heard of, and what waits in its queues."""
+    from apc_console.agents import agent_rows
+    from apc_console.running import run
+
+    print_rows(run(agent_rows()), title="Agents", as_json=as_json, empty="no agent is registered")

@@ -1,0 +1,69 @@
+"""`apc packet`: validate a packet by contract; read the log by run, session or packet."""
+
+from pathlib import Path
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from apc_console.output import AsJson
+from apc_contracts.vocabulary import PacketType, RunPhase
+
+app = typer.Typer(help="Validate, trace and replay packets.", no_args_is_help=True)
+
+ContractFile = Annotated[Path | None, typer.Option("--contract", help="Another contract file than the built-in.")]
+
+
+@app.command()
+def validate(
+    file: Annotated[Path, typer.Argument(help="A packet as JSON; - reads the standard input.")],
+    contract_file: ContractFile = None,
+) -> None:
+    """Say `accepted`, or `refused CODE at PATH: message` (exit 2): what the gate would say without a session."""
+    from apc_console.files import read_bytes
+    from apc_contracts.contract import load_contract
+    from apc_contracts.errors import PacketRefused
+    from apc_contracts.offline import validate_offline
+
+    body = read_bytes(file)
+    try:
+        validate_offline(body, load_contract(contract_file))
+    except PacketRefused as refusal:
+        print(f"refused {refusal}")
+        raise typer.Exit(2) from None
+    print("accepted")
+
+
+@app.command()
+def trace(
+    run_id: Annotated[str | None, typer.Option(help="Only this run.")] = None,
+    session_id: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    task_id: Annotated[str | None, typer.Option(help="Only this task.")] = None,
+    packet_id: Annotated[UUID | None, typer.Option(help="Only this packet.")] = None,
+    packet_type: Annotated[PacketType | None, typer.Option("--type", help="Only this type.")] = None,
+    phase: Annotated[RunPhase | None, typer.Option(help="Only this phase.")] = None,
+    trace_id: Annotated[UUID | None, typer.Option(help="Only what follows from this root packet.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most packets to print.")] = 100,
+    events: Annotated[bool, typer.Option(help="The transitions of each packet as well.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Print packets of the log, oldest first, with what became of them."""
+    from apc_console.log_view import Filters, print_trace
+    from apc_console.running import run
+
+    filters = Filters(run_id, session_id, task_id, packet_id, packet_type, phase, trace_id)
+    run(print_trace(filters, limit=limit, with_events=events, as_json=as_json))
+
+
+@app.command()
+def replay(
+    run_id: Annotated[str, typer.Option(help="The run.")],
+    task_id: Annotated[str | None, typer.Option(help="Only the packets of this task.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write JSON to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a whole run in causal order: packets, their transitions, the moves of the session."""
+    from apc_console.log_view import print_replay
+    from apc_console.running import run
+
+    run(print_replay(run_id, task_id, out, as_json=as_json))

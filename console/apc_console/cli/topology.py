@@ -1,0 +1,49 @@
+"""`apc topology`: the exchanges, queues and bindings as data; shown, declared, or written as RabbitMQ definitions."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apc_console.output import AsJson, print_rows
+
+app = typer.Typer(help="Show, declare or export the broker's topology.", no_args_is_help=True)
+
+
+@app.command()
+def show(as_json: AsJson = False) -> None:
+    """Print the topology: APC_SHARDS shards, and the registered agents when APC_DATABASE_URL is set."""
+    from apc_console.broker import planned_topology
+    from apc_console.running import run
+
+    keys = ("exchange", "kind", "routing_key", "queue")
+    rows = [dict(zip(keys, row, strict=True)) for row in run(planned_topology()).rows()]
+    print_rows(rows, title="Topology", as_json=as_json, empty="nothing")
+
+
+@app.command()
+def apply() -> None:
+    """Declare it on the broker, as the deploy-time user of APC_TOPOLOGY_URL (default APC_AMQP_URL)."""
+    from apc_console.broker import apply_planned_topology
+    from apc_console.running import run
+
+    topology = run(apply_planned_topology())
+    print(
+        f"declared {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} "
+        f"bindings for {topology.shards} shards and {len(topology.agents)} agents"
+    )
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Option(help="The file; - is the standard output.")] = Path("-"),
+    vhost: Annotated[str, typer.Option(help="The virtual host that everything goes into.")] = "/",
+) -> None:
+    """Write RabbitMQ definitions (`load_definitions`), users and permissions included, passwords not."""
+    from apc_bus.rabbit import export_definitions
+    from apc_console.broker import planned_topology
+    from apc_console.files import write_output
+    from apc_console.output import to_json
+    from apc_console.running import run
+
+    write_output(out, to_json(export_definitions(run(planned_topology()), vhost=vhost)) + b"\n")

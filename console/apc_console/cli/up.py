@@ -1,0 +1,20 @@
+"""`apc up`: the whole system."""
+
+from typing import Annotated
+
+import typer
+
+
+def up(
+    agent: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE:AGENT", help="An agent to run as well; may be repeated.")
+    ] = None,
+) -> None:
+    """Run everything until SIGTERM: in this process by default, with an embedded PostgreSQL and no broker.
+
+    With APC_AMQP_URL and APC_DATABASE_URL set, one process for each service and agent, restarted when it dies.
+    """
+    from apc_console.running import run
+    from apc_console.up import run_everything
+
+    run(run_everything(agent or []))

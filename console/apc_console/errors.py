@@ -1,0 +1,44 @@
+"""Errors of the console.
+
+ApcError
+  ConsoleError
+    InputUnusable      a file, an option or a CSV that cannot be used; says what to change
+    ModuleUnusable     `module:agent` does not lead to an agent
+    ServiceAway        a broker, a database or a service that does not answer in time
+    NothingPassed      a run that ended without a promoted model (exit 3)
+    Interrupted        a run that was told to stop before its end (exit 130)
+"""
+
+from typing import ClassVar
+
+from apc_contracts.errors import ApcError
+
+
+class ConsoleError(ApcError):
+    """The command could not do what was asked; `exit_code` is what the process ends with."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class InputUnusable(ConsoleError):
+    """A file, an option or a table that cannot be used."""
+
+
+class ModuleUnusable(ConsoleError):
+    """A `module:agent` that does not lead to an agent."""
+
+
+class ServiceAway(ConsoleError):
+    """A broker, a database or a service that does not answer in time."""
+
+
+class NothingPassed(ConsoleError):
+    """A run that ended without a promoted model: honest, and no error of the input."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class Interrupted(ConsoleError):
+    """A run that was told to stop before its end."""
+
+    exit_code: ClassVar[int] = 130

@@ -1,0 +1,32 @@
+"""How a command runs its coroutine, and how a service learns that it should stop."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end on uvloop, or on asyncio's own loop where there is no uvloop."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(coroutine)
+    return uvloop.run(coroutine)
+
+
+def stop_on_signals() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set. Raised a second time, SIGINT ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def ask(number: signal.Signals) -> None:
+        stop.set()
+        if number is signal.SIGINT:
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask, number)
+    return stop

@@ -1,0 +1,88 @@
+"""What the console reads of the settings, and the list of all of them for `apc config`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from apc_bus.settings import BusSettings, DatabaseSettings
+
+
+class ConsoleSettings(BaseSettings):
+    """What only the console needs."""
+
+    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", extra="ignore", frozen=True)
+
+    topology_url: SecretStr | None = None
+    """AMQP URL of the deploy-time user who may declare; none = APC_AMQP_URL."""
+    log_level: str = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting in force."""
+
+    name: str
+    value: Any
+    is_default: bool
+    used_by: str
+
+    def row(self) -> dict[str, Any]:
+        """One line of `apc config`."""
+        return {
+            "name": self.name,
+            "value": hide(self.value),
+            "set_by": "default" if self.is_default else "environment",
+            "used_by": self.used_by,
+        }
+
+
+def settings_in_force() -> list[Setting]:
+    """Every setting of every service, by name; one that several services read stands once."""
+    found: dict[str, Setting] = {}
+    for owner, settings in _all_settings():
+        prefix = str(settings.model_config.get("env_prefix", ""))
+        for field in type(settings).model_fields:
+            name = f"{prefix}{field}".upper()
+            users = f"{found[name].used_by}, {owner}" if name in found else owner
+            is_default = field not in settings.model_fields_set
+            found[name] = Setting(name, getattr(settings, field), is_default, users)
+    return [found[name] for name in sorted(found)]
+
+
+def hide(value: Any) -> Any:
+    """A value as it may be shown: the password of a URL and other secrets are `***`."""
+    match value:
+        case SecretStr():
+            secret = value.get_secret_value()
+            return ",".join(map(hide_password, secret.split(","))) if "://" in secret else "***"
+        case str() if "://" in value:
+            return hide_password(value)
+        case _:
+            return value
+
+
+def hide_password(url: str) -> str:
+    """A URL without its password; `***` when it cannot be read."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "***"
+    if parts.password is None:
+        # A password may also stand in the query (`?password=…`).
+        return url if "password" not in parts.query else parts._replace(query="***").geturl()
+    user_and_host = f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"
+    return parts._replace(netloc=user_and_host).geturl()
+
+
+def _all_settings() -> Iterator[tuple[str, BaseSettings]]:
+    yield "bus", BusSettings()
+    yield "database", DatabaseSettings()
+    yield "console", ConsoleSettings()
+    from apc_orchestrator.settings import OrchestratorSettings
+
+    yield "orchestrator", OrchestratorSettings()

@@ -1,0 +1,102 @@
+"""The whole system over RabbitMQ and a given Postgres: a process for each service and agent, restarted when it dies."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import asyncpg
+import structlog
+
+from apc_agents.loading import load_agent
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.database import open_pool
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.topology import build_topology
+from apc_console.broker import apply, broker_user, open_bus
+from apc_console.database import PATIENCE, migrate_url
+from apc_console.errors import InputUnusable
+from apc_console.registration import (
+    addition,
+    publish_changes,
+    queues_of,
+    registered_agents,
+    wait_until_recorded,
+)
+from apc_console.supervisor import ProcessSpec, Supervisor
+from apc_contracts.registry import Registration
+
+START_LIMIT = timedelta(seconds=30)
+"""How long a fresh gate may take to log the registrations."""
+SERVICES = (
+    ProcessSpec("persister", ("serve", "persister")),
+    ProcessSpec("orchestrator", ("serve", "orchestrator")),
+)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProcess:
+    """An agent as a process: `module:agent`, and what its environment adds."""
+
+    module: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedSystem:
+    """A running system; made by `run_supervised`."""
+
+    pool: asyncpg.Pool
+    artifacts: ArtifactStore
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Wait until `stop` is set: what dies meanwhile is restarted."""
+        await stop.wait()
+
+
+@asynccontextmanager
+async def run_supervised(
+    settings: BusSettings,
+    database: DatabaseSettings,
+    agents: Sequence[AgentProcess],
+    *,
+    logs: Path | None = None,
+) -> AsyncIterator[SupervisedSystem]:
+    """Migrate, declare, register, and run everything; leaving the context drains it: agents, gate, log writer.
+
+    Raises:
+        InputUnusable, BusUnavailable, DatabaseUnavailable, TopologyConflict, AgentNotFound: nothing was started.
+        ServiceAway: the services did not take the registrations in time.
+    """
+    if database.database_url is None:
+        raise InputUnusable("APC_AMQP_URL is set: set APC_DATABASE_URL as well, or neither")
+    url = database.database_url.get_secret_value()
+    registrations = [load_agent(agent.module).registration(broker_user(settings)) for agent in agents]
+    async with AsyncExitStack() as stack:
+        await migrate_url(url)
+        pool = await open_pool(url, max_size=database.database_pool, wait=PATIENCE)
+        stack.push_async_callback(pool.close)
+        await _declare(settings, pool, registrations)
+        supervisor = await stack.enter_async_context(Supervisor(SERVICES, logs))
+        await _register(settings, pool, registrations)
+        for agent, registration in zip(agents, registrations, strict=True):
+            arguments = ("worker", agent.module)
+            supervisor.add(ProcessSpec(registration.agent_id, arguments, agent.environment))
+        yield SupervisedSystem(pool, ArtifactStore.open(settings.artifacts, max_bytes=settings.max_artifact_bytes))
+
+
+async def _declare(settings: BusSettings, pool: asyncpg.Pool, registrations: Sequence[Registration]) -> None:
+    known = {one.agent_id: one for one in (*await registered_agents(pool), *registrations)}
+    await apply(build_topology(settings.shards, list(map(queues_of, known.values())), bound=settings.outstanding_bound))
+
+
+async def _register(settings: BusSettings, pool: asyncpg.Pool, registrations: Sequence[Registration]) -> None:
+    """Also the wait for gate and log writer: the last registration in the log proves that both serve."""
+    changes = [addition(registration) for registration in registrations]
+    async with open_bus(settings) as bus:
+        await publish_changes(bus, changes, settings.shards)
+    await wait_until_recorded(pool, changes, settings.shards, START_LIMIT)

@@ -1,0 +1,124 @@
+"""Keeps a set of `apc` processes alive: restarts what dies, with back-off, and drains all of them at the end."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE = timedelta(milliseconds=200)
+LONGEST_PAUSE = timedelta(seconds=10)
+HEALTHY_AFTER = timedelta(seconds=20)
+"""A process that lived this long starts its back-off anew."""
+DRAIN_LIMIT = timedelta(seconds=25)
+"""From SIGTERM to SIGKILL; longer than a worker waits for its handlers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process: a name for the logs, the arguments of `apc`, and what its environment adds."""
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Supervisor:
+    """Owns the processes; `async with` starts them and drains them.
+
+    The order of the specs is the order of the start. Draining goes the other way, one process after the other, so that
+    the log writer, which stands first, writes what the others leave behind.
+    """
+
+    def __init__(self, specs: Sequence[ProcessSpec], logs: Path | None = None) -> None:
+        """`logs`: a folder that takes the output of each process in a file; None = it goes to ours."""
+        self._specs = specs
+        self._logs = logs
+        self._keepers: list[tuple[asyncio.Task[None], asyncio.Event]] = []
+
+    async def __aenter__(self) -> "Supervisor":
+        for spec in self._specs:
+            self.add(spec)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for keeper, stop in reversed(self._keepers):
+            stop.set()
+            await keeper
+
+    def add(self, spec: ProcessSpec) -> None:
+        """Start one more process and keep it alive."""
+        stop = asyncio.Event()
+        self._keepers.append((asyncio.create_task(self._keep(spec, stop), name=spec.name), stop))
+
+    async def _keep(self, spec: ProcessSpec, stop: asyncio.Event) -> None:
+        pause = FIRST_PAUSE
+        while not stop.is_set():
+            began = time.monotonic()
+            process = await self._start(spec)
+            if await _exits_before(process, stop):
+                lived = timedelta(seconds=time.monotonic() - began)
+                pause = FIRST_PAUSE if lived > HEALTHY_AFTER else min(pause * 2, LONGEST_PAUSE)
+                log.warning(
+                    "process_died", process=spec.name, code=process.returncode, restart_in_s=pause.total_seconds()
+                )
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), pause.total_seconds())
+            else:
+                await _drain(spec.name, process)
+
+    async def _start(self, spec: ProcessSpec) -> asyncio.subprocess.Process:
+        output = self._open_log(spec.name)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "apc_console",
+                *spec.arguments,
+                env=os.environ | dict(spec.environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # A Ctrl-C at the terminal reaches us alone: we drain the others in order.
+                start_new_session=True,
+            )
+        finally:
+            if output is not None:
+                os.close(output)
+        log.info("process_started", process=spec.name, pid=process.pid)
+        return process
+
+    def _open_log(self, name: str) -> int | None:
+        if self._logs is None:
+            return None
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return os.open(self._logs / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+async def _exits_before(process: asyncio.subprocess.Process, stop: asyncio.Event) -> bool:
+    exit_, stopped = asyncio.create_task(process.wait()), asyncio.create_task(stop.wait())
+    await asyncio.wait({exit_, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (exit_, stopped):
+        task.cancel()
+    return process.returncode is not None
+
+
+async def _drain(name: str, process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    try:
+        await asyncio.wait_for(process.wait(), DRAIN_LIMIT.total_seconds())
+    except TimeoutError:
+        log.warning("process_killed", process=name, after_s=DRAIN_LIMIT.total_seconds())
+        process.kill()
+        await process.wait()
+    log.info("process_stopped", process=name, code=process.returncode)

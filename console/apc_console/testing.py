@@ -1,0 +1,49 @@
+"""For tests: the `apc` command as a user runs it, a process of its own in a folder of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+class ApcCommand:
+    """Runs `apc` in a folder. Nothing of the caller's own settings reaches it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(
+        self, *arguments: str, stdin: str = "", timeout: float = 100, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run to the end; `environment` is added to the process's own, `timeout` in seconds."""
+        return subprocess.run(
+            self._line(arguments),
+            cwd=self.folder,
+            env=_environment(environment),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start and go on; the caller ends it. What it says on stderr can be read from the handle."""
+        return subprocess.Popen(
+            self._line(arguments),
+            cwd=self.folder,
+            env=_environment(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @staticmethod
+    def _line(arguments: tuple[str, ...]) -> list[str]:
+        return [sys.executable, "-m", "apc_console", *arguments]
+
+
+def _environment(additions: dict[str, str]) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("APC_")}
+    return inherited | additions

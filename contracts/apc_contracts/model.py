@@ -25,6 +25,7 @@ TIME_PATTERN = (
     r"(\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
 )
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
+PUBLIC_KEY_PATTERN = r"^[A-Za-z0-9+/]{43}=$"
 ARTIFACT_HASH_PATTERN = r"^sha256:[0-9a-f]{64}$"
 
 

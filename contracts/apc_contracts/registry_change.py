@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from apc_contracts.canonical import canonical_json
 from apc_contracts.errors import SignatureInvalid
-from apc_contracts.model import Id, Model, Name, Uuid, broken
+from apc_contracts.model import PUBLIC_KEY_PATTERN, Id, Model, Name, Uuid, broken
 from apc_contracts.registry import Registration, Right
 from apc_contracts.schema_errors import refusal_of
 from apc_contracts.signing import read_public_key
@@ -40,7 +40,7 @@ def _is_public_key(text: str) -> str:
 AgentId = Annotated[
     Id, AfterValidator(_not_reserved), Field(json_schema_extra={"not": {"pattern": f"^(_|{ORCHESTRATOR}$)"}})
 ]
-PublicKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{43}=$"), AfterValidator(_is_public_key)]
+PublicKey = Annotated[str, Field(pattern=PUBLIC_KEY_PATTERN), AfterValidator(_is_public_key)]
 """A raw Ed25519 public key of 32 bytes, in base64."""
 
 

@@ -1,5 +1,6 @@
 """Turns the first validation error into a refusal: a path into the sender's document and how to mend it."""
 
+import re
 from collections.abc import Set
 from typing import Any
 
@@ -7,7 +8,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from apc_contracts.errors import PacketRefused
-from apc_contracts.model import ARTIFACT_HASH_PATTERN, ID_PATTERN, SHA256_PATTERN, TIME_PATTERN, UUID_PATTERN
+from apc_contracts.model import (
+    ARTIFACT_HASH_PATTERN,
+    ID_PATTERN,
+    PUBLIC_KEY_PATTERN,
+    SHA256_PATTERN,
+    TIME_PATTERN,
+    UUID_PATTERN,
+)
 from apc_contracts.vocabulary import Signal
 
 # A refusal travels in a NACK: a hostile key must not make that one too large.
@@ -17,6 +25,9 @@ MAX_MESSAGE_LENGTH = 400
 # What a location holds although it is no part of the document: the chosen member of a union.
 _OBJECT_TAGS = frozenset({"Claim", "Falsifier", "Decision", "Constraint", "Evidence"})
 _SESSION_TAGS = frozenset({Signal.START, Signal.SYNC})
+
+# The validator shows an enum's member as Python does: <PacketType.IDEA: 'IDEA'>.
+_ENUM_MEMBER = re.compile(r"<[^<>]*: ('[^']*')>")
 
 _MISSING = "required field is missing: add it"
 _NO_OBJECT = "must be a JSON object"
@@ -41,6 +52,7 @@ _FORMS = {
     UUID_PATTERN: "must be a UUID in lower case with hyphens, like 7f0c2f5d-0f76-4a4c-93d0-f0b2e2891730",
     TIME_PATTERN: "must be an RFC 3339 time with an offset, like 2026-02-19T07:50:00Z",
     SHA256_PATTERN: "must be a SHA-256 in 64 lower-case hex digits",
+    PUBLIC_KEY_PATTERN: "must be an Ed25519 public key: 32 bytes in base64",
     ARTIFACT_HASH_PATTERN: "must be `sha256:` and 64 lower-case hex digits",
 }
 
@@ -62,8 +74,10 @@ def _message(error: ErrorDetails) -> str:
     if error["type"] == "string_pattern_mismatch":
         return _FORMS.get(context["pattern"], f"must match the pattern {context['pattern']}")
     if error["type"] == "union_tag_invalid":
-        return f"unknown value: use one of {context['expected_tags']}"
-    return _MENDING.get(error["type"], error["msg"])
+        return "unknown value: use one of " + _ENUM_MEMBER.sub(r"\1", context["expected_tags"])
+    if error["type"] in _MENDING:
+        return _MENDING[error["type"]]
+    return _ENUM_MEMBER.sub(r"\1", error["msg"]).replace("Input should be", "must be", 1)
 
 
 def _path(error: ErrorDetails, tags: Set[str]) -> str:

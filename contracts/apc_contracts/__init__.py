@@ -113,8 +113,10 @@ from apc_contracts.vocabulary import (
 )
 
 if TYPE_CHECKING:
+    from apc_contracts.admission.admit import admit, judge_transfer
     from apc_contracts.contract import Contract, load_contract
     from apc_contracts.machine import Machine
+    from apc_contracts.offline import validate_offline
     from apc_contracts.promotion import PromotionResult, passes_promotion
     from apc_contracts.registry_change import (
         AgentAdded,
@@ -124,22 +126,30 @@ if TYPE_CHECKING:
         encode_registry_change,
         parse_registry_change,
     )
+    from apc_contracts.session_view import Identity, SessionView
     from apc_contracts.signing import sign, verify
+    from apc_contracts.transfers import rank_transfers
 
 # Costly to import and not needed by everyone: fetched when first asked for.
 _LATE = {
     "AgentAdded": "registry_change",
     "AgentRevoked": "registry_change",
     "Contract": "contract",
+    "Identity": "session_view",
     "Machine": "machine",
     "PromotionResult": "promotion",
     "RegistryAction": "registry_change",
     "RegistryChange": "registry_change",
+    "SessionView": "session_view",
+    "admit": "admission.admit",
     "encode_registry_change": "registry_change",
+    "judge_transfer": "admission.admit",
     "load_contract": "contract",
     "parse_registry_change": "registry_change",
     "passes_promotion": "promotion",
+    "rank_transfers": "transfers",
     "sign": "signing",
+    "validate_offline": "offline",
     "verify": "signing",
 }
 
@@ -203,6 +213,7 @@ __all__ = [
     "HeartbeatPayload",
     "IdeaPacket",
     "IdeaPayload",
+    "Identity",
     "IrClaim",
     "IrConstraint",
     "IrDecision",
@@ -240,6 +251,7 @@ __all__ = [
     "SealedPacket",
     "SessionSpec",
     "SessionState",
+    "SessionView",
     "Signal",
     "SignalPacket",
     "SignalPayload",
@@ -259,9 +271,11 @@ __all__ = [
     "Verdict",
     "VerdictKind",
     "Veto",
+    "admit",
     "canonical_json",
     "encode_receipts",
     "encode_registry_change",
+    "judge_transfer",
     "load_contract",
     "new_packet_id",
     "parse_packet",
@@ -269,11 +283,13 @@ __all__ = [
     "parse_registry_change",
     "passes_promotion",
     "payload_hash",
+    "rank_transfers",
     "read_packet",
     "reply_id",
     "seal",
     "shard_of",
     "sign",
     "timer_id",
+    "validate_offline",
     "verify",
 ]

@@ -22,6 +22,4 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Refused: it would delete the log."""
-    raise RuntimeError(
-        "the log is append-only and has no downgrade: restore a backup taken before the upgrade"
-    )
+    raise RuntimeError("the log is append-only and has no downgrade: restore a backup taken before the upgrade")

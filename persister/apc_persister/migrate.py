@@ -78,9 +78,7 @@ async def _run(url: str) -> None:
     from sqlalchemy.pool import NullPool
 
     # The URL goes to asyncpg as it is: socket folders and ssl options survive no second parser.
-    engine = create_async_engine(
-        "postgresql+asyncpg://", async_creator=partial(_connect, url), poolclass=NullPool
-    )
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=partial(_connect, url), poolclass=NullPool)
     try:
         async with engine.begin() as connection:
             await connection.run_sync(_upgrade)

@@ -63,8 +63,6 @@ class Persister:
             raise SchemaUnknown(found)
 
 
-async def serve_persister(
-    settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool, stop: asyncio.Event
-) -> None:
+async def serve_persister(settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool, stop: asyncio.Event) -> None:
     """Run the persister until `stop` is set; raises as `Persister.run`."""
     await Persister(settings, bus, pool).run(stop)

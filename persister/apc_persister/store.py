@@ -49,9 +49,7 @@ async def replace_duplicates(connection: AnyConnection, placed: list[Placed]) ->
 async def store(connection: AnyConnection, placed: Sequence[Placed]) -> None:
     """COPY the rows of these entries. Raises one of ENTRY_ERRORS when an entry cannot be stored."""
     for table, rows in rows_of(placed).items():
-        await connection.copy_records_to_table(
-            table.name, schema_name="apc_log", columns=table.columns, records=rows
-        )
+        await connection.copy_records_to_table(table.name, schema_name="apc_log", columns=table.columns, records=rows)
 
 
 async def store_carefully(connection: AnyConnection, placed: Sequence[Placed]) -> list[Placed]:

@@ -1,0 +1,28 @@
+"""Reading the log: the same functions behind the command line, the HTTP API and the console."""
+
+from apc_persister.queries.replay import replay
+from apc_persister.queries.rows import (
+    CoordinationRow,
+    LogRow,
+    PacketRow,
+    PacketTimeline,
+    Position,
+    TracePage,
+    TransitionRow,
+)
+from apc_persister.queries.trace import get_packet_timeline, list_agent_packets, list_packet_events, trace
+
+__all__ = [
+    "CoordinationRow",
+    "LogRow",
+    "PacketRow",
+    "PacketTimeline",
+    "Position",
+    "TracePage",
+    "TransitionRow",
+    "get_packet_timeline",
+    "list_agent_packets",
+    "list_packet_events",
+    "replay",
+    "trace",
+]

@@ -1,0 +1,85 @@
+"""The SQL of the queries: one select a row type, and the clauses that narrow it down; values are
+parameters."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import orjson
+from asyncpg import Record
+
+from apc_persister.queries.rows import CoordinationRow, PacketRow, TransitionRow
+
+RowT = TypeVar("RowT", PacketRow, TransitionRow, CoordinationRow)
+
+_AS_TEXT = frozenset({"facts", "refusal", "metadata"})
+"""JSON columns are read as text, whatever codec the pool has."""
+
+
+def columns(row_type: type[Any], table: str) -> str:
+    """The select list of a row type."""
+
+    def column(name: str) -> str:
+        if name == "body":
+            return f"{table}.body_stored AS body"
+        return f"{table}.{name}::text AS {name}" if name in _AS_TEXT else f"{table}.{name}"
+
+    return ", ".join(column(field.name) for field in fields(row_type))
+
+
+def to_row(row_type: type[RowT], record: Record) -> RowT:
+    """A record as a row."""
+    values: dict[str, Any] = {field.name: record[field.name] for field in fields(row_type)}
+    for name in _AS_TEXT & values.keys():
+        if values[name] is not None:
+            values[name] = orjson.loads(values[name])
+    if "recipients" in values:
+        values["recipients"] = tuple(values["recipients"])
+    return row_type(**values)
+
+
+FILTERS: Mapping[str, str] = {
+    "run_id": "packet.run_id = {}",
+    "session_id": "packet.session_id = {}",
+    "task_id": "packet.task_id = {}",
+    "packet_id": "(packet.shard, packet.seq) IN (SELECT shard, seq FROM apc_log.packet_ids WHERE packet_id = {})",
+    "packet_type": "packet.packet_type = {}",
+    "run_phase": "packet.run_phase = {}",
+    "root_packet_id": "packet.root_packet_id = {}",
+}
+"""Filter name -> clause. Only the given ones are in the statement: a plan for all of them uses no index."""
+
+
+def page_of_packets(given: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """A page of agent_packets behind a position; the parameters shard, seq and limit follow those of the
+    filters."""
+    clauses = [FILTERS[name].format(f"${at}") for at, name in enumerate(given, 1)]
+    count = len(clauses)
+    clauses.append(f"(packet.shard, packet.seq) > (${count + 1}, ${count + 2})")
+    statement = (
+        f"SELECT {columns(PacketRow, 'packet')} FROM apc_log.agent_packets AS packet "
+        f"WHERE {' AND '.join(clauses)} ORDER BY packet.shard, packet.seq LIMIT ${count + 3}"
+    )
+    return statement, list(given.values())
+
+
+STATES = """
+SELECT apc_log.packet_state_of(session_id, packet_id, recipients) FROM apc_log.agent_packets
+WHERE shard = $1 AND seq = ANY($2::bigint[]) ORDER BY seq
+"""
+
+TRANSITIONS = f"""
+SELECT {columns(TransitionRow, "step")}
+FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
+JOIN apc_log.packet_transitions AS step USING (session_id, packet_id)
+ORDER BY step.shard, step.seq, step.ordinal
+"""
+
+COORDINATION = f"""
+SELECT {columns(CoordinationRow, "moved")} FROM apc_log.coordination_events AS moved
+WHERE moved.session_id IN (SELECT session_id FROM apc_log.sessions WHERE run_id = $1)
+  AND (moved.shard, moved.seq) > ($2, $3) AND (moved.shard, moved.seq) <= ($4, $5)
+ORDER BY moved.shard, moved.seq
+"""
+
+HEADS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards ORDER BY shard"

@@ -1,0 +1,16 @@
+"""Ships with the persister: real batches by hand, for the tests and benchmarks of whatever meets the log."""
+
+from apc_persister.testing.bench import LogBench, until
+from apc_persister.testing.entries import coordination, hop, lifecycle, packet_entry, session_row
+from apc_persister.testing.gate import ScriptedGate
+
+__all__ = [
+    "LogBench",
+    "ScriptedGate",
+    "coordination",
+    "hop",
+    "lifecycle",
+    "packet_entry",
+    "session_row",
+    "until",
+]

@@ -1,0 +1,71 @@
+"""What the tests of the log stand on: a scripted gate, a broker, a database, and a persister that runs on
+them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import asyncpg
+
+from apc_bus.port import Bus
+from apc_bus.topology import log_queue
+from apc_persister.service import Persister
+from apc_persister.settings import PersisterSettings
+from apc_persister.testing.gate import ScriptedGate
+
+_ENTRY_TABLES = (
+    "agent_packets",
+    "packet_events",
+    "packet_lineage",
+    "coordination_events",
+    "packet_conflicts",
+    "registry_events",
+    "log_events",
+)
+
+
+@dataclass(slots=True)
+class LogBench:
+    """A log under test; `bus` is the persister's."""
+
+    gate: ScriptedGate
+    bus: Bus
+    pool: asyncpg.Pool
+    settings: PersisterSettings = field(default_factory=PersisterSettings)
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Persister]:
+        """A persister that runs; leaving stops it and raises what it ran into."""
+        persister = Persister(self.settings, self.bus, self.pool)
+        stop = asyncio.Event()
+        running = asyncio.create_task(persister.run(stop))
+        try:
+            yield persister
+        finally:
+            stop.set()
+            await running
+
+    async def write(self) -> Persister:
+        """Run a persister until everything that waits in the queue is committed."""
+        waiting = (await self.bus.depth(log_queue(0))).messages
+        async with self.writing() as persister:
+            await until(lambda: persister.writers[0].counts.messages >= waiting)
+        return persister
+
+    async def count(self, table: str) -> int:
+        """Rows of a table of the log."""
+        count: int = await self.pool.fetchval(f"SELECT count(*) FROM apc_log.{table}")
+        return count
+
+    async def numbers(self) -> list[int]:
+        """The numbers of all entries of shard 0, sorted."""
+        union = " UNION ALL ".join(f"SELECT seq FROM apc_log.{table} WHERE shard = 0" for table in _ENTRY_TABLES)
+        return [row[0] for row in await self.pool.fetch(f"{union} ORDER BY seq")]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait until the condition holds. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  (the condition is a state of a service, which has no event)
+            await asyncio.sleep(0.005)

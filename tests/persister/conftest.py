@@ -1,0 +1,25 @@
+"""A persister at work on a fresh database and the in-process broker, fed by a scripted gate."""
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from apc_bus.database import open_pool
+from apc_bus.memory import MemoryBroker
+from apc_persister.testing import LogBench, ScriptedGate
+
+
+@pytest.fixture
+async def pool(postgres_url: str) -> AsyncIterator[asyncpg.Pool]:
+    """A pool on a fresh database."""
+    opened = await open_pool(postgres_url, max_size=4)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def bench(pool: asyncpg.Pool, memory_broker: MemoryBroker) -> LogBench:
+    """A scripted gate that has the in-process broker, and a fresh database."""
+    gate = ScriptedGate(memory_broker.connect("orchestrator"))
+    return LogBench(gate, memory_broker.connect("persister"), pool)

@@ -1,0 +1,114 @@
+"""Migrations: on an empty database, again, at once, with and without rights; and never back."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from apc_bus.testing import PostgresServer
+from apc_persister.errors import SchemaUnknown
+from apc_persister.migrate import SCHEMA_REVISION, migrate, migrations_folder, schema_version
+
+
+@pytest.fixture
+async def empty_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
+    """URL of a database without a schema."""
+    name = "apc_test_empty"
+    await postgres_server.drop(name)
+    await postgres_server._execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    yield postgres_server.url_of(name)
+    await postgres_server.drop(name)
+
+
+def scripts() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+async def test_an_empty_database_has_no_version(empty_url: str) -> None:
+    assert await schema_version(empty_url) is None
+
+
+async def test_upgrade_twice_is_a_no_op(empty_url: str) -> None:
+    await migrate(empty_url)
+    before = await _schema(empty_url)
+    await migrate(empty_url)
+    assert await schema_version(empty_url) == SCHEMA_REVISION
+    assert await _schema(empty_url) == before
+
+
+async def test_migrations_at_once(empty_url: str) -> None:
+    await asyncio.gather(*(migrate(empty_url) for _ in range(3)))
+    assert await schema_version(empty_url) == SCHEMA_REVISION
+
+
+async def test_a_user_without_create_role_gets_the_log_all_the_same(empty_url: str) -> None:
+    """As on a managed server: the roles cannot be made, the triggers stand."""
+    admin = await asyncpg.connect(empty_url)
+    try:
+        await admin.execute("DROP ROLE IF EXISTS apc_test_plain")
+        await admin.execute("CREATE ROLE apc_test_plain LOGIN PASSWORD 'p'")
+        database = await admin.fetchval("SELECT current_database()")
+        await admin.execute(f"GRANT CREATE ON DATABASE {database} TO apc_test_plain")
+        await migrate(re.sub("//.*@", "//apc_test_plain:p@", empty_url))
+        owner = await admin.fetchval(
+            "SELECT relowner::regrole::text FROM pg_class WHERE oid = 'apc_log.agent_packets'::regclass"
+        )
+        assert owner == "apc_test_plain"
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="append-only"):
+            await admin.execute("TRUNCATE apc_log.agent_packets")
+    finally:
+        await admin.execute("DROP OWNED BY apc_test_plain CASCADE")
+        await admin.execute("DROP ROLE apc_test_plain")
+        await admin.close()
+
+
+async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    await connection.execute("UPDATE apc_guard.alembic_version SET version_num = '9999'")
+    await connection.close()
+    with pytest.raises(SchemaUnknown, match="upgrade apc-bus"):
+        await migrate(postgres_url)
+
+
+def test_the_revision_is_the_newest_script() -> None:
+    assert ScriptDirectory.from_config(scripts()).get_current_head() == SCHEMA_REVISION
+
+
+def test_there_is_no_way_down() -> None:
+    revision = ScriptDirectory.from_config(scripts()).get_revision(SCHEMA_REVISION)
+    assert revision is not None
+    with pytest.raises(RuntimeError, match="append-only"):
+        revision.module.downgrade()
+
+
+def test_every_script_is_used() -> None:
+    revision = ScriptDirectory.from_config(scripts()).get_revision(SCHEMA_REVISION)
+    assert revision is not None
+    folder: Path = migrations_folder() / "sql" / SCHEMA_REVISION
+    assert {path.stem for path in folder.glob("*.sql")} == set(revision.module.SCRIPTS)
+
+
+def test_alembic_without_a_connection_says_so() -> None:
+    with pytest.raises(KeyError, match="connection"):
+        command.upgrade(scripts(), "head")
+
+
+async def _schema(url: str) -> list[tuple[str, str]]:
+    connection = await asyncpg.connect(url)
+    try:
+        rows = await connection.fetch(
+            "SELECT oid::regclass::text, relfilenode::text FROM pg_class "
+            "WHERE relnamespace IN ('apc_log'::regnamespace, 'apc_app'::regnamespace) ORDER BY 1"
+        )
+        return [(row[0], row[1]) for row in rows]
+    finally:
+        await connection.close()

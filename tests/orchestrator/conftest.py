@@ -18,8 +18,19 @@ from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue, build_topology, gate_queue, log_queue
-from apc_contracts import Actor, Packet, Recipient, Routing, SignalPayload, Trace, new_packet_id
+from apc_contracts import (
+    Actor,
+    IdeaPayload,
+    Packet,
+    Recipient,
+    Routing,
+    SignalPayload,
+    Trace,
+    new_packet_id,
+    parse_packet,
+)
 from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
+from apc_contracts.payloads import ExpectedImpact
 from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_contracts.registry_change import AgentAdded, encode_registry_change
 from apc_contracts.sealing import seal
@@ -45,13 +56,6 @@ AGENTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sentinel": ("watch", ("veto", "validate")),
 }
 HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)
-
-
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
-    """Wait until the condition holds. Raises TimeoutError."""
-    async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.005)
 
 
 @dataclass
@@ -96,8 +100,9 @@ class House:
             stop.set()
         await bus.close()
 
-    async def register(self, agents: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
+    async def register(self, agents: Mapping[str, tuple[str, tuple[str, ...]]] | None = None) -> None:
         """Register agents as the operator does, and wait until the log has it."""
+        agents = AGENTS if agents is None else agents
         for agent_id, (swarm, rights) in agents.items():
             change = AgentAdded(
                 change_id=uuid4(),
@@ -119,7 +124,7 @@ class House:
         async def are_known() -> bool:
             return bool(await self.pool.fetchval("SELECT count(*) FROM apc_log.agents") == len(agents))
 
-        await until(are_known)
+        await self.until(are_known)
 
     async def publish(self, packet: Packet[Any], user: str | None = None, **message: Any) -> bytes:
         """Publish a packet to the ingress as its sender's broker user."""
@@ -146,8 +151,8 @@ class House:
                     return False
             return True
 
-        await until(is_quiet)
-        await until(is_quiet)
+        await self.until(is_quiet)
+        await self.until(is_quiet)
 
     async def read(self, agent: str) -> list[Delivery]:
         """Take everything out of an agent's queues."""
@@ -168,8 +173,6 @@ class House:
 
     async def handle(self, agent: str, *kinds: ReceiptKind) -> list[Packet[Any]]:
         """Take everything out of an agent's queues and report it as handled."""
-        from apc_contracts import parse_packet
-
         packets = []
         for delivery in await self.read(agent):
             packet = parse_packet(delivery.message.body)
@@ -197,6 +200,12 @@ class House:
         user = user or f"agent.{agent}"
         message = Message(encode_receipts(found), str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=user)
         await self.client(user).publish(Publication(RECEIPTS, "0", message))
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+        """Wait until the condition holds. Raises TimeoutError."""
+        async with asyncio.timeout(seconds):
+            while not await condition():
+                await asyncio.sleep(0.005)
 
     async def state(self) -> str:
         """The session's state in the projection."""
@@ -281,3 +290,15 @@ def packet() -> Callable[..., Packet[Any]]:
 @pytest.fixture
 def start() -> Callable[..., Packet[Any]]:
     return make_start
+
+
+@pytest.fixture
+def idea() -> IdeaPayload:
+    return IdeaPayload(
+        method_id="m",
+        intent="i",
+        assumptions=(),
+        required_capabilities=(),
+        expected_impact=ExpectedImpact(quality_gain=0.1, cost_change=0.0, risk_change=0.0),
+        failure_modes=(),
+    )

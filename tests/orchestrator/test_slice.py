@@ -5,40 +5,22 @@ from typing import Any
 
 import orjson
 
-from apc_contracts import IdeaPayload, Packet
-from apc_contracts.payloads import ExpectedImpact
+from apc_contracts import Packet
 from apc_contracts.vocabulary import PacketType
 
 
-def idea() -> IdeaPayload:
-    return IdeaPayload(
-        method_id="m",
-        intent="i",
-        assumptions=(),
-        required_capabilities=(),
-        expected_impact=ExpectedImpact(quality_gain=0.1, cost_change=0.0, risk_change=0.0),
-        failure_modes=(),
-    )
-
-
 async def test_a_packet_is_judged_logged_delivered_and_followed_to_its_end(
-    house: Any, packet: Callable[..., Packet[Any]], start: Callable[..., Packet[Any]]
+    house: Any, packet: Callable[..., Packet[Any]], start: Callable[..., Packet[Any]], idea: Any
 ) -> None:
-    agents = {
-        "librarian": ("library", ("operate",)),
-        "red-1": ("red", ()),
-        "blue-1": ("blue", ()),
-        "sentinel": ("watch", ("veto",)),
-    }
     async with house.persister(), house.gate():
-        await house.register(agents)
+        await house.register()
         opening = start()
         await house.publish(opening)
         await house.quiet()
         assert await house.state() == "SESSION_OPEN"
         sync = await house.handle("red-1")
         assert [one.packet_type for one in sync] == [PacketType.SIGNAL]
-        sent = packet("red-1", idea(), ("sentinel",), parent=opening)
+        sent = packet("red-1", idea, ("sentinel",), parent=opening)
         body = await house.publish(sent)
         await house.quiet()
         received = await house.read("sentinel")

@@ -1,0 +1,221 @@
+"""What the gate refuses, whom it tells, and what it keeps of it."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import pytest
+
+from apc_contracts import Packet, parse_packet
+from apc_contracts.identity import reply_id
+from apc_contracts.sealing import seal
+from apc_contracts.vocabulary import PacketType
+
+Build = Callable[..., Packet[Any]]
+
+
+async def nacks(house: Any, agent: str) -> list[Packet[Any]]:
+    """The NACKs in an agent's inbox."""
+    found = [parse_packet(delivery.message.body) for delivery in await house.read(agent)]
+    return [packet for packet in found if packet.packet_type is PacketType.NACK]
+
+
+@pytest.fixture
+async def running(house: Any, start: Build) -> Any:
+    """A house with an open session."""
+    async with house.persister(), house.gate():
+        await house.register()
+        house.opening = start()
+        await house.publish(house.opening)
+        await house.quiet()
+        for agent in ("red-1", "blue-1", "sentinel", "librarian"):
+            await house.handle(agent)
+        await house.quiet()
+        yield house
+
+
+async def test_a_refusal_is_a_nack_and_a_row(running: Any, packet: Build, idea: Any) -> None:
+    refused = packet("red-1", idea, ("nobody",), parent=running.opening)
+    await running.publish(refused)
+    await running.quiet()
+    (nack,) = await nacks(running, "red-1")
+    assert nack.payload.acked_packet_id == refused.packet_id
+    assert nack.payload.reason.startswith("UNROUTABLE at recipients[0]")
+    assert nack.metadata["refusal"]["code"] == "UNROUTABLE"
+    assert nack.packet_id == reply_id(refused.packet_id, "orchestrator", "nack")
+    row = await running.pool.fetchrow(
+        "SELECT verdict, refusal_code FROM apc_log.agent_packets WHERE packet_id = $1", refused.packet_id
+    )
+    assert tuple(row) == ("refused", "UNROUTABLE")
+    state = await running.pool.fetchval(
+        "SELECT state FROM apc_log.packet_state WHERE packet_id = $1", refused.packet_id
+    )
+    assert state == "REJECTED_POLICY"
+
+
+async def test_a_repeat_is_answered_again_and_not_judged_twice(running: Any, packet: Build, idea: Any) -> None:
+    refused = packet("red-1", idea, ("nobody",), parent=running.opening)
+    for _ in range(3):
+        await running.publish(refused)
+    await running.quiet()
+    assert len(await nacks(running, "red-1")) == 3
+    count = await running.pool.fetchval(
+        "SELECT count(*) FROM apc_log.agent_packets WHERE packet_id = $1", refused.packet_id
+    )
+    assert count == 1
+
+
+async def test_an_accepted_repeat_is_delivered_again_with_the_same_attempt(
+    running: Any, packet: Build, idea: Any
+) -> None:
+    sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
+    await running.publish(sent)
+    await running.publish(sent)
+    await running.quiet()
+    deliveries = await running.read("sentinel")
+    assert [delivery.message.headers["apc-attempt"] for delivery in deliveries] == [1, 1]
+
+
+async def test_other_content_under_an_old_id_is_a_conflict(running: Any, packet: Build, idea: Any) -> None:
+    sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
+    await running.publish(sent)
+    forged = packet("blue-1", idea, ("sentinel",), parent=running.opening, packet_id=sent.packet_id)
+    await running.publish(forged)
+    await running.quiet()
+    (nack,) = await nacks(running, "blue-1")
+    assert nack.metadata["refusal"]["code"] == "DUPLICATE_CONFLICT"
+    row = await running.pool.fetchrow("SELECT code, first_hash, second_hash, raw FROM apc_log.packet_conflicts")
+    assert row["code"] == "DUPLICATE_CONFLICT"
+    assert (row["first_hash"], row["second_hash"]) == (seal(sent).packet_hash, seal(forged).packet_hash)
+    assert row["raw"] == seal(forged).body
+
+
+async def test_a_rerun_with_another_answer_is_recorded_and_not_answered(running: Any, packet: Build, idea: Any) -> None:
+    cause = packet("blue-1", idea, ("red-1",), parent=running.opening)
+    await running.publish(cause)
+    await running.quiet()
+    headers = {"apc-cause": str(cause.packet_id), "apc-ordinal": 0}
+    same_id = reply_id(cause.packet_id, "red-1", 0)
+    for method in ("first", "second"):
+        answer = packet(
+            "red-1",
+            idea.model_copy(update={"method_id": method}),
+            ("blue-1",),
+            parent=cause,
+            packet_id=same_id,
+        )
+        await running.publish(answer, headers=headers)
+    await running.quiet()
+    assert not await nacks(running, "red-1")
+    kinds = [row["kind"] for row in await running.pool.fetch("SELECT kind FROM apc_log.packet_conflicts")]
+    assert kinds == ["rerun"]
+    stands = await running.pool.fetchval(
+        "SELECT packet -> 'payload' ->> 'method_id' FROM apc_log.packets WHERE packet_id = $1", same_id
+    )
+    assert stands == "first"
+
+
+async def test_a_derived_id_that_cannot_be_recomputed_takes_no_id(running: Any, packet: Build, idea: Any) -> None:
+    cause = packet("blue-1", idea, ("red-1",), parent=running.opening)
+    await running.publish(cause)
+    await running.quiet()
+    stolen = packet("red-1", idea, ("blue-1",), packet_id=reply_id(cause.packet_id, "blue-1", 0), parent=cause)
+    await running.publish(stolen, headers={"apc-cause": str(cause.packet_id), "apc-ordinal": 0})
+    await running.quiet()
+    (nack,) = await nacks(running, "red-1")
+    assert nack.metadata["refusal"] | {"message": ""} == {
+        "code": "DUPLICATE_CONFLICT",
+        "rule": nack.metadata["refusal"]["rule"],
+        "path": "packet_id",
+        "message": "",
+    }
+    taken = await running.pool.fetchval(
+        "SELECT count(*) FROM apc_log.packet_ids WHERE packet_id = $1", stolen.packet_id
+    )
+    assert taken == 0
+
+
+async def test_a_forged_sender_reaches_nobody(running: Any, packet: Build, idea: Any) -> None:
+    forged = packet("blue-1", idea, ("sentinel",), parent=running.opening)
+    await running.publish(forged, user="agent.red-1")
+    anonymous = packet("blue-1", idea, ("sentinel",), parent=running.opening)
+    await running.publish(anonymous, user_id=None)
+    copied = packet("blue-1", idea, ("sentinel",), parent=running.opening)
+    await running.publish(copied, headers={"CC": ["idea.watch.sentinel"]})
+    await running.quiet()
+    assert not await running.read("sentinel")
+    codes = [row["code"] for row in await running.pool.fetch("SELECT code FROM apc_log.packet_conflicts")]
+    assert codes == ["SENDER_MISMATCH"] * 3
+    (nack,) = await nacks(running, "red-1")
+    assert nack.payload.acked_packet_id == forged.packet_id
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "MALFORMED"),
+        (b"not json", "MALFORMED"),
+        (b"\xef\xbb\xbf{}", "MALFORMED"),
+        (b'{"a":1,"a":2}', "MALFORMED"),
+        (b'{"a":NaN}', "MALFORMED"),
+        (b'{"a":"\\u0000"}', "MALFORMED"),
+        (b'{"a":"\\ud800"}', "MALFORMED"),
+        (b'{"a":1e999}', "MALFORMED"),
+        (b'{"a":9007199254740993}', "MALFORMED"),
+        (b"[" * 40 + b"]" * 40, "TOO_DEEP"),
+        (b'"' + b"x" * 300_000 + b'"', "TOO_LARGE"),
+        (b"{}", "SCHEMA_INVALID"),
+    ],
+)
+async def test_any_bytes_end_in_quarantine_with_an_answer(running: Any, packet: Build, body: bytes, code: str) -> None:
+    idea_packet = running.opening
+    message_id = str(uuid4())
+    await running.publish(idea_packet, user="agent.red-1", body=body or b" ", message_id=message_id)
+    await running.quiet()
+    row = await running.pool.fetchrow("SELECT kind, code, raw FROM apc_log.packet_conflicts")
+    assert (row["kind"], row["code"], row["raw"]) == ("unreadable", code, body or b" ")
+    (nack,) = await nacks(running, "red-1")
+    assert nack.payload.acked_packet_id.hex == message_id.replace("-", "")
+    assert nack.trace.session_id == "_unknown"
+
+
+async def test_clocks(running: Any, packet: Build, idea: Any) -> None:
+    now = datetime.now(UTC)
+
+    def stamped(minutes: int, ttl_ms: int = 3_600_000) -> Packet[Any]:
+        created_at = now + timedelta(minutes=minutes)
+        return packet("red-1", idea, ("sentinel",), parent=running.opening, created_at=created_at, ttl_ms=ttl_ms)
+
+    sent = {"EXPIRED": stamped(-10, 1000), "CLOCK_SKEW": stamped(10), "": stamped(4)}
+    for one in sent.values():
+        await running.publish(one)
+    await running.quiet()
+    for code, one in sent.items():
+        found = await running.pool.fetchval(
+            "SELECT coalesce(refusal_code, '') FROM apc_log.agent_packets WHERE packet_id = $1", one.packet_id
+        )
+        assert found == code
+
+
+async def test_an_unknown_session_is_refused_once(running: Any, packet: Build, idea: Any) -> None:
+    stray = packet("red-1", idea, ("sentinel",), session_id="elsewhere")
+    for _ in range(2):
+        await running.publish(stray)
+    await running.quiet()
+    rows = await running.pool.fetch("SELECT refusal_code FROM apc_log.agent_packets WHERE session_id = 'elsewhere'")
+    assert [row["refusal_code"] for row in rows] == ["UNKNOWN_SESSION"]
+
+
+async def test_receipts_that_are_not_the_recipients_are_security_events(running: Any, packet: Build, idea: Any) -> None:
+    sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
+    await running.publish(sent)
+    await running.report("sentinel", sent.packet_id, "delivery_ack", user="agent.red-1")
+    await running.report("blue-1", sent.packet_id, "delivery_ack")
+    await running.report("sentinel", sent.packet_id, "verification_pass")
+    await running.quiet()
+    rows = await running.pool.fetch("SELECT kind FROM apc_log.packet_conflicts")
+    assert [row["kind"] for row in rows] == ["security"] * 3
+    document = orjson.loads(await running.pool.fetchval("SELECT document FROM apc_log.sessions"))
+    assert document["state"] == "SESSION_OPEN"

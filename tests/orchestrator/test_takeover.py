@@ -1,0 +1,186 @@
+"""A gate that goes and one that comes: nothing judged twice, nothing lost, everything taken up again."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from apc_contracts import ArtifactPayload, Packet, SignalPayload, TaskIrPayload, parse_packet
+from apc_contracts.task_ir import IrConstraint, IrHeader
+from apc_contracts.vocabulary import DeliveryMode, PacketType, Signal
+
+Build = Callable[..., Packet[Any]]
+
+
+def brief_of(packet: Build, opening: Packet[Any], agent: str, *keys: str) -> Packet[Any]:
+    """A research brief of the librarian."""
+    header = IrHeader(task_id="task-1", run_id="run-1", swarm_id="library", dialect_id="d", dialect_hash="h")
+    constraint = IrConstraint(id="c", constraint_kind="QUALITY", expression="best")
+    payload = TaskIrPayload(ir_header=header, objects=(constraint,))
+    return packet("librarian", payload, (agent,), parent=opening, keys=keys)
+
+
+async def test_open_deliveries_come_again_under_the_new_epoch(
+    house: Any, packet: Build, start: Build, idea: Any
+) -> None:
+    opening = start()
+    sent = packet("red-1", idea, ("sentinel",), parent=opening)
+    async with house.persister():
+        async with house.gate():
+            await house.register()
+            await house.publish(opening)
+            await house.publish(sent)
+            await house.quiet()
+            for agent in ("red-1", "blue-1", "librarian"):
+                await house.handle(agent)
+            await house.quiet()
+        first = await house.read("sentinel")
+        async with house.gate() as gate:
+            await house.publish(sent)
+            await house.quiet()
+            again = await house.read("sentinel")
+            epoch = gate.shards[0].epoch
+            await house.report("sentinel", sent.packet_id, "delivery_ack", "consumer_apply", "outcome")
+            await house.quiet()
+    ids = {delivery.message.message_id for delivery in first}
+    assert {delivery.message.message_id for delivery in again} == ids
+    assert all(delivery.message.headers["apc-attempt"] == 1 for delivery in again)
+    assert {delivery.message.headers["apc-epoch"] for delivery in again} == {epoch}
+    mark = again[0].message.headers["apc-mark"]
+    old_epoch, old_batch = map(int, mark.split("."))
+    newest = max((d.message.headers["apc-epoch"], d.message.headers["apc-batch"]) for d in first)
+    assert newest <= (old_epoch, old_batch) and old_epoch < epoch
+    row = await house.pool.fetchrow(
+        "SELECT count(*) AS packets FROM apc_log.agent_packets WHERE packet_id = $1", sent.packet_id
+    )
+    assert row["packets"] == 1
+    state = await house.pool.fetchval("SELECT state FROM apc_log.packet_state WHERE packet_id = $1", sent.packet_id)
+    assert state == "ARCHIVED"
+
+
+async def test_a_recorded_verdict_is_given_again_after_a_takeover(
+    house: Any, packet: Build, start: Build, idea: Any
+) -> None:
+    opening = start()
+    refused = packet("red-1", idea, ("nobody",), parent=opening)
+    async with house.persister():
+        async with house.gate():
+            await house.register()
+            await house.publish(opening)
+            await house.publish(refused)
+            await house.quiet()
+        await house.read("red-1")
+        async with house.gate():
+            await house.publish(refused)
+            await house.quiet()
+    found = [parse_packet(delivery.message.body) for delivery in await house.read("red-1")]
+    nacks = [one for one in found if one.packet_type is PacketType.NACK]
+    assert [nack.metadata["refusal"]["code"] for nack in nacks] == ["UNROUTABLE"]
+    count = await house.pool.fetchval(
+        "SELECT count(*) FROM apc_log.agent_packets WHERE packet_id = $1", refused.packet_id
+    )
+    assert count == 1
+
+
+async def test_a_session_goes_on_where_it_stood(house: Any, packet: Build, start: Build) -> None:
+    opening = start()
+
+    async with house.persister():
+        async with house.gate():
+            await house.register()
+            await house.publish(opening)
+            await house.publish(brief_of(packet, opening, "red-1", "a", "b"))
+            await house.quiet()
+        async with house.gate():
+            await house.publish(brief_of(packet, opening, "blue-1", "c", "d"))
+            await house.quiet()
+            assert await house.state() == "DIFFERENTIATED_RESEARCH"
+
+
+async def test_a_timer_that_came_due_while_nobody_was_there_fires_at_takeover(house: Any, start: Build) -> None:
+    async with house.persister():
+        async with house.gate():
+            await house.register()
+            await house.publish(start(state_deadline_ms=1500))
+            await house.quiet()
+        async with house.gate():
+
+            async def is_halted() -> bool:
+                return bool(await house.state() == "HALTED")
+
+            await house.until(is_halted)
+    document = orjson.loads(await house.pool.fetchval("SELECT document FROM apc_log.sessions"))
+    assert document["halt_reason"] == "STATE_DEADLINE in SESSION_OPEN"
+
+
+async def test_the_projection_is_the_logs_last_word(house: Any, packet: Build, start: Build, idea: Any) -> None:
+    opening = start()
+    async with house.persister():
+        async with house.gate():
+            await house.register()
+            await house.publish(opening)
+            for _ in range(20):
+                await house.publish(packet("red-1", idea, ("sentinel", "blue-1"), parent=opening))
+            await house.quiet()
+            for agent in ("sentinel", "blue-1", "red-1", "librarian"):
+                await house.handle(agent)
+            await house.quiet()
+            before = await house.pool.fetchval("SELECT document FROM apc_log.sessions")
+    assert orjson.loads(before)["spent"] == {"packets": 20}
+    states = await house.pool.fetch("SELECT DISTINCT state FROM apc_log.packet_state")
+    assert {row["state"] for row in states} == {"ARCHIVED"}
+    assert await house.pool.fetchval("SELECT open_deliveries FROM apc_log.sessions") == 0
+
+
+async def test_a_substrate_packet_is_applied_when_the_stream_has_it(
+    house: Any, packet: Build, start: Build, idea: Any
+) -> None:
+    opening = start()
+    async with house.persister(), house.gate():
+        await house.register()
+        await house.publish(opening)
+        sent = packet("red-1", idea, ("_substrate",), parent=opening, mode=DeliveryMode.SUBSTRATE)
+        await house.publish(sent)
+        await house.quiet()
+        async with house.client("agent.blue-1").read_substrate("first") as stream:
+            (delivery,) = await stream.receive()
+        assert delivery.message.message_id == str(sent.packet_id)
+        state = await house.pool.fetchval("SELECT state FROM apc_log.packet_state WHERE packet_id = $1", sent.packet_id)
+        assert state == "ARCHIVED"
+
+
+async def test_an_artifact_is_verified_by_its_bytes(house: Any, packet: Build, start: Build) -> None:
+    opening = start()
+    stored = await house.artifacts.put(b"model")
+    missing = "sha256:" + "0" * 64
+
+    def artifact(content_hash: str) -> Packet[Any]:
+        payload = ArtifactPayload(
+            artifact_id="m", artifact_kind="MODEL_SNAPSHOT", artifact_uri="file:///m", artifact_hash=content_hash
+        )
+        return packet("red-1", payload, ("sentinel",), parent=opening, phase="DISCOVERY")
+
+    async with house.persister(), house.gate():
+        await house.register()
+        await house.publish(opening)
+        await house.publish(brief_of(packet, opening, "red-1", "a"))
+        await house.publish(brief_of(packet, opening, "blue-1", "b"))
+        for agent in ("red-1", "blue-1"):
+            await house.publish(packet(agent, SignalPayload(signal=Signal.SYNC), parent=opening))
+        await house.quiet()
+        good, bad = artifact(stored), artifact(missing)
+        for one in (good, bad):
+            await house.publish(one)
+        await house.quiet()
+        await house.handle("sentinel")
+        await house.quiet()
+
+        async def state(one: Packet[Any]) -> str:
+            return str(
+                await house.pool.fetchval("SELECT state FROM apc_log.packet_state WHERE packet_id = $1", one.packet_id)
+            )
+
+        async def are_settled() -> bool:
+            return (await state(good), await state(bad)) == ("ARCHIVED", "REJECTED_POLICY")
+
+        await house.until(are_settled)

@@ -1,5 +1,6 @@
 """`apc packet`: validate a packet by contract; read the log by run, session or packet."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 from uuid import UUID
@@ -22,16 +23,15 @@ def validate(
     """Say `accepted`, or `refused CODE at PATH: message` (exit 2): what the gate would say without a session."""
     from apc_console.files import read_bytes
     from apc_contracts.contract import load_contract
-    from apc_contracts.errors import PacketRefused
     from apc_contracts.offline import validate_offline
 
-    body = read_bytes(file)
-    try:
-        validate_offline(body, load_contract(contract_file))
-    except PacketRefused as refusal:
-        print(f"refused {refusal}")
-        raise typer.Exit(2) from None
+    verdict = validate_offline(read_bytes(file), load_contract(contract_file))
+    if verdict.refusal is not None:
+        print(f"refused {verdict.refusal.reason}")
+        raise typer.Exit(2)
     print("accepted")
+    for warning in verdict.warnings:
+        print(f"warning {warning.reason}", file=sys.stderr)
 
 
 @app.command()

@@ -91,7 +91,8 @@ def read_brief(payload: TaskIrPayload) -> Brief | None:
 def brief_keys(swarm: str, problem: ProblemKind) -> tuple[str, ...]:
     """Symbolic keys of a brief: one that all share, the rest the swarm's own (differentiated research)."""
     families = families_of(swarm, problem) or ["verification", "validation", "veto"]
-    return ("audited-automl", swarm, *families)
+    # A family may have the name of its swarm; a key stands once.
+    return tuple(dict.fromkeys(("audited-automl", swarm, *families)))
 
 
 def dialect_hash() -> str:

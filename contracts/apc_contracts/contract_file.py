@@ -4,7 +4,7 @@ Sections follow contract.md 4 to 12. Here only shapes are checked; what the part
 `contract_checks`. Sequences are tuples and models are frozen: a loaded contract never changes.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -211,3 +211,9 @@ class ContractFile(Section):
     session: SessionRules
     limits: Limits
     refusals: Refusals
+
+
+def contract_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of contract files; `data/contract.schema.json` is kept equal to it by a test."""
+    schema = ContractFile.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

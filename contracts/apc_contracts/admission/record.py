@@ -50,7 +50,7 @@ def _note_sender(record: Record, case: Case) -> None:
     facts, sender = case.facts, case.sender
     record["user"] = facts.user_id
     if sender is not None and sender.rights and not case.is_from_orchestrator:
-        record["rights"] = sorted(sender.rights)
+        record["rights"] = sorted(right.value for right in sender.rights)
     if facts.signature is not SignatureState.ABSENT:
         record["signature"] = facts.signature.value
     if facts.cause is not None:

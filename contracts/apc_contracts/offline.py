@@ -1,0 +1,26 @@
+"""A packet judged offline (contract.md 14): without session and registry, now = its own created_at."""
+
+from typing import Any
+
+from apc_contracts.admission import admit
+from apc_contracts.contract import Contract
+from apc_contracts.errors import PacketRefused
+from apc_contracts.facts import Facts
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import parse_packet
+from apc_contracts.verdict import Refusal, Verdict, VerdictKind
+
+
+def validate_offline(body: bytes, contract: Contract) -> Verdict:
+    """What the rules say that need neither session nor registry; bytes that are no packet are REFUSED too."""
+    try:
+        packet = parse_packet(body)
+    except PacketRefused as error:
+        refusal = Refusal(error.code, "parse_packet", error.path, error.message)
+        return Verdict(VerdictKind.REFUSED, refusal)
+    return judge_offline(packet, contract)
+
+
+def judge_offline(packet: Packet[Any], contract: Contract) -> Verdict:
+    """As `validate_offline`, for a packet that was read already."""
+    return admit(packet, None, Facts(now=packet.created_at), contract)

@@ -16,9 +16,9 @@ from apc_contracts.vocabulary import PacketType
 Build = Callable[..., Packet[Any]]
 
 
-async def nacks(house: Any, agent: str) -> list[Packet[Any]]:
+async def nacks(house: Any, agent: str) -> list[Any]:
     """The NACKs in an agent's inbox."""
-    found = [parse_packet(delivery.message.body) for delivery in await house.read(agent)]
+    found: list[Any] = [parse_packet(delivery.message.body) for delivery in await house.read(agent)]
     return [packet for packet in found if packet.packet_type is PacketType.NACK]
 
 

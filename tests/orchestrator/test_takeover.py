@@ -73,7 +73,7 @@ async def test_a_recorded_verdict_is_given_again_after_a_takeover(
         async with house.gate():
             await house.publish(refused)
             await house.quiet()
-    found = [parse_packet(delivery.message.body) for delivery in await house.read("red-1")]
+    found: list[Any] = [parse_packet(delivery.message.body) for delivery in await house.read("red-1")]
     nacks = [one for one in found if one.packet_type is PacketType.NACK]
     assert [nack.metadata["refusal"]["code"] for nack in nacks] == ["UNROUTABLE"]
     count = await house.pool.fetchval(

@@ -101,7 +101,7 @@ def generation(simulation: Any, start: Packet[Any], red: float, blue: float) -> 
 
 
 def to_arbitration(simulation: Any, **spec: Any) -> Packet[Any]:
-    start = simulation.start(**spec)
+    start: Packet[Any] = simulation.start(**spec)
     research(simulation, start)
     for number in range(simulation.session.generation_limit + 1):
         generation(simulation, start, 0.8 - 0.3 * number, 0.6 - 0.3 * number)
@@ -119,6 +119,7 @@ def to_validation(simulation: Any, **spec: Any) -> tuple[Packet[Any], Packet[Any
 
 
 def execute(simulation: Any, start: Packet[Any]) -> Packet[Any]:
+    artifact: Packet[Any]
     artifact, verdict = simulation.send("red-1", model(), ("sentinel", "librarian"), parent=start)
     assert verdict.refusal is None, verdict.refusal
     simulation.send("red-1", evaluation(0.8), "sentinel", parent=artifact)

@@ -72,7 +72,8 @@ def _registry(packet: Packet[Any], record: Record) -> dict[str, Registration]:
         for agent_id in named
         if broken.get(agent_id) != "unknown" and agent_id not in (ALL_RECIPIENTS, ORCHESTRATOR)
     }
-    sender = _sender(packet, record, registry.get(packet.sender.agent_id))
+    # A sender may name itself as a recipient; what is recorded of it as a sender goes first.
+    sender = _sender(packet, record, registry.pop(packet.sender.agent_id, None))
     if sender is not None:
         registry[sender.agent_id] = sender
     return registry

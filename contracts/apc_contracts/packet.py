@@ -6,9 +6,21 @@ from types import MappingProxyType
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from uuid import UUID
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from apc_contracts.model import Count, Fraction, Id, Model, Name, OpenMap, Ratio, Sha256, Time, Uuid, broken
+from apc_contracts.envelope import (
+    Actor,
+    Endorsement,
+    Falsifier,
+    GateScores,
+    Lineage,
+    ProofBundle,
+    Recipient,
+    Routing,
+    SymbolicKeys,
+    Trace,
+)
+from apc_contracts.model import Fraction, Model, OpenMap, Time, Uuid, broken
 from apc_contracts.payloads import (
     AckPayload,
     ArbitrationPayload,
@@ -26,123 +38,9 @@ from apc_contracts.payloads import (
     TaskIrPayload,
     TransferPayload,
 )
-from apc_contracts.task_ir import FalsifierCost
-from apc_contracts.vocabulary import Channel, DeliveryMode, PacketType, RunPhase, TransferMode
-
-MAX_TTL_MS = 86_400_000
-MAX_ACK_TIMEOUT_MS = 3_600_000
-MAX_RETRY_LIMIT = 10
-MAX_PRIORITY = 9
-MAX_SYMBOLIC_KEYS = 32
+from apc_contracts.vocabulary import Channel, PacketType, RunPhase
 
 PayloadT = TypeVar("PayloadT", bound=Payload, covariant=True)
-
-
-def _unique(keys: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(keys)) < len(keys):
-        raise broken("", "a key is listed twice: list each key once")
-    return keys
-
-
-SymbolicKeys = Annotated[
-    tuple[Name, ...],
-    Field(max_length=MAX_SYMBOLIC_KEYS, json_schema_extra={"uniqueItems": True}),
-    AfterValidator(_unique),
-]
-
-
-class Actor(Model):
-    """Who sends."""
-
-    agent_id: Id
-    role: Name
-    swarm_id: Id
-    dialect_id: str | None = None
-    dialect_hash: str | None = None
-    model_id: str | None = None
-    capabilities: tuple[str, ...] | None = None
-
-
-class Recipient(Model):
-    """To whom. `_all` and `_substrate` are the recipients of a BROADCAST and of a SUBSTRATE packet."""
-
-    agent_id: Id
-    role: Name | None = None
-    swarm_id: Id | None = None
-
-
-class Trace(Model):
-    """Where the packet stands: its session, run and task, its ancestors, the generation and step."""
-
-    session_id: Id
-    run_id: Id
-    task_id: Id
-    root_packet_id: Uuid
-    parent_packet_id: Uuid | None = None
-    generation: Count
-    step: Count
-    vector_clock: Mapping[Id, Count] | None = None
-
-
-class Routing(Model):
-    """How the packet travels. Priority >= 5 takes the urgent queue."""
-
-    delivery_mode: DeliveryMode
-    priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)]
-    ttl_ms: Annotated[int, Field(ge=1, le=MAX_TTL_MS)]
-    requires_ack: bool
-    ack_timeout_ms: Annotated[int, Field(ge=1, le=MAX_ACK_TIMEOUT_MS)] | None = None
-    retry_limit: Annotated[int, Field(ge=0, le=MAX_RETRY_LIMIT)] | None = None
-
-
-class Lineage(Model):
-    """Which protocol the packet carries and where it comes from."""
-
-    protocol_id: Name
-    parent_protocol_ids: tuple[Name, ...] = ()
-    ancestor_swarms: tuple[Id, ...] = ()
-    cross_use_case: bool = False
-    transfer_mode: TransferMode
-
-
-class Falsifier(Model):
-    """A test that would refute a claim."""
-
-    id: Name
-    target_claim_id: Name
-    test: str
-    fail_if: str
-    cost: FalsifierCost
-
-
-class GateScores(Model):
-    """Measured gates beside a claim; all optional."""
-
-    rtf: Fraction | None = None
-    stability: Fraction | None = None
-    audit: Fraction | None = None
-    outcome: Fraction | None = None
-    learnability: Fraction | None = None
-    generalization_ratio: Ratio | None = None
-    symbol_coverage: Fraction | None = None
-    drift_risk: Fraction | None = None
-
-
-class Endorsement(Model):
-    """An agent stands by a payload: `payload_hash` is the hex SHA-256 of its canonical form."""
-
-    agent_id: Id
-    payload_hash: Sha256
-    signature: str | None = None
-
-
-class ProofBundle(Model):
-    """Why a packet may be believed."""
-
-    evidence_refs: tuple[str, ...] = ()
-    falsifiers: tuple[Falsifier, ...] = ()
-    gate_scores: GateScores | None = None
-    signatures: tuple[Endorsement, ...] = ()
 
 
 class Packet(Model, Generic[PayloadT]):
@@ -325,3 +223,35 @@ TYPE_OF_PAYLOAD: Mapping[type[Payload], PacketType] = MappingProxyType(
     {payload: kind for kind, payload in PAYLOAD_TYPES.items()}
 )
 """The packet type that carries a payload class."""
+
+__all__ = [
+    "PACKET_TYPES",
+    "PAYLOAD_TYPES",
+    "TYPE_OF_PAYLOAD",
+    "AckPacket",
+    "Actor",
+    "AnyPacket",
+    "ArbitrationPacket",
+    "ArtifactPacket",
+    "ClaimPacket",
+    "DecisionPacket",
+    "Endorsement",
+    "ErrorPacket",
+    "EvalPacket",
+    "Falsifier",
+    "GateScores",
+    "HeartbeatPacket",
+    "IdeaPacket",
+    "Lineage",
+    "NackPacket",
+    "Packet",
+    "PayloadT",
+    "ProofBundle",
+    "Recipient",
+    "RetractionPacket",
+    "Routing",
+    "SignalPacket",
+    "TaskIrPacket",
+    "Trace",
+    "TransferPacket",
+]

@@ -182,7 +182,8 @@ def _full(case: Case) -> Record:
 
 
 def _budget(case: Case) -> Record:
-    return {"packets_left": case.session.packets_left if case.session is not None else None}
+    """A pause would have held the packet, and the later rules were not asked."""
+    return {"packets_left": case.session.packets_left if case.session is not None else None} | _paused(case)
 
 
 _EVIDENCE: dict[str, Callable[[Case], Record]] = {

@@ -110,7 +110,7 @@ class _Bench:
         await ctx.emit(
             statements.opening_idea(self._swarm, families),
             to=LIBRARIAN,
-            symbolic_keys=(self._swarm, *families),
+            symbolic_keys=tuple(dict.fromkeys((self._swarm, *families))),
         )
         ready = SignalPayload(signal=Signal.SYNC, reason="ready for generation 0")
         await ctx.emit(ready, to=ORCHESTRATOR, generation=0)

@@ -202,7 +202,7 @@ def _start_persister(system: EmbeddedSystem, settings: BusSettings, pool: asyncp
 
 def _start_orchestrator(system: EmbeddedSystem, settings: BusSettings, pool: asyncpg.Pool) -> Orchestrator:
     stop = asyncio.Event()
-    own = OrchestratorSettings(shards=settings.shards)
+    own = OrchestratorSettings(shards=settings.shards, operator_user=OPERATOR)
     orchestrator = Orchestrator(own, system.connect("orchestrator"), pool, system.artifacts)
     system.start_service("orchestrator", orchestrator.run(stop), stop)
     return orchestrator

@@ -6,6 +6,7 @@ from itertools import groupby
 from apc_bus import headers
 from apc_bus.port import Delivery, Message
 from apc_contracts.errors import PacketRefused
+from apc_contracts.limits import Limits
 from apc_contracts.parsing import ReceivedPacket, read_packet
 from apc_contracts.receipts import Receipt, ReceiptKind, parse_receipts
 from apc_contracts.registry import Right
@@ -25,7 +26,7 @@ ORCHESTRATOR_KINDS = frozenset(
 OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
 
 
-def read_input(delivery: Delivery) -> Input:
+def read_input(delivery: Delivery, limits: Limits) -> Input:
     """The input in a delivery; a body that is none is returned as its refusal, for it is an input too."""
     message = delivery.message
     try:
@@ -33,7 +34,7 @@ def read_input(delivery: Delivery) -> Input:
             return tuple(_grouped(parse_receipts(message.body)))
         if message.type == headers.TYPE_REGISTRY:
             return parse_registry_change(message.body)
-        return read_packet(message.body)
+        return read_packet(message.body, limits)
     except PacketRefused as refused:
         return refused
 

@@ -14,6 +14,7 @@ from apc_bus.crash_points import crash_point
 from apc_bus.errors import PublishRefused, PublishUnroutable
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_contracts.contract import Contract
+from apc_contracts.limits import Limits
 from apc_contracts.receipts import Receipt, ReceiptKind
 from apc_contracts.session import ReceiptsInput, Session, timer
 from apc_contracts.vocabulary import PRESENCE_SESSION, SUBSTRATE_RECIPIENT
@@ -62,6 +63,8 @@ class ShardServer:
         self._tenure = tenure
         self._holder = holder
         self._verifier = verifier
+        bounds = contract.limits
+        self._limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
         self._sessions = Sessions()
         self._deadlines = Deadlines()
         operator = settings.operator_user or bus.user
@@ -132,7 +135,7 @@ class ShardServer:
             if is_probe(delivery.message):
                 done.append(delivery)
                 continue
-            found = read_input(delivery)
+            found = read_input(delivery, self._limits)
             try:
                 for session_id in session_ids(found):
                     await self._load(session_id)

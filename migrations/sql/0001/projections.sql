@@ -8,7 +8,7 @@ CREATE TABLE apc_log.sessions (
     state text NOT NULL,
     is_terminal boolean NOT NULL,
     round integer NOT NULL,
-    generation integer NOT NULL,
+    generation bigint NOT NULL,
     step bigint NOT NULL,
     open_deliveries integer NOT NULL,
     document jsonb NOT NULL,

@@ -20,17 +20,13 @@ REFUSAL_ORDER = tuple(
 """The order that the rules of `admission` are written in: a file that states another one is refused."""
 
 KNOWN_FACTS: Mapping[str, tuple[FactType, frozenset[FactScope]]] = {
-    **dict.fromkeys(
-        ("generation", "session_limit", "candidates"), ("float", frozenset[FactScope]({"machine"}))
-    ),
+    **dict.fromkeys(("generation", "session_limit", "candidates"), ("float", frozenset[FactScope]({"machine"}))),
     **dict.fromkeys(("vetoed", "veto_overridden"), ("bool", frozenset[FactScope]({"machine"}))),
     **dict.fromkeys(
         "rtf stability audit outcome learnability generalization_ratio symbol_coverage drift_risk".split(),
         ("float", frozenset[FactScope]({"machine", "promotion"})),
     ),
-    **dict.fromkeys(
-        ("sender_score", "receiver_score", "top_k"), ("float", frozenset[FactScope]({"transfer"}))
-    ),
+    **dict.fromkeys(("sender_score", "receiver_score", "top_k"), ("float", frozenset[FactScope]({"transfer"}))),
     "mode": ("string", frozenset({"transfer"})),
     "is_cross_use_case": ("bool", frozenset({"transfer"})),
     "packet_type": ("string", frozenset({"drift"})),
@@ -75,9 +71,7 @@ def _check_facts(file: ContractFile) -> None:
             raise ContractInvalid(f"{place}.type", f"the fact {fact.name!r} is a {known_type}")
         for scope in fact.scopes:
             if scope not in known_scopes:
-                raise ContractInvalid(
-                    f"{place}.scopes", f"the fact {fact.name!r} is no fact of {scope} guards"
-                )
+                raise ContractInvalid(f"{place}.scopes", f"the fact {fact.name!r} is no fact of {scope} guards")
 
 
 def _check_machines(file: ContractFile) -> None:
@@ -129,9 +123,7 @@ def _check_reachable(machine: MachineDeclaration, place: str) -> None:
                 frontier.append(target)
     for index, state in enumerate(machine.states):
         if state not in reached:
-            raise ContractInvalid(
-                f"{place}.states[{index}]", f"{state} is not reachable from {machine.initial}"
-            )
+            raise ContractInvalid(f"{place}.states[{index}]", f"{state} is not reachable from {machine.initial}")
 
 
 def _targets(machine: MachineDeclaration, state: str) -> Iterator[str]:

@@ -21,9 +21,7 @@ _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"' + r"|'(?:[^'\\\n]|\\.)*'")
 _MACRO = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _OPERATOR = re.compile(r"[^a-z]*|@\w+|_\?_:_")
-_FUNCTIONS = frozenset(
-    {"size", "startsWith", "endsWith", "contains", "matches", "double", "int", "string", "bool"}
-)
+_FUNCTIONS = frozenset({"size", "startsWith", "endsWith", "contains", "matches", "double", "int", "string", "bool"})
 # Two samples a type, so that the sides of `||`, `&&` and `?:` that one hides are seen by the other.
 _SAMPLES: tuple[Mapping[FactType, FactValue], ...] = (
     {"float": 1.5, "bool": True, "string": "sample"},
@@ -93,9 +91,7 @@ class Guard:
         for name in sorted(set(self._program.variables()) - macro_variables(self.text)):
             if name not in self._types:
                 known = ", ".join(sorted(self._types))
-                raise ContractInvalid(
-                    self.place, f"the guard names the unknown fact {name!r}; known here: {known}"
-                )
+                raise ContractInvalid(self.place, f"the guard names the unknown fact {name!r}; known here: {known}")
         for function in self._program.functions():
             if function not in _FUNCTIONS and not _OPERATOR.fullmatch(function):
                 raise ContractInvalid(self.place, f"the guard calls the unknown function {function!r}")

@@ -152,7 +152,7 @@ def _has(case: Case, right: Right) -> bool:
 
 
 def _reserved(path: str, name: str) -> Refusal:
-    return _refusal("leaves_reserved_ids", path, f"the id {name} is reserved: use one without leading _")
+    return _refusal("leaves_reserved_ids", path, f"the id {name} is reserved: choose another")
 
 
 def _refusal(rule: str, path: str, message: str) -> Refusal:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from apc_agents.errors import AgentInvalid
 from apc_agents.signature import AnyHandler, check_handler, check_start
+from apc_bus.topology import AgentQueues
 from apc_contracts.model import ID_PATTERN
 from apc_contracts.packet import Actor, Packet
 from apc_contracts.registry import Registration, Right
@@ -148,6 +149,10 @@ class Agent:
             rights=self.rights,
             handles=self.handles - CONTROL_TYPES,
         )
+
+    def queues(self, broker_user: str | None = None) -> AgentQueues:
+        """The agent's inbox, for `build_topology`; the broker user as in `registration`."""
+        return AgentQueues(self.agent_id, self.swarm, self.handles - CONTROL_TYPES, broker_user)
 
 
 def _check_id(what: str, value: str) -> None:

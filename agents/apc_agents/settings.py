@@ -1,6 +1,7 @@
 """Settings of an agent worker, from the environment (prefix APC_) and `.env`."""
 
 from datetime import timedelta
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -17,6 +18,8 @@ class WorkerSettings(BaseSettings):
     """`postgresql://…` for ctx.state; none = the state lives in memory and ends with the worker."""
     worker_prefetch: int = Field(default=100, ge=1, le=65535)
     """Packets that the broker hands to each of the two queues ahead; 1 when a handler may crash the process."""
+    worker_consumer: Literal["handlers", "bulk"] = "handlers"
+    """`handlers`: over RabbitMQ FastStream, with its middlewares. `bulk`: aio-pika alone, for the highest rates."""
     publish_deadline: timedelta = timedelta(seconds=30)
     """How long an emit is published again before it gives up as unconfirmed."""
     ack_timeout: timedelta = timedelta(seconds=30)

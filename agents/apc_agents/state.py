@@ -4,7 +4,7 @@ from typing import Protocol
 
 import asyncpg
 
-from apc_agents.errors import StateStale, StateUnavailable
+from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
 
 
 class StateStore(Protocol):
@@ -17,7 +17,7 @@ class StateStore(Protocol):
     async def save(self, agent_id: str, session_id: str, document: bytes, revision: int) -> int:
         """Replace the document if it still has this revision (0 = none yet); returns the new revision.
 
-        Durable when it returns. Raises StateStale, StateUnavailable.
+        Durable when it returns. Raises StateStale, StateUnavailable, StateInvalid.
         """
         ...
 
@@ -41,6 +41,14 @@ class MemoryStateStore:
         return revision + 1
 
 
+_AWAY = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InterfaceError,
+    OSError,
+)
+"""The server is away, stopping or full: waiting helps."""
 _LOAD = """
 select document::text, revision from apc_app.agent_state_store where agent_id = $1 and session_id = $2
 """
@@ -67,7 +75,7 @@ class PostgresStateStore:
         """The document and its revision."""
         try:
             row = await self._pool.fetchrow(_LOAD, agent_id, session_id)
-        except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError) as error:
+        except _AWAY as error:
             raise StateUnavailable(f"the state store does not answer: {error}") from error
         return None if row is None else (row["document"].encode(), row["revision"])
 
@@ -78,7 +86,9 @@ class PostgresStateStore:
             saved: int | None = await self._pool.fetchval(
                 statement, agent_id, session_id, document.decode(), *arguments
             )
-        except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError) as error:
+        except asyncpg.DataError as error:  # such as U+0000 in a text
+            raise StateInvalid(f"ctx.state of session {session_id} cannot be stored: {error}") from error
+        except _AWAY as error:
             raise StateUnavailable(f"the state store does not answer: {error}") from error
         if saved is None:
             raise StateStale(agent_id, session_id, revision)

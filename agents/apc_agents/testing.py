@@ -22,7 +22,7 @@ from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
-from apc_bus.topology import INGRESS, INTER_AGENT, AgentQueues, build_topology, gate_queue, routing_key
+from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, routing_key
 from apc_contracts.contract import Contract, load_contract
 from apc_contracts.packet import Actor, Lineage, Packet, ProofBundle
 from apc_contracts.parsing import parse_packet
@@ -70,13 +70,12 @@ class AgentTestClient:
     async def __aenter__(self) -> Self:
         """Start the worker; returns when its on_start functions are done. Raises what they raised."""
         agent = self._agent
-        queues = AgentQueues(agent.agent_id, agent.swarm, agent.handles)
-        broker = MemoryBroker(build_topology(1, [queues]))
+        broker = MemoryBroker(build_topology(1, [agent.queues()]))
         self._gate = broker.connect("orchestrator")
         await self._stack.enter_async_context(self._gate.handle(gate_queue(0), self._collect, prefetch=1))
         worker = Worker(
             agent,
-            broker.connect(queues.user),
+            broker.connect(agent.queues().user),
             settings=WorkerSettings(shards=1, database_url=None),
             states=self._states,
             artifacts=self.artifacts,

@@ -1,7 +1,7 @@
 """A worker: one agent at one bus. Takes packets from its two queues, handles them, reports what became of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -10,6 +10,8 @@ import structlog
 
 from apc_agents.acknowledgements import Acknowledgements
 from apc_agents.agent import Agent
+from apc_agents.concurrency import first_of, running
+from apc_agents.consuming import consume_in_bulk, consume_one_by_one
 from apc_agents.delivery import Inbound
 from apc_agents.dispatch import Dispatcher, FailureListener
 from apc_agents.emission import Builder
@@ -100,7 +102,7 @@ class Worker:
             QueueMissing: the agent has no queues: it is not registered, or the topology not applied.
             Exception: whatever on_start raised.
         """
-        async with _running(self._outbox.run()) as outbox, self._queues():
+        async with running(self._outbox.run()) as outbox, self._queues():
             await self._serve(stop, outbox)
 
     async def _serve(self, stop: asyncio.Event, outbox: asyncio.Task[None]) -> None:
@@ -108,13 +110,13 @@ class Worker:
         beats = send_heartbeats(self._emitter, agent.agent_id, settings.heartbeat_silence)
         handlers: list[asyncio.Task[None]] = []
         try:
-            async with _running(beats):
+            async with running(beats):
                 for starter in agent.starters:
                     await self._dispatcher.start(starter, PRESENCE_SESSION)
                 handlers = [asyncio.create_task(self._handle_next()) for _ in range(agent.concurrency)]
                 self.ready.set()
                 _log.info("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
-                await _first_of(stop.wait(), outbox, *handlers)
+                await first_of(stop.wait(), outbox, *handlers)
         finally:
             self._turn_away()
             await self._finish(handlers)
@@ -124,28 +126,31 @@ class Worker:
     @asynccontextmanager
     async def _queues(self) -> AsyncIterator[None]:
         prefetch = self._settings.worker_prefetch
+        consume = consume_in_bulk if self._settings.worker_consumer == "bulk" else consume_one_by_one
         async with AsyncExitStack() as stack:
             for is_urgent in (True, False):
                 # A crash counts against every packet that the broker has handed over. Control traffic still flows,
                 # because a handler may wait for an ACK, and is handled first after a restart.
                 ahead = 1 if self._agent.may_crash and not is_urgent else prefetch
-                handler = partial(self._take, is_urgent=is_urgent)
+                take = partial(self._take, is_urgent=is_urgent)
                 queue = agent_queue(self._agent.agent_id, is_urgent)
-                await stack.enter_async_context(self._bus.handle(queue, handler, prefetch=ahead))
+                await stack.enter_async_context(consume(self._bus, queue, take, ahead))
             yield
 
-    async def _take(self, delivery: Delivery, *, is_urgent: bool) -> None:
-        """The broker's handler: returns when the delivery may be acknowledged."""
-        if self._is_stopping:
-            raise GiveBack("this worker takes nothing any more")
-        inbound, is_new = self._intake.take(delivery, is_urgent)
+    def _take(self, delivery: Delivery, *, is_urgent: bool) -> asyncio.Future[None]:
+        """Take a delivery; the future ends when it may be acknowledged, or with what else shall become of it."""
+        try:
+            if self._is_stopping:
+                raise GiveBack("this worker takes nothing any more")
+            inbound, is_new = self._intake.take(delivery, is_urgent)
+        except Exception as error:  # one bad delivery must not end the consumer
+            return _ended(error)
         if inbound is None:
-            return
+            return _ended(None)
         if is_new:
             inbound.done.add_done_callback(partial(self._intake.end, inbound))
             self._inbox.put(inbound)
-        # The packet goes on being handled when only this delivery of it is lost.
-        await asyncio.shield(inbound.done)
+        return inbound.done
 
     async def _handle_next(self) -> None:
         while (inbound := await self._inbox.get()) is not None:
@@ -184,22 +189,10 @@ class Worker:
             self._intake.give_back(GiveBack("the receipts of the packet are not confirmed"))
 
 
-@asynccontextmanager
-async def _running(work: Awaitable[None]) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.ensure_future(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def _first_of(*works: Awaitable[Any]) -> None:
-    """Wait for the first to end; raises what it raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        tasks[0].cancel()
-    for task in done:
-        task.result()
+def _ended(error: Exception | None) -> asyncio.Future[None]:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+    return done

@@ -229,13 +229,13 @@ class Stage:
 StageMaker = Callable[..., Any]
 
 
-@pytest.fixture
-async def make_stage() -> AsyncIterator[StageMaker]:
+@pytest.fixture(params=["handlers", "bulk"])
+async def make_stage(request: pytest.FixtureRequest) -> AsyncIterator[StageMaker]:
     """Makes a Stage whose gate collects; the worker is started by the test and stopped in the end."""
     async with AsyncExitStack() as stack:
 
         async def make(agent: Agent, states: StateStore | None = None, **settings: Any) -> Stage:
-            stage = Stage(agent, states, **settings)
+            stage = Stage(agent, states, worker_consumer=request.param, **settings)
             handle = stage.gate.bus.handle(gate_queue(0), stage.gate.collect, prefetch=1)
             await stack.enter_async_context(handle)
             stack.push_async_callback(stage.end)

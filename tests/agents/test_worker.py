@@ -249,35 +249,31 @@ async def test_bytes_that_are_no_packet_are_dead_lettered(
 async def test_sync_is_known_while_a_handler_runs(make_stage: Any, make_packet: Any, idea: Any) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
     seen: list[Any] = []
-    started, go_on = asyncio.Event(), asyncio.Event()
 
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> IdeaPayload:
         seen.append((ctx.run_phase, ctx.generation, ctx.step, ctx.session_state))
-        started.set()
-        while ctx.step < 9:
-            await asyncio.sleep(0)
+        await ctx.emit(idea.payload, requires_ack=True)
         assert ctx.session_state is not None
         seen.append((ctx.run_phase, ctx.generation, ctx.step, ctx.session_state.scores))
-        await go_on.wait()
         return idea.payload
 
     gate = await (await make_stage(agent)).start()
     packet = make_packet(idea())
     await gate.deliver(packet, Moment(3, RunPhase.DISCOVERY, 0, 10))
-    await started.wait()
+    await gate.until(lambda: len(gate.packets) == 1)
     news = make_packet(sync(9, RunPhase.REFINEMENT, 11), sender=ORCHESTRATOR)
     await gate.deliver(news, Moment(9, RunPhase.REFINEMENT, 0, 11))
     old = make_packet(sync(4, RunPhase.DISCOVERY, 10), sender=ORCHESTRATOR)
     await gate.deliver(old, Moment(4, RunPhase.DISCOVERY, 0, 10))
-    go_on.set()
+    ack = AckPayload(acked_packet_id=gate.packets[0].packet_id, ack_status="ACCEPTED")
+    await gate.deliver(make_packet(ack, parent=gate.packets[0]), Moment(4, RunPhase.DISCOVERY, 0, 10))
     await gate.ended(packet)
-    await gate.ended(old)
     assert seen == [
         (RunPhase.DISCOVERY, 10, 3, None),
         (RunPhase.REFINEMENT, 11, 9, {"hybrid": 0.5}),
     ]
-    (reply,) = gate.packets
+    reply = gate.packets[1]
     assert (reply.run_phase, reply.trace.generation, reply.trace.step) == (RunPhase.REFINEMENT, 11, 9)
 
 
@@ -344,8 +340,9 @@ async def test_what_waits_goes_back_to_the_queue_when_the_worker_stops(
         await gate.deliver(make_packet(idea(name)))
     await sentinel.started.wait()
     stage.stop.set()
-    while stage.worker.ready.is_set():
+    for _ in range(100):
         await asyncio.sleep(0)
+    assert not stage.worker.ready.is_set()
     sentinel.go_on.set()
     await stage.end()
     assert sentinel.handled == ["running"]

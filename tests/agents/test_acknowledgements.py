@@ -1,0 +1,121 @@
+"""An emit that asks for an ACK ends with it, with a refusal, a rejection or the timeout."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from apc_agents import (
+    Agent,
+    EmitRefused,
+    EmitRejected,
+    EmitTimeout,
+    HandlerContext,
+)
+from apc_contracts import (
+    ORCHESTRATOR,
+    AckPayload,
+    Channel,
+    IdeaPayload,
+    NackPayload,
+    Packet,
+    PacketType,
+    reply_id,
+)
+
+
+class Asking:
+    """An agent whose handler emits with requires_ack and notes how that ended."""
+
+    def __init__(self, to: Any = "b-1", timeout: timedelta | None = None) -> None:
+        self.agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+        self.ends: list[Any] = []
+
+        @self.agent.on(PacketType.IDEA)
+        async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+            try:
+                await ctx.emit(idea.payload, to=to, requires_ack=True, ack_timeout=timeout)
+            except (EmitRefused, EmitRejected, EmitTimeout) as error:
+                self.ends.append(error)
+            else:
+                self.ends.append("acked")
+
+
+async def ask(asking: Asking, make_stage: Any, make_packet: Any, idea: Any) -> tuple[Any, Packet[Any], Packet[Any]]:
+    gate = await (await make_stage(asking.agent)).start()
+    packet = make_packet(idea())
+    await gate.deliver(packet)
+    await gate.until(lambda: len(gate.packets) == 1)
+    return gate, packet, gate.packets[0]
+
+
+async def test_the_gates_refusal_is_raised_with_its_code(make_stage: Any, make_packet: Any, idea: Any) -> None:
+    asking = Asking()
+    gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
+    assert asked.routing.requires_ack
+    nack = make_packet(
+        NackPayload(acked_packet_id=asked.packet_id, ack_status="REJECTED", reason="UNROUTABLE at recipients: none"),
+        sender=ORCHESTRATOR,
+        parent=asked,
+        packet_id=reply_id(asked.packet_id, ORCHESTRATOR, "nack"),
+        metadata={"refusal": {"code": "UNROUTABLE", "rule": "r", "path": "recipients", "message": "none"}},
+    )
+    await gate.deliver(nack)
+    await gate.ended(packet)
+    (error,) = asking.ends
+    assert isinstance(error, EmitRefused)
+    assert (error.code, error.path, error.message) == ("UNROUTABLE", "recipients", "none")
+
+
+async def test_a_recipients_nack_is_raised(make_stage: Any, make_packet: Any, idea: Any) -> None:
+    asking = Asking()
+    gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
+    payload = NackPayload(acked_packet_id=asked.packet_id, ack_status="REJECTED", reason="no time")
+    await gate.deliver(make_packet(payload, sender="b-1", parent=asked))
+    await gate.ended(packet)
+    (error,) = asking.ends
+    assert isinstance(error, EmitRejected)
+    assert error.nack.payload.reason == "no time"
+
+
+async def test_the_timeout_ends_the_wait(make_stage: Any, make_packet: Any, idea: Any) -> None:
+    asking = Asking(timeout=timedelta(milliseconds=5))
+    gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
+    await gate.ended(packet)
+    (error,) = asking.ends
+    assert isinstance(error, EmitTimeout)
+    assert error.packet_id == asked.packet_id
+    assert asked.routing.ack_timeout_ms == 5
+
+
+async def test_a_broadcast_is_acked_by_the_first(make_stage: Any, make_packet: Any, idea: Any) -> None:
+    asking = Asking(to="_all")
+    gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
+    payload = AckPayload(acked_packet_id=asked.packet_id, ack_status="ACCEPTED")
+    await gate.deliver(make_packet(payload, sender="anyone", parent=asked))
+    await gate.ended(packet)
+    assert asking.ends == ["acked"]
+
+
+async def test_modules_of_one_agent_talk_in_its_process(make_stage: Any, make_packet: Any, idea: Any) -> None:
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+    seen: list[tuple[Channel, str]] = []
+    is_done = asyncio.Event()
+
+    @agent.on(PacketType.IDEA)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        seen.append((idea.channel, idea.payload.method_id))
+        if idea.channel is Channel.INTER_AGENT:
+            inner = idea.payload.model_copy(update={"method_id": "inner"})
+            await ctx.emit(inner, to="sentinel-1", channel=Channel.INTRA_AGENT)
+        else:
+            is_done.set()
+
+    gate = await (await make_stage(agent)).start()
+    packet = make_packet(idea("outer"))
+    await gate.deliver(packet)
+    await gate.ended(packet)
+    async with asyncio.timeout(10):
+        await is_done.wait()
+    assert seen == [(Channel.INTER_AGENT, "outer"), (Channel.INTRA_AGENT, "inner")]
+    (inner,) = gate.packets
+    assert gate.kinds(inner) == [], "the gate has not delivered it: it has no receipts"

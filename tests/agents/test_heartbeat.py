@@ -1,0 +1,36 @@
+"""HEARTBEAT at start and after silence."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from apc_agents import Agent
+from apc_bus.headers import TYPE_RECEIPTS
+from apc_contracts import PRESENCE_SESSION, PacketType, Signal, parse_packet
+
+
+async def test_an_agent_says_that_it_lives_at_start_and_after_silence(make_stage: Any) -> None:
+    stage = await make_stage(
+        Agent("sentinel-1", role="sentinel", swarm="hybrid"), heartbeat_silence=timedelta(milliseconds=5)
+    )
+    gate = await stage.start()
+
+    def beats() -> list[Any]:
+        return [parse_packet(message.body) for message in gate.messages if message.type != TYPE_RECEIPTS]
+
+    await gate.until(lambda: len(beats()) >= 3)
+    first = beats()[0]
+    assert first.packet_type is PacketType.HEARTBEAT
+    assert first.payload.signal is Signal.HEARTBEAT
+    assert first.trace.session_id == PRESENCE_SESSION
+    assert [recipient.agent_id for recipient in first.recipients] == ["orchestrator"]
+    assert len({beat.packet_id for beat in beats()}) == len(beats())
+
+
+async def test_an_agent_that_emits_needs_no_heartbeat(make_stage: Any) -> None:
+    stage = await make_stage(Agent("sentinel-1", role="sentinel", swarm="hybrid"))
+    gate = await stage.start()
+    await gate.until(lambda: len(gate.messages) == 1)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert len(gate.messages) == 1

@@ -59,7 +59,8 @@ def advance(session: Session, given: PacketInput | ReceiptsInput | ReleaseInput,
         if session.is_terminal:
             _end(moment)
     if effects.is_sync_due:
-        effects.emissions.append(emissions.sync(session, moment.cause, moment.now, contract))
+        # First: what else is sent may move the session on, and cause a SYNC of its own.
+        effects.emissions.insert(0, emissions.sync(session, moment.cause, moment.now, contract))
     return Advanced(session, effects.transitions, effects.emissions, effects)
 
 

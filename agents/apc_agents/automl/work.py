@@ -1,4 +1,7 @@
-"""The jobs for the training processes, by name: the roles themselves load no numeric library."""
+"""The jobs for the training processes, by name: the roles themselves load no numeric library.
+
+Each computes on one thread: neither speed nor a single bit of a model may depend on the number of cores.
+"""
 
 from apc_agents.automl.material import Blob, JsonObject, Measured, Prepared, Study
 
@@ -12,27 +15,39 @@ def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int,
 
 def measure(recipe: bytes, study: Study) -> Measured:
     """`training.measure` in this process."""
+    from threadpoolctl import threadpool_limits
+
     from apc_agents.automl import training
 
-    return training.measure(recipe, study)
+    with threadpool_limits(1):
+        return training.measure(recipe, study)
 
 
 def refit(recipe: bytes, study: Study) -> Measured:
     """`training.refit` in this process."""
+    from threadpoolctl import threadpool_limits
+
     from apc_agents.automl import training
 
-    return training.refit(recipe, study)
+    with threadpool_limits(1):
+        return training.refit(recipe, study)
 
 
 def rescore(model: Blob, study: Study) -> JsonObject:
     """`training.rescore` in this process."""
+    from threadpoolctl import threadpool_limits
+
     from apc_agents.automl import training
 
-    return training.rescore(model, study)
+    with threadpool_limits(1):
+        return training.rescore(model, study)
 
 
 def validate(model: Blob, recipe: bytes, study: Study, untouched: Blob) -> Measured:
     """`training.validate` in this process."""
+    from threadpoolctl import threadpool_limits
+
     from apc_agents.automl import training
 
-    return training.validate(model, recipe, study, untouched)
+    with threadpool_limits(1):
+        return training.validate(model, recipe, study, untouched)

@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 class Workbench:
-    """Runs pure module-level functions in spawned processes, each limited to one thread.
+    """Runs pure module-level functions in spawned processes.
 
     A killed process breaks its pool: the pool is replaced and the work done again, which is safe because it
     is a function of its arguments. Processes start with the first job and end with `close` or with this
@@ -59,7 +59,7 @@ class Workbench:
     def _open(self) -> ProcessPoolExecutor:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                self._processes, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare_process
+                self._processes, mp_context=multiprocessing.get_context("spawn"), initializer=_watch_parent
             )
         return self._pool
 
@@ -70,14 +70,7 @@ class Workbench:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _prepare_process() -> None:
-    import threadpoolctl
-
-    from apc_agents.automl import training
-
-    # Loaded first, so that there are thread pools to limit: results must not depend on the number of cores.
-    assert training
-    threadpoolctl.threadpool_limits(1)
+def _watch_parent() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -5,7 +5,7 @@ import json
 from typing import Self
 
 import rfc8785
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 Setting = bool | int | float | str | None
 
@@ -22,6 +22,15 @@ class Recipe(BaseModel):
     """Hashes of the recipes that this one was tuned from."""
     ancestor_swarms: tuple[str, ...] = ()
     """The swarms through which its line came, the oldest first."""
+
+    @field_validator("preprocessing", "parameters")
+    @classmethod
+    def _whole_numbers_are_integers(cls, settings: dict[str, Setting]) -> dict[str, Setting]:
+        # JSON knows one kind of number: a recipe that was read back must not differ from the one that was written.
+        return {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in settings.items()
+        }
 
     def canonical(self) -> bytes:
         """RFC 8785 bytes."""

@@ -67,6 +67,7 @@ class Judge:
         self._registry = registry
         self._sessions = sessions
         self._tenure = tenure
+        self._contract_hash = contract.hash.hex()
         self._shards = shards
         self._operator = operator
         self._id_codes = frozenset(self._codes_without_id(contract))
@@ -106,6 +107,7 @@ class Judge:
             cause=cause,
             ordinal=ordinal,
             is_cause_delivered=self._is_cause_delivered(packet, cause),
+            is_contract_deployed=self._is_contract_deployed(packet),
             outstanding=self.outstanding,
             outstanding_bound=self._contract.limits.outstanding_deliveries,
         )
@@ -229,6 +231,8 @@ class Judge:
         recipients = self._resolve(packet, session)
         if packet.recipients[0].agent_id == ALL_RECIPIENTS:
             verdict.facts["to"] = ALL_RECIPIENTS
+        if session is not None and packet.run_phase is not session.run_phase:
+            verdict.facts["in_phase"] = session.run_phase.value
         advanced = None
         if session is not None:
             given = PacketInput(received, verdict, recipients, facts.cause, batch.now)
@@ -406,6 +410,10 @@ class Judge:
         session = self._sessions.get(packet.trace.session_id)
         identity = session.identity(cause) if session is not None and cause is not None else None
         return identity is not None and packet.sender.agent_id in identity.recipients
+
+    def _is_contract_deployed(self, packet: Packet[Any]) -> bool:
+        session = self._sessions.get(packet.trace.session_id)
+        return session is None or session.document.contract_hash == self._contract_hash
 
     def _signature(self, received: ReceivedPacket, message: Message) -> SignatureState:
         header = _signature_header(message)

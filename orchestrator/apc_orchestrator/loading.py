@@ -19,14 +19,22 @@ from apc_contracts.session import (
     decode_document,
 )
 from apc_contracts.verdict import Refusal, VerdictKind
-from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, SUBSTRATE_RECIPIENT, PacketType, RunPhase
+from apc_contracts.vocabulary import (
+    ALL_RECIPIENTS,
+    CONTROL_TYPES,
+    ORCHESTRATOR,
+    SUBSTRATE_RECIPIENT,
+    PacketType,
+    RunPhase,
+)
 
 DOCUMENT = "SELECT document FROM apc_log.sessions WHERE session_id = $1"
 STRANGERS = "SELECT packet_id FROM apc_log.packet_ids WHERE session_id = $1 LIMIT 1000"
 IDENTITIES = """
 SELECT packet.packet_id, packet.packet_hash, ids.payload_hash, packet.packet_type, packet.sender_agent_id,
        packet.sender_swarm_id, packet.recipients, packet.facts ->> 'to' AS addressed, packet.cause_packet_id,
-       packet.root_packet_id, packet.verdict, packet.refusal, packet.run_phase, packet.round, packet.generation,
+       packet.root_packet_id, packet.verdict, packet.refusal, packet.run_phase,
+       packet.facts ->> 'in_phase' AS in_phase, packet.round, packet.generation,
        packet.step
 FROM apc_log.agent_packets AS packet
 JOIN apc_log.packet_ids AS ids USING (session_id, packet_id)
@@ -77,7 +85,7 @@ async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) 
         if text is None:
             rows = await connection.fetch(STRANGERS, session_id)
             return {row["packet_id"] for row in rows}
-        session = Session(decode_document(text))
+        session = Session(decode_document(text), contract.selection.verified_score_epsilon)
         _add_identities(session, await connection.fetch(IDENTITIES, session_id))
         terminal = sorted(contract.machine("packet_lifecycle").terminal)
         _add_unfinished(session, await connection.fetch(UNFINISHED, session_id, terminal, LOCAL_RECIPIENTS))
@@ -100,13 +108,19 @@ def _add_identities(session: Session, rows: Iterable[asyncpg.Record]) -> None:
             root=row["root_packet_id"],
             verdict=VerdictKind(row["verdict"]),
             refusal=None if refusal is None else _refusal(orjson.loads(refusal)),
-            run_phase=RunPhase(row["run_phase"]),
+            run_phase=_phase(row),
             round=row["round"],
             generation=row["generation"],
             step=row["step"],
         )
         if refusal is None:
             session.roots.add(row["root_packet_id"])
+
+
+def _phase(row: asyncpg.Record) -> RunPhase:
+    """As `advance` remembered it: for a control packet the session's phase, not the one it named."""
+    is_control = PacketType(row["packet_type"]) in CONTROL_TYPES
+    return RunPhase(row["in_phase"] or row["run_phase"] if is_control else row["run_phase"])
 
 
 def _refusal(document: dict[str, Any]) -> Refusal:

@@ -7,7 +7,7 @@ import structlog
 
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.port import Bus
-from apc_contracts.contract import load_contract
+from apc_contracts.contract import check_guards, load_contract
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import Gate
 from apc_orchestrator.service_state import ShardState
@@ -22,6 +22,8 @@ class Orchestrator:
     def __init__(self, settings: OrchestratorSettings, bus: Bus, pool: asyncpg.Pool, artifacts: ArtifactStore) -> None:
         """Raises ContractInvalid when the contract file of the settings cannot be used."""
         contract = load_contract(settings.contract)
+        # Compiled now: the first packet must not pay for it.
+        check_guards(contract)
         self._settings = settings
         self._bus = bus
         self._gates = [Gate(settings, contract, bus, pool, artifacts, shard) for shard in settings.own_shards]

@@ -91,7 +91,7 @@ def _take_packet(moment: Moment, given: PacketInput) -> None:
         item = HeldPacket(given.received, given.recipients, packet_round, is_paused=session.is_paused)
         session.held[packet.packet_id] = item
         return
-    _accept(moment, given.received, given.recipients, packet_round, was_held=False)
+    _accept(moment, given.received, given.recipients, packet_round)
 
 
 def _accept(
@@ -126,12 +126,13 @@ def _take_released(moment: Moment, given: ReleaseInput) -> None:
     packet_id = item.received.packet.packet_id
     refusal = given.verdict.refusal
     if refusal is not None:
-        lifecycle.deny(item.received, refusal, moment.now, moment.effects)
+        lifecycle.deny(item.received, refusal, moment.now, moment.effects, given.verdict.facts)
     elif given.verdict.kind is VerdictKind.HELD:
         moment.session.held[packet_id] = replace(item, is_paused=moment.session.is_paused)
     else:
         moment.session.identities[packet_id].step = moment.session.step
-        _accept(moment, item.received, item.recipients, item.round, was_held=True)
+        facts = given.verdict.facts
+        _accept(moment, item.received, item.recipients, item.round, was_held=True, record=facts)
 
 
 def _take_receipts(moment: Moment, given: ReceiptsInput) -> None:
@@ -169,7 +170,8 @@ def _remember(session: Session, given: PacketInput, packet_round: int) -> None:
         root=packet.trace.root_packet_id,
         verdict=given.verdict.kind,
         refusal=given.verdict.refusal,
-        run_phase=packet.run_phase,
+        # A control packet may name any phase: what answers it must not inherit one that nobody checked.
+        run_phase=session.run_phase if packet.packet_type in CONTROL_TYPES else packet.run_phase,
         round=packet_round,
         generation=packet.trace.generation,
         step=session.step,

@@ -1,9 +1,11 @@
 """The barrier of a generation: when it closes, what it decides, what opens next (contract.md section 10)."""
 
+from typing import Any
+
 from apc_contracts.session import lifecycle
 from apc_contracts.session.movement import COORDINATION, Moment, barrier, open_generation, transition
 from apc_contracts.session.session import HeldPacket, Session
-from apc_contracts.session.transfer_rulings import emit_arbitration, rule_transfers
+from apc_contracts.session.transfer_rulings import emit_arbitration, rule_transfers, ruling_record
 from apc_contracts.verdict import Refusal
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 
@@ -102,15 +104,15 @@ def _arbitrate(moment: Moment) -> int:
     rulings = rule_transfers([item.received.packet for item in by_id.values()], moment)
     emit_arbitration(rulings, moment)
     for ruling in rulings:
-        item = by_id[ruling.packet.packet_id]
+        item, record = by_id[ruling.packet.packet_id], ruling_record(ruling, moment)
         if ruling.refusal is not None:
-            _deny(moment, item, ruling.refusal)
+            _deny(moment, item, ruling.refusal, record)
         else:
-            _release(moment, item)
+            _release(moment, item, record)
     return sum(ruling.refusal is None for ruling in rulings)
 
 
-def _release(moment: Moment, item: HeldPacket) -> None:
+def _release(moment: Moment, item: HeldPacket, record: dict[str, Any]) -> None:
     session = moment.session
     packet = item.received.packet
     session.held.pop(packet.packet_id)
@@ -120,14 +122,21 @@ def _release(moment: Moment, item: HeldPacket) -> None:
     counts[to_swarm] = counts.get(to_swarm, 0) + 1
     note_protocol(moment, packet.payload.protocol_id, packet.payload.from_swarm, to_swarm)
     opened = lifecycle.route(
-        session, item.received, item.recipients, item.round, moment.now, moment.effects, was_held=True
+        session,
+        item.received,
+        item.recipients,
+        item.round,
+        moment.now,
+        moment.effects,
+        was_held=True,
+        record=record,
     )
     lifecycle.apply_locally(session, opened, moment.now, moment.effects, moment.contract)
 
 
-def _deny(moment: Moment, item: HeldPacket, refusal: Refusal) -> None:
+def _deny(moment: Moment, item: HeldPacket, refusal: Refusal, record: dict[str, Any] | None = None) -> None:
     moment.session.held.pop(item.received.packet.packet_id)
-    lifecycle.deny(item.received, refusal, moment.now, moment.effects)
+    lifecycle.deny(item.received, refusal, moment.now, moment.effects, record)
 
 
 def deny_all(moment: Moment, code: str, message: str) -> None:

@@ -9,7 +9,7 @@ from apc_contracts.payloads import ArbitrationPayload, DecisionPayload
 from apc_contracts.session import emissions
 from apc_contracts.session.document import CANDIDATES_KEPT, Arbitration, Candidate, SessionDocument
 from apc_contracts.session.movement import Moment, start_timer, transition
-from apc_contracts.session.session import Session, verified_score
+from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import CommitmentLevel, PacketType, RunPhase
 
 BASELINE = "baseline"
@@ -59,7 +59,7 @@ def arbitrate(moment: Moment) -> None:
     document.step += 1
     payload = ArbitrationPayload(
         arbitration_id=f"candidates-{document.round}-{document.step}",
-        candidates=tuple(_rows(ranked)),
+        candidates=tuple(_rows(ranked, moment.session)),
         winner_candidate_id=str(ranked[0].packet_id),
         scoring={str(candidate.packet_id): float(rank) for rank, candidate in enumerate(ranked, start=1)},
     )
@@ -130,14 +130,14 @@ def _decision(moment: Moment, arbitration: Arbitration, level: CommitmentLevel) 
     )
 
 
-def _rows(ranked: list[Candidate]) -> list[payloads.Candidate]:
+def _rows(ranked: list[Candidate], session: Session) -> list[payloads.Candidate]:
     best = ranked[0].outcome
     rows = [
         payloads.Candidate(
             candidate_id=str(candidate.packet_id),
             packet_ref_ids=(candidate.packet_id,),
             score_components={"outcome": candidate.outcome, "round": float(candidate.round)},
-            total_score=verified_score(best, candidate.outcome),
+            total_score=session.verified_score(best, candidate.outcome),
         )
         for candidate in ranked
     ]
@@ -145,6 +145,6 @@ def _rows(ranked: list[Candidate]) -> list[payloads.Candidate]:
         candidate_id=BASELINE,
         packet_ref_ids=(),
         score_components={"outcome": 0.0},
-        total_score=verified_score(best, 0.0),
+        total_score=session.verified_score(best, 0.0),
     )
     return [*rows, baseline]

@@ -28,7 +28,8 @@ def count(moment: Moment, opened: OpenPacket) -> None:
 
 def _task_ir(moment: Moment, opened: OpenPacket) -> None:
     document, payload = moment.session.document, opened.packet.payload
-    if payload.ir_header.task_id not in document.task_ids:
+    if payload.ir_header.task_id not in moment.session.tasks:
+        moment.session.tasks.add(payload.ir_header.task_id)
         document.task_ids.append(payload.ir_header.task_id)
     if document.state != "SESSION_OPEN":
         return

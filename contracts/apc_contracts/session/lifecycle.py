@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from apc_contracts.contract import Contract
@@ -11,6 +12,9 @@ from apc_contracts.session.effects import Denial, Effects, Hop, PacketInput, Rec
 from apc_contracts.session.session import OpenPacket, Progress, Session
 from apc_contracts.verdict import Refusal
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, Channel, PacketType
+
+Record = dict[str, Any]
+"""JSON object of the log."""
 
 LIFECYCLE = "packet_lifecycle"
 ADMITTED = ["emit", "schema_pass", "policy_pass", "route_selected"]
@@ -36,11 +40,18 @@ def hold(given: PacketInput, effects: Effects) -> None:
     effects.hops.append(hop)
 
 
-def deny(received: ReceivedPacket, refusal: Refusal, now: datetime, effects: Effects) -> None:
-    """The hop of a held packet that was refused in the end; it keeps the reason, and the sender gets a NACK."""
+def deny(
+    received: ReceivedPacket, refusal: Refusal, now: datetime, effects: Effects, record: Record | None = None
+) -> None:
+    """The hop of a held packet that was refused in the end; it keeps the reason, and the sender gets a NACK.
+
+    `record` holds the facts of a ruling at a barrier or at RESUME, for a replay.
+    """
     is_expired = refusal.code == "EXPIRED"
     event, state = ("ttl_expired", "EXPIRED") if is_expired else ("policy_fail", "REJECTED_POLICY")
-    metadata = {"refusal": refusal.document}
+    metadata: Record = {"refusal": refusal.document}
+    if record is not None:
+        metadata["facts"] = record
     packet_id = received.packet.packet_id
     hop = Hop(packet_id, "", 1, "SCHEMA_VALIDATED", state, [event], [now], ORCHESTRATOR, metadata)
     effects.hops.append(hop)
@@ -56,10 +67,12 @@ def route(
     effects: Effects,
     *,
     was_held: bool = False,
+    record: Record | None = None,
 ) -> OpenPacket:
     """Open one machine per recipient; those that live in the gate itself are finished by `apply_locally`."""
     start, events = ("SCHEMA_VALIDATED", RELEASED) if was_held else ("DRAFT", ADMITTED)
-    effects.hops.append(_whole(received, 1, start, "ROUTED", events, now))
+    metadata: Record | None = None if record is None else {"facts": record}
+    effects.hops.append(_whole(received, 1, start, "ROUTED", events, now, metadata))
     opened = OpenPacket(received, packet_round, {})
     session.open[received.packet.packet_id] = opened
     remote = []
@@ -350,4 +363,4 @@ def _note_strangers(session: Session, receipts: Iterable[Receipt], effects: Effe
 def _whole(received: ReceivedPacket, attempt: int, before: str, after: str, events: list[str], now: datetime) -> Hop:
     packet = received.packet
     actor = ORCHESTRATOR if events[0] != "emit" else packet.sender.agent_id
-    return Hop(packet.packet_id, "", attempt, before, after, events, [now] * len(events), actor)
+    return Hop(packet.packet_id, "", attempt, before, after, events, [now] * len(events), actor, metadata)

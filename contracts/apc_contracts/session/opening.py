@@ -44,4 +44,4 @@ def open_session(start: Packet[Any], now: datetime, contract: Contract) -> Sessi
         state=initial,
         run_phase=phase,
     )
-    return Session(document)
+    return Session(document, contract.selection.verified_score_epsilon)

@@ -12,9 +12,6 @@ from apc_contracts.session.document import SessionDocument
 from apc_contracts.session_view import Identity
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 
-SCORE_EPSILON = 1e-6
-"""Keeps a verified score above 0 and finite for a perfect outcome (contract.md section 5)."""
-
 
 @dataclass(slots=True)
 class Progress:
@@ -64,6 +61,8 @@ class Session:
     """
 
     document: SessionDocument
+    score_epsilon: float
+    """Of the contract: keeps a verified score above 0 and finite for a perfect outcome."""
     identities: dict[UUID, Identity] = field(default_factory=dict)
     open: dict[UUID, OpenPacket] = field(default_factory=dict)
     held: dict[UUID, HeldPacket] = field(default_factory=dict)
@@ -73,12 +72,14 @@ class Session:
     members: frozenset[str] = frozenset()
     swarm_of: dict[str, str] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
+    tasks: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         document = self.document
         self.swarm_of = {agent: swarm for swarm, agents in document.swarms.items() for agent in agents}
         self.members = frozenset({*self.swarm_of, *document.members, document.opener, ORCHESTRATOR})
         self.keys = set(document.symbolic_keys)
+        self.tasks = set(document.task_ids)
 
     @property
     def session_id(self) -> str:
@@ -131,7 +132,7 @@ class Session:
         if not outcomes:
             return {}
         best = max(outcomes.values())
-        return {swarm: verified_score(best, own) for swarm, own in outcomes.items()}
+        return {swarm: self.verified_score(best, own) for swarm, own in outcomes.items()}
 
     @property
     def swarms(self) -> Mapping[str, tuple[str, ...]]:
@@ -160,7 +161,7 @@ class Session:
         return agent_id in self.members
 
     def task_is_known(self, task_id: str) -> bool:
-        return task_id in self.document.task_ids
+        return task_id in self.tasks
 
     def root_is_known(self, packet_id: UUID) -> bool:
         return packet_id in self.roots
@@ -187,7 +188,7 @@ class Session:
         dead = self.document.dead_swarms
         return [swarm for swarm in self.document.swarms if swarm not in dead]
 
-
-def verified_score(best_outcome: float, own_outcome: float) -> float:
-    """A swarm's verified score in (0, 1]: its loss beside the best loss (contract.md section 5)."""
-    return (1.0 - best_outcome + SCORE_EPSILON) / (1.0 - own_outcome + SCORE_EPSILON)
+    def verified_score(self, best_outcome: float, own_outcome: float) -> float:
+        """A swarm's verified score in (0, 1]: the best loss over its own (contract.md section 5)."""
+        epsilon = self.score_epsilon
+        return (1.0 - best_outcome + epsilon) / (1.0 - own_outcome + epsilon)

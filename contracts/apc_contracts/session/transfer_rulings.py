@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from apc_contracts.admission import judge_transfer
+from apc_contracts.admission import judge_transfer, transfer_record
 from apc_contracts.facts import Facts
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import ArbitrationPayload, Candidate
@@ -46,6 +46,14 @@ def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Moment) -> None:
         moment.session, PacketType.ARBITRATION, payload, moment.cause, moment.now, moment.contract
     )
     moment.effects.emissions.append(packet)
+
+
+def ruling_record(ruling: RankedTransfer, moment: Moment) -> dict[str, Any]:
+    """The facts of a ruling and its rank, for the log: from them a replay makes it again."""
+    refusal = ruling.refusal if ruling.rank == 0 else None
+    facts = Facts(now=moment.now)
+    record = transfer_record(ruling.packet, moment.session, facts, moment.contract, refusal)
+    return record | {"rank": ruling.rank}
 
 
 def _candidate(row: RankedTransfer) -> Candidate:

@@ -34,9 +34,17 @@ async def take_connection(pool: asyncpg.Pool, heartbeat: timedelta) -> PoolConne
 
 async def drop_connection(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
     """Close it for good: it may be broken, and its codec is not the pool's."""
-    connection.terminate()
     with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
         await pool.release(connection)
+
+
+def stands(connection: PoolConnectionProxy | None) -> bool:
+    """Whether it is there and not closed; the pool takes one that the server has closed away by itself."""
+    try:
+        return connection is not None and not connection.is_closed()
+    except asyncpg.InterfaceError:
+        return False
 
 
 def _encode(value: bytes) -> bytes:

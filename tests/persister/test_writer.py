@@ -166,7 +166,7 @@ async def test_what_cannot_be_stored_does_not_hold_up_the_rest(bench: LogBench) 
         11: msgspec.structs.replace(packet_entry(), facts=b'{"a": "\\u0000"}'),
         12: msgspec.structs.replace(packet_entry(), facts=b"no JSON"),
         20: msgspec.structs.replace(packet_entry(), packet_hash=b"x" * 32),
-        21: msgspec.structs.replace(packet_entry(), generation=2**40),
+        21: msgspec.structs.replace(packet_entry(), round=2**40),
         22: msgspec.structs.replace(packet_entry(), refusal=b"[]"),
         30: msgspec.structs.replace(packet_entry(), verdict="maybe"),
         33: conflict(reason="nul\0", session_id="\0"),
@@ -330,18 +330,18 @@ async def test_a_transaction_takes_no_more_than_its_entries(bench: LogBench) -> 
 
 def change(agent_id: str, action: str = "add", **fields: object) -> RegistryEntry:
     change_id = uuid4()
-    values = {
-        "change_id": str(change_id),
-        "action": action,
-        "agent_id": agent_id,
+    values: dict[str, object] = {"change_id": str(change_id), "action": action, "agent_id": agent_id}
+    registration = {
         "broker_user": f"agent.{agent_id}",
         "role": "explorer",
         "swarm_id": "swarm-1",
         "rights": ["veto"],
         "handles": ["IDEA", "CLAIM"],
-        "public_keys": {"k1": "AAAA"},
+        "public_keys": {"k1": "A" * 43 + "="},
     }
-    return RegistryEntry(change_id, agent_id, json.dumps({**values, **fields}).encode())
+    if action == "add":
+        values |= {**registration, **fields}
+    return RegistryEntry(change_id, agent_id, json.dumps(values).encode())
 
 
 async def test_the_registry_follows_its_changes(bench: LogBench) -> None:
@@ -356,7 +356,7 @@ async def test_the_registry_follows_its_changes(bench: LogBench) -> None:
     ]
     assert rows[0]["change_id"] == moved.change_id
     assert (rows[0]["rights"], rows[0]["handles"]) == (["veto"], ["IDEA", "CLAIM"])
-    assert json.loads(rows[0]["public_keys"]) == {"k1": "AAAA"}
+    assert json.loads(rows[0]["public_keys"]) == {"k1": "A" * 43 + "="}
     assert await bench.count("registry_events") == 4
     assert [row["kind"] for row in await conflicts(bench)] == ["unstorable"]
 

@@ -65,14 +65,14 @@ CREATE FUNCTION apc_log.packet_state_of(in_session text, packet uuid, recipients
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     WITH shared AS (
         SELECT to_state FROM apc_log.packet_events
-        WHERE session_id = in_session AND packet_id = packet AND recipient = ''
+        WHERE session_id = in_session AND packet_id = packet AND recipient = '' AND to_state <> ''
         ORDER BY seq DESC LIMIT 1
     ), own AS (
         SELECT coalesce(latest.to_state, 'ROUTED') AS state
         FROM unnest(recipients) AS one
         LEFT JOIN LATERAL (
             SELECT to_state FROM apc_log.packet_events
-            WHERE session_id = in_session AND packet_id = packet AND recipient = one
+            WHERE session_id = in_session AND packet_id = packet AND recipient = one AND to_state <> ''
             ORDER BY seq DESC LIMIT 1
         ) AS latest ON true
     )

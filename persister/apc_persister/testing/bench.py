@@ -33,25 +33,30 @@ class LogBench:
     bus: Bus
     pool: asyncpg.Pool
     settings: PersisterSettings = field(default_factory=PersisterSettings)
+    _running: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Persister]:
         """A persister that runs; leaving stops it and raises what it ran into."""
         persister = Persister(self.settings, self.bus, self.pool)
         stop = asyncio.Event()
-        running = asyncio.create_task(persister.run(stop))
+        self._running = asyncio.create_task(persister.run(stop))
         try:
             yield persister
         finally:
             stop.set()
-            await running
+            await self._running
 
     async def write(self) -> Persister:
-        """Run a persister until everything that waits in the queue is committed."""
+        """Run a persister until everything that waits in the queue is committed, or it stopped with an error."""
         waiting = (await self.bus.depth(log_queue(0))).messages
         async with self.writing() as persister:
-            await until(lambda: persister.writers[0].counts.messages >= waiting)
+            await until(lambda: self._is_over or persister.writers[0].counts.messages >= waiting)
         return persister
+
+    @property
+    def _is_over(self) -> bool:
+        return self._running is not None and self._running.done()
 
     async def count(self, table: str) -> int:
         """Rows of a table of the log."""

@@ -100,11 +100,21 @@ def _accept(
     recipients: tuple[str, ...],
     packet_round: int,
     *,
-    was_held: bool,
+    was_held: bool = False,
+    record: dict[str, Any] | None = None,
 ) -> None:
     session, contract = moment.session, moment.contract
     was_paused = session.is_paused
-    opened = lifecycle.route(session, received, recipients, packet_round, moment.now, moment.effects, was_held=was_held)
+    opened = lifecycle.route(
+        session,
+        received,
+        recipients,
+        packet_round,
+        moment.now,
+        moment.effects,
+        was_held=was_held,
+        record=record,
+    )
     count(moment, opened)
     # After counting: what a packet counts for decides whether it rests at VERIFIED.
     lifecycle.apply_locally(session, opened, moment.now, moment.effects, contract)

@@ -360,7 +360,15 @@ def _note_strangers(session: Session, receipts: Iterable[Receipt], effects: Effe
             effects.strangers.append(receipt)
 
 
-def _whole(received: ReceivedPacket, attempt: int, before: str, after: str, events: list[str], now: datetime) -> Hop:
+def _whole(
+    received: ReceivedPacket,
+    attempt: int,
+    before: str,
+    after: str,
+    events: list[str],
+    now: datetime,
+    metadata: Record | None = None,
+) -> Hop:
     packet = received.packet
     actor = ORCHESTRATOR if events[0] != "emit" else packet.sender.agent_id
     return Hop(packet.packet_id, "", attempt, before, after, events, [now] * len(events), actor, metadata)

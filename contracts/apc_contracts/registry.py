@@ -7,7 +7,6 @@ from enum import StrEnum
 from apc_contracts.vocabulary import PacketType
 
 
-
 class Right(StrEnum):
     """What an operator may grant to an agent (contract.md section 10)."""
 

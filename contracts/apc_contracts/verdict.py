@@ -33,7 +33,6 @@ class Refusal:
         """The NACK's reason: `CODE at PATH: message`."""
         return f"{self.code} at {self.path}: {self.message}"
 
-
     @property
     def document(self) -> dict[str, Any]:
         """The JSON form in the log and in the NACK's metadata: {code, rule, path, message, retry_after_ms?}."""

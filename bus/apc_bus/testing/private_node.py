@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -96,8 +97,9 @@ class PrivateNode:
     def stop(self) -> None:
         """Shut it down cleanly; its data stay. Idempotent."""
         for process in self._processes():
-            if process.name().startswith("beam"):
-                process.terminate()
+            with suppress(psutil.NoSuchProcess):
+                if process.name().startswith("beam"):
+                    process.terminate()
         self._reap(_STOP_SECONDS)
 
     def kill(self) -> None:
@@ -145,6 +147,14 @@ class PrivateNode:
         """Make virtual hosts in one call; the user gets every right there."""
         calls = [_ADD_VHOST.format(name=f'<<"{name}">>', user=f'<<"{user}">>') for name in names]
         self.ctl("eval", ", ".join(calls) + ".")
+
+    def persist_declarations(self) -> None:
+        """Have queues that were just declared survive a kill.
+
+        Measured with 3.10: the metadata of queues made in the last few seconds is in memory only; killed then,
+        the node comes back with queues that never elect a leader, and every publish to them stays unconfirmed.
+        """
+        self.ctl("eval", "[dets:sync(Table) || Table <- dets:all()].")
 
     def __enter__(self) -> Self:
         return self.start()
@@ -195,7 +205,8 @@ class PrivateNode:
             return
         _, alive = psutil.wait_procs(self._processes(), timeout=patience_seconds)
         for process in alive:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # its parent may have taken it along
+                process.kill()
         psutil.wait_procs(alive, timeout=_STOP_SECONDS)
         self._server.wait()
         self._server = None

@@ -1,0 +1,165 @@
+"""What happens to a bus when its node dies, freezes, cuts connections or runs out of memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+from pydantic import SecretStr
+
+from apc_bus.errors import BusError, BusUnavailable, PublishUnknown, SubscriptionLost
+from apc_bus.port import Bus, Delivery, Message, Publication
+from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
+from apc_bus.settings import BusSettings
+from apc_bus.testing import PrivateNode
+from apc_bus.topology import INTER_AGENT, LOG, AgentQueues, agent_queue, build_topology, log_queue
+from apc_contracts.vocabulary import PacketType
+
+INBOX = agent_queue("alpha", urgent=False)
+
+
+def to_alpha(message_id: str) -> Publication:
+    return Publication(INTER_AGENT, "idea.red.alpha", Message(b"{}", message_id))
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[PrivateNode]:
+    """One node for this module: each test leaves it running."""
+    with PrivateNode() as private:
+        yield private
+
+
+@pytest.fixture
+async def bus(node: PrivateNode) -> AsyncIterator[RabbitBus]:
+    """A bus on a fresh virtual host, with short patience."""
+    vhost = f"v{next(_numbers)}"
+    await asyncio.to_thread(node.add_vhosts, [vhost])
+    await apply_rabbit(node.url(vhost), build_topology(1, [AgentQueues("alpha", "red", frozenset({PacketType.IDEA}))]))
+    await asyncio.to_thread(node.persist_declarations)
+    settings = BusSettings.model_validate(
+        {"amqp_url": SecretStr(node.url(vhost)), "connect_patience": 2, "broker_timeout": 3, "heartbeat": 2}
+    )
+    bus = await connect_rabbit(settings)
+    yield bus
+    await bus.close()
+
+
+_numbers = iter(range(1000))
+
+
+async def publish_until_confirmed(bus: Bus, publication: Publication) -> None:
+    """As every service does: publishing again is always safe."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await bus.publish(publication)
+            except (PublishUnknown, BusUnavailable):
+                await asyncio.sleep(0.1)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for a condition that has no event."""
+    while not is_so():
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.broker
+async def test_a_killed_node_loses_nothing_that_was_confirmed(node: PrivateNode, bus: RabbitBus) -> None:
+    for index in range(50):
+        await bus.publish(Publication(LOG, "0", Message(b"{}", f"m-{index}")))
+    async with bus.subscribe(log_queue(0)) as subscription:
+        await subscription.receive()
+        await asyncio.to_thread(node.kill)
+        with pytest.raises(SubscriptionLost):
+            while True:
+                await subscription.receive()
+        with pytest.raises(BusError):
+            await bus.publish(Publication(LOG, "0", Message(b"{}", "while down")))
+    await asyncio.to_thread(node.start)
+    await publish_until_confirmed(bus, Publication(LOG, "0", Message(b"{}", "after")))
+    ids: list[str] = []
+    async with bus.subscribe(log_queue(0)) as subscription:
+        while "after" not in ids:
+            batch = await subscription.receive()
+            ids += [delivery.message.message_id for delivery in batch]
+            await subscription.ack(batch[-1], multiple=True)
+    assert {f"m-{index}" for index in range(50)} <= set(ids)
+
+
+@pytest.mark.broker
+async def test_a_handler_comes_back_after_a_restart(node: PrivateNode, bus: RabbitBus) -> None:
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    async def handler(delivery: Delivery) -> None:
+        await seen.put(delivery.message.message_id)
+
+    async with bus.handle(INBOX, handler):
+        await bus.publish(to_alpha("before"))
+        assert await seen.get() == "before"
+        await asyncio.to_thread(node.kill)
+        await asyncio.to_thread(node.start)
+        await publish_until_confirmed(bus, to_alpha("after"))
+        while await seen.get() != "after":
+            pass
+
+
+@pytest.mark.broker
+async def test_connections_closed_by_force(node: PrivateNode, bus: RabbitBus) -> None:
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    async def handler(delivery: Delivery) -> None:
+        await seen.put(delivery.message.message_id)
+
+    async with bus.handle(INBOX, handler), bus.subscribe(log_queue(0)) as subscription:
+        waiting = asyncio.ensure_future(subscription.receive())
+        await asyncio.to_thread(node.ctl, "close_all_connections", "revoked")
+        with pytest.raises(SubscriptionLost):
+            await waiting
+        await publish_until_confirmed(bus, to_alpha("after"))
+        while await seen.get() != "after":
+            pass
+
+
+@pytest.mark.broker
+async def test_a_deleted_queue_is_consumed_again_when_it_is_back(node: PrivateNode, bus: RabbitBus) -> None:
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    async def handler(delivery: Delivery) -> None:
+        await seen.put(delivery.message.message_id)
+
+    url = bus._nodes.shuffled()[0]
+    async with bus.handle(INBOX, handler):
+        await asyncio.to_thread(node.ctl, "delete_queue", "-p", url.path.strip("/"), INBOX)
+        topology = build_topology(1, [AgentQueues("alpha", "red", frozenset({PacketType.IDEA}))])
+        await apply_rabbit(str(url), topology)
+        await publish_until_confirmed(bus, to_alpha("after"))
+        while await seen.get() != "after":
+            pass
+
+
+@pytest.mark.broker
+async def test_an_alarm_blocks_publishes_but_not_acknowledgements(node: PrivateNode, bus: RabbitBus) -> None:
+    await bus.publish(to_alpha("before"))
+    async with bus.subscribe(INBOX) as subscription:
+        (delivery,) = await subscription.receive()
+        await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.00000001")
+        try:
+            with pytest.raises(PublishUnknown, match="may be stored"):
+                await bus.publish(to_alpha("blocked"))
+            await subscription.ack(delivery)
+            assert (await bus.depth(INBOX)).messages == 0
+        finally:
+            await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.6")
+    await publish_until_confirmed(bus, to_alpha("after"))
+
+
+@pytest.mark.broker
+async def test_a_freeze_of_the_broker_is_told_by_the_silence(node: PrivateNode, bus: RabbitBus) -> None:
+    async with bus.subscribe(log_queue(0)) as subscription:
+        node.suspend()
+        try:
+            await until(lambda: subscription.longest_silence >= 3)
+        finally:
+            node.resume()
+        last_read = subscription.last_read
+        await until(lambda: subscription.last_read != last_read)
+        assert subscription.longest_silence >= 3  # a freeze that is over is still told

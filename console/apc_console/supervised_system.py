@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
-import structlog
 
 from apc_agents.loading import load_agent
 from apc_bus.artifacts import ArtifactStore
@@ -31,11 +30,10 @@ from apc_contracts.registry import Registration
 START_LIMIT = timedelta(seconds=30)
 """How long a fresh gate may take to log the registrations."""
 SERVICES = (
-    ProcessSpec("persister", ("serve", "persister")),
-    ProcessSpec("orchestrator", ("serve", "orchestrator")),
+    ProcessSpec("persister", ("serve", "persister"), stage=0),
+    ProcessSpec("orchestrator", ("serve", "orchestrator"), stage=1),
 )
-
-log = structlog.get_logger(__name__)
+AGENT_STAGE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ async def run_supervised(
         await _register(settings, pool, registrations)
         for agent, registration in zip(agents, registrations, strict=True):
             arguments = ("worker", agent.module)
-            supervisor.add(ProcessSpec(registration.agent_id, arguments, agent.environment))
+            supervisor.add(ProcessSpec(registration.agent_id, arguments, AGENT_STAGE, agent.environment))
         yield SupervisedSystem(pool, ArtifactStore.open(settings.artifacts, max_bytes=settings.max_artifact_bytes))
 
 

@@ -25,25 +25,35 @@ DRAIN_LIMIT = timedelta(seconds=25)
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One process: a name for the logs, the arguments of `apc`, and what its environment adds."""
+    """One process: a name for the logs, the arguments of `apc`, and what its environment adds.
+
+    Processes of the highest `stage` are drained first, all of one stage at once.
+    """
 
     name: str
     arguments: tuple[str, ...]
+    stage: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keeper:
+    stage: int
+    task: asyncio.Task[None]
+    stop: asyncio.Event
 
 
 class Supervisor:
     """Owns the processes; `async with` starts them and drains them.
 
-    The order of the specs is the order of the start. Draining goes the other way, one process after the other, so that
-    the log writer, which stands first, writes what the others leave behind.
+    They are drained by stage, so that the log writer, in the lowest one, writes what the others leave behind.
     """
 
     def __init__(self, specs: Sequence[ProcessSpec], logs: Path | None = None) -> None:
         """`logs`: a folder that takes the output of each process in a file; None = it goes to ours."""
         self._specs = specs
         self._logs = logs
-        self._keepers: list[tuple[asyncio.Task[None], asyncio.Event]] = []
+        self._keepers: list[_Keeper] = []
 
     async def __aenter__(self) -> "Supervisor":
         for spec in self._specs:
@@ -51,14 +61,17 @@ class Supervisor:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for keeper, stop in reversed(self._keepers):
-            stop.set()
-            await keeper
+        for stage in sorted({keeper.stage for keeper in self._keepers}, reverse=True):
+            leaving = [keeper for keeper in self._keepers if keeper.stage == stage]
+            for keeper in leaving:
+                keeper.stop.set()
+            await asyncio.gather(*(keeper.task for keeper in leaving))
 
     def add(self, spec: ProcessSpec) -> None:
         """Start one more process and keep it alive."""
         stop = asyncio.Event()
-        self._keepers.append((asyncio.create_task(self._keep(spec, stop), name=spec.name), stop))
+        task = asyncio.create_task(self._keep(spec, stop), name=spec.name)
+        self._keepers.append(_Keeper(spec.stage, task, stop))
 
     async def _keep(self, spec: ProcessSpec, stop: asyncio.Event) -> None:
         pause = FIRST_PAUSE

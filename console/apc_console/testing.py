@@ -1,9 +1,12 @@
 """For tests: the `apc` command as a user runs it, a process of its own in a folder of its own."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 class ApcCommand:
@@ -42,6 +45,26 @@ class ApcCommand:
     @staticmethod
     def _line(arguments: tuple[str, ...]) -> list[str]:
         return [sys.executable, "-m", "apc_console", *arguments]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """An `apc run` that has ended; its files are in `out`."""
+
+    apc: ApcCommand
+    process: subprocess.CompletedProcess[str]
+    out: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What it says of itself in summary.json."""
+        return read_summary(self.out)
+
+
+def read_summary(out: Path) -> dict[str, Any]:
+    """summary.json of a run's folder."""
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary
 
 
 def _environment(additions: dict[str, str]) -> dict[str, str]:

@@ -1,0 +1,114 @@
+"""The main job, as `make demo` runs it: one process, no broker, no server."""
+
+import json
+import pickle
+import shlex
+
+import pandas
+import pytest
+
+from apc_console.testing import FinishedRun
+
+pytestmark = pytest.mark.timeout(330)
+
+
+def test_a_model_is_promoted_that_beats_the_trivial_baseline(finished_run: FinishedRun) -> None:
+    assert finished_run.process.returncode == 0, finished_run.process.stderr[-2000:]
+    summary = finished_run.summary
+    assert summary["is_promoted"]
+    assert summary["state"] == "CLOSED"
+    assert summary["loss"] < summary["baseline_loss"]
+    assert summary["outcome"] >= 0.5
+
+
+def test_the_model_file_predicts(finished_run: FinishedRun) -> None:
+    table = pandas.read_csv(finished_run.apc.folder / ".apc/samples/breast-cancer.csv")
+
+    model = pickle.loads((finished_run.out / "model.pkl").read_bytes())
+    guessed = model.predict(table.drop(columns="diagnosis"))
+
+    assert (guessed == table["diagnosis"]).mean() > 0.9
+
+
+def test_the_report_needs_nothing_but_itself(finished_run: FinishedRun) -> None:
+    page = (finished_run.out / "report.html").read_text()
+
+    assert "<svg" in page
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+    assert "<script src" not in page
+    assert "<link" not in page
+
+
+def test_the_summary_tells_what_a_reader_needs(finished_run: FinishedRun) -> None:
+    said = finished_run.process.stdout
+
+    assert "trivial baseline" in said
+    assert "Transfers:" in said
+    assert "Packets:" in said
+    assert f"apc packet replay --run-id {finished_run.summary['run_id']}" in said
+    assert "Traceback" not in finished_run.process.stderr
+
+
+def test_transfers_were_offered_and_ruled_on(finished_run: FinishedRun) -> None:
+    summary = finished_run.summary
+
+    assert summary["transfers_accepted"] + sum(summary["transfers_refused"].values()) > 0
+
+
+def test_replay_prints_the_run_in_causal_order(finished_run: FinishedRun) -> None:
+    command = next(
+        line.split(":", 1)[1] for line in finished_run.process.stdout.splitlines() if line.startswith("Every step:")
+    )
+
+    replayed = finished_run.apc(*shlex.split(command)[1:])
+
+    assert replayed.returncode == 0
+    entries = json.loads(replayed.stdout)
+    packets = [entry for entry in entries if entry["kind"] == "packet"]
+    assert len(packets) == finished_run.summary["packets_logged"]
+    place = {entry["packet_id"]: number for number, entry in reversed(list(enumerate(entries))) if "packet_id" in entry}
+    for number, entry in enumerate(entries):
+        if entry["kind"] == "packet" and entry["parent_packet_id"] is not None:
+            assert place[entry["parent_packet_id"]] < number
+        if entry["kind"] == "transition":
+            assert place[entry["packet_id"]] <= number
+    moves = [entry["to_state"] for entry in entries if entry["kind"] == "coordination"]
+    assert moves[-1] == "CLOSED"
+
+
+def test_replay_writes_a_file(finished_run: FinishedRun) -> None:
+    run_id = finished_run.summary["run_id"]
+
+    replayed = finished_run.apc("packet", "replay", "--run-id", run_id, "--out", "bundle/replay.json")
+
+    assert replayed.returncode == 0
+    assert json.loads((finished_run.apc.folder / "bundle/replay.json").read_text())[0]["kind"] == "packet"
+
+
+def test_trace_filters(finished_run: FinishedRun) -> None:
+    run_id = finished_run.summary["run_id"]
+
+    traced = finished_run.apc("packet", "trace", "--run-id", run_id, "--type", "TRANSFER", "--limit", "2")
+
+    packets = json.loads(traced.stdout)
+    assert 0 < len(packets) <= 2
+    assert {packet["packet_type"] for packet in packets} == {"TRANSFER"}
+    assert all(packet["transitions"] for packet in packets)
+
+
+def test_the_agents_are_registered(finished_run: FinishedRun) -> None:
+    listed = json.loads(finished_run.apc("agents", "list").stdout)
+
+    assert {"librarian", "sentinel", "builder-linear", "builder-trees", "builder-neighbours"} == {
+        agent["agent_id"] for agent in listed
+    }
+
+
+@pytest.mark.parametrize("arguments", [("packet", "replay", "--run-id", "no-such-run"), ("packet", "replay")])
+def test_a_run_that_is_not_there_is_one_line(finished_run: FinishedRun, arguments: tuple[str, ...]) -> None:
+    refused = finished_run.apc(*arguments)
+
+    assert refused.returncode == 2
+    assert len(refused.stderr.splitlines()) == 1

@@ -1,0 +1,104 @@
+"""The same job over RabbitMQ with a process for each role, every process killed once in mid-run."""
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import asyncpg
+import psutil
+import pytest
+
+from apc_console.testing import ApcCommand, FinishedRun, read_summary
+
+ROLES = (
+    "serve orchestrator",
+    "serve persister",
+    "roles:librarian",
+    "roles:sentinel",
+    "roles:builder_linear",
+    "roles:builder_trees",
+    "roles:builder_neighbours",
+)
+REACHED = "SELECT max(generation) FROM apc_log.sessions"
+OPEN = "SELECT coalesce(sum(open_deliveries), 0) FROM apc_log.sessions"
+GAPS = """
+SELECT count(*) AS entries, count(DISTINCT seq) AS numbers, max(seq) - min(seq) + 1 AS span FROM (
+    SELECT seq FROM apc_log.agent_packets UNION ALL SELECT seq FROM apc_log.packet_events
+    UNION ALL SELECT seq FROM apc_log.packet_lineage UNION ALL SELECT seq FROM apc_log.coordination_events
+    UNION ALL SELECT seq FROM apc_log.packet_conflicts UNION ALL SELECT seq FROM apc_log.registry_events
+    UNION ALL SELECT seq FROM apc_log.log_events
+) AS log
+"""
+EVALUATIONS = """
+SELECT round, generation, sender_swarm_id, count(*) AS packets FROM apc_log.agent_packets
+WHERE packet_type = 'EVAL' AND verdict = 'accepted' AND sender_agent_id LIKE 'builder-%'
+  AND run_phase IN ('DISCOVERY', 'REFINEMENT', 'CONVERGENCE')
+GROUP BY round, generation, sender_swarm_id
+"""
+SWARMS = 3
+
+
+@pytest.mark.timeout(500)
+async def test_a_run_survives_the_death_of_every_process(
+    apc: ApcCommand, amqp_vhost_url: str, postgres_url: str, finished_run: FinishedRun
+) -> None:
+    running = apc.start(
+        "run", "--generations", "13", "--budget-seconds", "300", "--out", "out",
+        APC_AMQP_URL=amqp_vhost_url, APC_DATABASE_URL=postgres_url,
+    )  # fmt: skip
+    pool = await asyncpg.create_pool(postgres_url, min_size=1, max_size=1)
+    try:
+        for number, role in enumerate(ROLES):
+            await _until(running, partial(_has_reached, pool, number + 1))
+            _child(running, role).send_signal(signal.SIGKILL)
+        _, said = await asyncio.to_thread(running.communicate, timeout=400)
+
+        assert running.returncode == 0, said[-3000:]
+        summary = read_summary(apc.folder / "out")
+        assert summary["is_promoted"]
+        assert summary["model_hash"] == finished_run.summary["model_hash"]
+        await _check_log(pool)
+    finally:
+        await pool.close()
+        _end(running)
+
+
+async def _check_log(pool: asyncpg.Pool) -> None:
+    assert await pool.fetchval(OPEN) == 0
+    (gaps,) = await pool.fetch(GAPS)
+    assert gaps["entries"] == gaps["numbers"] == gaps["span"]
+    counted = await pool.fetch(EVALUATIONS)
+    assert [row["packets"] for row in counted] == [1] * 13 * SWARMS
+
+
+async def _has_reached(pool: asyncpg.Pool, generation: int) -> bool:
+    try:
+        reached = await pool.fetchval(REACHED)
+    except asyncpg.UndefinedTableError:
+        return False
+    return reached is not None and reached >= generation
+
+
+async def _until(running: subprocess.Popen[str], holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(240):
+        while True:
+            assert running.poll() is None, running.stderr.read() if running.stderr else ""
+            if await holds():
+                return
+            await asyncio.sleep(0.05)
+
+
+def _child(running: subprocess.Popen[str], role: str) -> psutil.Process:
+    children = psutil.Process(running.pid).children()
+    return next(child for child in children if role in " ".join(child.cmdline()))
+
+
+def _end(running: subprocess.Popen[str]) -> None:
+    if running.poll() is None:
+        children = psutil.Process(running.pid).children()
+        running.kill()
+        for child in children:
+            child.kill()
+    running.communicate()

@@ -53,14 +53,16 @@ class Place(BaseModel):
 
 
 def next_recipe(place: Place, schema: Schema, trials: Sequence[Trial], imports: Sequence[Imported]) -> Recipe:
-    """The method of one generation; none whose `method` is among `trials` while others are left."""
+    """The method of one generation; none whose `method` was measured before, here or elsewhere, if others are left."""
     generator = _generator(place)
-    tried = {trial.recipe.method for trial in trials}
     families = families_of(place.swarm, schema.problem)
     untried = [family for family in families if all(trial.recipe.family != family for trial in trials)]
+    own = {trial.recipe.method for trial in trials}
+    # What another swarm has measured is known as well as what this one has.
+    tried = own | {imported.recipe.method for imported in imports}
     used = {parent for trial in trials for parent in trial.recipe.parents}
     unused = [
-        imported for imported in imports if imported.recipe.hash not in used and imported.recipe.method not in tried
+        imported for imported in imports if imported.recipe.hash not in used and imported.recipe.method not in own
     ]
     if unused:
         chosen = max(unused, key=lambda imported: (imported.score, imported.recipe.hash))

@@ -56,7 +56,7 @@ def _columns(settings: Mapping[str, Setting], schema: Schema, rows: int) -> list
         case "standard":
             numeric.append(("scaling", StandardScaler()))
         case "robust":
-            numeric += [("scaling", RobustScaler()), ("spread", StandardScaler())]
+            numeric.append(("scaling", RobustScaler(unit_variance=True)))
         case "quantile":
             steps = max(10, min(200, rows // 2))
             numeric.append(

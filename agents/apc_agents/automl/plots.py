@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from apc_agents.automl.run_log import LoggedPacket, RunLog
 from apc_agents.automl.spaces import SWARMS
@@ -61,7 +62,8 @@ def transfer_plot(log: RunLog) -> str:
     heights = [accepted[place] for place in places]
     axes.bar(places, heights, color="#16a34a", label="accepted")
     axes.bar(places, [refused[place] for place in places], bottom=heights, color="#dc2626", label="refused")
-    axes.set_xlim(-0.5, max([*places, *(place + 0.0 for place in first.values()), 23]) + 0.5)
+    axes.set_xlim(-0.5, max(first[one.round] + one.generation for one in log.evaluations) + 0.5)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=8)
     return _svg(figure)
 
@@ -74,7 +76,8 @@ def gate_plot(gates: dict[str, float], bars: dict[str, tuple[str, float]]) -> st
     axes.barh(names, [gates[name] for name in names], color=colours, height=0.55)
     for place, name in enumerate(names):
         axes.plot([bars[name][1]] * 2, [place - 0.4, place + 0.4], color="#111", linewidth=1.5)
-        axes.annotate(f"{gates[name]:.3g}", (gates[name], place), fontsize=8, va="center")
+        label = f" {gates[name]:.3g}"
+        axes.annotate(label, (max(gates[name], bars[name][1]), place), fontsize=8, va="center")
     axes.set_xlim(0, max(1.1, *(gates[name] * 1.1 for name in names)))
     return _svg(figure)
 

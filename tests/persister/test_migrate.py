@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from apc_persister.migrate import SCHEMA_REVISION, migrate, migrations_folder, s
 @pytest.fixture
 async def empty_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
     """URL of a database without a schema."""
-    name = "apc_test_empty"
+    name = f"apc_test_{secrets.token_hex(6)}"
     await postgres_server.drop(name)
     await postgres_server._execute(f"CREATE DATABASE {name} TEMPLATE template0")
     yield postgres_server.url_of(name)
@@ -53,21 +54,21 @@ async def test_migrations_at_once(empty_url: str) -> None:
 async def test_a_user_without_create_role_gets_the_log_all_the_same(empty_url: str) -> None:
     """As on a managed server: the roles cannot be made, the triggers stand."""
     admin = await asyncpg.connect(empty_url)
+    role = f"apc_test_{secrets.token_hex(6)}"
+    await admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p'")
     try:
-        await admin.execute("DROP ROLE IF EXISTS apc_test_plain")
-        await admin.execute("CREATE ROLE apc_test_plain LOGIN PASSWORD 'p'")
         database = await admin.fetchval("SELECT current_database()")
-        await admin.execute(f"GRANT CREATE ON DATABASE {database} TO apc_test_plain")
-        await migrate(re.sub("//.*@", "//apc_test_plain:p@", empty_url))
+        await admin.execute(f"GRANT CREATE ON DATABASE {database} TO {role}")
+        await migrate(re.sub("//.*@", f"//{role}:p@", empty_url))
         owner = await admin.fetchval(
             "SELECT relowner::regrole::text FROM pg_class WHERE oid = 'apc_log.agent_packets'::regclass"
         )
-        assert owner == "apc_test_plain"
+        assert owner == role
         with pytest.raises(asyncpg.InsufficientPrivilegeError, match="append-only"):
             await admin.execute("TRUNCATE apc_log.agent_packets")
     finally:
-        await admin.execute("DROP OWNED BY apc_test_plain CASCADE")
-        await admin.execute("DROP ROLE apc_test_plain")
+        await admin.execute(f"DROP OWNED BY {role} CASCADE")
+        await admin.execute(f"DROP ROLE {role}")
         await admin.close()
 
 

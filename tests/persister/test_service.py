@@ -1,6 +1,7 @@
 """The service refuses a database that cannot hold the log."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -17,7 +18,7 @@ from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
 @pytest.fixture
 async def empty_pool(postgres_server: PostgresServer) -> AsyncIterator[asyncpg.Pool]:
     """A pool on a database without a schema."""
-    name = "apc_test_unmigrated"
+    name = f"apc_test_{secrets.token_hex(6)}"
     await postgres_server.drop(name)
     await postgres_server._execute(f"CREATE DATABASE {name} TEMPLATE template0")
     pool = await open_pool(postgres_server.url_of(name), max_size=2)

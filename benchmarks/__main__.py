@@ -1,0 +1,69 @@
+"""Measures what the bus costs, beside the raw limits of the same run; writes build/bench.json."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from apc_bus.errors import BusUnavailable
+from apc_bus.telemetry import configure_logs
+from apc_console.running import run
+from benchmarks.fan_out import measure_fan_out
+from benchmarks.figures import Figures
+from benchmarks.in_process import measure_in_process
+from benchmarks.persisting import measure_persister
+from benchmarks.pipeline import measure_pipeline
+from benchmarks.policy import measure_policy
+from benchmarks.processes import ROOT
+from benchmarks.round_trip import measure_round_trip
+from benchmarks.servers import start_servers
+from benchmarks.starting import measure_start
+from benchmarks.system import start_system
+
+PARTS = ("policy", "pipeline", "round_trip", "fan_out", "persister", "in_process", "start")
+OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start"})
+
+
+async def measure(parts: Sequence[str], count: int, figures: Figures) -> None:
+    """Measure the named parts; `count` packets a throughput, fewer where each costs more."""
+    if "policy" in parts:
+        measure_policy(figures)
+    async with start_servers() as servers:
+        if OVER_RABBIT & set(parts):
+            async with start_system(servers) as system:
+                if "pipeline" in parts:
+                    await measure_pipeline(servers, system, figures, count)
+                if "round_trip" in parts:
+                    await measure_round_trip(servers, system, figures, count // 20)
+                if "fan_out" in parts:
+                    await measure_fan_out(servers, system, figures, count // 10)
+                if "start" in parts:
+                    await measure_start(system, figures)
+        if "persister" in parts:
+            await measure_persister(servers, figures, count)
+    if "in_process" in parts:
+        await measure_in_process(figures, count)
+
+
+def main() -> int:
+    """The command; 0 whatever the figures are: they are reported, not tuned."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--packets", type=int, default=10_000, help="packets of a throughput run")
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure this part; may be repeated")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench.json")
+    arguments = parser.parse_args()
+    configure_logs("WARNING")
+    figures = Figures()
+    try:
+        run(measure(arguments.only or PARTS, arguments.packets, figures))
+    except BusUnavailable as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
+    figures.print()
+    figures.write(arguments.out)
+    print(f"{len(figures.missed)} figures below their bar; written to {arguments.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Everything in one process: the in-process bus, gate, persister and worker, into the embedded Postgres."""
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.telemetry import configure_logs
+from apc_console.embedded_system import run_embedded
+from benchmarks import agents, packets
+from benchmarks.figures import Figure, Figures
+from benchmarks.pipeline import WARM_UP, check_rows
+from benchmarks.processes import consumption_of, running
+from benchmarks.system import Load, open_session, until_applied
+
+BAR = 2_000
+SESSION = "in-process"
+
+
+async def measure_in_process(figures: Figures, count: int) -> None:
+    """In a process of its own, so that nothing of this one counts."""
+    async with running("in-process", "-m", "benchmarks.in_process", str(count), environment={}) as service:
+        _, rate, cpu, memory = (await service.said("^done")).split()
+    figures.add(
+        Figure("in_process", float(rate), "packets/s", BAR, 1.0, note="fixed bar; to the last committed row"),
+        Figure("in_process_cpu", float(cpu), "CPU s per 1,000 packets", note="without Postgres"),
+        Figure("in_process_memory", float(memory), "MB resident"),
+    )
+
+
+async def run(count: int) -> None:
+    """Measure, and say the figures."""
+    with tempfile.TemporaryDirectory(prefix="apc-bench-", ignore_cleanup_errors=True) as folder:
+        settings = BusSettings(amqp_url=None, data_dir=Path(folder))
+        async with run_embedded(settings, DatabaseSettings(database_url=None)) as system:
+            await system.start_agents([agents.source, agents.sink])
+            bus, pool = system.connect(agents.source.registration().broker_user), system.pool
+            await open_session(bus, pool, SESSION, [agents.source, agents.sink])
+            load = packets.publications(SESSION, agents.source.actor, [agents.sink.agent_id], bus.user, WARM_UP + count)
+            sender = Load(bus, pool, SESSION)
+            await sender.send(load[:WARM_UP])
+            await until_applied(pool, SESSION, WARM_UP)
+            before, began = consumption_of(os.getpid()), time.monotonic()
+            await sender.send(load[WARM_UP:])
+            await until_applied(pool, SESSION, WARM_UP + count)
+            rate, after = count / (time.monotonic() - began), consumption_of(os.getpid())
+            await check_rows(pool, SESSION, load)
+            cpu = (after.cpu_seconds - before.cpu_seconds) / count * 1000
+            print("done", rate, cpu, after.memory_mb, flush=True)
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    configure_logs("WARNING")
+    uvloop.run(run(int(sys.argv[1])))

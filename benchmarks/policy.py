@@ -1,0 +1,82 @@
+"""Judging alone, in this process: admit() on a typical packet with a registry and a session, and parsing before it."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from apc_contracts import admit, load_contract, seal
+from apc_contracts.facts import Facts
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import ReceivedPacket, read_packet
+from apc_contracts.registry import Registration
+from apc_contracts.session import PacketInput, Session, advance, open_session
+from apc_contracts.session_payloads import SwarmSpec
+from apc_contracts.verdict import VerdictKind
+from benchmarks import agents, packets
+from benchmarks.figures import Figure, Figures
+
+SESSION = "policy"
+ADMIT_BAR, PARSE_BAR = 50_000, 20_000
+ROUNDS = 5
+CALLS = 10_000
+
+
+def measure_policy(figures: Figures) -> None:
+    """Both figures; the best of a few rounds, because whatever disturbs a loop only makes it slower."""
+    contract = load_contract()
+    registry = {one.agent_id: one.registration("guest") for one in (agents.source, agents.sink)}
+    session = _session()
+    packet = packets.typical_packet(SESSION, agents.source.actor, [agents.sink.agent_id])
+    body = seal(packet).body
+    facts = _facts(registry, read_packet(body))
+
+    def judge() -> None:
+        admit(packet, session, facts, contract)
+
+    def parse_and_judge() -> None:
+        received = read_packet(body)
+        admit(received.packet, session, _facts(registry, received), contract)
+
+    verdict = admit(packet, session, facts, contract)
+    if verdict.kind is not VerdictKind.ACCEPTED:
+        raise RuntimeError(f"the typical packet is not accepted: {verdict}")
+    note = f"fixed bar; {len(body)} bytes"
+    figures.add(
+        Figure("admit", _rate(judge), "packets/s/core", ADMIT_BAR, 1.0, note="fixed bar"),
+        Figure("parse_and_admit", _rate(parse_and_judge), "packets/s/core", PARSE_BAR, 1.0, note=note),
+    )
+
+
+def _session() -> Session:
+    """A session as the gate has it after its START."""
+    contract, now = load_contract(), datetime.now(UTC)
+    swarm = SwarmSpec(swarm_id=agents.SWARM, agents=(agents.source.agent_id, agents.sink.agent_id))
+    start: Packet[Any] = packets.start_packet(SESSION, agents.source.actor, [swarm])
+    session = open_session(start, now, contract)
+    received = read_packet(seal(start).body)
+    verdict = admit(start, None, Facts(now=now), contract)
+    advance(session, PacketInput(received, verdict, ("orchestrator",), None, now), contract)
+    return session
+
+
+def _facts(registry: dict[str, Registration], received: ReceivedPacket) -> Facts:
+    return Facts(
+        now=received.packet.created_at,
+        registry=registry,
+        user_id="guest",
+        packet_hash=received.packet_hash,
+        payload_hash=received.payload_hash,
+        outstanding={agents.sink.agent_id: 500},
+        outstanding_bound=1000,
+    )
+
+
+def _rate(action: Callable[[], None]) -> float:
+    best = float("inf")
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        for _ in range(CALLS):
+            action()
+        best = min(best, time.perf_counter() - began)
+    return CALLS / best

@@ -1,0 +1,54 @@
+"""The servers of a run: a RabbitMQ and a Postgres with a migrated template, the same for raw limits and for the bus."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from apc_bus.testing import PostgresServer, RabbitServer, start_given_postgres, start_rabbit
+from apc_persister.embedded import start_embedded
+from apc_persister.migrate import migrate
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """A broker and a database server."""
+
+    rabbit: RabbitServer
+    postgres: PostgresServer
+
+    def fresh_vhost(self) -> str:
+        """AMQP URL of a virtual host that nobody has used."""
+        return self.rabbit.fresh_vhost_url()
+
+    async def fresh_database(self) -> str:
+        """URL of a migrated, empty database."""
+        return self.postgres.url_of(await self.postgres.clone())
+
+
+@asynccontextmanager
+async def start_servers() -> AsyncIterator[Servers]:
+    """Docker's, or those of APC_AMQP_URL and APC_DATABASE_URL, or a private node and the embedded Postgres.
+
+    Raises:
+        BusUnavailable: there is no RabbitMQ.
+    """
+    async with AsyncExitStack() as stack:
+        rabbit = await asyncio.to_thread(start_rabbit)
+        stack.push_async_callback(asyncio.to_thread, rabbit.close)
+        postgres = start_given_postgres() or await _embedded()
+        stack.push_async_callback(postgres.close)
+        await postgres.prepare(migrate)
+        yield Servers(rabbit, postgres)
+
+
+async def _embedded() -> PostgresServer:
+    resources = AsyncExitStack()
+    folder = Path(tempfile.mkdtemp(prefix="apc-bench-"))
+    resources.callback(shutil.rmtree, folder, ignore_errors=True)
+    embedded = await start_embedded(folder)
+    resources.push_async_callback(embedded.stop)
+    return PostgresServer("embedded", embedded.url, resources)

@@ -1,0 +1,161 @@
+"""The bus under measurement: orchestrator and persister as processes of their own, agents registered by an operator."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+import asyncpg
+
+from apc_agents import Agent, Worker, WorkerSettings
+from apc_bus.database import open_pool
+from apc_bus.port import Bus, Publication
+from apc_bus.rabbit import apply_rabbit, connect_rabbit
+from apc_bus.settings import BusSettings
+from apc_bus.topology import build_topology
+from apc_console.registration import addition, publish_changes, queues_of, wait_until_recorded
+from apc_contracts import seal
+from apc_contracts.session_payloads import SwarmSpec
+from benchmarks import agents, packets
+from benchmarks.processes import Service, running
+from benchmarks.servers import Servers
+
+PATIENCE = timedelta(seconds=60)
+WINDOW = 900
+"""Packets in flight: the gate refuses beyond 1,000 open deliveries of one recipient."""
+CHUNK = 100
+"""Packets in one call of the sender."""
+PROGRESS = """
+SELECT coalesce((document->'spent'->>'packets')::numeric, 0)::integer AS admitted, open_deliveries
+FROM apc_log.sessions WHERE session_id = $1
+"""
+ROWS = """
+SELECT count(*) FILTER (WHERE to_state = 'ROUTED') AS routed, count(*) FILTER (WHERE to_state = 'ARCHIVED') AS archived,
+       count(*) AS hops
+FROM apc_log.packet_events WHERE session_id = $1 AND packet_id = ANY($2::uuid[])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A running bus; `bus` and `pool` are the benchmark's own connections."""
+
+    bus: Bus
+    pool: asyncpg.Pool
+    environment: dict[str, str]
+    services: dict[str, Service]
+
+    @asynccontextmanager
+    async def worker(self, agent: str) -> AsyncIterator[Service]:
+        """An agent of `benchmarks.agents` in a process of its own, ready."""
+        module = f"benchmarks.agents:{agent}"
+        async with running(agent, "-m", "apc_console", "worker", module, environment=self.environment) as service:
+            await service.said("worker_started")
+            yield service
+
+    @asynccontextmanager
+    async def local_worker(self, agent: Agent) -> AsyncIterator[Worker]:
+        """An agent in this process, ready."""
+        async with local_worker(agent, self.bus) as worker:
+            yield worker
+
+    async def open_session(self, session_id: str, members: Sequence[Agent]) -> None:
+        """Open a session; returns when it is logged and every SYNC was handled. `source` must run already."""
+        await open_session(self.bus, self.pool, session_id, members)
+
+
+@asynccontextmanager
+async def local_worker(agent: Agent, bus: Bus) -> AsyncIterator[Worker]:
+    """An agent in this process, over a given bus, ready."""
+    worker = Worker(agent, bus, settings=WorkerSettings(database_url=None))
+    stop = asyncio.Event()
+    task = asyncio.create_task(worker.run(stop))
+    ready = asyncio.create_task(worker.ready.wait())
+    try:
+        await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        yield worker
+    finally:
+        stop.set()
+        ready.cancel()
+        await task
+
+
+async def open_session(bus: Bus, pool: asyncpg.Pool, session_id: str, members: Sequence[Agent]) -> None:
+    """Open a session; returns when it is logged and every SYNC was handled."""
+    swarm = SwarmSpec(swarm_id=agents.SWARM, agents=tuple(member.agent_id for member in members))
+    start = packets.start_packet(session_id, agents.source.actor, [swarm])
+    await bus.publish(packets.publication(seal(start), bus.user))
+    await until_applied(pool, session_id, 0)
+
+
+async def until_applied(pool: asyncpg.Pool, session_id: str, count: int) -> None:
+    """Return when `count` packets of agents are in the log and no delivery of the session is open."""
+
+    async def are_applied() -> bool:
+        row = await pool.fetchrow(PROGRESS, session_id)
+        return row is not None and row["admitted"] >= count and not row["open_deliveries"]
+
+    await until(are_applied)
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Return once it holds. Raises TimeoutError after PATIENCE."""
+    async with asyncio.timeout(PATIENCE.total_seconds()):
+        while not await holds():
+            await asyncio.sleep(0.003)
+
+
+@asynccontextmanager
+async def start_system(servers: Servers) -> AsyncIterator[System]:
+    """Start the services over a fresh virtual host and database, with every agent of the benchmarks registered."""
+    amqp_url, database_url = servers.fresh_vhost(), await servers.fresh_database()
+    environment = {"APC_AMQP_URL": amqp_url, "APC_DATABASE_URL": database_url, "APC_DATA_DIR": "build/bench"}
+    everyone = [agents.source, agents.sink, agents.echo, agents.PingAgent(), *agents.crowd()]
+    async with AsyncExitStack() as stack:
+        bus = await connect_rabbit(BusSettings(amqp_url=amqp_url), purpose="benchmark")
+        stack.push_async_callback(bus.close)
+        registrations = [agent.registration(bus.user) for agent in everyone]
+        await apply_rabbit(amqp_url, build_topology(1, [queues_of(one) for one in registrations]))
+        pool = await open_pool(database_url, max_size=2)
+        stack.push_async_callback(pool.close)
+        services = {}
+        for name in ("persister", "orchestrator"):
+            service = running(name, "-m", "apc_console", "serve", name, environment=environment)
+            services[name] = await stack.enter_async_context(service)
+        changes = [addition(one) for one in registrations]
+        await publish_changes(bus, changes, 1)
+        await wait_until_recorded(pool, changes, 1, PATIENCE)
+        yield System(bus, pool, environment, services)
+
+
+@dataclass(slots=True)
+class Load:
+    """Sends packets into one session, never more than WINDOW that are not yet applied and logged."""
+
+    bus: Bus
+    pool: asyncpg.Pool
+    session_id: str
+    recipients: int = 1
+    """Of each packet."""
+    sent: int = 0
+
+    async def send(self, load: Sequence[Publication]) -> None:
+        """Send everything; returns when the last packet is confirmed. Raises BusError."""
+        position = 0
+        while position < len(load):
+            chunk = load[position : position + CHUNK]
+            await until(partial(self._has_room, len(chunk)))
+            for error in await self.bus.publish_all(chunk):
+                if error is not None:
+                    raise error
+            position += len(chunk)
+            self.sent += len(chunk)
+
+    async def _has_room(self, count: int) -> bool:
+        row = await self.pool.fetchrow(PROGRESS, self.session_id)
+        done = 0 if row is None else row["admitted"] - row["open_deliveries"] / self.recipients
+        return bool(self.sent - done + count <= WINDOW)

@@ -13,19 +13,7 @@ from apc_bus.port import Subscription
 from apc_orchestrator.publications import Tenure, epoch_open
 
 HEAD = "SELECT epoch, holder, batch_no FROM apc_log.shards WHERE shard = $1"
-_ENTRY_TABLES = (
-    "agent_packets",
-    "packet_events",
-    "coordination_events",
-    "packet_conflicts",
-    "registry_events",
-    "packet_lineage",
-)
-# Each batch has entries, and seq grows over all of them: the last rows tell the last committed batch.
-MARK = " UNION ALL ".join(
-    f"(SELECT epoch, batch_no FROM apc_log.{table} WHERE shard = $1 ORDER BY seq DESC LIMIT 1)"
-    for table in _ENTRY_TABLES
-)
+MARK = "SELECT mark_epoch, mark_batch_no FROM apc_log.shard_epochs WHERE shard = $1 AND holder = $2"
 FIRST_PAUSE_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 0.25
 
@@ -72,9 +60,9 @@ async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user:
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
     _log.info("shard_taken", shard=shard, epoch=head.epoch, holder=str(holder))
-    rows = await pool.fetch(MARK, shard)
-    epoch, batch_no = max(((row["epoch"], row["batch_no"]) for row in rows), default=(0, 0))
-    return Tenure(shard, head.epoch, f"{epoch}.{batch_no}", user), holder
+    row = await pool.fetchrow(MARK, shard, holder)
+    mark = "0.0" if row is None else f"{row['mark_epoch']}.{row['mark_batch_no']}"
+    return Tenure(shard, head.epoch, mark, user), holder
 
 
 async def _when_available(pool: asyncpg.Pool, shard: int) -> Head:

@@ -3,10 +3,13 @@
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from apc_agents.agent import Agent
 from apc_agents.errors import AgentInvalid, AgentNotFound
+from apc_contracts.errors import ApcError
 
 
 def load_agent(name: str) -> Agent:
@@ -16,7 +19,7 @@ def load_agent(name: str) -> Agent:
 
     Raises:
         AgentNotFound: another form of name, no such module or attribute, or it is no Agent.
-        AgentInvalid: the module was found but raises while it is imported.
+        AgentInvalid: the module raises while it is imported, or the function while it makes the agent.
     """
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
@@ -26,10 +29,19 @@ def load_agent(name: str) -> Agent:
     if found is None:
         raise AgentNotFound(f"module {module_name} has no {attribute!r}{_suggestion(module)}")
     if callable(found) and not isinstance(found, Agent):
-        found = found()
+        found = _make(name, found)
     if not isinstance(found, Agent):
         raise AgentNotFound(f"{name} is a {type(found).__name__}, not an apc_agents.Agent")
     return found
+
+
+def _make(name: str, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except ApcError:
+        raise
+    except Exception as error:
+        raise AgentInvalid(f"{name} makes no agent: {type(error).__name__}: {error}") from error
 
 
 def _import(name: str) -> ModuleType:

@@ -13,7 +13,7 @@ from apc_bus.port import Bus
 from apc_bus.settings import BusSettings
 from apc_bus.topology import agent_queue, build_topology
 from apc_console.broker import apply, broker_user, open_bus
-from apc_console.database import PATIENCE, open_log
+from apc_console.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.registration import addition, publish_changes, queues_of, wait_until_recorded
 from apc_contracts.identity import new_packet_id
@@ -30,6 +30,8 @@ SELECT agent_id, role, swarm_id AS swarm, rights, handles, broker_user, is_revok
 ) AS last_seen
 FROM apc_log.agents ORDER BY agent_id
 """
+LOG_PATIENCE = timedelta(seconds=8)
+"""How long to wait until gate and log writer have taken a change."""
 KNOWN = "SELECT is_revoked FROM apc_log.agents WHERE agent_id = $1"
 
 
@@ -71,7 +73,7 @@ async def add_agent(form: AgentForm) -> None:
     async with open_log() as pool, open_bus(settings) as bus:
         await apply(topology)
         await publish_changes(bus, [change], settings.shards)
-        await wait_until_recorded(pool, [change], settings.shards, PATIENCE)
+        await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
 
 
 async def revoke_agent(agent_id: str) -> None:
@@ -83,7 +85,7 @@ async def revoke_agent(agent_id: str) -> None:
             raise InputUnusable(f"agent {agent_id} is {'revoked already' if is_revoked else 'not registered'}")
         change = AgentRevoked(change_id=new_packet_id(), agent_id=agent_id)
         await publish_changes(bus, [change], settings.shards)
-        await wait_until_recorded(pool, [change], settings.shards, PATIENCE)
+        await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
 
 
 async def agent_rows() -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.registration import queues_of, registered_agents
 from apc_console.settings import ConsoleSettings
 
-CONNECT_PATIENCE = timedelta(seconds=4)
+CONNECT_PATIENCE = timedelta(seconds=3)
 PATIENCE_SECONDS = 8.0
 """For all that a command waits for from the broker."""
 

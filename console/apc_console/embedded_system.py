@@ -5,10 +5,11 @@ start takes it up again from the log.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -25,7 +26,7 @@ from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.topology import build_topology, gate_queue, log_queue
 from apc_console.database import migrate_url
-from apc_console.errors import ServiceAway
+from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.registration import (
     addition,
     publish_changes,
@@ -179,9 +180,11 @@ async def run_embedded(settings: BusSettings, database: DatabaseSettings) -> Asy
     """Start everything but agents; leaving the context drains it.
 
     Raises:
+        InputUnusable: another system uses the data folder.
         EmbeddedUnavailable, DatabaseUnavailable, ServiceAway: no database; says what to do.
     """
     async with AsyncExitStack() as stack:
+        stack.enter_context(_only_one(settings.data_dir))
         url = await _database(stack, settings, database)
         await migrate_url(url)
         pools = [await _pool(stack, url, database) for _ in range(3)]
@@ -206,6 +209,21 @@ def _start_orchestrator(system: EmbeddedSystem, settings: BusSettings, pool: asy
     orchestrator = Orchestrator(own, system.connect("orchestrator"), pool, system.artifacts)
     system.start_service("orchestrator", orchestrator.run(stop), stop)
     return orchestrator
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """One system a data folder: two would take the log's shards from each other."""
+    from fasteners import InterProcessLock
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = InterProcessLock(folder / "system.lock")
+    if not lock.acquire(blocking=False):
+        raise InputUnusable(f"another `apc up` or `apc run` uses {folder}: wait for it, or set APC_DATA_DIR")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 async def _database(stack: AsyncExitStack, settings: BusSettings, database: DatabaseSettings) -> str:

@@ -8,6 +8,14 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
+def run_quietly(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a one-shot command: its one clear line is all it says, so events below errors are not written."""
+    from apc_console.logs import configure
+
+    configure("ERROR")
+    return run(coroutine)
+
+
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine to its end on uvloop, or on asyncio's own loop where there is no uvloop."""
     try:

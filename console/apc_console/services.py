@@ -16,6 +16,7 @@ from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_console.errors import InputUnusable
+from apc_console.health import serve_health
 from apc_console.logs import configure
 from apc_console.running import stop_on_signals
 from apc_console.settings import ConsoleSettings
@@ -28,24 +29,28 @@ log = structlog.get_logger(__name__)
 
 async def run_orchestrator() -> None:
     """Run the gate until SIGTERM. Raises InputUnusable without a broker or a database, ContractInvalid."""
-    from apc_orchestrator.service import serve_orchestrator
+    from apc_orchestrator.service import Orchestrator
     from apc_orchestrator.settings import OrchestratorSettings
 
     async with _prepared("orchestrator") as (stop, bus, pool):
         if bus is not None and pool is not None:
             settings = BusSettings()
             artifacts = ArtifactStore.open(settings.artifacts, max_bytes=settings.max_artifact_bytes)
-            await serve_orchestrator(OrchestratorSettings(), bus, pool, artifacts, stop)
+            orchestrator = Orchestrator(OrchestratorSettings(), bus, pool, artifacts)
+            with serve_health(ConsoleSettings().health_port, lambda: all(s.is_active for s in orchestrator.shards)):
+                await orchestrator.run(stop)
 
 
 async def run_persister() -> None:
     """Run the log writer until SIGTERM. Raises InputUnusable, and what the persister cannot mend itself."""
-    from apc_persister.service import serve_persister
+    from apc_persister.service import Persister
     from apc_persister.settings import PersisterSettings
 
     async with _prepared("persister") as (stop, bus, pool):
         if bus is not None and pool is not None:
-            await serve_persister(PersisterSettings(), bus, pool, stop)
+            persister = Persister(PersisterSettings(), bus, pool)
+            with serve_health(ConsoleSettings().health_port, lambda: persister.is_ready):
+                await persister.run(stop)
 
 
 @asynccontextmanager

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from apc_bus.settings import BusSettings, DatabaseSettings
@@ -18,8 +18,10 @@ class ConsoleSettings(BaseSettings):
 
     topology_url: SecretStr | None = None
     """AMQP URL of the deploy-time user who may declare; none = APC_AMQP_URL."""
-    log_level: str = "INFO"
-    """DEBUG, INFO, WARNING or ERROR."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Lowest level of our own events that the services write."""
+    health_port: int | None = Field(default=None, ge=1, le=65535)
+    """Port of `/healthz`, `/readyz`, `/startup` and `/metrics` of `apc serve`; none = no such pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,14 @@ def settings_in_force() -> list[Setting]:
         prefix = str(settings.model_config.get("env_prefix", ""))
         for field in type(settings).model_fields:
             name = f"{prefix}{field}".upper()
-            users = f"{found[name].used_by}, {owner}" if name in found else owner
+            users = _join(found[name].used_by, owner) if name in found else owner
             is_default = field not in settings.model_fields_set
             found[name] = Setting(name, getattr(settings, field), is_default, users)
     return [found[name] for name in sorted(found)]
+
+
+def _join(users: str, user: str) -> str:
+    return users if users == "all" else f"{users}, {user}"
 
 
 def hide(value: Any) -> Any:
@@ -80,9 +86,15 @@ def hide_password(url: str) -> str:
 
 
 def _all_settings() -> Iterator[tuple[str, BaseSettings]]:
-    yield "bus", BusSettings()
-    yield "database", DatabaseSettings()
-    yield "console", ConsoleSettings()
+    from apc_agents.automl.settings import AutomlSettings
+    from apc_agents.settings import WorkerSettings
     from apc_orchestrator.settings import OrchestratorSettings
+    from apc_persister.settings import PersisterSettings
 
+    yield "all", BusSettings()
+    yield "all", DatabaseSettings()
+    yield "console", ConsoleSettings()
+    yield "worker", WorkerSettings()
     yield "orchestrator", OrchestratorSettings()
+    yield "persister", PersisterSettings()
+    yield "automl", AutomlSettings()

@@ -16,7 +16,6 @@ from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.topology import build_topology
 from apc_console.broker import apply, broker_user, open_bus
 from apc_console.database import PATIENCE, migrate_url
-from apc_console.errors import InputUnusable
 from apc_console.registration import (
     addition,
     publish_changes,
@@ -67,11 +66,10 @@ async def run_supervised(
     """Migrate, declare, register, and run everything; leaving the context drains it: agents, gate, log writer.
 
     Raises:
-        InputUnusable, BusUnavailable, DatabaseUnavailable, TopologyConflict, AgentNotFound: nothing was started.
+        BusUnavailable, DatabaseUnavailable, TopologyConflict, AgentNotFound: nothing was started.
         ServiceAway: the services did not take the registrations in time.
     """
-    if database.database_url is None:
-        raise InputUnusable("APC_AMQP_URL is set: set APC_DATABASE_URL as well, or neither")
+    assert database.database_url is not None, "has_broker has checked it"
     url = database.database_url.get_secret_value()
     registrations = [load_agent(agent.module).registration(broker_user(settings)) for agent in agents]
     async with AsyncExitStack() as stack:

@@ -81,7 +81,7 @@ class Supervisor:
             if await _exits_before(process, stop):
                 lived = timedelta(seconds=time.monotonic() - began)
                 pause = FIRST_PAUSE if lived > HEALTHY_AFTER else min(pause * 2, LONGEST_PAUSE)
-                log.warning(
+                log.error(
                     "process_died", process=spec.name, code=process.returncode, restart_in_s=pause.total_seconds()
                 )
                 with suppress(TimeoutError):

@@ -6,6 +6,8 @@ from typing import Protocol
 import asyncpg
 
 from apc_bus.artifacts import ArtifactStore
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_console.errors import InputUnusable
 
 
 class System(Protocol):
@@ -24,3 +26,10 @@ class System(Protocol):
     async def run(self, stop: asyncio.Event) -> None:
         """Wait until `stop` is set. Raises what ends the system before."""
         ...
+
+
+def has_broker(bus: BusSettings, database: DatabaseSettings) -> bool:
+    """Whether the system shall run over RabbitMQ. Raises InputUnusable with a broker and no database."""
+    if bus.amqp_nodes and database.database_url is None:
+        raise InputUnusable("APC_AMQP_URL is set: set APC_DATABASE_URL as well, or neither")
+    return bool(bus.amqp_nodes)

@@ -10,7 +10,7 @@ from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_console.logs import configure
 from apc_console.running import stop_on_signals
 from apc_console.settings import ConsoleSettings
-from apc_console.system import System
+from apc_console.system import System, has_broker
 
 
 async def run_everything(modules: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ async def run_everything(modules: Sequence[str]) -> None:
 async def _system(modules: Sequence[str]) -> AsyncIterator[System]:
     settings, database = BusSettings(), DatabaseSettings()
     agents = [load_agent(module) for module in modules]
-    if settings.amqp_nodes:
+    if has_broker(settings, database):
         from apc_console.supervised_system import AgentProcess, run_supervised
 
         async with run_supervised(settings, database, [AgentProcess(module) for module in modules]) as supervised:

@@ -18,9 +18,8 @@ from apc_console.automl_run.display import Standing, show_run
 from apc_console.automl_run.form import RunForm, environment_of
 from apc_console.automl_run.summary import print_summary, replay_command
 from apc_console.errors import Interrupted, NothingPassed
-from apc_console.logs import configure
 from apc_console.running import stop_on_signals
-from apc_console.system import System
+from apc_console.system import System, has_broker
 
 MOST_TRAINING_PROCESSES = 4
 
@@ -40,10 +39,10 @@ async def run_swarm(form: RunForm) -> None:
         NothingPassed: the run ended without a promoted model.
         TableInvalid, InputUnusable: the table or an option cannot be used; nothing was started.
     """
-    configure("WARNING")
-    bus = BusSettings()
+    bus, database = BusSettings(), DatabaseSettings()
+    has_broker(bus, database)
     settings = form.settings(bus.data_dir)
-    plan = _Plan(settings, form.out or bus.data_dir / "runs" / settings.run_id, bus, DatabaseSettings())
+    plan = _Plan(settings, form.out or bus.data_dir / "runs" / settings.run_id, bus, database)
     with _workbench() as workbench:
         await _check_table(settings, workbench)
         async with _system(plan, workbench) as system:
@@ -51,7 +50,7 @@ async def run_swarm(form: RunForm) -> None:
             outcome = await collect_outcome(system.pool, system.artifacts, settings.run_id, plan.out)
     print_summary(outcome)
     if not outcome.is_promoted:
-        raise NothingPassed("nothing passed the gate; the summary above says which")
+        raise NothingPassed("nothing passed the gate")
 
 
 async def _check_table(settings: AutomlSettings, workbench: Workbench) -> None:
@@ -69,7 +68,7 @@ async def _check_table(settings: AutomlSettings, workbench: Workbench) -> None:
 
 @asynccontextmanager
 async def _system(plan: _Plan, workbench: Workbench) -> AsyncIterator[System]:
-    if plan.bus.amqp_nodes and plan.database.database_url is not None:
+    if has_broker(plan.bus, plan.database):
         from apc_console.supervised_system import AgentProcess, run_supervised
 
         environment = environment_of(plan.settings)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
+from pydantic import ValidationError
 
 from apc_console import __version__
 from apc_console.cli import agents, contract, packet, serve, topology
@@ -14,6 +15,7 @@ from apc_console.cli.migrate import migrate
 from apc_console.cli.run import run
 from apc_console.cli.up import up
 from apc_console.cli.worker import worker
+from apc_console.settings_errors import sentence_of
 from apc_contracts.errors import ApcError
 
 __all__ = ["app", "main"]
@@ -60,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(error.format_message(), error.exit_code)
     except ApcError as error:
         _fail(str(error), getattr(error, "exit_code", 2))
+    except ValidationError as error:
+        _fail(sentence_of(error), 2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:

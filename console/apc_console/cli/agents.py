@@ -25,10 +25,10 @@ def add(
 ) -> None:
     """Declare the agent's queues and register it; returns when the registry holds it. Repeat it to change."""
     from apc_console.agents import AgentForm, add_agent
-    from apc_console.running import run
+    from apc_console.running import run_quietly
 
     form = AgentForm(agent_id, role, swarm, rights, handles, tuple(key or ()), broker_user)
-    run(add_agent(form))
+    run_quietly(add_agent(form))
     print(f"agent {agent_id} is registered")
 
 
@@ -36,9 +36,9 @@ def add(
 def revoke(agent_id: AgentId) -> None:
     """Take the registration away: its packets are refused from now on; its past stays in the log."""
     from apc_console.agents import revoke_agent
-    from apc_console.running import run
+    from apc_console.running import run_quietly
 
-    run(revoke_agent(agent_id))
+    run_quietly(revoke_agent(agent_id))
     print(f"agent {agent_id} is revoked")
 
 
@@ -46,6 +46,6 @@ def revoke(agent_id: AgentId) -> None:
 def list_agents(as_json: AsJson = False) -> None:
     """Who is registered, when it was last heard of, and what waits in its queues."""
     from apc_console.agents import agent_rows
-    from apc_console.running import run
+    from apc_console.running import run_quietly
 
-    print_rows(run(agent_rows()), title="Agents", as_json=as_json, empty="no agent is registered")
+    print_rows(run_quietly(agent_rows()), title="Agents", as_json=as_json, empty="no agent is registered")

@@ -6,7 +6,7 @@ from apc_bus.settings import DatabaseSettings
 def migrate() -> None:
     """Bring the database at APC_DATABASE_URL to the schema of this release; harmless when it is there."""
     from apc_console.database import migrate_database
-    from apc_console.running import run
+    from apc_console.running import run_quietly
 
-    run(migrate_database(DatabaseSettings()))
+    run_quietly(migrate_database(DatabaseSettings()))
     print("the database has the schema of this release")

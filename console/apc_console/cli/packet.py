@@ -49,10 +49,10 @@ def trace(
 ) -> None:
     """Print packets of the log, oldest first, with what became of them."""
     from apc_console.log_view import Filters, print_trace
-    from apc_console.running import run
+    from apc_console.running import run_quietly
 
     filters = Filters(run_id, session_id, task_id, packet_id, packet_type, phase, trace_id)
-    run(print_trace(filters, limit=limit, with_events=events, as_json=as_json))
+    run_quietly(print_trace(filters, limit=limit, with_events=events, as_json=as_json))
 
 
 @app.command()
@@ -64,6 +64,6 @@ def replay(
 ) -> None:
     """Print a whole run in causal order: packets, their transitions, the moves of the session."""
     from apc_console.log_view import print_replay
-    from apc_console.running import run
+    from apc_console.running import run_quietly
 
-    run(print_replay(run_id, task_id, out, as_json=as_json))
+    run_quietly(print_replay(run_id, task_id, out, as_json=as_json))

@@ -19,6 +19,6 @@ def run(
     Ends with the promoted model, report.html and a summary; exit 3 when nothing passed the gate.
     """
     from apc_console.automl_run import RunForm, run_swarm
-    from apc_console.running import run as run_coroutine
+    from apc_console.running import run_quietly
 
-    run_coroutine(run_swarm(RunForm(data, target, generations, seed, budget_seconds, out)))
+    run_quietly(run_swarm(RunForm(data, target, generations, seed, budget_seconds, out)))

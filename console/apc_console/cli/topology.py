@@ -14,10 +14,10 @@ app = typer.Typer(help="Show, declare or export the broker's topology.", no_args
 def show(as_json: AsJson = False) -> None:
     """Print the topology: APC_SHARDS shards, and the registered agents when APC_DATABASE_URL is set."""
     from apc_console.broker import planned_topology
-    from apc_console.running import run
+    from apc_console.running import run_quietly
 
     keys = ("exchange", "kind", "routing_key", "queue")
-    rows = [dict(zip(keys, row, strict=True)) for row in run(planned_topology()).rows()]
+    rows = [dict(zip(keys, row, strict=True)) for row in run_quietly(planned_topology()).rows()]
     print_rows(rows, title="Topology", as_json=as_json, empty="nothing")
 
 
@@ -25,9 +25,9 @@ def show(as_json: AsJson = False) -> None:
 def apply() -> None:
     """Declare it on the broker, as the deploy-time user of APC_TOPOLOGY_URL (default APC_AMQP_URL)."""
     from apc_console.broker import apply_planned_topology
-    from apc_console.running import run
+    from apc_console.running import run_quietly
 
-    topology = run(apply_planned_topology())
+    topology = run_quietly(apply_planned_topology())
     print(
         f"declared {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} "
         f"bindings for {topology.shards} shards and {len(topology.agents)} agents"
@@ -44,6 +44,6 @@ def export(
     from apc_console.broker import planned_topology
     from apc_console.files import write_output
     from apc_console.output import to_json
-    from apc_console.running import run
+    from apc_console.running import run_quietly
 
-    write_output(out, to_json(export_definitions(run(planned_topology()), vhost=vhost)) + b"\n")
+    write_output(out, to_json(export_definitions(run_quietly(planned_topology()), vhost=vhost)) + b"\n")

@@ -1,0 +1,65 @@
+"""A broker or a database that is down: one-shot commands say so within ten seconds, services wait for it."""
+
+import signal
+import time
+
+import pytest
+
+from apc_console.testing import ApcCommand
+
+# Port 9 (discard): nobody listens.
+NO_BROKER = "amqp://guest:guest@127.0.0.1:9/"
+NO_DATABASE = "postgresql://someone:secret@127.0.0.1:9/apc"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "names"),
+    [
+        (("migrate",), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
+        (("packet", "trace"), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
+        (("agents", "list"), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
+        (("topology", "apply"), {"APC_AMQP_URL": NO_BROKER}, "broker"),
+        (("up",), {"APC_AMQP_URL": NO_BROKER}, "APC_DATABASE_URL"),
+        (("run",), {"APC_AMQP_URL": NO_BROKER}, "APC_DATABASE_URL"),
+        (
+            ("agents", "add", "a", "--role", "r", "--swarm", "s"),
+            {"APC_AMQP_URL": NO_BROKER, "APC_DATABASE_URL": NO_DATABASE},
+            "Postgres",
+        ),
+    ],
+)
+def test_a_one_shot_command_says_it_in_one_line(
+    apc: ApcCommand, arguments: tuple[str, ...], settings: dict[str, str], names: str
+) -> None:
+    refused = apc(*arguments, timeout=30, **settings)
+
+    assert refused.returncode == 2
+    assert names in refused.stderr
+    assert "secret" not in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_broker_that_is_away_is_told_beside_a_database_that_is_there(apc: ApcCommand, postgres_url: str) -> None:
+    refused = apc(
+        "agents", "add", "a", "--role", "r", "--swarm", "s",
+        timeout=30, APC_AMQP_URL=NO_BROKER, APC_DATABASE_URL=postgres_url,
+    )  # fmt: skip
+
+    assert refused.returncode == 2
+    assert "broker" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("service", ["orchestrator", "persister"])
+def test_a_service_waits_and_leaves_when_told(apc: ApcCommand, service: str) -> None:
+    running = apc.start("serve", service, APC_AMQP_URL=NO_BROKER, APC_DATABASE_URL=NO_DATABASE)
+    assert running.stderr is not None
+    try:
+        waits = next(line for line in running.stderr if "service_waits" in line or "database_awaited" in line)
+        assert "secret" not in waits
+        running.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        running.communicate(timeout=30)
+        assert running.returncode == 0, f"after {time.monotonic() - began:.1f} s"
+    finally:
+        running.kill()

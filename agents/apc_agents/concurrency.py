@@ -1,9 +1,12 @@
-"""Two forms of running coroutines side by side that the standard library leaves to its users."""
+"""Forms of running coroutines side by side that the standard library leaves to its users."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
+
+PATIENCE = 5.0
+"""Seconds that a cancelled task may take to clean up before it is asked again."""
 
 
 @asynccontextmanager
@@ -13,8 +16,22 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task
     try:
         yield task
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancelled(task)
+
+
+async def cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for their end; what they raised is left in them.
+
+    Asked again, because a library may turn a cancellation into an error of its own (measured: aiormq, while a channel
+    is being opened), and who repeats what failed then goes on.
+    """
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=PATIENCE)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # seen: nobody else will look
 
 
 async def first_of(*works: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None:
@@ -24,13 +41,7 @@ async def first_of(*works: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None
     try:
         await asyncio.wait((*own, *given), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in own:
-            if not task.done():
-                task.cancel()
-        results = await asyncio.gather(*own, return_exceptions=True)
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    for task in given:
-        if task.done():
-            task.result()
+        ended = [task for task in (*own, *given) if task.done()]
+        await cancelled(*own)
+    for task in ended:
+        task.result()

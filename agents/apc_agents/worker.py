@@ -10,7 +10,7 @@ import structlog
 
 from apc_agents.acknowledgements import Acknowledgements
 from apc_agents.agent import Agent
-from apc_agents.concurrency import first_of, running
+from apc_agents.concurrency import cancelled, first_of, running
 from apc_agents.consuming import consume_in_bulk, consume_one_by_one
 from apc_agents.delivery import Inbound
 from apc_agents.dispatch import Dispatcher, FailureListener
@@ -176,9 +176,7 @@ class Worker:
         if not handlers:
             return
         _, late = await asyncio.wait(handlers, timeout=self._settings.drain_timeout.total_seconds())
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*handlers, return_exceptions=True)
+        await cancelled(*late)
 
     async def _confirm_receipts(self) -> None:
         try:

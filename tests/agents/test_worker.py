@@ -402,6 +402,26 @@ async def test_a_worker_that_cannot_emit_gives_the_packet_back(
     }
 
 
+async def test_a_handler_that_may_crash_has_no_packet_behind_it(make_stage: Any, make_packet: Any, idea: Any) -> None:
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    @agent.on(PacketType.IDEA, may_crash=True)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        started.set()
+        await go_on.wait()
+
+    gate = await (await make_stage(agent)).start()
+    packets = [make_packet(idea(name)) for name in ("a", "b")]
+    for packet in packets:
+        await gate.deliver(packet)
+    await started.wait()
+    assert await gate.depth() == 1
+    go_on.set()
+    for packet in packets:
+        await gate.ended(packet)
+
+
 async def test_sessions_run_side_by_side_and_each_in_order(make_stage: Any, make_packet: Any, idea: Any) -> None:
     sentinel = Sentinel(concurrency=2)
     gate = await (await make_stage(sentinel.agent)).start()

@@ -111,7 +111,7 @@ async def test_connections_closed_by_force(node: PrivateNode, bus: RabbitBus) ->
 
     async with bus.handle(INBOX, handler), bus.subscribe(log_queue(0)) as subscription:
         waiting = asyncio.ensure_future(subscription.receive())
-        await asyncio.to_thread(node.ctl, "close_all_connections", "revoked")
+        await asyncio.to_thread(node.close_connections)
         with pytest.raises(SubscriptionLost):
             await waiting
         await publish_until_confirmed(bus, to_alpha("after"))

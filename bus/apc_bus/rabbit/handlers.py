@@ -161,5 +161,5 @@ async def _stop(broker: RabbitBroker) -> None:
     try:
         async with asyncio.timeout(2 * _GRACE_SECONDS):
             await broker.stop()
-    except _GONE as error:
+    except (*_GONE, ExceptionGroup) as error:  # FastStream groups what its subscribers raise
         _log.info("handler_connection_close_failed", reason=repr(error))

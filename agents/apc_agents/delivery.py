@@ -21,9 +21,11 @@ class DeliveryHeaders:
     shard: int
     epoch: int
     batch_no: int
-    mark: tuple[int, int]
+    mark: tuple[int, int] | None
+    """None on the gate's NACKs, which belong to no batch."""
     attempt: int
-    moment: Moment
+    moment: Moment | None
+    """None when the gate holds no such session."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,19 +56,13 @@ def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
     """The gate's headers; None when the message carries no epoch. Raises ValueError for what cannot be read."""
     if headers.EPOCH not in values:
         return None
-    epoch, _, batch_no = str(values.get(headers.MARK, "0.0")).partition(".")
     return DeliveryHeaders(
         shard=_number(values, headers.SHARD),
         epoch=_number(values, headers.EPOCH),
         batch_no=_number(values, headers.BATCH),
-        mark=(int(epoch), int(batch_no or 0)),
+        mark=_mark(values.get(headers.MARK)),
         attempt=_number(values, headers.ATTEMPT, 1),
-        moment=Moment(
-            step=_number(values, headers.STATE_STEP),
-            run_phase=RunPhase(str(values.get(headers.PHASE, RunPhase.RESEARCH))),
-            round=_number(values, headers.ROUND),
-            generation=_number(values, headers.GENERATION),
-        ),
+        moment=_moment(values) if headers.STATE_STEP in values else None,
     )
 
 
@@ -76,6 +72,22 @@ def is_refusal(packet: Packet[Any]) -> bool:
         packet.packet_type is PacketType.NACK
         and packet.sender.agent_id == ORCHESTRATOR
         and packet.packet_id == reply_id(packet.payload.acked_packet_id, ORCHESTRATOR, "nack")
+    )
+
+
+def _mark(value: HeaderValue) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    epoch, _, batch_no = str(value).partition(".")
+    return int(epoch), int(batch_no)
+
+
+def _moment(values: Mapping[str, HeaderValue]) -> Moment:
+    return Moment(
+        step=_number(values, headers.STATE_STEP),
+        run_phase=RunPhase(str(values.get(headers.PHASE, RunPhase.RESEARCH))),
+        round=_number(values, headers.ROUND),
+        generation=_number(values, headers.GENERATION),
     )
 
 

@@ -41,7 +41,7 @@ class Intake:
             DeadLetter: bytes that are no packet of a gate.
         """
         packet, told = self._read(delivery)
-        if told is not None and self._marks[told.shard].is_fenced(told.epoch, told.batch_no, told.mark):
+        if told is not None and self._is_fenced(told):
             _log.info("delivery_fenced", agent_id=self._agent_id, packet_id=str(packet.packet_id), epoch=told.epoch)
             return None, False
         self._sessions.learn(packet, told.moment if told else None)
@@ -55,6 +55,9 @@ class Intake:
         has_receipts = told is not None and not is_refusal(packet)
         inbound = self._open[key] = Inbound(packet, key[1], shard, has_receipts, is_urgent)
         return inbound, True
+
+    def _is_fenced(self, told: DeliveryHeaders) -> bool:
+        return told.mark is not None and self._marks[told.shard].is_fenced(told.epoch, told.batch_no, told.mark)
 
     def end(self, inbound: Inbound, done: asyncio.Future[None]) -> None:
         """The delivery's end is known: a failed one may come again, any other is remembered."""

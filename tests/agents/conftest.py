@@ -141,9 +141,9 @@ class Gate:
         epoch: int = 1,
         batch_no: int | None = None,
         mark: str = "0.0",
-        with_headers: bool = True,
+        is_refusal: bool = False,
     ) -> None:
-        """Publish a delivery as the gate does."""
+        """Publish a delivery as the gate does; its NACKs of refused packets belong to no batch."""
         self._batch_no += 1
         moment = moment or Moment(run_phase=packet.run_phase)
         values: dict[str, HeaderValue] = {
@@ -157,7 +157,9 @@ class Gate:
             headers.ROUND: moment.round,
             headers.GENERATION: moment.generation,
         }
-        await self.send_bytes(packet, seal(packet).body, values if with_headers else {})
+        if is_refusal:
+            values = {name: values[name] for name in (headers.SHARD, headers.EPOCH, headers.ATTEMPT)}
+        await self.send_bytes(packet, seal(packet).body, values)
 
     async def send_bytes(self, packet: Packet[Any], body: bytes, values: dict[str, HeaderValue]) -> None:
         """Publish any bytes to the worker's inbox that this packet would go to."""

@@ -59,7 +59,7 @@ async def test_the_gates_refusal_is_raised_with_its_code(make_stage: Any, make_p
         packet_id=reply_id(asked.packet_id, ORCHESTRATOR, "nack"),
         metadata={"refusal": {"code": "UNROUTABLE", "rule": "r", "path": "recipients", "message": "none"}},
     )
-    await gate.deliver(nack)
+    await gate.deliver(nack, is_refusal=True)
     await gate.ended(packet)
     (error,) = asking.ends
     assert isinstance(error, EmitRefused)

@@ -211,6 +211,22 @@ async def test_a_batch_that_was_never_committed_is_dropped(
     assert await gate.depth() == 0
 
 
+async def test_a_nack_of_a_newer_epoch_fences_nothing(
+    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+) -> None:
+    gate = await (await make_stage(sentinel.agent)).start()
+    lost = make_packet(idea())
+    nack_id = reply_id(lost.packet_id, ORCHESTRATOR, "nack")
+    payload = NackPayload(acked_packet_id=lost.packet_id, ack_status="REJECTED")
+    await gate.deliver(
+        make_packet(payload, sender=ORCHESTRATOR, parent=lost, packet_id=nack_id), epoch=2, is_refusal=True
+    )
+    packet = make_packet(idea())
+    await gate.deliver(packet, epoch=1, batch_no=7)
+    await gate.ended(packet)
+    assert sentinel.handled == ["m-1"]
+
+
 async def test_a_failed_handler_is_dead_lettered_and_its_sender_told(
     make_stage: Any, make_packet: Any, idea: Any
 ) -> None:
@@ -320,7 +336,7 @@ async def test_the_gates_own_nack_reaches_on_refused_and_has_no_receipts(
         parent=lost,
         packet_id=reply_id(lost.packet_id, ORCHESTRATOR, "nack"),
     )
-    await gate.deliver(nack)
+    await gate.deliver(nack, epoch=2, is_refusal=True)
     await gate.until(lambda: len(gate.packets) == 1)
     await stage.end()
     assert refused_packets == [lost.packet_id]

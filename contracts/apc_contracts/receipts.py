@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from apc_contracts.canonical import canonical_json
+from apc_contracts.errors import PacketRefused
 from apc_contracts.limits import Limits
 from apc_contracts.model import Count, Id, Model, Time, Uuid
 from apc_contracts.schema_errors import refusal_of
@@ -71,11 +71,13 @@ def parse_receipts(body: bytes) -> list[Receipt]:
 
 
 def encode_receipts(receipts: Sequence[Receipt]) -> bytes:
-    """The canonical JSON array of receipts.
+    """The JSON array of receipts. Not canonical: nobody signs or hashes receipts, and there are three a packet.
 
     Raises:
-        PacketRefused: TOO_LARGE beyond 64 KiB or TOO_DEEP beyond 20,000 values: send them in two messages.
+        PacketRefused: TOO_LARGE beyond 64 KiB: send them in two messages.
     """
-    body = canonical_json([receipt.model_dump(mode="json", exclude_none=True) for receipt in receipts])
-    read_strict_json(body, RECEIPT_LIMITS)
+    body = _adapter.dump_json(list(receipts), exclude_none=True)
+    if len(body) > RECEIPT_LIMITS.size_bytes:
+        message = f"{len(body)} bytes of receipts, the limit is {RECEIPT_LIMITS.size_bytes}: send them in two messages"
+        raise PacketRefused("TOO_LARGE", "$", message)
     return body

@@ -1,9 +1,7 @@
 """End to end over RabbitMQ: published, judged, applied and logged with every event, until the last row is committed."""
 
-import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 import asyncpg
@@ -11,24 +9,18 @@ import asyncpg
 from apc_bus.port import Publication
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures
-from benchmarks.processes import Consumption, Service, consumption_of
+from benchmarks.metering import Meter, Run
+from benchmarks.processes import Service
 from benchmarks.raw_pipeline import measure_raw_pipeline
 from benchmarks.servers import Servers
 from benchmarks.system import ROWS, Load, System, until_applied
 
+BAR = 0.7
 WARM_UP = 1_000
+CPU = "CPU s per 1,000 packets"
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineRun:
-    """A measured run: packets per second, and per process the CPU seconds that 1,000 packets cost."""
-
-    rate: float
-    cpu_per_thousand: dict[str, float]
-    memory_mb: dict[str, float]
-
-
-async def run_pipeline(system: System, sink: Service, session_id: str, count: int) -> PipelineRun:
+async def run_pipeline(servers: Servers, system: System, sink: Service, session_id: str, count: int) -> Run:
     """Send `count` packets through a session that is open, after a warm-up; every packet must have all its rows.
 
     Raises:
@@ -36,23 +28,18 @@ async def run_pipeline(system: System, sink: Service, session_id: str, count: in
     """
     bus, pool = system.bus, system.pool
     load = packets.publications(session_id, agents.source.actor, [agents.sink.agent_id], bus.user, WARM_UP + count)
-    warm_up, measured = load[:WARM_UP], load[WARM_UP:]
     sender = Load(bus, pool, session_id)
-    await sender.send(warm_up)
+    await sender.send(load[:WARM_UP])
     await until_applied(pool, session_id, WARM_UP)
     services = {**system.services, "worker": sink}
-    before = _consumption(services)
+    meter = await Meter.start(servers, {name: service.process.pid for name, service in services.items()})
     began = time.monotonic()
-    await sender.send(measured)
+    await sender.send(load[WARM_UP:])
     await until_applied(pool, session_id, WARM_UP + count)
     rate = count / (time.monotonic() - began)
-    after = _consumption(services)
-    await check_rows(pool, session_id, measured)
-    return PipelineRun(
-        rate,
-        {name: (after[name].cpu_seconds - before[name].cpu_seconds) / count * 1000 for name in after},
-        {name: after[name].memory_mb for name in after},
-    )
+    cpu = await meter.read(count)
+    await check_rows(pool, session_id, load)
+    return Run(rate, cpu)
 
 
 async def check_rows(pool: asyncpg.Pool, session_id: str, load: Sequence[Publication]) -> None:
@@ -63,31 +50,37 @@ async def check_rows(pool: asyncpg.Pool, session_id: str, load: Sequence[Publica
         raise RuntimeError(f"the log lacks events of {len(ids)} packets: {row}")
 
 
-def _consumption(services: dict[str, Service]) -> dict[str, Consumption]:
-    return {name: service.consumption() for name, service in services.items()} | {"sender": consumption_of(os.getpid())}
-
-
 async def measure_pipeline(servers: Servers, system: System, figures: Figures, count: int) -> None:
     """Raw, bus, raw, bus: what disturbs the machine disturbs both."""
-    raws, runs = [], []
-    async with system.worker("sink") as sink, system.local_worker(agents.source):
-        for number in range(2):
+    raws: list[Run] = []
+    runs: dict[str, Run] = {}
+    async with system.local_worker(agents.source):
+        for consumer in ("bulk", "handlers"):
             raws.append(await _raw(servers, count))
-            session_id = f"pipeline-{number}"
-            await system.open_session(session_id, [agents.source, agents.sink])
-            runs.append(await run_pipeline(system, sink, session_id, count))
-    raw = sum(raws) / len(raws)
-    rate = sum(run.rate for run in runs) / len(runs)
+            async with system.worker("sink", APC_WORKER_CONSUMER=consumer) as sink:
+                session_id = f"pipeline-{consumer}"
+                await system.open_session(session_id, [agents.source, agents.sink])
+                runs[consumer] = await run_pipeline(servers, system, sink, session_id, count)
+                memory = {**system.services, "worker": sink}
+                used = {name: service.consumption().memory_mb for name, service in memory.items()}
+        raws.append(await _raw(servers, count))
+    raw = sum(run.rate for run in raws) / len(raws)
     figures.add(
         Figure("raw_pipeline", raw, "packets/s", note="aio-pika, confirms, audit copy, COPY; no gate, no events"),
-        Figure("pipeline", rate, "packets/s", raw, 0.7, note="goal 0.9; last row committed, three hops a packet"),
+        Figure("pipeline", runs["bulk"].rate, "packets/s", raw, BAR, note="goal 0.9; worker_consumer = bulk"),
+        Figure("pipeline_faststream", runs["handlers"].rate, "packets/s", raw, note="worker_consumer = handlers"),
     )
-    for name, cpu in runs[-1].cpu_per_thousand.items():
-        figures.add(Figure(f"pipeline_cpu_{name}", cpu, "CPU s per 1,000 packets"))
-    for name, memory in runs[-1].memory_mb.items():
-        figures.add(Figure(f"pipeline_memory_{name}", memory, "MB resident"))
+    _add_cpu(figures, "raw_pipeline", raws[-1])
+    _add_cpu(figures, "pipeline", runs["bulk"])
+    figures.add(Figure("worker_cpu_faststream", runs["handlers"].cpu["worker"], CPU))
+    figures.add(*(Figure(f"memory_{name}", megabytes, "MB resident") for name, megabytes in used.items()))
 
 
-async def _raw(servers: Servers, count: int) -> float:
+def _add_cpu(figures: Figures, name: str, run: Run) -> None:
+    figures.add(Figure(f"{name}_cpu", sum(run.cpu.values()), CPU, note="all processes and both servers"))
+    figures.add(*(Figure(f"{name}_cpu_{process}", seconds, CPU) for process, seconds in run.cpu.items()))
+
+
+async def _raw(servers: Servers, count: int) -> Run:
     load = packets.publications("raw", agents.source.actor, [agents.sink.agent_id], "guest", count)
-    return await measure_raw_pipeline(servers.fresh_vhost(), await servers.fresh_database(), load)
+    return await measure_raw_pipeline(servers, load)

@@ -21,7 +21,9 @@ import orjson
 from aio_pika.abc import AbstractExchange, AbstractIncomingMessage
 
 from apc_bus.port import Publication
+from benchmarks.metering import Meter, Run
 from benchmarks.processes import running
+from benchmarks.servers import Servers
 
 EXCHANGE = "raw"
 WORK, AUDIT = "raw.work", "raw.audit"
@@ -35,8 +37,9 @@ COLUMNS = (
 ).split()
 
 
-async def measure_raw_pipeline(amqp_url: str, database_url: str, load: Sequence[Publication]) -> float:
-    """Packets per second, from the first publish to the last committed row."""
+async def measure_raw_pipeline(servers: Servers, load: Sequence[Publication]) -> Run:
+    """From the first publish to the last committed row."""
+    amqp_url, database_url = servers.fresh_vhost(), await servers.fresh_database()
     connection = await aio_pika.connect(amqp_url)
     async with connection, AsyncExitStack() as stack:
         channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
@@ -50,10 +53,11 @@ async def measure_raw_pipeline(amqp_url: str, database_url: str, load: Sequence[
         ]
         for service in services:
             await service.said("^serving")
+        meter = await Meter.start(servers, {service.name: service.process.pid for service in services})
         began = time.monotonic()
         await publish_pipelined(exchange, load)
         ended = [float((await service.said("^done")).split()[1]) for service in services]
-    return len(load) / (max(ended) - began)
+        return Run(len(load) / (max(ended) - began), await meter.read(len(load)))
 
 
 async def publish_pipelined(exchange: AbstractExchange, load: Sequence[Publication]) -> None:
@@ -93,7 +97,7 @@ async def work(amqp_url: str, count: int) -> None:
         print("serving", flush=True)
         for _ in range(count):
             await (await inbox.get()).ack()
-        print("done", time.monotonic(), flush=True)
+        await _say_done()
 
 
 async def audit(amqp_url: str, database_url: str, count: int) -> None:
@@ -118,8 +122,13 @@ async def audit(amqp_url: str, database_url: str, count: int) -> None:
                 )
             await batch[-1].ack(multiple=True)
             done += len(batch)
-        print("done", time.monotonic(), flush=True)
-    await database.close()
+        await _say_done()
+
+
+async def _say_done() -> None:
+    """Say when; the process goes on until it is ended, so that its CPU time can be read."""
+    print("done", time.monotonic(), flush=True)
+    await asyncio.Event().wait()
 
 
 async def prepare_connection(connection: asyncpg.Connection) -> None:

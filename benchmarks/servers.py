@@ -3,10 +3,13 @@
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import asyncpg
+import psutil
 
 from apc_bus.testing import PostgresServer, RabbitServer, start_given_postgres, start_rabbit
 from apc_persister.embedded import start_embedded
@@ -28,6 +31,22 @@ class Servers:
         """URL of a migrated, empty database."""
         return self.postgres.url_of(await self.postgres.clone())
 
+    async def cpu_seconds(self) -> dict[str, float]:
+        """What the servers have used so far, as far as they run on this machine as processes of ours."""
+        nodes = [one for one in psutil.Process().children(recursive=True) if one.name().startswith("beam")]
+        return {"rabbitmq": _cpu_seconds(nodes), "postgres": _cpu_seconds(await self._postgres_processes())}
+
+    async def _postgres_processes(self) -> list[psutil.Process]:
+        connection = await asyncpg.connect(self.postgres.url_of("postgres"))
+        try:
+            pid: int = await connection.fetchval("SELECT pg_backend_pid()")
+            postmaster = psutil.Process(pid).parent()
+        except psutil.NoSuchProcess:  # in a container, or on another machine
+            return []
+        finally:
+            await connection.close()
+        return [] if postmaster is None else [postmaster, *postmaster.children(recursive=True)]
+
 
 @asynccontextmanager
 async def start_servers() -> AsyncIterator[Servers]:
@@ -43,6 +62,15 @@ async def start_servers() -> AsyncIterator[Servers]:
         stack.push_async_callback(postgres.close)
         await postgres.prepare(migrate)
         yield Servers(rabbit, postgres)
+
+
+def _cpu_seconds(processes: Iterable[psutil.Process]) -> float:
+    """Those of children that ended are in their parents' figures."""
+    total = 0.0
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            total += sum(one.cpu_times()[:4])
+    return total
 
 
 async def _embedded() -> PostgresServer:

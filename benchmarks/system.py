@@ -48,10 +48,10 @@ class System:
     services: dict[str, Service]
 
     @asynccontextmanager
-    async def worker(self, agent: str) -> AsyncIterator[Service]:
+    async def worker(self, agent: str, **settings: str) -> AsyncIterator[Service]:
         """An agent of `benchmarks.agents` in a process of its own, ready."""
-        module = f"benchmarks.agents:{agent}"
-        async with running(agent, "-m", "apc_console", "worker", module, environment=self.environment) as service:
+        arguments = ("-m", "apc_console", "worker", f"benchmarks.agents:{agent}")
+        async with running(agent, *arguments, environment=self.environment | settings) as service:
             await service.said("worker_started")
             yield service
 
@@ -105,7 +105,9 @@ async def until_applied(pool: asyncpg.Pool, session_id: str, count: int) -> None
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """Return once it holds. Raises TimeoutError after PATIENCE."""
     async with asyncio.timeout(PATIENCE.total_seconds()):
-        while not await holds():
+        while True:
+            if await holds():
+                return
             await asyncio.sleep(0.003)
 
 

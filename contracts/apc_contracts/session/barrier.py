@@ -3,7 +3,7 @@
 from typing import Any
 
 from apc_contracts.session import lifecycle
-from apc_contracts.session.movement import COORDINATION, Moment, barrier, open_generation, transition
+from apc_contracts.session.movement import Moment, barrier, may, open_generation, transition
 from apc_contracts.session.session import HeldPacket, Session
 from apc_contracts.session.transfer_rulings import emit_arbitration, rule_transfers, ruling_record
 from apc_contracts.verdict import Refusal
@@ -37,7 +37,7 @@ def close(moment: Moment) -> None:
         return
     opening = {"generation": float(closing + 1)}
     open_generation(moment, closing + 1)
-    if document.state == "INDEPENDENT_DISCOVERY" and _may(moment, "generation_window_open", opening):
+    if document.state == "INDEPENDENT_DISCOVERY" and may(moment, "generation_window_open", opening):
         transition(moment, "generation_window_open", opening)
 
 
@@ -47,6 +47,8 @@ def _move_at_limit(moment: Moment) -> bool:
     if document.generation < document.generation_limit:
         return False
     if document.state != "CONTROLLED_CONVERGENCE":
+        if not may(moment, "generation_limit_reached"):
+            return False
         transition(moment, "generation_limit_reached")
     document.deadlines.pop("generation", None)
     return True
@@ -54,18 +56,11 @@ def _move_at_limit(moment: Moment) -> bool:
 
 def _move_on_transfer(moment: Moment, accepted: int) -> bool:
     document = moment.session.document
-    if not accepted or document.state != "SELECTIVE_TRANSFER" or not _may(moment, "transfer_accepted"):
+    if not accepted or document.state != "SELECTIVE_TRANSFER" or not may(moment, "transfer_accepted"):
         return False
     transition(moment, "transfer_accepted")
     open_generation(moment, document.generation + 1)
     return True
-
-
-def _may(moment: Moment, event: str, facts: dict[str, float] | None = None) -> bool:
-    edge = moment.contract.machine(COORDINATION).edge(moment.session.state, event)
-    if edge is None:
-        return False
-    return edge.guard is None or edge.guard.holds(moment.guard_facts() | (facts or {}))
 
 
 def _note_absence(moment: Moment) -> None:

@@ -27,7 +27,8 @@ def register_outcome(session: Session, packet: Packet[Any]) -> None:
     outcome = packet.payload.metric_set.outcome
     kept = document.candidates.setdefault(swarm, [])
     kept.append(Candidate(packet.packet_id, swarm, packet.sender.agent_id, outcome, identity.round))
-    kept.sort(key=lambda candidate: (-candidate.outcome, str(candidate.packet_id)))
+    # What is out of the race goes first, so that no number of vetoes empties a swarm's list.
+    kept.sort(key=lambda one: (one.packet_id in document.excluded, -one.outcome, str(one.packet_id)))
     del kept[CANDIDATES_KEPT:]
     document.best_outcomes[swarm] = max(outcome, document.best_outcomes.get(swarm, 0.0))
 
@@ -72,7 +73,7 @@ def arbitrate(moment: Moment) -> None:
         moment.contract,
         parent=ranked[0].packet_id,
     )
-    document.round_state.arbitration = Arbitration(packet.packet_id, ranked[0].packet_id)
+    document.round_state.arbitration = Arbitration(packet.packet_id, ranked[0])
     moment.effects.emissions.append(packet)
     start_timer(moment, "veto", document.veto_window_ms)
 
@@ -89,6 +90,15 @@ def end_veto_window(moment: Moment) -> str | None:
     if not arbitration.is_vetoed or arbitration.is_overridden:
         moment.effects.emissions.append(_decision(moment, arbitration, CommitmentLevel.APPROVED))
         return None
+    return strike(moment, arbitration)
+
+
+def strike(moment: Moment, arbitration: Arbitration) -> str | None:
+    """The winner is out, by a veto or because its EVAL was retracted: a new ARBITRATION starts its own window.
+
+    Returns the reason to halt when no candidate is left.
+    """
+    document = moment.session.document
     document.excluded.append(arbitration.winner)
     document.round_state.arbitration = None
     reason = why_no_winner(document)
@@ -98,14 +108,10 @@ def end_veto_window(moment: Moment) -> str | None:
     return reason
 
 
-def commit(moment: Moment) -> None:
-    """A DECISION APPROVED on the arbitration in force."""
+def commit(moment: Moment, arbitration: Arbitration) -> None:
+    """The arbitration in force is decided."""
     document = moment.session.document
-    arbitration = document.round_state.arbitration
-    if arbitration is None:
-        return
-    kept = [candidate for pool in document.candidates.values() for candidate in pool]
-    document.round_state.winner = next(c for c in kept if c.packet_id == arbitration.winner)
+    document.round_state.winner = arbitration.candidate
     document.deadlines.pop("veto", None)
     transition(moment, "decision_committed")
 

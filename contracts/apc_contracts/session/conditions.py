@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import combinations
 
 from apc_contracts.session import barrier, candidates, promotion_path
-from apc_contracts.session.movement import GENERATION_STATES, Moment, open_generation, open_round, transition
+from apc_contracts.session.movement import GENERATION_STATES, Moment, may, open_generation, open_round, transition
 
 STOP = "stop_signal_or_budget_exhausted"
 
@@ -13,11 +13,11 @@ def settle(moment: Moment) -> None:
     """Move the session as far as its conditions carry it now."""
     document = moment.session.document
     while not moment.session.is_terminal and not moment.session.is_paused:
-        before = document.step
+        before = document.step, document.halt_reason
         _halt_if_needed(moment)
         if not moment.session.is_terminal:
             _BY_STATE[document.state](moment)
-        if document.step == before and document.halt_reason is None:
+        if (document.step, document.halt_reason) == before:
             return
 
 
@@ -25,7 +25,7 @@ def _halt_if_needed(moment: Moment) -> None:
     document = moment.session.document
     if document.halt_reason is None:
         document.halt_reason = _spent_budget(moment) or _nobody_left(moment)
-    if document.halt_reason is not None:
+    if document.halt_reason is not None and may(moment, STOP):
         transition(moment, STOP, {"reason": document.halt_reason})
 
 
@@ -51,7 +51,8 @@ def _research(moment: Moment) -> None:
         shared = len(set(one) & set(other))
         if shared > moment.contract.session.brief_overlap_limit * min(len(set(one)), len(set(other))):
             return
-    transition(moment, "research_briefs_dispatched")
+    if may(moment, "research_briefs_dispatched"):
+        transition(moment, "research_briefs_dispatched")
 
 
 def _ready(moment: Moment) -> None:
@@ -59,6 +60,8 @@ def _ready(moment: Moment) -> None:
     current = document.round_state
     missing = [swarm for swarm in moment.session.live_swarms if swarm not in current.ready]
     if missing and not (current.has_generation_expired and current.ready):
+        return
+    if not may(moment, "all_swarms_ready"):
         return
     document.dead_swarms.extend(missing)
     transition(moment, "all_swarms_ready")
@@ -81,13 +84,25 @@ def _open_pool(moment: Moment) -> None:
     if reason is not None:
         document.halt_reason = reason
         return
-    transition(moment, "candidate_pool_ready", candidates.pool_facts(document))
+    facts = candidates.pool_facts(document)
+    if not may(moment, "candidate_pool_ready", facts):
+        # A contract that asks for a larger pool: the next generation may bring it.
+        open_generation(moment, document.generation + 1)
+        return
+    transition(moment, "candidate_pool_ready", facts)
     candidates.arbitrate(moment)
+
+
+def _arbitration(moment: Moment) -> None:
+    """A DECISION APPROVED stands once no veto does; the veto timer, where it arrives, ends what is still open."""
+    arbitration = moment.session.document.round_state.arbitration
+    if arbitration is not None and arbitration.is_approved and may(moment, "decision_committed"):
+        candidates.commit(moment, arbitration)
 
 
 def _execution(moment: Moment) -> None:
     execution = moment.session.document.round_state.execution
-    if execution.artifact is not None and execution.evals:
+    if execution.artifact is not None and execution.evals and may(moment, "artifact_and_eval_emitted"):
         transition(moment, "artifact_and_eval_emitted")
 
 
@@ -96,13 +111,13 @@ def _validation(moment: Moment) -> None:
     passed = promotion_path.validation_result(moment.session)
     if passed is None:
         return
-    if passed:
+    if passed and may(moment, "validation_pass", _metrics(moment)):
         promotion_path.promote(moment)
         transition(moment, "validation_pass", _metrics(moment))
         promotion_path.commit_commons(moment)
         return
-    failed = document.round_state.execution.failed_metrics or ["artifact"]
-    if document.round >= document.max_rounds:
+    failed = document.round_state.execution.failed_metrics or ["artifact" if not passed else "validation_pass"]
+    if document.round >= document.max_rounds or not may(moment, "validation_fail_or_drift"):
         document.halt_reason = "VALIDATION_FAILED " + " ".join(failed)
         return
     promotion_path.drop_failed(moment)
@@ -116,19 +131,15 @@ def _metrics(moment: Moment) -> dict[str, float]:
 
 
 def _promotion(moment: Moment) -> None:
-    if moment.session.document.round_state.is_committed:
+    if moment.session.document.round_state.is_committed and may(moment, "commons_commit_complete"):
         transition(moment, "commons_commit_complete")
-
-
-def _wait(moment: Moment) -> None:
-    """ARBITRATION moves by its DECISION or its veto timer, which `advance` handles where they arrive."""
 
 
 _BY_STATE: dict[str, Callable[[Moment], None]] = {
     "SESSION_OPEN": _research,
     "DIFFERENTIATED_RESEARCH": _ready,
     **dict.fromkeys(GENERATION_STATES, _generations),
-    "ARBITRATION": _wait,
+    "ARBITRATION": _arbitration,
     "EXECUTION": _execution,
     "VALIDATION": _validation,
     "PROMOTION": _promotion,

@@ -104,7 +104,7 @@ def _decision(moment: Moment, opened: OpenPacket) -> None:
         if parent in arbitration.vetoes:
             arbitration.vetoes[parent] = True
         elif parent == arbitration.packet_id and level is CommitmentLevel.APPROVED:
-            candidates.commit(moment)
+            arbitration.is_approved = True
     elif level is CommitmentLevel.DONE and parent == current.protocol_artifact is not None:
         current.is_committed = packet.sender.agent_id == ORCHESTRATOR
 
@@ -122,9 +122,18 @@ def _retraction(moment: Moment, packet: Packet[Any]) -> None:
     if moment.session.is_terminal:
         return
     candidates.forget(moment.session, target)
+    _retract_winner(moment, target)
     execution = moment.session.document.round_state.execution
     if target in (execution.artifact, execution.judged_by):
         execution.is_retracted = True
+
+
+def _retract_winner(moment: Moment, target: UUID) -> None:
+    """An arbitration whose winner is taken back is void: the next best gets a window of its own."""
+    document = moment.session.document
+    arbitration = document.round_state.arbitration
+    if document.state == "ARBITRATION" and arbitration is not None and arbitration.winner == target:
+        document.halt_reason = candidates.strike(moment, arbitration) or document.halt_reason
 
 
 def _note_keys(moment: Moment, packet: Packet[Any]) -> None:

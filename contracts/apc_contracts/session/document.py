@@ -35,8 +35,15 @@ class Arbitration:
     """The candidate arbitration in force: its winner, and the vetoes against it (packet_id -> overridden)."""
 
     packet_id: UUID
-    winner: UUID
+    candidate: Candidate
+    """The winner: kept whole, for the pool may forget it."""
     vetoes: dict[UUID, bool] = field(default_factory=dict)
+    is_approved: bool = False
+    """A DECISION APPROVED was admitted; it stands as soon as no veto does."""
+
+    @property
+    def winner(self) -> UUID:
+        return self.candidate.packet_id
 
     @property
     def is_vetoed(self) -> bool:

@@ -36,8 +36,16 @@ class Moment:
         }
 
 
+def may(moment: Moment, event: str, facts: dict[str, Any] | None = None) -> bool:
+    """Whether the contract lets this event happen now: a deployment's guards may be stricter than the packaged ones."""
+    edge = moment.contract.machine(COORDINATION).edge(moment.session.state, event)
+    if edge is None:
+        return False
+    return edge.guard is None or edge.guard.holds(moment.guard_facts() | (facts or {}))
+
+
 def transition(moment: Moment, event: str, facts: dict[str, Any] | None = None) -> None:
-    """Step the machine; raises TransitionRefused when the contract does not allow it."""
+    """Step the machine; ask `may` first. Raises TransitionRefused when the contract does not allow it."""
     document = moment.session.document
     used = moment.guard_facts() | (facts or {})
     before = document.state

@@ -23,7 +23,7 @@ from apc_contracts.session.effects import (
 from apc_contracts.session.movement import Moment
 from apc_contracts.session.session import HeldPacket, OpenPacket, Session
 from apc_contracts.session_view import Identity
-from apc_contracts.verdict import VerdictKind
+from apc_contracts.verdict import Verdict, VerdictKind
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType
 
 VERIFICATION_KINDS = frozenset({ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL})
@@ -49,10 +49,11 @@ def advance(session: Session, given: PacketInput | ReceiptsInput | ReleaseInput,
         moment = Moment(session, given.receipts[0].packet_id, given.now, effects, contract)
         _take_receipts(moment, given)
     elif isinstance(given, ReleaseInput):
-        moment = Moment(session, given.cause, given.now, effects, contract)
+        moment = Moment(session, given.cause, given.now, effects, contract, _rights(given.verdict))
         _take_released(moment, given)
     else:
-        moment = Moment(session, given.received.packet.packet_id, given.now, effects, contract)
+        cause = given.received.packet.packet_id
+        moment = Moment(session, cause, given.now, effects, contract, _rights(given.verdict))
         _take_packet(moment, given)
     if not session.is_terminal:
         settle(moment)
@@ -188,6 +189,11 @@ def _remember(session: Session, given: PacketInput, packet_round: int) -> None:
     )
     if given.verdict.kind is not VerdictKind.REFUSED:
         session.roots.add(packet.trace.root_packet_id)
+
+
+def _rights(verdict: Verdict) -> frozenset[str]:
+    """From the recorded facts, so that a replay finds the same."""
+    return frozenset(verdict.facts.get("rights", ()))
 
 
 def _round_of(session: Session, packet: Packet[Any]) -> int:

@@ -102,7 +102,7 @@ def _decision(moment: Moment, opened: OpenPacket) -> None:
     arbitration = current.arbitration
     if moment.session.state == "ARBITRATION" and arbitration is not None:
         if parent in arbitration.vetoes:
-            arbitration.vetoes[parent] = True
+            arbitration.vetoes[parent] |= moment.contract.rights.moves_session in moment.rights
         elif parent == arbitration.packet_id and level is CommitmentLevel.APPROVED:
             arbitration.is_approved = True
     elif level is CommitmentLevel.DONE and parent == current.protocol_artifact is not None:

@@ -23,6 +23,8 @@ class Moment:
     now: datetime
     effects: Effects
     contract: Contract
+    rights: frozenset[str] = frozenset()
+    """Of the packet's sender, as its verdict recorded them; the orchestrator needs none."""
 
     def guard_facts(self) -> dict[str, Any]:
         """The facts that the guards of the session's machine read."""

@@ -135,3 +135,13 @@ def test_the_arbitration_names_every_swarm_and_the_baseline(simulation: Any) -> 
     to_arbitration(simulation)
     (packet,) = [one for one in simulation.packets if one.packet_type is PacketType.ARBITRATION]
     assert [len(packet.payload.candidates), packet.payload.candidates[-1].candidate_id] == [3, "baseline"]
+
+
+def test_a_veto_is_overridden_by_the_right_to_decide_alone(simulation: Any) -> None:
+    to_arbitration(simulation)
+    first = simulation.session.document.round_state.arbitration
+    struck = veto(simulation)
+    _, verdict = simulation.send("red-1", override(), parent=struck)
+    assert verdict.refusal is None
+    simulation.pass_time(seconds=2)
+    assert simulation.session.document.round_state.arbitration.winner != first.winner

@@ -194,8 +194,10 @@ class ShardServer:
                 continue
             if session is None:
                 continue
-            for kind, due in sorted(session.document.deadlines.items(), key=lambda item: item[1]):
-                if due <= batch.now and not session.is_paused and kind in session.document.deadlines:
+            for kind in sorted(session.document.deadlines, key=session.document.deadlines.__getitem__):
+                # Asked again each time: what an earlier timer moved may have set this deadline anew.
+                due = session.document.deadlines.get(kind)
+                if due is not None and due <= batch.now and not session.is_paused:
                     self._judge.judge_own(batch, timer(session, kind, batch.now, self._contract))
             self._deadlines.note(session_id, session.next_deadline)
 

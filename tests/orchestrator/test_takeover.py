@@ -1,5 +1,6 @@
 """A gate that goes and one that comes: nothing judged twice, nothing lost, everything taken up again."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +112,28 @@ async def test_a_timer_that_came_due_while_nobody_was_there_fires_at_takeover(ho
             await house.until(is_halted)
     document = orjson.loads(await house.pool.fetchval("SELECT document FROM apc_log.sessions"))
     assert document["halt_reason"] == "STATE_DEADLINE in SESSION_OPEN"
+
+
+async def test_timers_that_came_due_together_fire_only_while_they_are_due(
+    house: Any, packet: Build, start: Build
+) -> None:
+    opening = start(generation_deadline_ms=1000, state_deadline_ms=1500)
+    async with house.persister():
+        async with house.gate():
+            await house.register()
+            await house.publish(opening)
+            for agent, keys in (("red-1", "ab"), ("blue-1", "cd")):
+                await house.publish(brief_of(packet, opening, agent, *keys))
+            await house.publish(packet("red-1", SignalPayload(signal=Signal.SYNC), parent=opening))
+            await house.quiet()
+        await asyncio.sleep(1.6)
+        async with house.gate():
+
+            async def has_moved() -> bool:
+                return bool(await house.state() != "DIFFERENTIATED_RESEARCH")
+
+            await house.until(has_moved)
+            assert await house.state() == "INDEPENDENT_DISCOVERY"
 
 
 async def test_the_projection_is_the_logs_last_word(house: Any, packet: Build, start: Build, idea: Any) -> None:

@@ -220,10 +220,8 @@ class Simulation:
         assert self.session is not None
         while (due := self.session.next_deadline) is not None and due <= end:
             self.now = max(self.now, due)
-            kinds = [k for k, at in self.session.document.deadlines.items() if at <= self.now]
-            for kind in sorted(kinds):
-                if kind in self.session.document.deadlines:
-                    self.take(timer(self.session, kind, self.now, self.contract))
+            deadlines = self.session.document.deadlines
+            self.take(timer(self.session, min(deadlines, key=deadlines.__getitem__), self.now, self.contract))
         self.now = end
 
     @property

@@ -26,6 +26,9 @@ from apc_contracts.payloads import IdeaPayload, SignalPayload
 from apc_contracts.session_payloads import Budgets, SessionSpec, SessionState, SwarmSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
 
+MAXIMUM_NOTES = 20
+"""Notes on the table that go into each brief: a packet has a size limit, a table may have a thousand odd columns."""
+
 log = structlog.get_logger()
 
 
@@ -124,5 +127,5 @@ def _facts(profile: dict[str, Any]) -> list[str]:
         f"{profile['problem']} of {profile['target']!r} from {profile['numeric_columns']} numeric and "
         f"{profile['categorical_columns']} categorical columns",
         f"{sizes['train']} rows to train, {sizes['held_out']} held out, {sizes['untouched'][0]} untouched a round",
-        *profile["notes"],
+        *profile["notes"][:MAXIMUM_NOTES],
     ]

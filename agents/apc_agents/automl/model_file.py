@@ -30,6 +30,8 @@ _PLAIN = frozenset(
         ("numpy.random._pickle", "__generator_ctor"),
         ("numpy.random.bit_generator", "SeedSequence"),
         ("numpy.random.bit_generator", "__pyx_unpickle_SeedSequence"),
+        ("sklearn.feature_selection._univariate_selection", "f_classif"),
+        ("sklearn.feature_selection._univariate_selection", "f_regression"),
     }
 )
 _COMPILED = (

@@ -15,6 +15,7 @@ from sklearn.ensemble import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
+from sklearn.feature_selection import SelectKBest, f_classif, f_regression
 from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
@@ -31,6 +32,9 @@ from sklearn.preprocessing import (
 from apc_agents.automl.recipes import Recipe, Setting
 from apc_agents.automl.schema import ColumnKind, ProblemKind, Schema
 
+WIDEST = 100
+"""Features that a model is fitted on at most."""
+
 Step = tuple[str, Any]
 Settings = Mapping[str, Any]
 
@@ -42,7 +46,8 @@ def build_pipeline(recipe: Recipe, schema: Schema, seed: int, rows: int) -> Pipe
         rows: how many rows it will be fitted on; settings that count rows are capped by it.
     """
     columns = ColumnTransformer(_columns(recipe.preprocessing, schema, rows), sparse_threshold=0.0)
-    return Pipeline([("columns", columns), *_STEPS[recipe.family](recipe.parameters, schema, seed, rows)])
+    model = _STEPS[recipe.family](recipe.parameters, schema, seed, rows)
+    return Pipeline([("columns", columns), *_screen(schema), *model])
 
 
 def build_baseline(schema: Schema) -> Any:
@@ -76,6 +81,14 @@ def _columns(settings: Mapping[str, Setting], schema: Schema, rows: int) -> list
         ("categorical", encoder, schema.names(ColumnKind.CATEGORICAL)),
     ]
     return [part for part in parts if part[2]]
+
+
+def _screen(schema: Schema) -> list[Step]:
+    """A wide table keeps the columns that tell most by themselves: time must not grow with its width."""
+    if schema.feature_count <= WIDEST:
+        return []
+    score = f_classif if _is_classification(schema) else f_regression
+    return [("screen", SelectKBest(score, k=WIDEST))]
 
 
 def _is_classification(schema: Schema) -> bool:
@@ -156,7 +169,7 @@ def _neighbours(settings: Settings, schema: Schema, seed: int, rows: int) -> lis
 
 def _kernel(settings: Settings, schema: Schema, seed: int, rows: int) -> list[Step]:
     samples = Nystroem(
-        gamma=settings["width"] / schema.feature_count,
+        gamma=settings["width"] / min(WIDEST, schema.feature_count),
         n_components=min(settings["sample_rows"], rows // 2),
         random_state=seed,
         n_jobs=1,

@@ -32,7 +32,7 @@ class AutomlSettings(BaseSettings):
     """Wall time of the session; when it is spent the session is halted."""
     maximum_rounds: int = Field(default=2, ge=1, le=10)
     """Validations that may be tried, each on an untouched slice of its own."""
-    maximum_rows: int = Field(default=6000, ge=100)
+    maximum_rows: int = Field(default=3000, ge=100)
     """A larger table is sampled down to so many rows, stratified."""
     generation_deadline_ms: int = Field(default=120_000, ge=1000)
     """A generation goes on without the swarms that take longer."""

@@ -21,6 +21,7 @@ from apc_agents.automl.models import build_baseline, build_pipeline
 from apc_agents.automl.profile import profile_table
 from apc_agents.automl.recipes import Recipe
 from apc_agents.automl.schema import ProblemKind, Schema
+from apc_agents.automl.screening import narrow
 from apc_agents.automl.split import split_rows
 from apc_agents.automl.table import decode_rows, encode_rows, read_table
 
@@ -34,6 +35,9 @@ def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int,
     """Read, profile and split the user's table. Raises TableInvalid."""
     table = read_table(Path(path), target, ProblemKind(problem) if problem else None)
     parts = split_rows(table, seed, rounds, maximum_rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Constant columns of the train part have no score; that is an answer.
+        table = narrow(table, parts.train)
     return Prepared(
         schema=table.schema.model_dump_json().encode(),
         train=encode_rows(table, parts.train),

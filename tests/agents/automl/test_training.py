@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from apc_agents.automl.material import Blob, Prepared, Study
 from apc_agents.automl.recipes import Recipe
 from apc_agents.automl.schema import Schema
+from apc_agents.automl.screening import MAXIMUM_COLUMNS
 from apc_agents.automl.search import Place, next_recipe
 from apc_agents.automl.spaces import SWARMS
 from apc_agents.automl.training import measure, prepare, refit, rescore, validate
@@ -60,6 +63,26 @@ def test_regression_is_measured_by_squared_error(diabetes_table: Path) -> None:
     document = measure(first_recipe("linear", study).canonical(), study).document
     assert document["loss_name"] == "mean squared error"
     assert 0.2 < document["gates"]["outcome"] < 0.8
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_a_wide_table_with_holes_is_screened(is_text: bool, tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    frame = pd.DataFrame(generator.normal(size=(120, 250))).rename(columns=lambda number: f"x{number}")
+    signal = frame["x3"] + frame["x77"]
+    frame["label"] = np.where(signal > 0, "up", "down") if is_text else signal
+    frame.loc[::9, "x3"] = np.nan
+    frame.to_csv(tmp_path / "wide.csv", index=False)
+    prepared = prepare(str(tmp_path / "wide.csv"), "label", None, 7, 2, 6000)
+    study = Study(Blob.of(prepared.schema), Blob.of(prepared.train), Blob.of(prepared.held_out), 7)
+    schema = Schema.model_validate_json(prepared.schema)
+    assert len(schema.columns) == MAXIMUM_COLUMNS
+    assert {"x3", "x77"} <= {column.name for column in schema.columns}
+    assert any("50 numeric columns" in note for note in schema.notes)
+    for swarm in SWARMS:
+        measured = measure(first_recipe(swarm, study).canonical(), study)
+        assert measured.document["gates"]["rtf"] == 1.0
+        assert rescore(Blob.of(measured.model), study)["audit"] == 1.0
 
 
 def test_noise_is_told_from_signal(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -114,11 +114,13 @@ class ShardServer:
         self._check_silence()
         batch = self._open_batch()
         done = await self._judge_inputs(batch, received)
-        self._judge_reports(batch)
+        # Said now: while this batch is sent, the next one takes the waiting inputs up and may not have judged them.
+        is_everything = not self._waiting
+        await self._judge_reports(batch)
         await self._fire_timers(batch)
         await self._log(batch)
         await self._finish_sending()
-        self._sending = asyncio.ensure_future(self._send(batch, done))
+        self._sending = asyncio.ensure_future(self._send(batch, done, is_everything))
         self._sending.add_done_callback(self._note_sent)
         await self._evict_sometimes()
 
@@ -130,21 +132,30 @@ class ShardServer:
     async def _judge_inputs(self, batch: Batch, received: list[Delivery]) -> list[Delivery]:
         """Judge in arrival order; what needs a session that cannot be loaded now waits, and nothing else does."""
         done = []
+        unloadable: set[str] = set()
         waiting, self._waiting = self._waiting, []
         for delivery in (*waiting, *received):
             if is_probe(delivery.message):
                 done.append(delivery)
                 continue
             found = read_input(delivery, self._limits)
-            try:
-                for session_id in session_ids(found):
-                    await self._load(session_id)
-            except SessionUnloadable:
+            needed = set(session_ids(found))
+            # What comes after an input that waits for the same session waits behind it.
+            if not unloadable.isdisjoint(needed) or not await self._can_load(needed):
+                unloadable |= needed
                 self._waiting.append(delivery)
                 continue
             self._judge.take(batch, found, delivery.message)
             done.append(delivery)
         return done
+
+    async def _can_load(self, needed: Iterable[str]) -> bool:
+        try:
+            for session_id in needed:
+                await self._load(session_id)
+        except SessionUnloadable:
+            return False
+        return True
 
     async def _load(self, session_id: str) -> Session | None:
         if session_id == PRESENCE_SESSION or self._sessions.is_known(session_id):
@@ -163,26 +174,23 @@ class ShardServer:
         self._sessions.note_absence(session_id, found)
         return None
 
-    def _judge_reports(self, batch: Batch) -> None:
-        """What became of the gate's own deliveries."""
-        while self._reports:
-            outgoing, failure = self._reports.popleft()
-            session = self._sessions.get(outgoing.session_id)
-            if session is None or outgoing.packet_id is None:
+    async def _judge_reports(self, batch: Batch) -> None:
+        """What became of the gate's own deliveries; their sessions may have left the memory meanwhile."""
+        reports, self._reports = self._reports, deque()
+        for outgoing, failure in reports:
+            if outgoing.packet_id is None:
+                continue
+            try:
+                session = await self._load(outgoing.session_id)
+            except SessionUnloadable:
+                self._reports.append((outgoing, failure))
+                continue
+            if session is None:
                 continue
             if failure is None:
                 self._judge.confirm_substrate(batch, session, outgoing.packet_id)
             else:
-                receipt = Receipt(
-                    packet_id=outgoing.packet_id,
-                    session_id=outgoing.session_id,
-                    recipient=outgoing.recipient,
-                    kind=ReceiptKind.DEAD_LETTERED,
-                    attempt=outgoing.attempt,
-                    at=batch.now,
-                    error=failure,
-                )
-                self._judge.take_receipts(batch, session, ReceiptsInput((receipt,), batch.now))
+                self._judge.take_receipts(batch, session, _failed(outgoing, failure, batch.now))
 
     async def _fire_timers(self, batch: Batch) -> None:
         """Each deadline that has passed becomes a packet of the orchestrator, which causes what follows."""
@@ -190,7 +198,7 @@ class ShardServer:
             try:
                 session = await self._load(session_id)
             except SessionUnloadable:
-                self._deadlines.note(session_id, batch.now)
+                self._deadlines.note(session_id, batch.now + timedelta(seconds=RETRY_SECONDS))
                 continue
             if session is None:
                 continue
@@ -224,11 +232,11 @@ class ShardServer:
         for received in batch.verifications:
             self._verifier.submit(received)
 
-    async def _send(self, batch: Batch, done: Sequence[Delivery]) -> None:
+    async def _send(self, batch: Batch, done: Sequence[Delivery], is_everything: bool) -> None:
         await deliveries.send(self._bus, batch.outgoing, self._report)
         crash_point("gate.after_delivery_confirm")
         crash_point("gate.before_acknowledge")
-        await deliveries.acknowledge(self._inputs, done, multiple=not self._waiting)
+        await deliveries.acknowledge(self._inputs, done, multiple=is_everything)
 
     async def _finish_sending(self) -> None:
         """Deliveries keep the order of their batches."""
@@ -268,7 +276,7 @@ class ShardServer:
 
     def _seconds_to_wait(self) -> float:
         """Until the next deadline; never longer than a heartbeat, so that a silent broker is noticed."""
-        longest = RETRY_SECONDS if self._waiting else self._settings.heartbeat_seconds
+        longest = RETRY_SECONDS if self._waiting or self._reports else self._settings.heartbeat_seconds
         due = self._deadlines.next
         if due is None:
             return longest
@@ -313,3 +321,18 @@ class ShardServer:
             return
         if head.epoch == self._tenure.epoch:
             self._sessions.evict(head.batch_no, self._settings.sessions_in_memory)
+
+
+def _failed(outgoing: Outgoing, failure: str, now: datetime) -> ReceiptsInput:
+    """The receipt of a delivery that the broker refused."""
+    assert outgoing.packet_id is not None
+    receipt = Receipt(
+        packet_id=outgoing.packet_id,
+        session_id=outgoing.session_id,
+        recipient=outgoing.recipient,
+        kind=ReceiptKind.DEAD_LETTERED,
+        attempt=outgoing.attempt,
+        at=now,
+        error=failure,
+    )
+    return ReceiptsInput((receipt,), now)

@@ -1,0 +1,57 @@
+"""A database that is away for some sessions: their inputs wait, in order, and are not acknowledged with the others."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from apc_bus.topology import gate_queue
+from apc_contracts import Packet
+from apc_orchestrator import deliveries, loading, shard
+
+Build = Callable[..., Packet[Any]]
+
+
+async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
+    house: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, send = loading.load_session, deliveries.send
+    is_slow, is_sending, is_waited_for, is_sent, is_back = (asyncio.Event() for _ in range(5))
+
+    async def load_later(pool: Any, session_id: str, contract: Any) -> Any:
+        if session_id == "away":
+            if not is_sending.is_set():
+                raise OSError("away")
+            is_waited_for.set()
+            await is_back.wait()
+        return await load(pool, session_id, contract)
+
+    async def send_slowly(bus: Any, outgoing: Any, report: Any) -> None:
+        if is_slow.is_set() and outgoing:
+            is_sending.set()
+            await is_sent.wait()
+        await send(bus, outgoing, report)
+
+    def unacknowledged() -> int:
+        return sum(len(consumer._unacked) for consumer in house.broker.queue(gate_queue(0)).consumers)
+
+    monkeypatch.setattr(shard, "load_session", load_later)
+    monkeypatch.setattr(deliveries, "send", send_slowly)
+    opening = start()
+    async with house.persister(), house.gate():
+        await house.register()
+        await house.publish(opening)
+        await house.quiet()
+        is_slow.set()
+        await house.publish(packet("red-1", idea, ("sentinel",), session_id="away"))
+        await house.publish(packet("red-1", idea, ("sentinel",), parent=opening))
+
+        await asyncio.wait_for(is_waited_for.wait(), 10)
+        is_sent.set()
+        await asyncio.sleep(0.1)
+        assert unacknowledged() == 1
+        is_back.set()
+        await house.quiet()
+    code = await house.pool.fetchval("SELECT refusal_code FROM apc_log.agent_packets WHERE session_id = 'away'")
+    assert code == "UNKNOWN_SESSION"

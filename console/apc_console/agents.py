@@ -1,6 +1,6 @@
 """What an operator does with agents: add, revoke, list."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from apc_agents.loading import load_agent
 from apc_bus.errors import QueueMissing
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings
@@ -68,12 +69,23 @@ class AgentForm:
 async def add_agent(form: AgentForm) -> None:
     """Declare the agent's queues, register it, and wait until the log has it."""
     settings = BusSettings()
-    change = form.change(broker_user(settings))
-    topology = build_topology(settings.shards, [queues_of(change.registration())], bound=settings.outstanding_bound)
+    await _add(settings, [form.change(broker_user(settings))])
+
+
+async def register_agents(modules: Sequence[str]) -> list[str]:
+    """Register agents as their code describes them, under the user of APC_AMQP_URL; returns their ids."""
+    settings = BusSettings()
+    registrations = [load_agent(module).registration(broker_user(settings)) for module in modules]
+    await _add(settings, [addition(registration) for registration in registrations])
+    return [registration.agent_id for registration in registrations]
+
+
+async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> None:
+    agents = [queues_of(change.registration()) for change in changes]
     async with open_log() as pool, open_bus(settings) as bus:
-        await apply(topology)
-        await publish_changes(bus, [change], settings.shards)
-        await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
+        await apply(build_topology(settings.shards, agents, bound=settings.outstanding_bound))
+        await publish_changes(bus, changes, settings.shards)
+        await wait_until_recorded(pool, changes, settings.shards, LOG_PATIENCE)
 
 
 async def revoke_agent(agent_id: str) -> None:

@@ -8,14 +8,16 @@ from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
+import structlog
 
 from apc_agents.loading import load_agent
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_bus.topology import build_topology
+from apc_bus.topology import agent_queue, build_topology
 from apc_console.broker import apply, broker_user, open_bus
 from apc_console.database import PATIENCE, migrate_url
+from apc_console.errors import ServiceAway
 from apc_console.registration import (
     addition,
     publish_changes,
@@ -24,15 +26,19 @@ from apc_console.registration import (
     wait_until_recorded,
 )
 from apc_console.supervisor import ProcessSpec, Supervisor
+from apc_console.waiting import until
 from apc_contracts.registry import Registration
 
 START_LIMIT = timedelta(seconds=30)
-"""How long a fresh gate may take to log the registrations."""
+"""How long a fresh gate may take to take its shards, and then to log the registrations."""
+EPOCHS = "SELECT shard, epoch FROM apc_log.shards"
 SERVICES = (
     ProcessSpec("persister", ("serve", "persister"), stage=0),
     ProcessSpec("orchestrator", ("serve", "orchestrator"), stage=1),
 )
 AGENT_STAGE = 2
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +83,14 @@ async def run_supervised(
         pool = await open_pool(url, max_size=database.database_pool, wait=PATIENCE)
         stack.push_async_callback(pool.close)
         await _declare(settings, pool, registrations)
+        epochs = await _epochs(pool)
         supervisor = await stack.enter_async_context(Supervisor(SERVICES, logs))
+        await _until_held(settings, pool, epochs)
         await _register(settings, pool, registrations)
         for agent, registration in zip(agents, registrations, strict=True):
             arguments = ("worker", agent.module)
             supervisor.add(ProcessSpec(registration.agent_id, arguments, AGENT_STAGE, agent.environment))
+        await _until_consumed(settings, registrations)
         yield SupervisedSystem(pool, ArtifactStore.open(settings.artifacts, max_bytes=settings.max_artifact_bytes))
 
 
@@ -90,8 +99,44 @@ async def _declare(settings: BusSettings, pool: asyncpg.Pool, registrations: Seq
     await apply(build_topology(settings.shards, list(map(queues_of, known.values())), bound=settings.outstanding_bound))
 
 
+async def _epochs(pool: asyncpg.Pool) -> dict[int, int]:
+    return {row["shard"]: row["epoch"] for row in await pool.fetch(EPOCHS)}
+
+
+async def _until_held(settings: BusSettings, pool: asyncpg.Pool, before: Mapping[int, int]) -> None:
+    """Wait until our gate has taken every shard: each then has an epoch of its own."""
+
+    async def are_held() -> bool:
+        epochs = await _epochs(pool)
+        return all(epochs.get(shard, 0) > before.get(shard, 0) for shard in range(settings.shards))
+
+    try:
+        await until(are_held, START_LIMIT)
+    except TimeoutError as error:
+        raise ServiceAway(
+            f"the gate did not take its shards within {START_LIMIT.total_seconds():g} s: another one may hold "
+            "them, or its log says why"
+        ) from error
+
+
+async def _until_consumed(settings: BusSettings, registrations: Sequence[Registration]) -> None:
+    """Wait until every agent's process takes packets; one that cannot start is told, and does not stop the others."""
+    waiting = [registration.agent_id for registration in registrations]
+    async with open_bus(settings) as bus:
+
+        async def are_consumed() -> bool:
+            for agent_id in list(waiting):
+                if (await bus.depth(agent_queue(agent_id, urgent=False))).consumers:
+                    waiting.remove(agent_id)
+            return not waiting
+
+        try:
+            await until(are_consumed, START_LIMIT)
+        except TimeoutError:
+            log.error("agents_not_ready", agents=waiting, after_s=START_LIMIT.total_seconds())
+
+
 async def _register(settings: BusSettings, pool: asyncpg.Pool, registrations: Sequence[Registration]) -> None:
-    """Also the wait for gate and log writer: the last registration in the log proves that both serve."""
     changes = [addition(registration) for registration in registrations]
     async with open_bus(settings) as bus:
         await publish_changes(bus, changes, settings.shards)

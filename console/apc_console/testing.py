@@ -4,9 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+Settings = Mapping[str, str]
+NONE: Settings = {}
 
 
 class ApcCommand:
@@ -16,26 +20,26 @@ class ApcCommand:
         self.folder = folder
 
     def __call__(
-        self, *arguments: str, stdin: str = "", timeout: float = 100, **environment: str
+        self, *arguments: str, stdin: str = "", timeout_seconds: float = 100, given: Settings = NONE
     ) -> subprocess.CompletedProcess[str]:
-        """Run to the end; `environment` is added to the process's own, `timeout` in seconds."""
+        """Run to the end; `given` is added to the process's environment."""
         return subprocess.run(
             self._line(arguments),
             cwd=self.folder,
-            env=_environment(environment),
+            env=_environment(given),
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=timeout_seconds,
             check=False,
         )
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, given: Settings = NONE) -> subprocess.Popen[str]:
         """Start and go on; the caller ends it. What it says on stderr can be read from the handle."""
         return subprocess.Popen(
             self._line(arguments),
             cwd=self.folder,
-            env=_environment(environment),
+            env=_environment(given),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -67,6 +71,6 @@ def read_summary(out: Path) -> dict[str, Any]:
     return summary
 
 
-def _environment(additions: dict[str, str]) -> dict[str, str]:
+def _environment(additions: Settings) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("APC_")}
-    return inherited | additions
+    return inherited | dict(additions)

@@ -20,5 +20,7 @@ def apc(tmp_path: Path) -> ApcCommand:
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """The sample table, the default seed, in one process."""
     apc = ApcCommand(tmp_path_factory.mktemp("run"))
-    process = apc("run", "--generations", str(GENERATIONS), "--budget-seconds", "240", "--out", "out", timeout=300)
+    process = apc(
+        "run", "--generations", str(GENERATIONS), "--budget-seconds", "240", "--out", "out", timeout_seconds=300
+    )
     return FinishedRun(apc, process, apc.folder / "out")

@@ -46,7 +46,7 @@ async def test_a_run_survives_the_death_of_every_process(
 ) -> None:
     running = apc.start(
         "run", "--generations", "13", "--budget-seconds", "300", "--out", "out",
-        APC_AMQP_URL=amqp_vhost_url, APC_DATABASE_URL=postgres_url,
+        given={"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url},
     )  # fmt: skip
     pool = await asyncpg.create_pool(postgres_url, min_size=1, max_size=1)
     try:

@@ -62,7 +62,7 @@ def test_bad_input_is_one_clear_line(apc: ApcCommand, arguments: tuple[str, ...]
     [("APC_SHARDS", "0"), ("APC_SHARDS", "many"), ("APC_AMQP_URL", "somewhere"), ("APC_LOG_LEVEL", "loud")],
 )
 def test_a_bad_setting_is_named(apc: ApcCommand, name: str, value: str) -> None:
-    refused = apc("config", **{name: value})
+    refused = apc("config", given={name: value})
 
     assert refused.returncode == 2
     assert name in refused.stderr
@@ -70,12 +70,13 @@ def test_a_bad_setting_is_named(apc: ApcCommand, name: str, value: str) -> None:
 
 
 def test_config_hides_secrets(apc: ApcCommand) -> None:
-    shown = apc(
-        "config",
-        APC_AMQP_URL="amqp://me:hunter2@one:5672/,amqp://me:hunter2@two:5672/",
-        APC_DATABASE_URL="postgresql://me:hunter2@db/apc",
-        APC_ARTIFACTS_URL="s3://key:hunter2@bucket/x",
-    )
+    given = {
+        "APC_AMQP_URL": "amqp://me:hunter2@one:5672/,amqp://me:hunter2@two:5672/",
+        "APC_DATABASE_URL": "postgresql://me:hunter2@db/apc",
+        "APC_ARTIFACTS_URL": "s3://key:hunter2@bucket/x",
+    }
+
+    shown = apc("config", given=given)
 
     assert shown.returncode == 0
     assert "hunter2" not in shown.stdout

@@ -31,7 +31,7 @@ NO_DATABASE = "postgresql://someone:secret@127.0.0.1:9/apc"
 def test_a_one_shot_command_says_it_in_one_line(
     apc: ApcCommand, arguments: tuple[str, ...], settings: dict[str, str], names: str
 ) -> None:
-    refused = apc(*arguments, timeout=30, **settings)
+    refused = apc(*arguments, timeout_seconds=30, given=settings)
 
     assert refused.returncode == 2
     assert names in refused.stderr
@@ -42,7 +42,7 @@ def test_a_one_shot_command_says_it_in_one_line(
 def test_a_broker_that_is_away_is_told_beside_a_database_that_is_there(apc: ApcCommand, postgres_url: str) -> None:
     refused = apc(
         "agents", "add", "a", "--role", "r", "--swarm", "s",
-        timeout=30, APC_AMQP_URL=NO_BROKER, APC_DATABASE_URL=postgres_url,
+        timeout_seconds=30, given={"APC_AMQP_URL": NO_BROKER, "APC_DATABASE_URL": postgres_url},
     )  # fmt: skip
 
     assert refused.returncode == 2
@@ -52,7 +52,7 @@ def test_a_broker_that_is_away_is_told_beside_a_database_that_is_there(apc: ApcC
 
 @pytest.mark.parametrize("service", ["orchestrator", "persister"])
 def test_a_service_waits_and_leaves_when_told(apc: ApcCommand, service: str) -> None:
-    running = apc.start("serve", service, APC_AMQP_URL=NO_BROKER, APC_DATABASE_URL=NO_DATABASE)
+    running = apc.start("serve", service, given={"APC_AMQP_URL": NO_BROKER, "APC_DATABASE_URL": NO_DATABASE})
     assert running.stderr is not None
     try:
         waits = next(line for line in running.stderr if "service_waits" in line or "database_awaited" in line)

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apc_agents.automl import work
-from apc_agents.automl.outcome import collect_outcome
+from apc_agents.automl.outcome import Outcome, collect_outcome
 from apc_agents.automl.progress import follow_run
 from apc_agents.automl.roles import MODULE, ROLES, make_agents
 from apc_agents.automl.settings import AutomlSettings
 from apc_agents.automl.workbench import Workbench
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_console.automl_run.display import Standing, show_run
 from apc_console.automl_run.form import RunForm, environment_of
 from apc_console.automl_run.summary import print_summary, replay_command
-from apc_console.errors import Interrupted, NothingPassed
+from apc_console.database import open_log
+from apc_console.errors import InputUnusable, Interrupted, NothingPassed
 from apc_console.running import stop_on_signals
 from apc_console.system import System, has_broker
+from apc_persister.queries import list_agent_packets
 
 MOST_TRAINING_PROCESSES = 4
 
@@ -48,6 +51,21 @@ async def run_swarm(form: RunForm) -> None:
         async with _system(plan, workbench) as system:
             await _until_over(system, plan)
             outcome = await collect_outcome(system.pool, system.artifacts, settings.run_id, plan.out)
+    _tell(outcome)
+
+
+async def write_report(run_id: str, out: Path) -> None:
+    """Make files and summary of a run from the log. Raises InputUnusable for a run without packets, NothingPassed."""
+    bus = BusSettings()
+    artifacts = ArtifactStore.open(bus.artifacts, max_bytes=bus.max_artifact_bytes)
+    async with open_log() as pool:
+        if not await list_agent_packets(pool, run_id=run_id, limit=1):
+            raise InputUnusable(f"the log holds no packet of run {run_id!r}")
+        outcome = await collect_outcome(pool, artifacts, run_id, out)
+    _tell(outcome)
+
+
+def _tell(outcome: Outcome) -> None:
     print_summary(outcome)
     if not outcome.is_promoted:
         raise NothingPassed("nothing passed the gate")

@@ -12,6 +12,7 @@ from apc_console import __version__
 from apc_console.cli import agents, contract, packet, serve, topology
 from apc_console.cli.config import config
 from apc_console.cli.migrate import migrate
+from apc_console.cli.report import report
 from apc_console.cli.run import run
 from apc_console.cli.up import up
 from apc_console.cli.worker import worker
@@ -28,6 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(report)
 app.command()(up)
 app.command()(worker)
 app.add_typer(packet.app, name="packet")

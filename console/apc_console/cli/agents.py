@@ -33,6 +33,18 @@ def add(
 
 
 @app.command()
+def register(
+    modules: Annotated[list[str], typer.Argument(metavar="MODULE:AGENT…", help="As `apc worker` takes them.")],
+) -> None:
+    """Register agents as their code describes them: role, swarm, rights and handled types."""
+    from apc_console.agents import register_agents
+    from apc_console.running import run_quietly
+
+    for agent_id in run_quietly(register_agents(modules)):
+        print(f"agent {agent_id} is registered")
+
+
+@app.command()
 def revoke(agent_id: AgentId) -> None:
     """Take the registration away: its packets are refused from now on; its past stays in the log."""
     from apc_console.agents import revoke_agent

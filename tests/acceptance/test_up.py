@@ -1,0 +1,167 @@
+"""`apc up`: everything around an agent, in one process or supervised."""
+
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from apc_console.testing import NONE, ApcCommand, Settings
+
+EXAMPLE = Path(__file__).parents[2] / "examples/reviewer.py"
+
+
+@pytest.fixture
+def reviewer(apc: ApcCommand) -> str:
+    """The agent of the README, in the working folder."""
+    shutil.copy(EXAMPLE, apc.folder / "reviewer.py")
+    return "reviewer:agent"
+
+
+@contextmanager
+def up(apc: ApcCommand, *arguments: str, given: Settings = NONE) -> Iterator[subprocess.Popen[str]]:
+    """A system that is ready; killed at the end if the test has not ended it."""
+    running = apc.start("up", *arguments, given=given)
+    try:
+        wait_for(running, "ready after")
+        yield running
+    finally:
+        children = psutil.Process(running.pid).children() if running.poll() is None else []
+        running.kill()
+        for child in children:
+            child.kill()
+        running.communicate()
+
+
+def wait_for(running: subprocess.Popen[str], text: str) -> str:
+    """The first line on stderr that holds this text."""
+    assert running.stderr is not None
+    seen = []
+    for line in running.stderr:
+        seen.append(line)
+        if text in line:
+            return line
+    raise AssertionError("".join(seen[-20:]))
+
+
+def end(running: subprocess.Popen[str]) -> str:
+    """SIGTERM, and what it still said; it must end well."""
+    running.send_signal(signal.SIGTERM)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 0, said
+    return said
+
+
+def listed(apc: ApcCommand, given: Settings = NONE) -> dict[str, dict[str, Any]]:
+    """`apc agents list`, by id."""
+    shown = apc("agents", "list", given=given)
+    assert shown.returncode == 0, shown.stderr
+    return {row["agent_id"]: row for row in json.loads(shown.stdout)}
+
+
+def test_in_one_process_it_registers_its_agents_and_drains(apc: ApcCommand, reviewer: str) -> None:
+    with up(apc, "--agent", reviewer) as running:
+        agents = listed(apc)
+
+        said = end(running)
+
+    assert agents["reviewer-1"]["handles"] == ["IDEA"]
+    assert "draining" in said
+    assert "Traceback" not in said
+    assert listed(apc).keys() == agents.keys()
+
+
+def test_a_killed_system_starts_again_on_its_folder(apc: ApcCommand, reviewer: str) -> None:
+    with up(apc, "--agent", reviewer) as running:
+        running.kill()
+        running.communicate()
+
+    with up(apc, "--agent", reviewer) as running:
+        end(running)
+
+
+def test_two_systems_do_not_share_a_folder(apc: ApcCommand) -> None:
+    with up(apc) as running:
+        second = apc("up")
+
+        assert second.returncode == 2
+        assert second.stderr.splitlines()[-1].startswith("apc: another")
+        end(running)
+
+
+def test_over_rabbitmq_every_service_is_a_process(
+    apc: ApcCommand, reviewer: str, amqp_vhost_url: str, postgres_url: str
+) -> None:
+    given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
+    with up(apc, "--agent", reviewer, given=given) as running:
+        commands = [" ".join(child.cmdline()) for child in psutil.Process(running.pid).children()]
+        assert len(commands) == 3
+        assert listed(apc, given)["reviewer-1"]["is_revoked"] is False
+
+        end(running)
+
+    assert not psutil.pid_exists(running.pid)
+
+
+def test_an_operator_adds_changes_and_revokes(apc: ApcCommand, amqp_vhost_url: str, postgres_url: str) -> None:
+    given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
+    with up(apc, given=given) as running:
+        first = apc(
+            "agents", "add", "planner-1", "--role", "planner", "--swarm", "alpha",
+            "--handles", "IDEA,EVAL", "--rights", "veto", given=given,
+        )  # fmt: skip
+        assert first.returncode == 0, first.stderr
+        added = listed(apc, given)["planner-1"]
+        assert (added["role"], added["rights"], added["waiting"]) == ("planner", ["veto"], 0)
+        assert set(added["handles"]) == {"IDEA", "EVAL"}
+
+        second = apc("agents", "add", "planner-1", "--role", "thinker", "--swarm", "alpha", given=given)
+        assert second.returncode == 0, second.stderr
+        assert listed(apc, given)["planner-1"]["role"] == "thinker"
+
+        assert apc("agents", "revoke", "planner-1", given=given).returncode == 0
+        assert listed(apc, given)["planner-1"]["is_revoked"] is True
+        again = apc("agents", "revoke", "planner-1", given=given)
+        assert (again.returncode, again.stderr) == (2, "apc: agent planner-1 is revoked already\n")
+
+        shown = json.loads(apc("topology", "show", given=given).stdout)
+        assert not [row for row in shown if "planner" in row["queue"]]
+        end(running)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--rights", "rule"), "--rights"),
+        (("--handles", "NOVEL"), "--handles"),
+        (("--key", "nokey"), "--key"),
+        (("--key", "k=short"), "public_keys"),
+    ],
+)
+def test_a_form_that_cannot_be_used_is_one_line(apc: ApcCommand, options: tuple[str, ...], says: str) -> None:
+    refused = apc(
+        "agents", "add", "a", "--role", "r", "--swarm", "s", *options, given={"APC_AMQP_URL": "amqp://127.0.0.1:9/"}
+    )
+
+    assert refused.returncode == 2
+    assert says in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_without_services_a_change_waits_and_says_so(apc: ApcCommand, amqp_vhost_url: str, postgres_url: str) -> None:
+    given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
+    assert apc("topology", "apply", given=given).returncode == 0
+
+    refused = apc("agents", "add", "a", "--role", "r", "--swarm", "s", given=given)
+
+    assert refused.returncode == 2
+    assert "takes effect as soon as they do" in refused.stderr
+    with up(apc, given=given) as running:
+        assert "a" in listed(apc, given)
+        end(running)

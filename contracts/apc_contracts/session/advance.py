@@ -155,6 +155,8 @@ def _take_receipts(moment: Moment, given: ReceiptsInput) -> None:
         opened = lifecycle.receive(session, given, moment.effects, moment.contract)
     if opened is not None:
         _note_verified(session, opened, moment.contract)
+        if opened.verification == "failed":
+            promotion_path.note_falsified(session, opened.packet.packet_id)
 
 
 def _note_verified(session: Session, opened: OpenPacket, contract: Contract) -> None:

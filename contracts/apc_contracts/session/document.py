@@ -70,6 +70,8 @@ class Execution:
     failed_metrics: list[str] | None = None
     """Empty = the promotion gate passed; None = not judged yet."""
     is_retracted: bool = False
+    is_falsified: bool = False
+    """Its bytes failed verification."""
 
 
 @dataclass(slots=True)

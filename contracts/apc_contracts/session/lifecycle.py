@@ -150,22 +150,28 @@ def settle_verification(
     if opened is None or opened.verification != "pending":
         return None
     opened.verification = "passed" if receipt.kind is ReceiptKind.VERIFICATION_PASS else "failed"
-    if opened.verification == "failed":
-        for recipient, progress in opened.recipients.items():
-            if progress.state == "APPLIED":
-                _move(opened, recipient, progress, ["verification_fail"], now, effects, contract, receipt.error)
-    complete(session, opened, now, effects, contract)
+    complete(session, opened, now, effects, contract, receipt.error)
     return opened
 
 
-def complete(session: Session, opened: OpenPacket, now: datetime, effects: Effects, contract: Contract) -> None:
-    """Bring every machine of a packet as far as it can go now, and forget the packet when all are at their end."""
+def complete(
+    session: Session,
+    opened: OpenPacket,
+    now: datetime,
+    effects: Effects,
+    contract: Contract,
+    error: str | None = None,
+) -> None:
+    """Bring every machine of a packet as far as it can go now, and forget the packet when all are at their end.
+
+    `error` says why a verification failed.
+    """
     is_at_end = True
     terminal = contract.machine(LIFECYCLE).terminal
     for recipient, progress in opened.recipients.items():
         events = _completion_events(session, opened, progress)
         if events:
-            _move(opened, recipient, progress, events, now, effects, contract)
+            _move(opened, recipient, progress, events, now, effects, contract, error)
         is_at_end = is_at_end and progress.state in terminal and not progress.is_open
     if is_at_end:
         session.open.pop(opened.packet.packet_id, None)
@@ -267,6 +273,8 @@ def _events_of(kind: ReceiptKind, state: str) -> Iterable[str]:
 def _completion_events(session: Session, opened: OpenPacket, progress: Progress) -> list[str]:
     events = []
     if progress.state == "APPLIED":
+        if opened.verification == "failed":
+            return ["verification_fail"]
         is_resting = opened.packet.packet_type in RESTING_TYPES and not session.is_terminal
         if opened.verification != "passed" or is_resting:
             return []

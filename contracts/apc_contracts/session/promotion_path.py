@@ -21,6 +21,7 @@ def note_artifact(session: Session, opened: OpenPacket) -> None:
     if session.swarm_of.get(packet.sender.agent_id) != winner.swarm_id:
         return
     execution = session.document.round_state.execution
+    execution.is_falsified = False
     execution.artifact = packet.packet_id
     execution.artifact_hash = packet.payload.artifact_hash
     execution.artifact_uri = packet.payload.artifact_uri
@@ -54,14 +55,19 @@ def judge(session: Session, packet: Packet[Any], contract: Contract) -> None:
     execution.failed_metrics = list(result.failed)
 
 
+def note_falsified(session: Session, packet_id: UUID) -> None:
+    """The bytes of an ARTIFACT failed verification. Kept here: its machines may be at their end already."""
+    execution = session.document.round_state.execution
+    if packet_id == execution.artifact:
+        execution.is_falsified = True
+
+
 def validation_result(session: Session) -> bool | None:
     """True or False once it is known. An ARTIFACT whose bytes fail verification, or that is retracted, fails."""
     execution = session.document.round_state.execution
-    if execution.is_retracted:
+    if execution.is_retracted or execution.is_falsified:
         return False
     opened = session.open.get(execution.artifact) if execution.artifact else None
-    if opened is not None and opened.verification == "failed":
-        return False
     if execution.judged_by is None or execution.failed_metrics is None:
         return None
     if execution.failed_metrics:

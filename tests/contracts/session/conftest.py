@@ -88,6 +88,8 @@ class Simulation:
     denied: dict[UUID, str] = field(default_factory=dict)
     inboxes: dict[str, deque[tuple[Packet[Any], int]]] = field(default_factory=dict)
     effects: list[Effects] = field(default_factory=list)
+    verification: tuple[ReceiptKind, ...] = (ReceiptKind.VERIFICATION_PASS,)
+    """What comes of the bytes of an ARTIFACT."""
 
     def start(self, **spec: Any) -> Packet[Any]:
         """Open the session with two swarms, red and blue."""
@@ -248,7 +250,7 @@ class Simulation:
             self.inboxes.setdefault(agent, deque()).append((route.received.packet, route.attempt))
 
     def _verify(self, packet: Packet[Any]) -> None:
-        self.receipts(packet, ORCHESTRATOR, 1, (ReceiptKind.VERIFICATION_PASS,))
+        self.receipts(packet, ORCHESTRATOR, 1, self.verification)
 
 
 HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)

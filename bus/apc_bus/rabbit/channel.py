@@ -20,8 +20,9 @@ from pamqp.header import ContentHeader
 from apc_bus.clock import boottime
 from apc_bus.errors import BusError, PublishRefused, PublishUnroutable
 from apc_bus.port import Delivery, Publication
-from apc_bus.rabbit.codec import delivery_of, publish_frames
+from apc_bus.rabbit.codec import delivery_of
 from apc_bus.rabbit.connections import Link
+from apc_bus.rabbit.encoding import publish_frames
 
 CHUNK = 64
 """Publishes in one write."""

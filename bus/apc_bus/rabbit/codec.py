@@ -1,46 +1,15 @@
-"""Between the port's Message and AMQP 0-9-1 properties and frames."""
+"""From AMQP 0-9-1 properties to the port's Message; `encoding` goes the other way."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-import pamqp.frame
 from aio_pika.abc import AbstractIncomingMessage
-from pamqp.body import ContentBody
 from pamqp.commands import Basic
-from pamqp.common import FieldTable
-from pamqp.header import ContentHeader
 
-from apc_bus.port import Delivery, HeaderValue, Message, Publication
+from apc_bus.port import Delivery, HeaderValue, Message
 
-_PERSISTENT = 2
 _SCALARS = (str, int, bool, float, bytes, type(None))
 _OFFSET = "x-stream-offset"
-
-
-def properties_of(message: Message) -> Basic.Properties:
-    """The AMQP properties of a message; always persistent. The expiration is in ms, as text."""
-    return Basic.Properties(
-        content_type=message.content_type,
-        delivery_mode=_PERSISTENT,
-        message_id=message.message_id,
-        message_type=message.type or None,
-        correlation_id=message.correlation_id,
-        user_id=message.user_id,
-        expiration=None if message.expiration_ms is None else str(message.expiration_ms),
-        headers=cast("FieldTable", dict(message.headers)) if message.headers else None,
-    )
-
-
-def publish_frames(publication: Publication, channel: int, max_body_bytes: int) -> bytes:
-    """The frames of one mandatory basic.publish, ready for the socket."""
-    message = publication.message
-    body = message.body
-    publish = Basic.Publish(exchange=publication.exchange, routing_key=publication.routing_key, mandatory=True)
-    header = ContentHeader(properties=properties_of(message), body_size=len(body))
-    frames = [pamqp.frame.marshal(publish, channel), pamqp.frame.marshal(header, channel)]
-    for start in range(0, len(body), max_body_bytes):
-        frames.append(pamqp.frame.marshal(ContentBody(body[start : start + max_body_bytes]), channel))
-    return b"".join(frames)
 
 
 def incoming_delivery(incoming: AbstractIncomingMessage) -> Delivery:

@@ -74,8 +74,11 @@ class Judge:
         self.outstanding: dict[str, int] = {}
 
     def adopt(self, session: Session) -> None:
-        """A session that was loaded: its open deliveries count from now on."""
+        """A session that was loaded: its open deliveries count from now on, if they did not before an eviction."""
+        is_counted = self._sessions.was_evicted(session.session_id)
         self._sessions.add(session)
+        if is_counted:
+            return
         for recipient, count in session.outstanding.items():
             self.outstanding[recipient] = self.outstanding.get(recipient, 0) + count
 

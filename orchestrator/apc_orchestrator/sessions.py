@@ -16,6 +16,8 @@ class Sessions:
         self._loaded: OrderedDict[str, Session] = OrderedDict()
         self._strangers: OrderedDict[str, set[UUID]] = OrderedDict()
         self._last_batch: dict[str, int] = {}
+        self._evicted: set[str] = set()
+        """Left the memory with deliveries on their way, which count on: the inboxes are as full as before."""
 
     def get(self, session_id: str) -> Session | None:
         """The session, if it exists and is in memory."""
@@ -28,7 +30,12 @@ class Sessions:
     def add(self, session: Session) -> None:
         """A session that was opened or loaded."""
         self._strangers.pop(session.session_id, None)
+        self._evicted.discard(session.session_id)
         self._loaded[session.session_id] = session
+
+    def was_evicted(self, session_id: str) -> bool:
+        """It left the memory with deliveries on their way."""
+        return session_id in self._evicted
 
     def note_absence(self, session_id: str, packet_ids: Iterable[UUID] = ()) -> None:
         """There is no such session; `packet_ids` were refused under its name before."""
@@ -60,18 +67,12 @@ class Sessions:
                 continue
             if self._last_batch.get(session_id, 0) <= committed:
                 del self._loaded[session_id]
+                if session.outstanding:
+                    self._evicted.add(session_id)
                 self._last_batch.pop(session_id, None)
                 gone.append(session_id)
                 surplus -= 1
         return gone
-
-    def outstanding(self) -> dict[str, int]:
-        """recipient -> open deliveries over all sessions in memory."""
-        total: dict[str, int] = {}
-        for session in self._loaded.values():
-            for recipient, count in session.outstanding.items():
-                total[recipient] = total.get(recipient, 0) + count
-        return total
 
     def has_surplus(self, most: int) -> bool:
         """Whether `evict` could have something to do."""

@@ -22,6 +22,8 @@ RELEASED = ["policy_pass", "route_selected"]
 HANDED_OVER = ["delivery_ack", "consumer_apply"]
 RESTING_TYPES = frozenset({PacketType.ARBITRATION, PacketType.DECISION})
 """They rest at APPLIED until a later one supersedes them or the session ends."""
+REROUTING = frozenset({"retry_scheduled", "requeued"})
+"""Events that begin a new attempt."""
 ENDING_KINDS = frozenset({ReceiptKind.OUTCOME, ReceiptKind.REJECT, ReceiptKind.EXPIRED, ReceiptKind.DEAD_LETTERED})
 
 
@@ -117,10 +119,12 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
         if receipt.kind in ENDING_KINDS and progress.is_open:
             ended, usage = receipt, receipt.usage
             end_delivery(session, progress, first.recipient, effects)
+        if not REROUTING.isdisjoint(events):
+            break  # what follows speaks of an attempt that is over
     _log_receipts(opened, first, before, progress, events, times, ended, effects)
     if usage is not None:
         spend(session, usage.tokens or 0, usage.cost or 0.0)
-    if "retry_scheduled" in events or "requeued" in events:
+    if not REROUTING.isdisjoint(events):
         _reroute(session, opened, first.recipient, progress, effects)
     if progress.state == "APPLIED":
         verify(opened, given.now, effects)
@@ -354,10 +358,11 @@ def _log_receipts(
 
 
 def _reroute(session: Session, opened: OpenPacket, recipient: str, progress: Progress, effects: Effects) -> None:
+    """A new attempt: the delivery before it has ended, whoever counts them counts one more."""
+    end_delivery(session, progress, recipient, effects)
     progress.attempt += 1
-    if not progress.is_open:
-        progress.is_open = True
-        session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
+    progress.is_open = True
+    session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
     effects.routes.append(Route(opened.received, (recipient,), progress.attempt))
 
 

@@ -1,0 +1,29 @@
+"""The bus: one port to a message broker and two adapters, RabbitMQ and in-process.
+
+Also the topology, the log batch, the artifact store, and what every service shares: settings, logs, the pool.
+Promises: a publish that returned is kept, a delivery that was not acknowledged comes again, a queue's order.
+"""
+
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.errors import BusError
+from apc_bus.memory import MemoryBroker
+from apc_bus.port import Bus, Delivery, Message, Publication, QueueDepth, Subscription
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.topology import AgentQueues, Topology, build_topology
+
+__all__ = [
+    "AgentQueues",
+    "ArtifactStore",
+    "Bus",
+    "BusError",
+    "BusSettings",
+    "DatabaseSettings",
+    "Delivery",
+    "MemoryBroker",
+    "Message",
+    "Publication",
+    "QueueDepth",
+    "Subscription",
+    "Topology",
+    "build_topology",
+]

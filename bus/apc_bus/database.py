@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import asyncpg
 import structlog
+from asyncpg.pool import PoolConnectionProxy
 
 from apc_bus.errors import DatabaseNotDurable, DatabaseUnavailable
 
@@ -59,7 +60,7 @@ async def open_pool(
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-async def check_durability(connection: asyncpg.Connection) -> None:
+async def check_durability(connection: asyncpg.Connection | PoolConnectionProxy) -> None:
     """Make sure that a returned COMMIT survives a crash of the server.
 
     Raises:

@@ -108,6 +108,7 @@ class Bus(Protocol):
     A publish is mandatory, persistent and confirmed. It returns when a majority of broker nodes has the
     message. It raises PublishUnroutable (no queue took it), PublishRefused (the broker said no: nothing is
     stored) or PublishUnknown (time-out or lost channel: it may be stored; publishing again is always safe).
+    BusUnavailable: no node answers, nothing was sent.
     Two publishes with one message_id are never in flight on one channel (library-facts.md section 2).
     """
 

@@ -1,5 +1,6 @@
 """The port, over both adapters: where a message goes, and what the publisher is told."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -117,6 +118,14 @@ async def test_an_unknown_exchange_is_refused_and_the_others_go_through(bus: Bus
     assert isinstance(results[3], PublishRefused)
     assert [result for index, result in enumerate(results) if index != 3] == [None] * 7
     await bus.publish(Publication(LOG, "0", message()))
+
+
+async def test_one_bad_publish_among_concurrent_ones_is_told_apart(bus: Bus, message: Make) -> None:
+    publications = [Publication("no.such" if index == 7 else LOG, "0", message()) for index in range(20)]
+    results = await asyncio.gather(*map(bus.publish, publications), return_exceptions=True)
+    assert isinstance(results[7], PublishRefused)
+    assert [result for index, result in enumerate(results) if index != 7] == [None] * 19
+    assert (await bus.depth(log_queue(0))).messages >= 19
 
 
 async def test_a_foreign_user_id_is_refused(bus: Bus, message: Make) -> None:

@@ -1,9 +1,9 @@
 """Which queues a key of an exchange goes to: AMQP 0-9-1 direct, fanout and topic matching."""
 
-import re
+from collections.abc import Callable
 
 from apc_bus.errors import PublishRefused
-from apc_bus.topology import ExchangeKind, Topology
+from apc_bus.topology import Binding, ExchangeKind, Topology
 
 
 class Router:
@@ -11,7 +11,7 @@ class Router:
 
     def __init__(self) -> None:
         self._kinds: dict[str, ExchangeKind] = {}
-        self._bindings: dict[str, dict[tuple[str, str], re.Pattern[str] | None]] = {}
+        self._bindings: dict[str, dict[Binding, None]] = {}
         self._routes: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def add(self, topology: Topology) -> None:
@@ -20,16 +20,13 @@ class Router:
             self._kinds[exchange.name] = exchange.kind
             self._bindings.setdefault(exchange.name, {})
         for binding in topology.bindings:
-            pattern = None
-            if self._kinds[binding.exchange] is ExchangeKind.TOPIC and _is_pattern(binding.key):
-                pattern = topic_pattern(binding.key)
-            self._bindings[binding.exchange][(binding.key, binding.queue)] = pattern
+            self._bindings[binding.exchange][binding] = None
         self._routes.clear()
 
     def forget(self, queue: str) -> None:
         """Remove a queue's bindings."""
         for exchange, bindings in self._bindings.items():
-            self._bindings[exchange] = {key: value for key, value in bindings.items() if key[1] != queue}
+            self._bindings[exchange] = {one: None for one in bindings if one.queue != queue}
         self._routes.clear()
 
     def route(self, exchange: str, key: str) -> tuple[str, ...]:
@@ -44,27 +41,27 @@ class Router:
         return route
 
     def _match(self, exchange: str, key: str) -> tuple[str, ...]:
-        is_fanout = self._kinds[exchange] is ExchangeKind.FANOUT
-        return tuple(
-            dict.fromkeys(
-                queue
-                for (bound, queue), pattern in self._bindings[exchange].items()
-                if is_fanout or bound == key or (pattern is not None and pattern.fullmatch(key))
-            )
-        )
+        takes = _MATCHERS[self._kinds[exchange]]
+        queues = (binding.queue for binding in self._bindings[exchange] if takes(binding.key, key))
+        return tuple(dict.fromkeys(queues))
 
 
-def topic_pattern(binding: str) -> re.Pattern[str]:
-    """A topic binding as an expression: `*` is one word, `#` is any number of words, none included."""
-    parts: list[str] = []
-    for index, word in enumerate(binding.split(".")):
-        dot = r"\." if index else ""
-        if word == "#":
-            parts.append(r"(?:(?:^|\.)[^.]*)*" if index == 0 else r"(?:\.[^.]*)*")
-        else:
-            parts.append(dot + (r"[^.]*" if word == "*" else re.escape(word)))
-    return re.compile("".join(parts))
+def topic_matches(binding: str, key: str) -> bool:
+    """Whether a topic binding takes a key: `*` is one word, `#` is any number of words, none included."""
+    return _words_match(binding.split("."), key.split(".") if key else [])
 
 
-def _is_pattern(key: str) -> bool:
-    return any(word in ("*", "#") for word in key.split("."))
+def _words_match(binding: list[str], key: list[str]) -> bool:
+    if not binding:
+        return not key
+    word, *rest = binding
+    if word == "#":
+        return _words_match(rest, key) or (bool(key) and _words_match(binding, key[1:]))
+    return bool(key) and word in ("*", key[0]) and _words_match(rest, key[1:])
+
+
+_MATCHERS: dict[ExchangeKind, Callable[[str, str], bool]] = {
+    ExchangeKind.DIRECT: str.__eq__,
+    ExchangeKind.FANOUT: lambda binding, key: True,
+    ExchangeKind.TOPIC: topic_matches,
+}

@@ -73,11 +73,6 @@ class BulkChannel(aiormq.Channel):
         self._progress: asyncio.Future[None] | None = None
 
     @property
-    def in_flight(self) -> int:
-        """Publishes without an answer."""
-        return len(self._in_flight)
-
-    @property
     def oldest_unconfirmed(self) -> float:
         """Age in seconds of the oldest publish without an answer; 0 when there is none."""
         first = next(iter(self._in_flight.values()), None)
@@ -87,6 +82,11 @@ class BulkChannel(aiormq.Channel):
     def refusal(self) -> AMQPChannelError | None:
         """Why the broker closed this channel, if it did."""
         return self._close_exception if isinstance(self._close_exception, AMQPChannelError) else None
+
+    def culprit(self, window: Window) -> int | None:
+        """Index of the publish that closed this channel: known when it alone was in flight."""
+        only = next(iter(self._in_flight.values())) if len(self._in_flight) == 1 else None
+        return only.index if only is not None and only.window is window else None
 
     async def publish_window(self, publications: Sequence[Publication], patience: float) -> Window:
         """Publish all; wait for the answers, the end of the channel or `patience` seconds, whichever is first."""

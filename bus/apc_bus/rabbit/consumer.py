@@ -106,7 +106,7 @@ class RabbitSubscription:
         self._check()
         window = await self._channel.publish_window([publication], self._timing.answer)
         if window.unanswered:
-            if self._channel.refusal is not None and self._channel.in_flight == 1:
+            if self._channel.refusal is not None and self._channel.culprit(window) == 0:
                 raise PublishRefused(f"the broker refuses the publish: {self._channel.refusal}")
             raise PublishUnknown("no confirm: the message may be stored; publishing it again is safe")
         if (error := window.results[0]) is not None:

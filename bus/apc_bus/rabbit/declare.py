@@ -65,8 +65,8 @@ async def _declare(channel: BulkChannel, topology: Topology) -> None:
         await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
     for binding in topology.bindings:
         await channel.queue_bind(binding.queue, binding.exchange, binding.key)
+    wanted = set(topology.bindings)
     for agent in topology.agents:
-        wanted = set(topology.bindings)
         for binding in agent_bindings(agent, PacketType):
             if binding not in wanted:
                 await channel.queue_unbind(binding.queue, binding.exchange, binding.key)

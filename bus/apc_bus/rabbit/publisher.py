@@ -54,10 +54,12 @@ class Publisher:
         """
         if channel.refusal is None:
             await self._give_up(channel, window, unanswered)
-        elif channel.in_flight == 1:
-            window.settle(unanswered[0], PublishRefused(_reason(channel)))
-        else:
-            for index in unanswered:
+            return
+        culprit = channel.culprit(window)
+        for index in unanswered:
+            if index == culprit:
+                window.settle(index, PublishRefused(_reason(channel)))
+            else:
                 window.settle(index, await self._publish_alone(window.publications[index]))
 
     async def _give_up(self, channel: BulkChannel, window: Window, unanswered: list[int]) -> None:

@@ -1,0 +1,31 @@
+"""One log line is one JSON object, whoever wrote it."""
+
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+import logging, structlog
+from apc_bus.telemetry import configure_logs
+configure_logs("INFO", "json")
+structlog.contextvars.bind_contextvars(session_id="s-1")
+log = structlog.get_logger("t").bind(packet_id="p-1")
+log.info("packet_published", shard=0)
+log.debug("not_written")
+logging.getLogger("library").warning("from %s", "elsewhere")
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("handler_failed")
+"""
+
+
+def test_lines_are_json() -> None:
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert result.stdout == ""
+    lines = [json.loads(line) for line in result.stderr.splitlines()]
+    assert [line["event"] for line in lines] == ["packet_published", "from elsewhere", "handler_failed"]
+    assert lines[0]["packet_id"] == "p-1"
+    assert lines[0]["session_id"] == "s-1"
+    assert lines[0]["level"] == "info"
+    assert lines[2]["exception"][0]["exc_type"] == "ZeroDivisionError"

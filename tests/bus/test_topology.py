@@ -1,0 +1,115 @@
+"""The topology as data."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apc_bus.errors import TopologyInvalid
+from apc_bus.topology import (
+    DEAD,
+    DEAD_QUEUE,
+    SUBSTRATE_STREAM,
+    AgentQueues,
+    QueueKind,
+    agent_of_queue,
+    agent_queue,
+    build_topology,
+    encode_word,
+    gate_queue,
+    log_queue,
+    routing_key,
+)
+from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
+
+IDS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,63}", fullmatch=True)
+
+
+@given(IDS, IDS)
+def test_words_are_one_word_and_injective(first: str, second: str) -> None:
+    word = encode_word(first)
+    assert re.fullmatch(r"[^.*#A-Z]+", word)
+    assert (word == encode_word(second)) == (first == second)
+
+
+@pytest.mark.parametrize(
+    ("identifier", "word"),
+    [("alpha-1", "alpha-1"), ("Beta.2", "%42eta%2e2"), ("a*#%", "a%2a%23%25"), ("x:y_z", "x:y_z"), ("7", "7")],
+)
+def test_words(identifier: str, word: str) -> None:
+    assert encode_word(identifier) == word
+
+
+@given(IDS, st.booleans())
+def test_a_queue_tells_its_agent(agent_id: str, urgent: bool) -> None:
+    assert agent_of_queue(agent_queue(agent_id, urgent)) == agent_id
+
+
+def test_other_queues_have_no_agent() -> None:
+    assert agent_of_queue(gate_queue(0)) is None
+    assert agent_of_queue(DEAD_QUEUE) is None
+
+
+def test_urgent_keys_have_a_fourth_word_and_control_types_are_urgent() -> None:
+    assert routing_key(PacketType.IDEA, "Red", "a.b", urgent=False) == "idea.%52ed.a%2eb"
+    assert routing_key(PacketType.TASK_IR, "red", "a", urgent=True) == "task_ir.red.a.urgent"
+    assert routing_key(PacketType.NACK, "red", "a", urgent=False) == "nack.red.a.urgent"
+
+
+def test_an_agent_gets_what_it_handles_and_every_control_type() -> None:
+    topology = build_topology(1, [AgentQueues("a", "s", frozenset({PacketType.IDEA}))])
+    keys = {b.key: b.queue for b in topology.bindings if b.queue.startswith("apc.agent.")}
+    assert keys == {
+        "idea.s.a": agent_queue("a", urgent=False),
+        "idea.s.a.urgent": agent_queue("a", urgent=True),
+    } | {f"{kind.value.lower()}.s.a.urgent": agent_queue("a", urgent=True) for kind in CONTROL_TYPES}
+
+
+def test_nothing_may_be_lost_by_a_queue() -> None:
+    for queue in build_topology(2, [AgentQueues("a", "s")], bound=50).queues:
+        arguments = queue.arguments
+        if queue.kind is QueueKind.STREAM:
+            assert arguments["x-max-length-bytes"] == 1 << 30
+            continue
+        assert arguments["x-queue-type"] == "quorum"
+        assert arguments["x-overflow"] == "reject-publish"
+        assert int(arguments["x-delivery-limit"]) >= 20
+        if queue.name != DEAD_QUEUE:
+            assert arguments["x-dead-letter-exchange"] == DEAD
+            assert arguments["x-dead-letter-strategy"] == "at-least-once"
+        if queue.name.startswith("apc.agent."):
+            assert arguments["x-max-length"] == 100
+        assert ("x-single-active-consumer" in arguments) == queue.name.startswith(("apc.gate.", "apc.log."))
+
+
+def test_a_shard_is_bound_by_its_number() -> None:
+    topology = build_topology(3)
+    bound = {(b.exchange, b.key): b.queue for b in topology.bindings}
+    for shard in range(3):
+        assert bound[("apc.ingress", str(shard))] == gate_queue(shard)
+        assert bound[("apc.receipts", str(shard))] == gate_queue(shard)
+        assert bound[("apc.log", str(shard))] == log_queue(shard)
+    assert bound[("apc.substrate", "")] == SUBSTRATE_STREAM
+    assert bound[("apc.dead", "")] == DEAD_QUEUE
+
+
+def test_rows_show_every_exchange() -> None:
+    assert {row[0] for row in build_topology().rows()} == {
+        "apc.ingress",
+        "apc.receipts",
+        "apc.inter_agent",
+        "apc.substrate",
+        "apc.log",
+        "apc.retry",
+        "apc.dead",
+    }
+
+
+def test_what_cannot_be_built_is_refused() -> None:
+    with pytest.raises(TopologyInvalid, match="at least 1"):
+        build_topology(0)
+    with pytest.raises(TopologyInvalid, match="twice"):
+        build_topology(1, [AgentQueues("a", "s"), AgentQueues("a", "t")])
+    with pytest.raises(TopologyInvalid, match="255"):
+        build_topology(1, [AgentQueues("A" * 64, "B" * 64)])

@@ -190,8 +190,7 @@ class Judge:
 
     def confirm_substrate(self, batch: Batch, session: Session, packet_id: UUID) -> None:
         """The substrate stream has confirmed a packet."""
-        effects = confirm_substrate(session, packet_id, batch.now, self._contract)
-        self._apply(batch, session, Advanced(session, [], [], effects), packet_id)
+        self._apply(batch, session, confirm_substrate(session, packet_id, batch.now, self._contract), packet_id)
 
     def redeliver(self, batch: Batch, session: Session) -> None:
         """Everything of a session that is still on its way, its own packets included (a shard was taken)."""

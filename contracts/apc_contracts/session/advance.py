@@ -55,21 +55,29 @@ def advance(session: Session, given: PacketInput | ReceiptsInput | ReleaseInput,
         cause = given.received.packet.packet_id
         moment = Moment(session, cause, given.now, effects, contract, _rights(given.verdict))
         _take_packet(moment, given)
+    return _finish(moment)
+
+
+def confirm_substrate(session: Session, packet_id: UUID, now: datetime, contract: Contract) -> Advanced:
+    """The substrate stream has confirmed a packet: delivered and applied, with all that follows."""
+    moment = Moment(session, packet_id, now, Effects(), contract)
+    opened = lifecycle.confirm_substrate(session, packet_id, now, moment.effects, contract)
+    if opened is not None:
+        _note_verified(session, opened, contract)
+    return _finish(moment)
+
+
+def _finish(moment: Moment) -> Advanced:
+    """Move the session as far as it can go now."""
+    session, effects = moment.session, moment.effects
     if not session.is_terminal:
         settle(moment)
         if session.is_terminal:
             _end(moment)
     if effects.is_sync_due:
         # First: what else is sent may move the session on, and cause a SYNC of its own.
-        effects.emissions.insert(0, emissions.sync(session, moment.cause, moment.now, contract))
+        effects.emissions.insert(0, emissions.sync(session, moment.cause, moment.now, moment.contract))
     return Advanced(session, effects.transitions, effects.emissions, effects)
-
-
-def confirm_substrate(session: Session, packet_id: UUID, now: datetime, contract: Contract) -> Effects:
-    """The substrate stream has confirmed a packet: delivered and applied."""
-    effects = Effects()
-    lifecycle.confirm_substrate(session, packet_id, now, effects, contract)
-    return effects
 
 
 def _take_packet(moment: Moment, given: PacketInput) -> None:

@@ -222,16 +222,19 @@ def retract(session: Session, packet_id: UUID, by: str, now: datetime, effects: 
     effects.hops.append(hop)
 
 
-def confirm_substrate(session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract) -> None:
-    """The stream has confirmed: delivered and applied."""
+def confirm_substrate(
+    session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract
+) -> OpenPacket | None:
+    """The stream has confirmed: delivered and applied. None when that is known already."""
     opened = session.open.get(packet_id)
     progress = opened.recipients.get(SUBSTRATE_RECIPIENT) if opened else None
     if opened is None or progress is None or not progress.is_open:
-        return
+        return None
     end_delivery(session, progress, SUBSTRATE_RECIPIENT, effects)
     _move(opened, SUBSTRATE_RECIPIENT, progress, HANDED_OVER, now, effects, contract)
     verify(opened, now, effects)
     complete(session, opened, now, effects, contract)
+    return opened
 
 
 def end_delivery(session: Session, progress: Progress, recipient: str, effects: Effects) -> None:

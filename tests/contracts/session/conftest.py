@@ -38,6 +38,7 @@ from apc_contracts.session import (
     Session,
     Transition,
     advance,
+    confirm_substrate,
     open_session,
     resolve_recipients,
     timer,
@@ -48,6 +49,7 @@ from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     ORCHESTRATOR,
     PROTOCOL_VERSION,
+    SUBSTRATE_RECIPIENT,
     Channel,
     DeliveryMode,
     PacketType,
@@ -131,6 +133,8 @@ class Simulation:
         mode = DeliveryMode.DIRECT if len(recipients) == 1 else DeliveryMode.MULTICAST
         if recipients == (ALL_RECIPIENTS,):
             mode = DeliveryMode.BROADCAST
+        elif recipients == (SUBSTRATE_RECIPIENT,):
+            mode = DeliveryMode.SUBSTRATE
         if isinstance(payload, ClaimPayload | EvalPayload):
             fields.setdefault("proof_bundle", ProofBundle(evidence_refs=("sha256:" + "0" * 64,), falsifiers=()))
         return PACKET_TYPES[packet_type](
@@ -215,6 +219,11 @@ class Simulation:
         )
         assert self.session is not None
         self._apply(advance(self.session, ReceiptsInput(found, self.now), self.contract))
+
+    def confirm(self, packet: Packet[Any]) -> None:
+        """The substrate stream has the packet."""
+        assert self.session is not None
+        self._apply(confirm_substrate(self.session, packet.packet_id, self.now, self.contract))
 
     def pass_time(self, **duration: float) -> None:
         """Move the clock, firing every timer that comes due on the way."""

@@ -56,3 +56,15 @@ def test_a_result_that_nobody_waits_for_changes_nothing(simulation: Any) -> None
     simulation.receipts(artifact, ORCHESTRATOR, 1, FAILED)
     assert simulation.session.document.encode() == before
     assert simulation.session.open[artifact.packet_id].verification == ""
+
+
+def test_an_eval_on_the_substrate_is_evidence_once_the_stream_has_it(simulation: Any) -> None:
+    start = simulation.start()
+    research(simulation, start)
+    sent = [simulation.send(agent, evaluation(0.5), "_substrate", parent=start)[0] for agent in ("red-1", "blue-1")]
+    simulation.acknowledge("librarian", "red-1", "blue-1", "sentinel", "judge")
+    assert simulation.session.generation == 1
+    for packet in sent:
+        simulation.confirm(packet)
+    assert simulation.session.document.best_outcomes == {"red": 0.5, "blue": 0.5}
+    assert not simulation.session.outstanding

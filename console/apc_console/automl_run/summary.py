@@ -2,7 +2,9 @@
 
 import os
 import shlex
+import sys
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from apc_agents.automl.outcome import Judged, Outcome
@@ -22,7 +24,15 @@ def replay_command(run_id: str) -> str:
     """The command that shows the run, to be typed as it stands."""
     given = os.environ.get("APC_DATA_DIR")
     where = f"APC_DATA_DIR={shlex.quote(given)} " if given else ""
-    return f"{where}apc packet replay --run-id {run_id}"
+    return f"{where}{_program()} packet replay --run-id {run_id}"
+
+
+def _program() -> str:
+    """`apc`, or its path where a shell would not find it (`make demo` runs it from an environment of its own)."""
+    path = sys.argv[0]
+    if which("apc") is not None or Path(path).name != "apc":
+        return "apc"
+    return shlex.quote(os.path.relpath(path))
 
 
 def _verdict(outcome: Outcome) -> str:

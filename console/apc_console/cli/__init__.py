@@ -64,6 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(error.format_message(), error.exit_code)
     except ApcError as error:
         _fail(str(error), getattr(error, "exit_code", 2))
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("apc_"):
+            raise
+        _fail(f"this needs {error.name}, which is not installed: pip install 'apc-bus[server,embedded,automl]'", 2)
     except ValidationError as error:
         _fail(sentence_of(error), 2)
     except (typer.Abort, KeyboardInterrupt):

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 import aiormq
-from aiormq.abc import ChannelFrame, ConfirmationFrameType
-from aiormq.exceptions import AMQPChannelError, ChannelInvalidStateError, InvalidFrameError
-from pamqp.commands import Basic
-from pamqp.header import ContentHeader
+from aiormq.abc import ChannelFrame
+from aiormq.exceptions import AMQPChannelError, ChannelInvalidStateError
 
 from apc_bus.clock import boottime
 from apc_bus.errors import BusError, PublishRefused, PublishUnroutable
 from apc_bus.port import Delivery, Publication
-from apc_bus.rabbit.codec import delivery_of
 from apc_bus.rabbit.connections import Link
+from apc_bus.rabbit.decoding import read_delivery, read_return
 from apc_bus.rabbit.encoding import publish_frames
 
 CHUNK = 64
@@ -149,13 +147,13 @@ class BulkChannel(aiormq.Channel):
         if self.is_closed:
             raise ChannelInvalidStateError(f"{self!r} closed")
 
-    async def _on_confirm_frame(self, frame: ConfirmationFrameType) -> None:
-        last = frame.delivery_tag or 0
-        tags: Iterable[int] = (last,)
-        if getattr(frame, "multiple", False):
-            tags = list(takewhile(lambda tag: tag <= last, self._in_flight))
-        for tag in tags:
-            self._settle(tag, is_stored=isinstance(frame, Basic.Ack))
+    def take_confirm(self, tag: int, *, is_multiple: bool, is_stored: bool) -> None:
+        """The broker has answered for a publish, or for all up to it."""
+        tags: Iterable[int] = (tag,)
+        if is_multiple:
+            tags = list(takewhile(lambda sent: sent <= tag, self._in_flight))
+        for one in tags:
+            self._settle(one, is_stored=is_stored)
         if self._progress is not None and not self._progress.done():
             self._progress.set_result(None)
 
@@ -171,25 +169,16 @@ class BulkChannel(aiormq.Channel):
             result = PublishRefused(f"a queue for key {sent.key[2]!r} of exchange {sent.key[1]} is full")
         sent.window.settle(sent.index, result)
 
-    async def _on_return_frame(self, frame: Basic.Return) -> None:
-        header = await self._content_header()
-        await self._read_content(frame, header)
-        key = (header.properties.message_id or "", frame.exchange or "", frame.routing_key or "")
-        tag = self._keys.get(key)
+    def take_return(self, method: bytes, header: bytes) -> None:
+        """No queue took a publish; its confirm comes next."""
+        tag = self._keys.get(read_return(method, header))
         if tag is not None:
             self._in_flight[tag].is_returned = True
 
-    async def _on_deliver_frame(self, frame: Basic.Deliver) -> None:
-        header = await self._content_header()
-        content = await self._read_content(frame, header)
+    def take_delivery(self, method: bytes, header: bytes, body: bytes) -> None:
+        """A message for the consumer of this channel."""
         if self.on_delivery is not None:
-            self.on_delivery(delivery_of(frame, header.properties, content.body))
-
-    async def _content_header(self) -> ContentHeader:
-        header = await self._get_frame()
-        if not isinstance(header, ContentHeader):
-            raise InvalidFrameError(header)
-        return header
+            self.on_delivery(read_delivery(method, header, body))
 
 
 async def open_channel(link: Link, patience: float, *, publish_window: int = 256) -> BulkChannel:
@@ -205,5 +194,6 @@ async def open_channel(link: Link, patience: float, *, publish_window: int = 256
             number = next(number for number in range(1, 65536) if number not in connection.channels)
             channel = BulkChannel(connection, number, publish_window)
             connection.channels[number] = channel
+            link.add_taker(number, channel)
         await channel.open(timeout=patience)
     return channel

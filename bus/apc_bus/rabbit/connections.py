@@ -21,6 +21,7 @@ from aiormq.exceptions import (
 from yarl import URL
 
 from apc_bus.errors import BusUnavailable
+from apc_bus.rabbit.splitting import Taker
 from apc_bus.rabbit.transport import ListeningTransport, Silence
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -126,6 +127,10 @@ class Link:
     def is_alive(self) -> bool:
         """Whether the connection can be used. After a forced close trust the exception, not this."""
         return self.connection.is_opened
+
+    def add_taker(self, channel: int, taker: Taker) -> None:
+        """Let a channel take its messages and confirms directly (`splitting`)."""
+        self._transport.splitter.add(channel, taker)
 
     def watch(self) -> Silence:
         """Start to measure the broker's silence; end it with `unwatch`."""

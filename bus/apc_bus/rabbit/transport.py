@@ -5,14 +5,15 @@ from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
 from aiormq.connection import TransportFactory
-from aiormq.exceptions import AMQPConnectionError
+from aiormq.exceptions import AMQPConnectionError, InvalidFrameError
 from yarl import URL
 
 from apc_bus.clock import boottime
-from apc_bus.rabbit.header_repair import HEADER_FRAME, repaired
+from apc_bus.rabbit.splitting import FrameSplitter
 
 _READ_LIMIT_BYTES = 1 << 20
-_CHANNEL_AND_LENGTH = 6
+_SIGN_OF_LIFE_SECONDS = 0.5
+_HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
 
 
 class Silence:
@@ -34,50 +35,46 @@ class Silence:
 
 
 class _Reader(asyncio.StreamReader):
-    """Every read of the socket passes here, a heartbeat's included, and every frame on its way to the parser.
+    """Every read of the socket passes here, a heartbeat's included."""
 
-    aiormq reads a frame in three pieces: its kind (1 byte), channel and length (6), payload and end byte.
-    """
-
-    def __init__(self, silences: set[Silence]) -> None:
+    def __init__(self, silences: set[Silence], splitter: FrameSplitter) -> None:
         super().__init__(limit=_READ_LIMIT_BYTES)
         self._silences = silences
-        self._kind = 0
-        self._payload: bytes | None = None
-        """Of a content header, read ahead because its length may change."""
-
-    async def readexactly(self, n: int) -> bytes:
-        if n == 1:
-            kind = await super().readexactly(1)
-            self._kind = kind[0]
-            return kind
-        if self._payload is not None:
-            payload, self._payload = self._payload, None
-            return payload
-        piece = await super().readexactly(n)
-        if self._kind == HEADER_FRAME and n == _CHANNEL_AND_LENGTH:
-            return await self._check_header(piece)
-        return piece
-
-    async def _check_header(self, piece: bytes) -> bytes:
-        self._kind = 0
-        payload = await super().readexactly(int.from_bytes(piece[2:], "big") + 1)
-        replacement = repaired(payload[:-1])
-        self._payload = payload if replacement is None else replacement + payload[-1:]
-        return piece if replacement is None else piece[:2] + len(replacement).to_bytes(4, "big")
+        self._splitter = splitter
+        self._passed_on_at = boottime()
 
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         now = boottime()
         for silence in self._silences:
             silence.end(now)
-        super().feed_data(data)
+        try:
+            others = self._splitter.split(bytes(data))
+        except Exception as error:
+            # What the broker sends and we cannot read ends the connection, as in aiormq.
+            self.set_exception(InvalidFrameError(repr(error)))
+            return
+        if not others and now - self._passed_on_at > _SIGN_OF_LIFE_SECONDS:
+            others = _HEARTBEAT  # aiormq gives a connection up on which it sees no frames
+        if others:
+            self._passed_on_at = now
+            super().feed_data(others)
+
+    def feed_eof(self) -> None:
+        rest = self._splitter.take_rest()
+        if rest:
+            super().feed_data(rest)
+        super().feed_eof()
 
 
 class ListeningTransport(TransportFactory):
-    """Opens the TCP or TLS transport of one connection; `silences` are told of every read."""
+    """Opens the TCP or TLS transport of one connection; `silences` are told of every read.
+
+    Channels added to `splitter` take their messages and confirms directly.
+    """
 
     def __init__(self) -> None:
         self.silences: set[Silence] = set()
+        self.splitter = FrameSplitter()
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """As aiormq's factories. Raises AMQPConnectionError."""
@@ -86,7 +83,7 @@ class ListeningTransport(TransportFactory):
         if url.host is None or url.port is None:
             raise AMQPConnectionError("the URL has no host or port")
         loop = asyncio.get_running_loop()
-        reader = _Reader(self.silences)
+        reader = _Reader(self.silences, self.splitter)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
             transport, _ = await loop.create_connection(

@@ -1,10 +1,9 @@
 """`apc migrate`: bring the database to the schema of this release."""
 
-from apc_bus.settings import DatabaseSettings
-
 
 def migrate() -> None:
     """Bring the database at APC_DATABASE_URL to the schema of this release; harmless when it is there."""
+    from apc_bus.settings import DatabaseSettings
     from apc_console.database import migrate_database
     from apc_console.running import run_quietly
 

@@ -122,36 +122,37 @@ class _Bench:
             return
         study = await self._shelf.study(notebook.brief, ctx.artifacts)
         schema = Schema.model_validate_json(study.schema.data)
-        is_converging = session.state == CONVERGENCE
-        place = Place(
-            seed=notebook.brief.seed,
-            swarm=self._swarm,
-            round=session.round,
-            generation=session.generation,
-            converging=is_converging,
-        )
-        imports = notebook.usable_imports(session.round, session.generation)
-        recipe = next_recipe(place, schema, notebook.trials, imports)
+        recipe = self._choose(notebook, study.seed, session, schema)
         name = statements.work_id(self._swarm, session.round, session.generation)
-        if not is_converging:
+        if session.state != CONVERGENCE:
             best = notebook.best()
             idea = statements.method_idea(name, recipe, schema, best.trial.outcome if best else 0.0)
             await self._say(ctx, session, idea, to=LIBRARIAN, symbolic_keys=(recipe.family, recipe.hash))
         measured = await self._workbench.run(work.measure, recipe.canonical(), study)
         gates = statements.without_ties(measured.document["gates"], name, recipe)
         evaluation = await self._publish(name, recipe, measured, gates, session, ctx)
-        trial = Trial(recipe=recipe, outcome=gates["outcome"])
         entry = Entry(
             name=name,
             round=session.round,
             generation=session.generation,
-            trial=trial,
+            trial=Trial(recipe=recipe, outcome=gates["outcome"]),
             stability=gates["stability"],
             eval_id=evaluation.packet_id,
         )
         notebook.entries.append(entry)
         notebook.write(ctx.state)
         await send_transfers(self._swarm, notebook, session, ctx)
+
+    def _choose(self, notebook: Notebook, seed: int, session: SessionState, schema: Schema) -> Recipe:
+        place = Place(
+            seed=seed,
+            swarm=self._swarm,
+            round=session.round,
+            generation=session.generation,
+            converging=session.state == CONVERGENCE,
+        )
+        imports = notebook.usable_imports(session.round, session.generation)
+        return next_recipe(place, schema, notebook.trials, imports)
 
     async def execute(self, session: SessionState, ctx: HandlerContext) -> None:
         """EXECUTION: the swarm whose EVAL won trains its recipe once more, on all data that may be seen."""

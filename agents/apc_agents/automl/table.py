@@ -48,20 +48,16 @@ def read_table(path: Path, target: str, problem: ProblemKind | None = None) -> T
             f"{path} has {len(raw)} usable rows; at least {MINIMUM_ROWS} are needed to train and to judge"
         )
     labels, kind, label_type = _read_target(raw[target], target, problem)
+    classes: tuple[int | str, ...] = ()
     if kind is ProblemKind.CLASSIFICATION:
         kept = _rows_of_common_classes(labels, target, notes)
         raw, labels = raw[kept], labels[kept]
+        classes = tuple(sorted(labels.unique().tolist()))
     features, columns = _read_features(raw.drop(columns=[target]), notes)
     if not columns:
         raise TableInvalid(f"{path} has no usable column besides {target!r}: " + "; ".join(notes))
-    classes = tuple(sorted(labels.unique().tolist())) if kind is ProblemKind.CLASSIFICATION else ()
     schema = Schema(
-        target=target,
-        problem=kind,
-        label_type=label_type,
-        classes=classes,
-        columns=tuple(columns),
-        notes=tuple(notes),
+        target=target, problem=kind, label_type=label_type, classes=classes, columns=tuple(columns), notes=tuple(notes)
     )
     return Table(schema, features.assign(**{target: labels}).reset_index(drop=True))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -59,7 +60,7 @@ class Workbench:
     def _open(self) -> ProcessPoolExecutor:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                self._processes, mp_context=multiprocessing.get_context("spawn"), initializer=_watch_parent
+                self._processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_process
             )
         return self._pool
 
@@ -70,7 +71,9 @@ class Workbench:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _watch_parent() -> None:
+def _begin_process() -> None:
+    # Ctrl-C at a terminal reaches every process of the group; the parent alone decides what ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

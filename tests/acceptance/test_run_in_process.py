@@ -112,3 +112,13 @@ def test_a_run_that_is_not_there_is_one_line(finished_run: FinishedRun, argument
 
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_the_report_can_be_made_again_from_the_log(finished_run: FinishedRun) -> None:
+    run_id = finished_run.summary["run_id"]
+
+    again = finished_run.apc("report", "--run-id", run_id, "--out", "again")
+
+    assert again.returncode == 0, again.stderr
+    model = (finished_run.apc.folder / "again/model.pkl").read_bytes()
+    assert model == (finished_run.out / "model.pkl").read_bytes()

@@ -135,6 +135,21 @@ def test_an_operator_adds_changes_and_revokes(apc: ApcCommand, amqp_vhost_url: s
         end(running)
 
 
+def test_agents_are_registered_as_their_code_describes_them(
+    apc: ApcCommand, reviewer: str, amqp_vhost_url: str, postgres_url: str
+) -> None:
+    given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
+    with up(apc, given=given) as running:
+        registered = apc("agents", "register", reviewer, given=given)
+
+        assert (registered.returncode, registered.stdout) == (0, "agent reviewer-1 is registered\n")
+        agent = listed(apc, given)["reviewer-1"]
+        assert (agent["role"], agent["swarm"], agent["handles"], agent["waiting"]) == (
+            "reviewer", "review", ["IDEA"], 0,
+        )  # fmt: skip
+        end(running)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

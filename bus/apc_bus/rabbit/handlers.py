@@ -18,6 +18,7 @@ from faststream.middlewares import AckPolicy
 from faststream.rabbit import Channel, QueueType, RabbitBroker, RabbitQueue
 from faststream.rabbit.annotations import RabbitMessage
 from faststream.rabbit.subscriber import RabbitSubscriber
+from pamqp.commands import Basic
 from yarl import URL
 
 from apc_bus.errors import BusUnavailable, DeadLetter, GiveBack
@@ -28,6 +29,7 @@ from apc_bus.rabbit.watchdog import watch
 
 _GRACE_SECONDS = 30.0
 """So long a handler in flight may take after the context is left; then it is cancelled, its message comes again."""
+_LOOK_SECONDS = 0.2
 _GONE = (AMQPError, OSError, RuntimeError, TimeoutError)
 
 _log = structlog.get_logger("apc_bus")
@@ -61,21 +63,34 @@ class _HandlerConsumer:
         self._prefetch = prefetch
         self._purpose = purpose
         self._live: tuple[RabbitBroker, RabbitSubscriber] | None = None
+        self._is_cancelled = False
         self._retired: set[asyncio.Task[None]] = set()
 
-    @property
-    def is_live(self) -> bool:
-        """Whether the channel is open and the broker has not cancelled the consumer."""
-        if self._live is None:
+    async def is_live(self) -> bool:
+        """Whether the channel is open and the broker has never cancelled the consumer on it."""
+        channel = await self._channel()
+        if self._live is None or channel is None or channel.is_closed:
             return False
-        queue, tag = self._live[1]._queue_obj, self._live[1]._consumer_tag
+        # The callbacks belong to one channel, and the library replaces it when it reconnects: set again.
+        channel.on_consumer_cancel_callbacks.add(self._on_cancelled)
+        return not self._is_cancelled and self._live[1]._consumer_tag in channel.consumers
+
+    async def _channel(self) -> aiormq.Channel | None:
+        queue = self._live[1]._queue_obj if self._live is not None else None
         if queue is None or not isinstance(queue.channel, PikaChannel) or queue.channel.is_closed:
-            return False
+            return None
         try:
-            channel = queue.channel.channel
+            async with asyncio.timeout(_LOOK_SECONDS):  # while it reconnects there is none
+                channel = await queue.channel.get_underlay_channel()
         except _GONE:
-            return False
-        return isinstance(channel, aiormq.Channel) and not channel.is_closed and tag in channel.consumers
+            return None
+        return channel if isinstance(channel, aiormq.Channel) else None
+
+    def _on_cancelled(self, frame: Basic.Cancel) -> None:
+        # aio-pika consumes again on the same channel. Measured with 3.10: when the queue was deleted and made
+        # again, that channel takes messages of the new queue for old ones, and they stay unacknowledged. So
+        # this connection is given up.
+        self._is_cancelled = True
 
     async def repair(self) -> None:
         """Start on the first node that takes the consumer; the connection before is closed beside it."""
@@ -94,7 +109,8 @@ class _HandlerConsumer:
                 problems.append(f"{url.host}:{url.port} {error!r}")
                 await _stop(broker)
             else:
-                self._live = broker, subscriber
+                self._live, self._is_cancelled = (broker, subscriber), False
+                await self.is_live()
                 return
         raise BusUnavailable(f"no node takes the consumer of {self._queue}: {'; '.join(problems)}")
 

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import structlog
 
-from apc_bus.errors import BusError
-
 CHECK_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 5.0
+"""Between two attempts to repair."""
 GRACE_SECONDS = 3.0
 """So long the library may recover by itself, on the node that it knows."""
 
@@ -20,8 +20,7 @@ _log = structlog.get_logger("apc_bus")
 class Repairable(Protocol):
     """A consumer that should be live."""
 
-    @property
-    def is_live(self) -> bool:
+    async def is_live(self) -> bool:
         """Whether the broker has this consumer, as far as this side knows."""
         ...
 
@@ -33,16 +32,16 @@ class Repairable(Protocol):
 async def watch(name: str, consumer: Repairable) -> None:
     """Keep a consumer live until cancelled."""
     loop = asyncio.get_running_loop()
-    last_live = loop.time()
+    last_live, pause = loop.time(), CHECK_SECONDS
     while True:
-        await asyncio.sleep(CHECK_SECONDS)
-        if consumer.is_live:
-            last_live = loop.time()
-        elif loop.time() - last_live > GRACE_SECONDS:
-            try:
+        await asyncio.sleep(pause)
+        try:
+            if not await consumer.is_live():
+                if loop.time() - last_live <= GRACE_SECONDS:
+                    continue
                 await consumer.repair()
-            except BusError as error:
-                _log.warning("consumer_repair_failed", consumer=name, reason=str(error))
-            else:
                 _log.warning("consumer_repaired", consumer=name)
-                last_live = loop.time()
+            last_live, pause = loop.time(), CHECK_SECONDS
+        except Exception as error:  # whatever it is: a watchdog that died would be silent
+            _log.warning("consumer_repair_failed", consumer=name, reason=repr(error))
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -29,3 +29,13 @@ def test_lines_are_json() -> None:
     assert lines[0]["session_id"] == "s-1"
     assert lines[0]["level"] == "info"
     assert lines[2]["exception"][0]["exc_type"] == "ZeroDivisionError"
+
+
+def test_a_traceback_tells_no_local_variables() -> None:
+    program = PROGRAM.replace("1 / 0", "url = 'amqp://me:' + 'hunter' + '2@broker/'; 1 / 0")
+    for form in ("json", "console"):
+        result = subprocess.run(
+            [sys.executable, "-c", program.replace('"json"', f'"{form}"')], capture_output=True, text=True, check=True
+        )
+        assert "ZeroDivisionError" in result.stderr
+        assert "hunter2" not in result.stderr

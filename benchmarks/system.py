@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Literal
 
 import asyncpg
 
@@ -23,6 +24,8 @@ from benchmarks.processes import Service, running
 from benchmarks.servers import Servers
 
 PATIENCE = timedelta(seconds=60)
+CONSUMER: Literal["bulk"] = "bulk"
+"""How the workers take packets; `pipeline_faststream` is the other way."""
 WINDOW = 900
 """Packets in flight: the gate refuses beyond 1,000 open deliveries of one recipient."""
 CHUNK = 100
@@ -69,7 +72,7 @@ class System:
 @asynccontextmanager
 async def local_worker(agent: Agent, bus: Bus) -> AsyncIterator[Worker]:
     """An agent in this process, over a given bus, ready."""
-    worker = Worker(agent, bus, settings=WorkerSettings(database_url=None))
+    worker = Worker(agent, bus, settings=WorkerSettings(database_url=None, worker_consumer=CONSUMER))
     stop = asyncio.Event()
     task = asyncio.create_task(worker.run(stop))
     ready = asyncio.create_task(worker.ready.wait())
@@ -115,7 +118,12 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 async def start_system(servers: Servers) -> AsyncIterator[System]:
     """Start the services over a fresh virtual host and database, with every agent of the benchmarks registered."""
     amqp_url, database_url = servers.fresh_vhost(), await servers.fresh_database()
-    environment = {"APC_AMQP_URL": amqp_url, "APC_DATABASE_URL": database_url, "APC_DATA_DIR": "build/bench"}
+    environment = {
+        "APC_AMQP_URL": amqp_url,
+        "APC_DATABASE_URL": database_url,
+        "APC_DATA_DIR": "build/bench",
+        "APC_WORKER_CONSUMER": CONSUMER,
+    }
     everyone = [agents.source, agents.sink, agents.echo, agents.PingAgent(), *agents.crowd()]
     async with AsyncExitStack() as stack:
         bus = await connect_rabbit(BusSettings(amqp_url=amqp_url), purpose="benchmark")

@@ -1,7 +1,9 @@
 """The gate of one shard: stands by, takes the shard, serves it until it is lost or told to stop."""
 
 import asyncio
+from collections.abc import Coroutine
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import asyncpg
 import structlog
@@ -23,6 +25,8 @@ from apc_orchestrator.verification import Verifier
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
+
+Result = TypeVar("Result")
 
 _log = structlog.get_logger("apc_orchestrator")
 _LOST = (ShardLost, BusError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
@@ -68,7 +72,10 @@ class Gate:
             first = await self._stand_by(inputs, stop)
             if first is None:
                 return
-            tenure, holder = await take_shard(inputs, self._pool, self._shard, self._bus.user)
+            taken = await _unless(stop, take_shard(inputs, self._pool, self._shard, self._bus.user))
+            if taken is None:
+                return
+            tenure, holder = taken
             registry = await Registry.load(self._pool, self._bus.user, self._shard)
             verifier = Verifier(self._bus, self._artifacts, self._shard)
             server = ShardServer(
@@ -116,6 +123,18 @@ class Gate:
         user = self._bus.user
         message = Message(PROBE_BODY, str(new_packet_id()), type=TYPE_RECEIPTS, user_id=user)
         return Publication(RECEIPTS, str(self._shard), message)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """What the work gives; None, and the work is cancelled, once told to stop."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return await working if working.done() else None
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 async def _sleep(seconds: float, stop: asyncio.Event) -> None:

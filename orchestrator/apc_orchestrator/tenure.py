@@ -1,7 +1,9 @@
 """Taking a shard: an epoch of one's own, given by the persister, before anything is judged (architecture.md 2)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -10,12 +12,19 @@ import structlog
 from apc_bus.errors import PublishRefused, PublishUnroutable
 from apc_bus.log_batch import LOG_BATCH_VERSION, EpochOpen
 from apc_bus.port import Subscription
+from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.publications import Tenure, epoch_open
 
 HEAD = "SELECT epoch, holder, batch_no FROM apc_log.shards WHERE shard = $1"
-MARK = "SELECT mark_epoch, mark_batch_no FROM apc_log.shard_epochs WHERE shard = $1 AND holder = $2"
+GIVEN = """
+SELECT given.epoch, given.mark_epoch, given.mark_batch_no, head.epoch AS newest
+FROM apc_log.shard_epochs AS given JOIN apc_log.shards AS head USING (shard)
+WHERE given.shard = $1 AND given.holder = $2
+"""
 FIRST_PAUSE_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 0.25
+
+Read = TypeVar("Read")
 
 _log = structlog.get_logger("apc_orchestrator")
 _UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
@@ -41,9 +50,13 @@ async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user:
 
     Waits as long as the persister or the database is away. The opening goes out on the channel that consumes the
     shard's inputs, so that only its active consumer can get it confirmed.
+
+    Raises:
+        ShardLost: another gate has taken the shard meanwhile.
+        BusError: the opening was not confirmed, or the inputs are gone.
     """
     holder = uuid4()
-    await _when_available(pool, shard)
+    await _when_available(lambda: read_head(pool, shard), shard)
     opening = epoch_open(EpochOpen(LOG_BATCH_VERSION, shard, holder), user)
     pause = FIRST_PAUSE_SECONDS
     while True:
@@ -53,23 +66,21 @@ async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user:
         except (PublishRefused, PublishUnroutable) as error:
             _log.warning("epoch_open_refused", shard=shard, reason=str(error))
             await asyncio.sleep(LONGEST_PAUSE_SECONDS)
-    while True:
-        head = await _when_available(pool, shard)
-        if head.holder == holder:
-            break
+    while (row := await _when_available(lambda: pool.fetchrow(GIVEN, shard, holder), shard)) is None:
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-    _log.info("shard_taken", shard=shard, epoch=head.epoch, holder=str(holder))
-    row = await pool.fetchrow(MARK, shard, holder)
-    mark = "0.0" if row is None else f"{row['mark_epoch']}.{row['mark_batch_no']}"
-    return Tenure(shard, head.epoch, mark, user), holder
+    epoch: int = row["epoch"]
+    if row["newest"] != epoch:
+        raise ShardLost(f"epoch {epoch} was given while the shard was waited for, and is over")
+    _log.info("shard_taken", shard=shard, epoch=epoch, holder=str(holder))
+    return Tenure(shard, epoch, f"{row['mark_epoch']}.{row['mark_batch_no']}", user), holder
 
 
-async def _when_available(pool: asyncpg.Pool, shard: int) -> Head:
+async def _when_available(read: Callable[[], Awaitable[Read]], shard: int) -> Read:
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:
-            return await read_head(pool, shard)
+            return await read()
         except _UNAVAILABLE as error:
             _log.warning("database_awaited", shard=shard, reason=str(error))
             await asyncio.sleep(pause)

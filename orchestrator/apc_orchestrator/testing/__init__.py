@@ -1,0 +1,20 @@
+"""Ships with the orchestrator: agents played by hand over any bus, for the tests and benchmarks of a whole system."""
+
+from apc_orchestrator.testing.agents import HANDLED, ScriptedAgents
+from apc_orchestrator.testing.packets import AGENTS, RUN, SESSION, Cast, make_idea, make_packet, make_start
+from apc_orchestrator.testing.worker import ScriptedWorker, publish_until_confirmed, until
+
+__all__ = [
+    "AGENTS",
+    "HANDLED",
+    "RUN",
+    "SESSION",
+    "Cast",
+    "ScriptedAgents",
+    "ScriptedWorker",
+    "make_idea",
+    "make_packet",
+    "make_start",
+    "publish_until_confirmed",
+    "until",
+]

@@ -1,0 +1,105 @@
+"""Agents that are played by hand, all of one broker user: what they publish, receive and report."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from apc_bus import headers
+from apc_bus.port import Bus, Delivery, Message, Publication
+from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue
+from apc_contracts.identity import new_packet_id, shard_of
+from apc_contracts.packet import Packet
+from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_contracts.registry_change import AgentAdded, encode_registry_change
+from apc_contracts.sealing import seal
+from apc_contracts.vocabulary import PacketType
+from apc_orchestrator.testing.packets import AGENTS, ROLE, SESSION, Cast
+
+HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)
+"""The receipts of a delivery that was handled."""
+
+
+class ScriptedAgents:
+    """A cast on a bus, whose user is the broker user of all of them."""
+
+    def __init__(self, bus: Bus, cast: Cast = AGENTS, shards: int = 1) -> None:
+        self.bus = bus
+        self.cast = cast
+        self._shards = shards
+
+    @property
+    def queues(self) -> list[AgentQueues]:
+        """The inboxes that the topology needs; every agent handles every type."""
+        return [
+            AgentQueues(agent_id, swarm, frozenset(PacketType), self.bus.user)
+            for agent_id, (swarm, _) in self.cast.items()
+        ]
+
+    async def register(self) -> None:
+        """Send the registrations to the gate of every shard, as the operator does."""
+        for agent_id, (swarm, rights) in self.cast.items():
+            change = AgentAdded(
+                change_id=uuid4(),
+                agent_id=agent_id,
+                broker_user=self.bus.user,
+                role=ROLE,
+                swarm_id=swarm,
+                rights=rights,
+                handles=tuple(PacketType),
+            )
+            body = encode_registry_change(change)
+            for shard in range(self._shards):
+                message = Message(body, str(uuid4()), type=headers.TYPE_REGISTRY, user_id=self.bus.user)
+                await self.bus.publish(Publication(RECEIPTS, str(shard), message))
+
+    def publication(self, packet: Packet[Any], **properties: Any) -> Publication:
+        """A packet on its way to the gate; `properties` replace those of its message, `body` its bytes."""
+        shard = str(shard_of(packet.trace.session_id, self._shards))
+        fields: dict[str, Any] = {
+            "body": None,
+            "message_id": str(packet.packet_id),
+            "type": packet.packet_type.value,
+            "correlation_id": str(packet.trace.root_packet_id),
+            "user_id": self.bus.user,
+        } | properties
+        if fields["body"] is None:
+            fields["body"] = seal(packet).body
+        return Publication(INGRESS, shard, Message(**fields))
+
+    async def publish(self, *packets: Packet[Any], **properties: Any) -> None:
+        """Publish packets in order, each confirmed. Raises what `Bus.publish` raises."""
+        for result in await self.bus.publish_all([self.publication(one, **properties) for one in packets]):
+            if result is not None:
+                raise result
+
+    async def report(
+        self, agent: str, packet_ids: Sequence[UUID], *kinds: ReceiptKind, attempt: int = 1, error: str | None = None
+    ) -> None:
+        """Send receipts of deliveries of session `s-1`; those of a handled delivery by default."""
+        found = [
+            Receipt(
+                packet_id=packet_id,
+                session_id=SESSION,
+                recipient=agent,
+                kind=kind,
+                attempt=attempt,
+                at=datetime.now(UTC),
+                error=error,
+            )
+            for packet_id in packet_ids
+            for kind in kinds or HANDLED
+        ]
+        body, shard = encode_receipts(found), shard_of(SESSION, self._shards)
+        message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=self.bus.user)
+        await self.bus.publish(Publication(RECEIPTS, str(shard), message))
+
+    async def receive(self, agent: str, count: int = 1, *, urgent: bool = False) -> list[Delivery]:
+        """Take `count` deliveries out of an agent's queue, as soon as they are there, and acknowledge them."""
+        found: list[Delivery] = []
+        async with self.bus.subscribe(agent_queue(agent, urgent), prefetch=count) as inbox:
+            while len(found) < count:
+                for delivery in await inbox.receive(count - len(found)):
+                    await inbox.ack(delivery)
+                    found.append(delivery)
+        return found

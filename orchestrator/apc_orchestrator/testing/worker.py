@@ -1,0 +1,147 @@
+"""A worker in a few lines, with what every worker must do: dedupe, check the expiry, report, acknowledge last."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from apc_bus import headers
+from apc_bus.errors import BusError
+from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
+from apc_bus.topology import RECEIPTS, agent_queue
+from apc_contracts.identity import new_packet_id, shard_of
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import parse_packet
+from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+
+PAUSE_SECONDS = 0.02
+RECEIPTS_A_MESSAGE = 150
+"""Fits 64 KiB."""
+
+
+class ScriptedWorker:
+    """Consumes both queues of one agent; what it did is there to be counted.
+
+    Args:
+        bus: where it lives; lost subscriptions are taken again, unknown publishes are published again.
+        agent: whose queues.
+        rejects: tells which packets it gives to the dead-letter exchange.
+    """
+
+    def __init__(
+        self, bus: Bus, agent: str, *, rejects: Callable[[Packet[Any]], bool] = lambda packet: False, shards: int = 1
+    ) -> None:
+        self.agent = agent
+        self.effects: Counter[UUID] = Counter()
+        """packet_id -> how often a handler ran for it."""
+        self.expired: set[UUID] = set()
+        self.rejected: set[UUID] = set()
+        self.nacks: dict[UUID, str] = {}
+        """Refused packet -> the code, of the NACKs that the gate sent."""
+        self.duplicates = 0
+        """Deliveries dropped because their (packet_id, attempt) had come before."""
+        self._bus = bus
+        self._rejects = rejects
+        self._shards = shards
+        self._seen: set[tuple[UUID, int]] = set()
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator["ScriptedWorker"]:
+        """Consume until the context is left."""
+        tasks = [asyncio.create_task(self._consume(urgent)) for urgent in (True, False)]
+        try:
+            yield self
+        finally:
+            for task in tasks:
+                task.cancel()
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(result, Exception):
+                    raise result
+
+    async def _consume(self, urgent: bool) -> None:
+        while True:
+            try:
+                async with self._bus.subscribe(agent_queue(self.agent, urgent)) as inbox:
+                    while True:
+                        await self._take(inbox, await inbox.receive())
+            except BusError:
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _take(self, inbox: Subscription, deliveries: Sequence[Delivery]) -> None:
+        """Handle, report, and only then acknowledge: whatever dies in between comes again."""
+        receipts: list[Receipt] = []
+        letters: list[Delivery] = []
+        for delivery in deliveries:
+            packet = parse_packet(delivery.message.body)
+            attempt = delivery.message.headers.get(headers.ATTEMPT)
+            assert isinstance(attempt, int), "every delivery says its attempt"
+            is_repeat = (packet.packet_id, attempt) in self._seen
+            self.duplicates += is_repeat
+            self._seen.add((packet.packet_id, attempt))
+            if packet.packet_type is PacketType.NACK and packet.sender.agent_id == ORCHESTRATOR:
+                told: Any = packet.metadata
+                self.nacks[packet.payload.acked_packet_id] = told["refusal"]["code"]
+            elif self._rejects(packet):
+                # A repeat too: the first nack may not have reached the broker.
+                self.rejected.add(packet.packet_id)
+                letters.append(delivery)
+            elif not is_repeat:
+                receipts += self._handle(packet, attempt)
+        await self._report(receipts)
+        for letter in letters:
+            await inbox.nack(letter, requeue=False)
+        for delivery in deliveries:
+            if delivery not in letters:
+                await inbox.ack(delivery)
+
+    def _handle(self, packet: Packet[Any], attempt: int) -> list[Receipt]:
+        now = datetime.now(UTC)
+        if packet.expires <= now:
+            self.expired.add(packet.packet_id)
+            kinds: tuple[ReceiptKind, ...] = (ReceiptKind.EXPIRED,)
+        else:
+            self.effects[packet.packet_id] += 1
+            kinds = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)
+        return [
+            Receipt(
+                packet_id=packet.packet_id,
+                session_id=packet.trace.session_id,
+                recipient=self.agent,
+                kind=kind,
+                attempt=attempt,
+                at=now,
+            )
+            for kind in kinds
+        ]
+
+    async def _report(self, receipts: Sequence[Receipt]) -> None:
+        for session_id in dict.fromkeys(receipt.session_id for receipt in receipts):
+            of_session = [receipt for receipt in receipts if receipt.session_id == session_id]
+            for start in range(0, len(of_session), RECEIPTS_A_MESSAGE):
+                body = encode_receipts(of_session[start : start + RECEIPTS_A_MESSAGE])
+                message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=self._bus.user)
+                shard = str(shard_of(session_id, self._shards))
+                await publish_until_confirmed(self._bus, Publication(RECEIPTS, shard, message))
+
+
+async def publish_until_confirmed(bus: Bus, publication: Publication) -> int:
+    """As every sender does: an exception means unknown, and publishing again is always safe. Returns the attempts."""
+    attempts = 1
+    while True:
+        try:
+            await bus.publish(publication)
+            return attempts
+        except BusError:
+            attempts += 1
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
+    """Wait until the condition, asked of a service, holds. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110  (a state of another process, which has no event)
+            await asyncio.sleep(PAUSE_SECONDS)

@@ -1,0 +1,152 @@
+"""Gates and log writers in this process, over a real RabbitMQ and a real Postgres."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from pydantic import SecretStr
+
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.database import open_pool
+from apc_bus.port import Delivery
+from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
+from apc_bus.settings import BusSettings
+from apc_bus.topology import build_topology
+from apc_contracts import Packet, parse_packet
+from apc_orchestrator import Orchestrator, OrchestratorSettings
+from apc_orchestrator.testing import ScriptedAgents, make_start, until
+from apc_persister.service import Persister
+from apc_persister.settings import PersisterSettings
+
+RECIPIENT_STATE = """
+SELECT state FROM apc_log.packet_recipient_state WHERE packet_id = $1 AND recipient = $2
+"""
+
+SIGNALLED = """
+SELECT recipients FROM apc_log.agent_packets WHERE packet_type = 'SIGNAL' AND sender_agent_id = 'orchestrator'
+"""
+
+
+@dataclass
+class Running:
+    """A service in a task of this process, with connections of its own."""
+
+    bus: RabbitBus
+    stop: asyncio.Event
+    task: asyncio.Task[None]
+
+
+@dataclass
+class House:
+    """Broker, database, artifacts, and the scripted agents who live there."""
+
+    settings: BusSettings
+    pool: asyncpg.Pool
+    artifacts: ArtifactStore
+    agents: ScriptedAgents
+    opening: Packet[Any] = field(default_factory=make_start)
+
+    async def connect(self, purpose: str) -> RabbitBus:
+        """One more bus; the caller closes it."""
+        return await connect_rabbit(self.settings, purpose=purpose)
+
+    @asynccontextmanager
+    async def gate(self, **settings: Any) -> AsyncIterator[tuple[Orchestrator, Running]]:
+        """A running orchestrator; leaving stops it cleanly."""
+        bus = await self.connect("orchestrator")
+        orchestrator = Orchestrator(OrchestratorSettings(**settings), bus, self.pool, self.artifacts)
+        async with _running(bus, orchestrator.run) as running:
+            yield orchestrator, running
+
+    @asynccontextmanager
+    async def persister(self) -> AsyncIterator[Persister]:
+        """A running persister; leaving stops it cleanly."""
+        bus = await self.connect("persister")
+        persister = Persister(PersisterSettings(), bus, self.pool)
+        async with _running(bus, persister.run):
+            yield persister
+
+    async def open_session(self) -> None:
+        """Register the cast, START the session, and have everybody handle its SIGNAL."""
+        await self.agents.register()
+        await self.agents.publish(self.opening)
+        await until(self.is_in("SESSION_OPEN"))
+        for recipient in await self.pool.fetchval(SIGNALLED):
+            (signal,) = await self.agents.receive(recipient, urgent=True)
+            await self.agents.report(recipient, [UUID(signal.message.message_id)])
+        await until(self.has_nothing_open)
+
+    async def has_nothing_open(self) -> bool:
+        """A condition: every delivery has ended."""
+        return bool(await self.pool.fetchval("SELECT sum(open_deliveries) FROM apc_log.sessions") == 0)
+
+    def is_in(self, state: str) -> Callable[[], Awaitable[bool]]:
+        """A condition: the session is in this state."""
+
+        async def holds() -> bool:
+            return bool(await self.pool.fetchval("SELECT state FROM apc_log.sessions") == state)
+
+        return holds
+
+    def is_logged(self, *packet_ids: UUID) -> Callable[[], Awaitable[bool]]:
+        """A condition: the log has a row of each of these packets."""
+        query = "SELECT count(*) FROM apc_log.agent_packets WHERE packet_id = ANY($1)"
+
+        async def holds() -> bool:
+            return bool(await self.pool.fetchval(query, packet_ids) == len(packet_ids))
+
+        return holds
+
+    def has_come_to(self, state: str, packet_id: UUID, recipient: str) -> Callable[[], Awaitable[bool]]:
+        """A condition: the packet is in this state for this recipient."""
+
+        async def holds() -> bool:
+            return bool(await self.pool.fetchval(RECIPIENT_STATE, packet_id, recipient) == state)
+
+        return holds
+
+    async def count(self, table: str, condition: str = "true") -> int:
+        """Rows of a table of the log."""
+        return int(await self.pool.fetchval(f"SELECT count(*) FROM apc_log.{table} WHERE {condition}"))
+
+
+@asynccontextmanager
+async def _running(bus: RabbitBus, run: Callable[[asyncio.Event], Awaitable[None]]) -> AsyncIterator[Running]:
+    stop = asyncio.Event()
+
+    async def running() -> None:
+        await run(stop)
+
+    task = asyncio.create_task(running())
+    try:
+        yield Running(bus, stop, task)
+    finally:
+        stop.set()
+        await task
+        await bus.close()
+
+
+@pytest.fixture
+async def house(amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> AsyncIterator[House]:
+    """A fresh virtual host with the topology of the cast, a fresh database, an artifact store."""
+    settings = BusSettings(amqp_url=SecretStr(amqp_vhost_url))
+    async with AsyncExitStack() as resources:
+        pool = await open_pool(postgres_url, max_size=8)
+        resources.push_async_callback(pool.close)
+        bus = await connect_rabbit(settings, purpose="agents")
+        resources.push_async_callback(bus.close)
+        agents = ScriptedAgents(bus)
+        await apply_rabbit(amqp_vhost_url, build_topology(1, agents.queues))
+        yield House(settings, pool, ArtifactStore.open(tmp_path / "artifacts"), agents)
+
+
+@pytest.fixture
+def ids() -> Callable[[list[Delivery]], list[UUID]]:
+    """The packets that deliveries carry."""
+    return lambda deliveries: [parse_packet(delivery.message.body).packet_id for delivery in deliveries]

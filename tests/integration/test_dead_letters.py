@@ -1,0 +1,80 @@
+"""Deliveries that reach nobody: each has an end in the log that says why, and the gate goes on."""
+
+from typing import Any
+
+import aiormq
+import pytest
+
+from apc_bus.rabbit import apply_rabbit
+from apc_bus.topology import DEAD_QUEUE, AgentQueues, agent_queue, build_topology
+from apc_contracts.vocabulary import PacketType
+from apc_orchestrator.testing import make_idea, make_packet, until
+
+REASON = """
+SELECT metadata ->> 'error' FROM apc_log.packet_events WHERE packet_id = $1 AND recipient = $2 AND to_state = $3
+"""
+INBOX = agent_queue("blue-1", urgent=False)
+
+
+@pytest.fixture
+async def running(house: Any) -> Any:
+    """A house with an open session."""
+    async with house.persister(), house.gate():
+        await house.open_session()
+        yield house
+
+
+async def delete(url: str, *queues: str) -> None:
+    """Delete queues under whoever uses them."""
+    async with aiormq.connect(url) as connection:
+        channel = await connection.channel()
+        for queue in queues:
+            await channel.queue_delete(queue)
+
+
+async def test_a_rejected_delivery(running: Any) -> None:
+    sent = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening)
+    await running.agents.publish(sent)
+    async with running.agents.bus.subscribe(INBOX) as inbox:
+        (delivery,) = await inbox.receive()
+        await inbox.nack(delivery, requeue=False)
+        await until(running.has_come_to("DEAD_LETTERED", sent.packet_id, "blue-1"))
+    assert await running.pool.fetchval(REASON, sent.packet_id, "blue-1", "DEAD_LETTERED") == "handler_error"
+    assert (await running.agents.bus.depth(DEAD_QUEUE)).messages == 0
+
+
+async def test_a_delivery_that_nobody_fetches_in_time(running: Any) -> None:
+    sent = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening, ttl_ms=300)
+    await running.agents.publish(sent)
+    await until(running.has_come_to("EXPIRED", sent.packet_id, "blue-1"))
+    assert (await running.agents.bus.depth(INBOX)).messages == 0
+
+
+async def test_an_inbox_that_is_missing(running: Any, amqp_vhost_url: str) -> None:
+    await delete(amqp_vhost_url, INBOX)
+    sent = make_packet("red-1", make_idea(), ("blue-1", "sentinel"), parent=running.opening)
+    await running.agents.publish(sent)
+    await until(running.has_come_to("DEAD_LETTERED", sent.packet_id, "blue-1"))
+    assert await running.pool.fetchval(REASON, sent.packet_id, "blue-1", "DEAD_LETTERED") == "no_route"
+    (delivery,) = await running.agents.receive("sentinel")
+    assert delivery.message.message_id == str(sent.packet_id), "the other recipient gets it"
+
+
+async def test_an_inbox_that_is_full(running: Any, amqp_vhost_url: str) -> None:
+    """Inboxes are twice the gate's bound; a smaller one, made by hand, refuses, and the gate goes on."""
+    await delete(amqp_vhost_url, INBOX, agent_queue("blue-1", urgent=True))
+    small = AgentQueues("blue-1", "blue", frozenset(PacketType))
+    await apply_rabbit(amqp_vhost_url, build_topology(1, [small], bound=1))
+    sent = [make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening) for _ in range(12)]
+    for one in sent:
+        await running.agents.publish(one)
+    dead = f"recipient = 'blue-1' AND metadata ->> 'error' = 'overflow' AND packet_id = '{sent[-1].packet_id}'"
+
+    async def is_refused() -> bool:
+        return bool(await running.count("packet_events", dead) == 1)
+
+    await until(is_refused)
+    async with running.agents.bus.subscribe(INBOX) as inbox:
+        kept = await inbox.receive()
+    refused = await running.count("packet_events", "metadata ->> 'error' = 'overflow'")
+    assert len(kept) + refused == len(sent)

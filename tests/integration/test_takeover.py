@@ -1,0 +1,222 @@
+"""A gate that goes and one that comes, over a real broker: nothing judged twice, nothing lost."""
+
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import SecretStr
+
+from apc_bus import headers
+from apc_bus.log_batch import CONTENT_TYPE, LOG_BATCH_TYPE, LOG_BATCH_VERSION, ConflictEntry, LogBatch, encode
+from apc_bus.port import Bus, Message, Publication
+from apc_bus.testing import Proxy
+from apc_bus.topology import LOG, agent_queue, gate_queue, log_queue
+from apc_contracts import parse_packet
+from apc_contracts.vocabulary import PacketType
+from apc_orchestrator import Orchestrator
+from apc_orchestrator.testing import make_idea, make_packet, until
+
+INBOX = agent_queue("sentinel", urgent=False)
+EPOCH = "SELECT epoch FROM apc_log.shards"
+
+
+def is_active(gate: Orchestrator, *, epoch: int | None = None) -> Any:
+    """A condition: this gate holds the shard, in this epoch."""
+
+    async def holds() -> bool:
+        (state,) = gate.shards
+        return state.is_active and epoch in (None, state.epoch)
+
+    return holds
+
+
+async def test_a_standby_takes_over_when_the_connection_closes(house: Any) -> None:
+    sent = make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening)
+    refused = make_packet("red-1", make_idea(), ("nobody",), parent=house.opening)
+    async with house.persister(), house.gate() as (first, running):
+        await house.open_session()
+        async with house.gate() as (second, _):
+            await house.agents.publish(sent, refused)
+            (before,) = await house.agents.receive("sentinel")
+            await until(house.is_logged(sent.packet_id, refused.packet_id))
+            last = await house.pool.fetchval("SELECT batch_no FROM apc_log.shards")
+            assert not second.shards[0].is_active, "one at a time"
+            await running.bus.close()
+            await until(is_active(second, epoch=2))
+            await until(lambda: _is_left(first))
+            (again,) = await house.agents.receive("sentinel")
+            await house.agents.publish(sent, refused)
+            (repeat,) = await house.agents.receive("sentinel")
+            answers = await house.agents.receive("red-1", 2, urgent=True)
+            await house.agents.report("sentinel", [sent.packet_id])
+            await until(house.has_come_to("ARCHIVED", sent.packet_id, "sentinel"))
+    for delivery in (before, again, repeat):
+        assert delivery.message.message_id == str(sent.packet_id)
+        assert delivery.message.headers[headers.ATTEMPT] == 1
+    assert [one.message.headers[headers.EPOCH] for one in (before, again, repeat)] == [1, 2, 2]
+    assert [one.message.headers[headers.MARK] for one in (before, again, repeat)] == ["0.0", f"1.{last}", f"1.{last}"]
+    for answer in answers:
+        nack: Any = parse_packet(answer.message.body)
+        assert nack.packet_type is PacketType.NACK and nack.metadata["refusal"]["code"] == "UNROUTABLE"
+        assert nack.payload.acked_packet_id == refused.packet_id
+    for packet in (sent, refused):
+        assert await house.count("agent_packets", f"packet_id = '{packet.packet_id}'") == 1
+
+
+async def _is_left(gate: Orchestrator) -> bool:
+    return not gate.shards[0].is_active
+
+
+async def test_without_a_persister_inputs_wait_and_then_all_goes_on(house: Any) -> None:
+    sent = make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening)
+    async with house.gate() as (gate, _):
+        await house.agents.register()
+        await house.agents.publish(house.opening, sent)
+        await until(lambda: _waits_for_its_epoch(house))
+        assert not gate.shards[0].is_active
+        assert (await house.agents.bus.depth(INBOX)).messages == 0
+        assert await house.pool.fetchval(EPOCH) is None
+        async with house.persister():
+            await until(is_active(gate, epoch=1))
+            (delivery,) = await house.agents.receive("sentinel")
+            assert delivery.message.message_id == str(sent.packet_id)
+        behind = make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening)
+        await house.agents.publish(behind)
+        (delivery,) = await house.agents.receive("sentinel")
+        assert delivery.message.message_id == str(behind.packet_id), "the shard is held: the broker keeps the log"
+        assert await house.count("agent_packets", f"packet_id = '{behind.packet_id}'") == 0
+        async with house.persister():
+            await until(house.is_logged(sent.packet_id, behind.packet_id))
+
+
+async def _waits_for_its_epoch(house: Any) -> bool:
+    """The inputs are with the gate, and its opening is with the broker."""
+    bus: Bus = house.agents.bus
+    return (await bus.depth(gate_queue(0))).messages == 0 and (await bus.depth(log_queue(0))).messages == 1
+
+
+async def test_a_gate_stops_while_it_waits_for_the_persister(house: Any) -> None:
+    async with house.gate():
+        await house.agents.register()
+        await until(lambda: _waits_for_its_epoch(house))
+    async with house.persister(), house.gate() as (gate, _):
+        await until(is_active(gate))
+        await house.open_session()
+
+
+@pytest.fixture
+async def far_house(house: Any, amqp_vhost_url: str) -> Any:
+    """A house, and its settings by way of a proxy, with short patience."""
+    async with Proxy.open(amqp_vhost_url) as proxy:
+        house.proxy = proxy
+        house.near = house.settings
+        house.far = house.settings.model_copy(
+            update={
+                "amqp_url": SecretStr(proxy.url),
+                "heartbeat": timedelta(seconds=1),
+                "broker_timeout": timedelta(seconds=2),
+                "connect_timeout": timedelta(seconds=1),
+                "connect_patience": timedelta(seconds=1),
+            }
+        )
+        yield house
+
+
+async def far_gate(house: Any, resources: AsyncExitStack) -> Orchestrator:
+    """A gate behind the proxy, with a heartbeat of a second."""
+    house.settings = house.far
+    gate, _ = await resources.enter_async_context(house.gate(heartbeat_seconds=1.0))
+    house.settings = house.near
+    assert isinstance(gate, Orchestrator)
+    return gate
+
+
+async def test_a_cut_connection_is_opened_again(far_house: Any) -> None:
+    house = far_house
+    async with house.persister(), AsyncExitStack() as resources:
+        gate = await far_gate(house, resources)
+        await house.open_session()
+        for number in range(3):
+            sent = make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening)
+            await house.agents.publish(sent)
+            (delivery,) = await house.agents.receive("sentinel")
+            assert delivery.message.message_id == str(sent.packet_id)
+            await house.agents.report("sentinel", [sent.packet_id])
+            await until(house.has_come_to("ARCHIVED", sent.packet_id, "sentinel"))
+            house.proxy.cut()
+            await until(is_active(gate, epoch=number + 2))
+
+
+async def test_one_that_waited_for_a_lost_shard_is_a_standby_again(far_house: Any) -> None:
+    """Its epoch is given and taken away before it looks: it must notice, or nobody is left to take over."""
+    house = far_house
+    async with AsyncExitStack() as resources:
+        first = await far_gate(house, resources)
+        await house.agents.register()
+        await until(lambda: _waits_for_its_epoch(house))
+        house.proxy.freeze()
+        second_stack = await resources.enter_async_context(AsyncExitStack())
+        second, _ = await second_stack.enter_async_context(house.gate())
+        await until(lambda: _has_openings(house, 2))
+        house.proxy.thaw()
+        await resources.enter_async_context(house.persister())
+        await until(is_active(second, epoch=2))
+        await second_stack.aclose()
+        await until(is_active(first, epoch=3))
+
+
+async def _has_openings(house: Any, count: int) -> bool:
+    return bool((await house.agents.bus.depth(log_queue(0))).messages >= count)
+
+
+async def test_a_lost_confirm_is_no_lost_batch(far_house: Any) -> None:
+    """The broker has the batch, the gate does not know: it leaves, the next one finds the recorded verdict."""
+    house = far_house
+    sent = make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening)
+    async with house.persister(), AsyncExitStack() as resources:
+        first = await far_gate(house, resources)
+        await house.open_session()
+        second, _ = await resources.enter_async_context(house.gate())
+        house.proxy.freeze_after(LOG.encode())
+        await house.agents.publish(sent)
+        await until(house.is_logged(sent.packet_id))
+        assert house.proxy.is_frozen
+        assert (await house.agents.bus.depth(INBOX)).messages == 0, "not delivered before it is known to be logged"
+        await until(is_active(second, epoch=2))
+        (delivery,) = await house.agents.receive("sentinel")
+        await until(lambda: _is_left(first))
+        house.proxy.thaw()
+        await house.agents.report("sentinel", [sent.packet_id])
+        await until(house.has_come_to("ARCHIVED", sent.packet_id, "sentinel"))
+    assert delivery.message.headers[headers.EPOCH] == 2
+    row = await house.pool.fetchrow("SELECT epoch FROM apc_log.agent_packets WHERE packet_id = $1", sent.packet_id)
+    assert row["epoch"] == 1, "judged once, by the first"
+    spent = orjson.loads(await house.pool.fetchval("SELECT document FROM apc_log.sessions"))["spent"]
+    assert spent == {"packets": 1}
+
+
+async def test_a_late_batch_is_fenced_and_recorded(house: Any) -> None:
+    async with house.persister():
+        async with house.gate():
+            await house.open_session()
+            await until(lambda: _has_settled(house))
+        async with house.gate() as (gate, _):
+            await until(is_active(gate, epoch=2))
+            late = ConflictEntry(None, None, "security", None, "of a gate that was away", b"{}", None, None, None)
+            batch = LogBatch(LOG_BATCH_VERSION, 0, 1, 1000, house.opening.created_at, [late], [])
+            message = Message(
+                encode(batch), "late", LOG_BATCH_TYPE, user_id=house.agents.bus.user, content_type=CONTENT_TYPE
+            )
+            await house.agents.bus.publish(Publication(LOG, "0", message))
+            sent = make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening)
+            await house.agents.publish(sent)
+            await until(house.is_logged(sent.packet_id))
+    assert await house.count("packet_conflicts", "kind = 'security'") == 0
+    (raw,) = await house.pool.fetchrow("SELECT raw FROM apc_log.packet_conflicts WHERE kind = 'fenced'")
+    assert raw == message.body
+
+
+async def _has_settled(house: Any) -> bool:
+    return bool((await house.agents.bus.depth(log_queue(0))).messages == 0)

@@ -129,7 +129,7 @@ class _Bench:
             idea = statements.method_idea(name, recipe, schema, best.trial.outcome if best else 0.0)
             await self._say(ctx, session, idea, to=LIBRARIAN, symbolic_keys=(recipe.family, recipe.hash))
         measured = await self._workbench.run(work.measure, recipe.canonical(), study)
-        gates = statements.without_ties(measured.document["gates"], name, recipe)
+        gates = measured.document["gates"]
         evaluation = await self._publish(name, recipe, measured, gates, session, ctx)
         entry = Entry(
             name=name,

@@ -3,7 +3,6 @@
 No payload holds a time, a packet id or a process id: a handler that runs again says the same thing.
 """
 
-import hashlib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -28,9 +27,6 @@ from apc_contracts.promotion import passes_promotion
 from apc_contracts.vocabulary import ArtifactKind
 
 JsonObject = Mapping[str, Any]
-
-TIE_STEPS = 10_000
-TIE_SIZE = 1e-12
 
 
 def work_id(swarm: str, round_number: int, generation: int) -> str:
@@ -121,18 +117,6 @@ def loss_note(document: JsonObject, what: str) -> str:
         f"{document['loss_name']} {document['loss']} against {document['baseline_loss']} "
         f"of the trivial baseline on {document['rows_judged']} {what} rows"
     )
-
-
-def without_ties(gates: JsonObject, name: str, recipe: Recipe) -> dict[str, Any]:
-    """The gates with an outcome that no other candidate has, less than 1e-8 below the measured one.
-
-    Arbitration breaks ties by packet id, and packet ids are new in every run. Equal outcomes do occur: two
-    recipes can make one model. What separates them must be the same in every run of one seed, so it is made
-    of the work's name and recipe.
-    """
-    digest = hashlib.sha256(f"{name}/{recipe.hash}".encode()).digest()
-    step = int.from_bytes(digest[:4]) % TIE_STEPS
-    return {**gates, "outcome": max(0.0, round(gates["outcome"] - step * TIE_SIZE, 12))}
 
 
 @cache

@@ -26,9 +26,11 @@ def register_outcome(session: Session, packet: Packet[Any]) -> None:
     identity = session.identities[packet.packet_id]
     outcome = packet.payload.metric_set.outcome
     kept = document.candidates.setdefault(swarm, [])
-    kept.append(Candidate(packet.packet_id, swarm, packet.sender.agent_id, outcome, identity.round))
+    kept.append(
+        Candidate(packet.packet_id, swarm, packet.sender.agent_id, outcome, identity.round, identity.generation)
+    )
     # What is out of the race goes first, so that no number of vetoes empties a swarm's list.
-    kept.sort(key=lambda one: (one.packet_id in document.excluded, -one.outcome, str(one.packet_id)))
+    kept.sort(key=lambda one: (one.packet_id in document.excluded, one.rank))
     del kept[CANDIDATES_KEPT:]
     document.best_outcomes[swarm] = max(outcome, document.best_outcomes.get(swarm, 0.0))
 
@@ -61,8 +63,8 @@ def arbitrate(moment: Moment) -> None:
     payload = ArbitrationPayload(
         arbitration_id=f"candidates-{document.round}-{document.step}",
         candidates=tuple(_rows(ranked, moment.session)),
-        winner_candidate_id=str(ranked[0].packet_id),
-        scoring={str(candidate.packet_id): float(rank) for rank, candidate in enumerate(ranked, start=1)},
+        winner_candidate_id=ranked[0].candidate_id,
+        scoring={candidate.candidate_id: float(rank) for rank, candidate in enumerate(ranked, start=1)},
     )
     packet = emissions.emission(
         moment.session,
@@ -117,7 +119,7 @@ def commit(moment: Moment, arbitration: Arbitration) -> None:
 
 
 def _decision(moment: Moment, arbitration: Arbitration, level: CommitmentLevel) -> Packet[Any]:
-    winner = str(arbitration.winner)
+    winner = arbitration.candidate.candidate_id
     payload = DecisionPayload(
         decision_id=f"decision-{moment.session.round}-{moment.session.step}",
         recommendation=f"execute {winner}",
@@ -140,7 +142,7 @@ def _rows(ranked: list[Candidate], session: Session) -> list[payloads.Candidate]
     best = ranked[0].outcome
     rows = [
         payloads.Candidate(
-            candidate_id=str(candidate.packet_id),
+            candidate_id=candidate.candidate_id,
             packet_ref_ids=(candidate.packet_id,),
             score_components={"outcome": candidate.outcome, "round": float(candidate.round)},
             total_score=session.verified_score(best, candidate.outcome),

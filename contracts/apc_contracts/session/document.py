@@ -21,13 +21,25 @@ KEYS_KEPT = 10_000
 
 @dataclass(slots=True)
 class Candidate:
-    """A VERIFIED EVAL of a swarm; `candidate_id` of an arbitration is the text of `packet_id`."""
+    """A VERIFIED EVAL of a swarm."""
 
     packet_id: UUID
     swarm_id: str
     agent_id: str
     outcome: float
     round: int
+    generation: int
+
+    @property
+    def candidate_id(self) -> str:
+        """Its name in an arbitration. It says what it is instead of using the packet's id, so that two runs that
+        do the same work break a tie the same way."""
+        return f"{self.swarm_id}.{self.round}.{self.generation}"
+
+    @property
+    def rank(self) -> tuple[float, str, int, int, str]:
+        """Best first: by outcome, then by what it is called."""
+        return -self.outcome, self.swarm_id, self.round, self.generation, str(self.packet_id)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from apc_contracts.packet import (
     Trace,
 )
 from apc_contracts.payloads import SignalPayload
-from apc_contracts.session.document import SessionDocument
+from apc_contracts.session.document import Candidate, SessionDocument
 from apc_contracts.session.session import Session
 from apc_contracts.session_payloads import SessionState
 from apc_contracts.vocabulary import (
@@ -122,8 +122,8 @@ def subjects(document: SessionDocument) -> tuple[UUID, ...]:
     return ()
 
 
-def ranked_candidates(document: SessionDocument) -> list[Any]:
-    """The best eligible candidate of each swarm, best first; ties go to the smaller id."""
+def ranked_candidates(document: SessionDocument) -> list[Candidate]:
+    """The best eligible candidate of each swarm, best first; ties go to the smaller candidate_id."""
     best = []
     for kept in document.candidates.values():
         eligible = [candidate for candidate in kept if candidate.packet_id not in document.excluded]
@@ -132,8 +132,8 @@ def ranked_candidates(document: SessionDocument) -> list[Any]:
     return sorted(best, key=_rank)
 
 
-def _rank(candidate: Any) -> tuple[float, str]:
-    return (-candidate.outcome, str(candidate.packet_id))
+def _rank(candidate: Candidate) -> tuple[float, str, int, int, str]:
+    return candidate.rank
 
 
 def _trace(document: SessionDocument, parent: UUID | None, root: UUID) -> Trace:

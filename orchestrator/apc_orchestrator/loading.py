@@ -8,6 +8,7 @@ import asyncpg
 import orjson
 
 from apc_contracts.contract import Contract
+from apc_contracts.limits import Limits
 from apc_contracts.parsing import ReceivedPacket, read_packet
 from apc_contracts.session import (
     HeldPacket,
@@ -15,7 +16,7 @@ from apc_contracts.session import (
     OpenPacket,
     Progress,
     Session,
-    SessionDocument,
+    completion_of,
     decode_document,
 )
 from apc_contracts.verdict import Refusal, VerdictKind
@@ -41,6 +42,14 @@ JOIN apc_log.packet_ids AS ids USING (session_id, packet_id)
 WHERE packet.session_id = $1
 ORDER BY packet.seq
 """
+# What became of whole packets after their verdict: taken back, or held and then routed or refused.
+AFTERMATH = """
+SELECT packet_id, to_state = 'RETRACTED' AS is_retracted, metadata -> 'refusal' AS refusal,
+       (metadata #>> '{facts,session,step}')::bigint AS released_at
+FROM apc_log.packet_events
+WHERE session_id = $1 AND recipient = '' AND (to_state = 'RETRACTED' OR from_state = 'SCHEMA_VALIDATED')
+ORDER BY seq
+"""
 # The machine of each recipient by its last hop; an end of the delivery may stand in a hop of its own (to_state '').
 # All recipients of a packet come when one of them is unfinished: what the others reached tells of its verification.
 UNFINISHED = """
@@ -48,17 +57,20 @@ WITH machine AS (
     SELECT packet_id, recipient,
            (array_agg(to_state ORDER BY seq DESC) FILTER (WHERE to_state <> ''))[1] AS state,
            max(attempt) AS attempt,
-           (array_agg(attempt ORDER BY seq DESC) FILTER (WHERE metadata ? 'ended'))[1] AS ended_attempt
+           (array_agg(attempt ORDER BY seq DESC) FILTER (WHERE metadata ? 'ended'))[1] AS ended_attempt,
+           bool_or('verification_pass' = ANY (events)) AS has_passed,
+           bool_or('verification_fail' = ANY (events)) AS has_failed
     FROM apc_log.packet_events WHERE session_id = $1
     GROUP BY packet_id, recipient
 ), delivery AS (
     SELECT packet.seq, packet.packet_id, packet.round, packet.recipients, shared.state AS shared_state,
-           recipient.name AS recipient, own.state, own.attempt, own.ended_attempt,
+           recipient.name AS recipient, recipient.place, own.state, own.attempt, own.ended_attempt,
+           own.has_passed, own.has_failed, packet.facts ? 'held' AS was_paused,
            packet.channel = 'INTRA_AGENT' OR recipient.name = ANY ($3::text[]) AS is_local,
            packet.body_stored
     FROM apc_log.agent_packets AS packet
     JOIN machine AS shared ON shared.packet_id = packet.packet_id AND shared.recipient = ''
-    CROSS JOIN LATERAL unnest(packet.recipients) AS recipient(name)
+    CROSS JOIN LATERAL unnest(packet.recipients) WITH ORDINALITY AS recipient(name, place)
     LEFT JOIN machine AS own ON own.packet_id = packet.packet_id AND own.recipient = recipient.name
     WHERE packet.session_id = $1 AND packet.verdict <> 'refused'
       AND shared.state IN ('SCHEMA_VALIDATED', 'ROUTED')
@@ -69,7 +81,7 @@ WITH machine AS (
     ) OVER (PARTITION BY packet_id) AS is_unfinished
     FROM delivery
 )
-SELECT * FROM marked WHERE is_unfinished ORDER BY seq
+SELECT * FROM marked WHERE is_unfinished ORDER BY seq, place
 """
 LOCAL_RECIPIENTS = [ORCHESTRATOR, SUBSTRATE_RECIPIENT]
 """The gate applies these itself; their deliveries have no end to wait for."""
@@ -87,8 +99,11 @@ async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) 
             return {row["packet_id"] for row in rows}
         session = Session(decode_document(text), contract.selection.verified_score_epsilon)
         _add_identities(session, await connection.fetch(IDENTITIES, session_id))
+        _add_aftermath(session, await connection.fetch(AFTERMATH, session_id))
         terminal = sorted(contract.machine("packet_lifecycle").terminal)
-        _add_unfinished(session, await connection.fetch(UNFINISHED, session_id, terminal, LOCAL_RECIPIENTS))
+        rows = await connection.fetch(UNFINISHED, session_id, terminal, LOCAL_RECIPIENTS)
+        bounds = contract.limits
+        _add_unfinished(session, rows, Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes))
     return session
 
 
@@ -133,51 +148,55 @@ def _refusal(document: dict[str, Any]) -> Refusal:
     )
 
 
-def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record]) -> None:
+def _add_aftermath(session: Session, rows: Iterable[asyncpg.Record]) -> None:
     for row in rows:
-        received = _received(session, row)
+        identity = session.identities[row["packet_id"]]
+        if row["is_retracted"]:
+            identity.retracted = True
+        elif row["refusal"] is not None:
+            identity.refusal = _refusal(orjson.loads(row["refusal"]))
+        else:
+            identity.step = row["released_at"]
+
+
+def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], limits: Limits) -> None:
+    for row in rows:
+        opened = session.open.get(row["packet_id"])
+        received = opened.received if opened is not None else read_packet(row["body_stored"], limits)
         if row["shared_state"] == "SCHEMA_VALIDATED":
             _add_held(session, row, received)
         else:
             _add_open(session, row, received)
     for opened in session.open.values():
-        _restore_rest(session.document, opened)
-
-
-def _received(session: Session, row: asyncpg.Record) -> ReceivedPacket:
-    opened = session.open.get(row["packet_id"])
-    return opened.received if opened is not None else read_packet(row["body_stored"])
+        _restore_rest(session, opened)
 
 
 def _add_held(session: Session, row: asyncpg.Record, received: ReceivedPacket) -> None:
-    is_transfer = received.packet.packet_type is PacketType.TRANSFER
-    is_paused = session.is_paused and not is_transfer
-    item = HeldPacket(received, tuple(row["recipients"]), row["round"], is_paused)
-    session.held[row["packet_id"]] = item
+    # Held before the pause it waits for its barrier; held by the pause it was not judged yet.
+    is_paused = session.is_paused and row["was_paused"]
+    session.held[row["packet_id"]] = HeldPacket(received, tuple(row["recipients"]), row["round"], is_paused)
 
 
 def _add_open(session: Session, row: asyncpg.Record, received: ReceivedPacket) -> None:
     opened = session.open.setdefault(row["packet_id"], OpenPacket(received, row["round"], {}))
-    attempt = row["attempt"] or 1
-    is_confirmed = row["is_local"] and row["state"] is not None
+    attempt, state = row["attempt"] or 1, row["state"] or "ROUTED"
+    is_confirmed = row["is_local"] and state != "ROUTED"
     is_open = row["ended_attempt"] != attempt and not is_confirmed
-    opened.recipients[row["recipient"]] = Progress(row["state"] or "ROUTED", attempt, is_open)
+    opened.recipients[row["recipient"]] = Progress(state, attempt, is_open)
+    if row["has_failed"]:
+        opened.verification = "failed"
+    elif row["has_passed"]:
+        opened.verification, opened.is_evidence_counted = "passed", True
     if is_open:
         recipient = row["recipient"]
         session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
 
 
-def _restore_rest(document: SessionDocument, opened: OpenPacket) -> None:
+def _restore_rest(session: Session, opened: OpenPacket) -> None:
     """What verification and rest were, from where the machines stand."""
-    states = {progress.state for progress in opened.recipients.values()}
-    packet = opened.packet
-    execution = document.round_state.execution
-    rests = {execution.artifact, execution.judged_by}
-    if packet.packet_id in rests or "VERIFIED" in states:
-        opened.completion = None
-    if states & {"VERIFIED", "PROMOTED", "ARCHIVED"}:
-        opened.verification, opened.is_evidence_counted = "passed", True
-    elif "APPLIED" in states:
-        is_pending = packet.packet_type is PacketType.ARTIFACT
+    opened.completion = completion_of(session, opened)
+    is_applied = any(progress.state == "APPLIED" for progress in opened.recipients.values())
+    if is_applied and not opened.verification:
+        is_pending = opened.packet.packet_type is PacketType.ARTIFACT
         opened.verification = "pending" if is_pending else "passed"
         opened.is_evidence_counted = not is_pending

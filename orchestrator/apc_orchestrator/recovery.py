@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import asyncpg
 import orjson
 
+from apc_contracts.limits import Limits
 from apc_contracts.parsing import read_packet
 from apc_contracts.session import Denial, decode_document
 from apc_contracts.verdict import Refusal
@@ -46,11 +48,13 @@ async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
     return found
 
 
-async def unanswered_denials(pool: asyncpg.Pool, shard: int, now: datetime) -> list[Denial]:
+async def unanswered_denials(pool: asyncpg.Pool, shard: int, now: datetime, limits: Limits) -> list[Denial]:
     """Unexpired packets of the shard that were held and then refused."""
     rows = await pool.fetch(DENIED, shard, now)
-    return [Denial(read_packet(row["body_stored"]), _refusal(orjson.loads(row["refusal"]))) for row in rows]
+    return [Denial(read_packet(row["body_stored"], limits), _refusal(orjson.loads(row["refusal"]))) for row in rows]
 
 
-def _refusal(document: dict[str, str]) -> Refusal:
-    return Refusal(document["code"], document["rule"], document["path"], document["message"])
+def _refusal(document: dict[str, Any]) -> Refusal:
+    return Refusal(
+        document["code"], document["rule"], document["path"], document["message"], document.get("retry_after_ms")
+    )

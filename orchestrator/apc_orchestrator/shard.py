@@ -302,7 +302,7 @@ class ShardServer:
             self._deadlines.note(found.session_id, found.next_deadline)
         for session in self._sessions.loaded():
             self._judge.redeliver(batch, session)
-        for denial in await unanswered_denials(self._pool, self._tenure.shard, batch.now):
+        for denial in await unanswered_denials(self._pool, self._tenure.shard, batch.now, self._limits):
             self._judge.answer_denial(batch, denial)
         await deliveries.send(self._bus, batch.outgoing, self._report)
         _log.info("shard_recovered", shard=self._tenure.shard, deliveries=len(batch.outgoing))

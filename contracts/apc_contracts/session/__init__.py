@@ -17,6 +17,7 @@ from apc_contracts.session.effects import (
 )
 from apc_contracts.session.emissions import timer
 from apc_contracts.session.opening import open_session
+from apc_contracts.session.promotion_path import completion_of
 from apc_contracts.session.recipients import handles, resolve_recipients
 from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Session
 from apc_contracts.session.timers import timer_kind
@@ -40,6 +41,7 @@ __all__ = [
     "SessionView",
     "Transition",
     "advance",
+    "completion_of",
     "confirm_substrate",
     "decode_document",
     "handles",

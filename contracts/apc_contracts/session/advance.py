@@ -145,7 +145,7 @@ def _take_released(moment: Moment, given: ReleaseInput) -> None:
     packet_id = item.received.packet.packet_id
     refusal = given.verdict.refusal
     if refusal is not None:
-        lifecycle.deny(item.received, refusal, moment.now, moment.effects, given.verdict.facts)
+        lifecycle.deny(moment.session, item.received, refusal, moment.now, moment.effects, given.verdict.facts)
     elif given.verdict.kind is VerdictKind.HELD:
         moment.session.held[packet_id] = replace(item, is_paused=moment.session.is_paused)
     else:

@@ -131,7 +131,7 @@ def _release(moment: Moment, item: HeldPacket, record: dict[str, Any]) -> None:
 
 def _deny(moment: Moment, item: HeldPacket, refusal: Refusal, record: dict[str, Any] | None = None) -> None:
     moment.session.held.pop(item.received.packet.packet_id)
-    lifecycle.deny(item.received, refusal, moment.now, moment.effects, record)
+    lifecycle.deny(moment.session, item.received, refusal, moment.now, moment.effects, record)
 
 
 def deny_all(moment: Moment, code: str, message: str) -> None:

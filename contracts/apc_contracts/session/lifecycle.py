@@ -43,10 +43,16 @@ def hold(given: PacketInput, effects: Effects) -> None:
 
 
 def deny(
-    received: ReceivedPacket, refusal: Refusal, now: datetime, effects: Effects, record: Record | None = None
+    session: Session,
+    received: ReceivedPacket,
+    refusal: Refusal,
+    now: datetime,
+    effects: Effects,
+    record: Record | None = None,
 ) -> None:
     """The hop of a held packet that was refused in the end; it keeps the reason, and the sender gets a NACK.
 
+    The identity keeps it too: whoever sends the packet again is told again.
     `record` holds the facts of a ruling at a barrier or at RESUME, for a replay.
     """
     is_expired = refusal.code == "EXPIRED"
@@ -55,6 +61,7 @@ def deny(
     if record is not None:
         metadata["facts"] = record
     packet_id = received.packet.packet_id
+    session.identities[packet_id].refusal = refusal
     hop = Hop(packet_id, "", 1, "SCHEMA_VALIDATED", state, [event], [now], ORCHESTRATOR, metadata)
     effects.hops.append(hop)
     effects.denials.append(Denial(received, refusal))

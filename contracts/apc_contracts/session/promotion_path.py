@@ -8,9 +8,12 @@ from apc_contracts.packet import Packet
 from apc_contracts.payloads import ArtifactPayload, DecisionPayload
 from apc_contracts.promotion import passes_promotion
 from apc_contracts.session import emissions, lifecycle
+from apc_contracts.session.document import SessionDocument
 from apc_contracts.session.movement import Moment
 from apc_contracts.session.session import OpenPacket, Session
 from apc_contracts.vocabulary import ArtifactKind, CommitmentLevel, PacketType, RunPhase
+
+COMPLETE = "non_promotable_complete"
 
 
 def note_artifact(session: Session, opened: OpenPacket) -> None:
@@ -39,6 +42,28 @@ def note_eval(session: Session, opened: OpenPacket) -> None:
         execution.evals.append(packet.packet_id)
     elif packet.run_phase is RunPhase.VALIDATION and session.state == "VALIDATION":
         opened.completion = None
+
+
+def completion_of(session: Session, opened: OpenPacket) -> str | None:
+    """The event that ends a VERIFIED machine of a packet that was loaded: what counting it had said."""
+    document, packet = session.document, opened.packet
+    execution = document.round_state.execution
+    is_promoted = document.state in ("PROMOTION", "CLOSED")
+    if is_promoted and packet.packet_id in (execution.artifact, execution.judged_by):
+        return "promotion_eligible"
+    if session.is_terminal:
+        return COMPLETE
+    rests = packet.packet_id == execution.artifact or _is_validating(opened, document)
+    # What rests already goes on resting: an ARTIFACT that another one replaced, a second validator's EVAL.
+    rests = rests or any(progress.state == "VERIFIED" for progress in opened.recipients.values())
+    return None if rests else COMPLETE
+
+
+def _is_validating(opened: OpenPacket, document: SessionDocument) -> bool:
+    packet, execution = opened.packet, document.round_state.execution
+    is_of_round = opened.round == document.round and packet.run_phase is RunPhase.VALIDATION
+    is_on_artifact = execution.artifact is not None and packet.trace.parent_packet_id == execution.artifact
+    return is_of_round and is_on_artifact and packet.packet_type is PacketType.EVAL
 
 
 def judge(session: Session, packet: Packet[Any], contract: Contract) -> None:
@@ -93,7 +118,7 @@ def drop_failed(moment: Moment) -> None:
     for packet_id in (current.execution.judged_by, current.execution.artifact):
         opened = moment.session.open.get(packet_id) if packet_id else None
         if opened is not None:
-            opened.completion = "non_promotable_complete"
+            opened.completion = COMPLETE
             lifecycle.complete(moment.session, opened, moment.now, moment.effects, moment.contract)
 
 
@@ -104,7 +129,7 @@ def commit_commons(moment: Moment) -> None:
     if execution.artifact is None or winner is None:
         return
     payload = ArtifactPayload(
-        artifact_id=f"protocol-{winner.packet_id}",
+        artifact_id=f"protocol-{winner.candidate_id}",
         artifact_kind=ArtifactKind.PROTOCOL,
         artifact_uri=execution.artifact_uri,
         artifact_hash=execution.artifact_hash,
@@ -113,7 +138,7 @@ def commit_commons(moment: Moment) -> None:
     done = DecisionPayload(
         decision_id=f"commons-{document.round}",
         recommendation=f"promote {execution.artifact_hash}",
-        priority_distribution={str(winner.packet_id): 1.0},
+        priority_distribution={winner.candidate_id: 1.0},
         next_actions=(),
         commitment_level=CommitmentLevel.DONE,
     )

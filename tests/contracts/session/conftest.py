@@ -23,7 +23,7 @@ from apc_contracts import (
     new_packet_id,
     read_packet,
 )
-from apc_contracts.admission import admit
+from apc_contracts.admission import admit, judge_held
 from apc_contracts.contract import Contract
 from apc_contracts.facts import Facts
 from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
@@ -32,8 +32,10 @@ from apc_contracts.registry import Registration, Right
 from apc_contracts.sealing import seal
 from apc_contracts.session import (
     Effects,
+    HeldPacket,
     PacketInput,
     ReceiptsInput,
+    ReleaseInput,
     Route,
     Session,
     Transition,
@@ -89,11 +91,13 @@ class Simulation:
     """Every accepted packet, the orchestrator's own included."""
     denied: dict[UUID, str] = field(default_factory=dict)
     inboxes: dict[str, deque[tuple[Packet[Any], int]]] = field(default_factory=dict)
+    stream: list[Packet[Any]] = field(default_factory=list)
+    """Packets that the substrate has not confirmed yet."""
     effects: list[Effects] = field(default_factory=list)
     verification: tuple[ReceiptKind, ...] = (ReceiptKind.VERIFICATION_PASS,)
     """What comes of the bytes of an ARTIFACT."""
 
-    def start(self, **spec: Any) -> Packet[Any]:
+    def start(self, packet_id: UUID | None = None, **spec: Any) -> Packet[Any]:
         """Open the session with two swarms, red and blue."""
         fields: dict[str, Any] = {
             "swarms": (
@@ -107,7 +111,7 @@ class Simulation:
             "state_deadline_ms": 100_000,
         } | spec
         payload = SignalPayload(signal=Signal.START, session=SessionSpec(**fields))
-        packet, verdict = self.send("librarian", payload, to=ORCHESTRATOR)
+        packet, verdict = self.send("librarian", payload, to=ORCHESTRATOR, packet_id=packet_id)
         assert verdict.kind is VerdictKind.ACCEPTED, verdict.refusal
         return packet
 
@@ -141,7 +145,7 @@ class Simulation:
             protocol_version=PROTOCOL_VERSION,
             packet_id=packet_id,
             packet_type=packet_type,
-            channel=Channel.INTER_AGENT,
+            channel=fields.pop("channel", Channel.INTER_AGENT),
             run_phase=fields.pop("run_phase", session.run_phase if session else "RESEARCH"),
             created_at=self.now,
             sender=Actor(agent_id=agent, role=who.role, swarm_id=who.swarm_id),
@@ -250,12 +254,27 @@ class Simulation:
             self.denied[denial.received.packet.packet_id] = denial.refusal.code
         for received in effects.verifications:
             self._verify(received.packet)
+        for item in effects.resumed:
+            self._release(item)
         for packet in advanced.emissions:
             verdict = self.take(packet)
             assert verdict.kind is VerdictKind.ACCEPTED, (packet, verdict.refusal)
 
+    def _release(self, item: HeldPacket) -> None:
+        assert self.session is not None
+        received = item.received
+        facts = Facts(
+            now=self.now, registry=REGISTRY, packet_hash=received.packet_hash, payload_hash=received.payload_hash
+        )
+        verdict = judge_held(received.packet, self.session, facts, self.contract)
+        given = ReleaseInput(item, verdict, self.packets[-1].packet_id, self.now)
+        self._apply(advance(self.session, given, self.contract))
+
     def _deliver(self, route: Route) -> None:
         for agent in route.recipients:
+            if agent == SUBSTRATE_RECIPIENT:
+                self.stream.append(route.received.packet)
+                continue
             self.inboxes.setdefault(agent, deque()).append((route.received.packet, route.attempt))
 
     def _verify(self, packet: Packet[Any]) -> None:

@@ -1,0 +1,166 @@
+"""A session that is loaded from the log is the session that was in memory, wherever a takeover interrupts it."""
+
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from apc_bus.database import open_pool
+from apc_bus.log_batch import LOG_BATCH_TYPE, EpochOpen, encode
+from apc_bus.port import Delivery, Message
+from apc_contracts import Packet, load_contract, read_packet
+from apc_contracts.limits import DEFAULT_LIMITS
+from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_contracts.sealing import seal
+from apc_contracts.session import Session, decode_document
+from apc_contracts.verdict import Verdict
+from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
+from apc_orchestrator.batch import Batch
+from apc_orchestrator.inbox import read_input
+from apc_orchestrator.judge import Judge
+from apc_orchestrator.loading import load_session
+from apc_orchestrator.publications import Tenure
+from apc_orchestrator.registry import Registry
+from apc_orchestrator.sessions import Sessions
+from apc_persister.connection import drop_connection, take_connection
+from apc_persister.intake import read_message
+from apc_persister.transaction import commit
+
+from ..contracts.session.conftest import HANDLED, REGISTRY, Simulation
+from ..contracts.session.walk import Walk
+
+CONTRACT = load_contract()
+OPENING = UUID(int=1)
+
+
+@dataclass
+class JudgedSimulation(Simulation):
+    """The simulation with the gate's own judge in the place of `admit` and `advance`, and its log batches kept."""
+
+    batches: list[Batch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sessions = Sessions()
+        registry = Registry(ORCHESTRATOR, REGISTRY, set())
+        self.judge = Judge(CONTRACT, registry, self.sessions, Tenure(0, 1, "0.0", ORCHESTRATOR), 1, "operator")
+
+    def take(self, packet: Packet[Any]) -> Any:
+        batch = self._begin()
+        if packet.sender.agent_id == ORCHESTRATOR:
+            self.judge.judge_own(batch, packet)
+        else:
+            body, user = seal(packet).body, REGISTRY[packet.sender.agent_id].broker_user
+            message = Message(body, str(packet.packet_id), type=packet.packet_type.value, user_id=user)
+            self.judge.judge(batch, read_packet(body), message)
+        self._finish(batch)
+        identity = self.session.identity(packet.packet_id) if self.session else None
+        assert identity is not None
+        return Verdict(identity.verdict, identity.refusal)
+
+    def receipts(
+        self, packet: Packet[Any], agent: str, attempt: int = 1, kinds: tuple[ReceiptKind, ...] | None = None
+    ) -> None:
+        for kind in kinds or HANDLED:
+            receipt = Receipt(
+                packet_id=packet.packet_id,
+                session_id="s-1",
+                recipient=agent,
+                kind=kind,
+                attempt=attempt,
+                at=self.now,
+            )
+            own = kind in (ReceiptKind.DEAD_LETTERED, ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL)
+            operator = kind in (ReceiptKind.REQUEUE, ReceiptKind.DISCARD)
+            user = ORCHESTRATOR if own else "agent.librarian" if operator else REGISTRY[agent].broker_user
+            message = Message(encode_receipts([receipt]), "m", type="receipts", user_id=user)
+            batch = self._begin()
+            self.judge.take(batch, read_input(Delivery(message, 1, "0", False), DEFAULT_LIMITS), message)
+            self._finish(batch)
+
+    def confirm(self, packet: Packet[Any]) -> None:
+        assert self.session is not None
+        batch = self._begin()
+        self.judge.confirm_substrate(batch, self.session, packet.packet_id)
+        self._finish(batch)
+
+    def _begin(self) -> Batch:
+        return Batch(len(self.batches) + 1, self.now)
+
+    def _finish(self, batch: Batch) -> None:
+        self.session = self.sessions.get("s-1")
+        if batch.entries:
+            self.batches.append(batch)
+        for one in batch.outgoing:
+            if one.packet_id is None:
+                continue
+            packet = read_packet(one.publication.message.body).packet
+            if one.recipient == SUBSTRATE_RECIPIENT:
+                self.stream.append(packet)
+            else:
+                self.inboxes.setdefault(one.recipient, deque()).append((packet, one.attempt))
+        for received in batch.verifications:
+            self._verify(received.packet)
+
+
+async def write(pool: asyncpg.Pool, bodies: list[bytes]) -> None:
+    """Commit log batches as the writer does."""
+    opening = encode(EpochOpen(1, 0, OPENING))
+    messages = [Message(opening, "open", type="epoch_open")]
+    messages += [Message(body, "batch", type=LOG_BATCH_TYPE) for body in bodies]
+    received = [read_message(0, Delivery(message, 1, "0", False)) for message in messages]
+    connection = await take_connection(pool, timedelta(seconds=5))
+    try:
+        await commit(connection, 0, received)
+    finally:
+        await drop_connection(pool, connection)
+    conflicts = await pool.fetch("SELECT kind, reason FROM apc_log.packet_conflicts WHERE kind <> 'security'")
+    assert not [row for row in conflicts if row["kind"] not in ("refused", "rerun")], conflicts
+
+
+def as_seen(session: Session) -> dict[str, Any]:
+    """Everything that the future of a session depends on."""
+    return {
+        "document": decode_document(session.document.encode()),
+        "identities": {key: asdict(one) for key, one in session.identities.items()},
+        "open": {
+            packet_id: (
+                opened.round,
+                opened.verification,
+                opened.completion,
+                opened.is_evidence_counted,
+                {name: (one.state, one.attempt, one.is_open) for name, one in opened.recipients.items()},
+            )
+            for packet_id, opened in session.open.items()
+        },
+        "held": [(packet_id, held.recipients, held.round, held.is_paused) for packet_id, held in session.held.items()],
+        "outstanding": session.outstanding,
+        "roots": session.roots,
+        "keys": session.keys,
+        "tasks": session.tasks,
+        "members": session.members,
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_is_loaded_is_what_was_in_memory(postgres_url: str, seed: int) -> None:
+    pool = await open_pool(postgres_url, max_size=2)
+    try:
+        simulation = JudgedSimulation(CONTRACT)
+        walk = Walk(simulation, seed)
+        written = 0
+        for _ in range(60):
+            walk.step()
+            new = simulation.batches[written:]
+            written += len(new)
+            await write(pool, [encode(batch.seal(0, 1)) for batch in new])
+            loaded = await load_session(pool, "s-1", CONTRACT)
+            assert isinstance(loaded, Session)
+            found, expected = as_seen(loaded), as_seen(walk.session)
+            for name, value in expected.items():
+                assert found[name] == value, name
+    finally:
+        await pool.close()

@@ -10,7 +10,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class WorkerSettings(BaseSettings):
     """How a worker takes packets, publishes its own and leaves. The broker's own settings are BusSettings."""
 
-    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="APC_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
 
     shards: int = Field(default=1, ge=1)
     """Number of gate shards; the same for every service."""

@@ -11,7 +11,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class BusSettings(BaseSettings):
     """Where the broker is and how to talk to it."""
 
-    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="APC_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
 
     amqp_url: SecretStr | None = None
     """AMQP URL of each broker node, separated by commas; none = the in-process broker."""
@@ -70,7 +72,9 @@ class BusSettings(BaseSettings):
 class DatabaseSettings(BaseSettings):
     """Where Postgres is."""
 
-    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="APC_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
 
     database_url: SecretStr | None = None
     """`postgresql://…` (15 to 18); none = the embedded PostgreSQL."""

@@ -14,7 +14,9 @@ from apc_bus.settings import BusSettings, DatabaseSettings
 class ConsoleSettings(BaseSettings):
     """What only the console needs."""
 
-    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="APC_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
 
     topology_url: SecretStr | None = None
     """AMQP URL of the deploy-time user who may declare; none = APC_AMQP_URL."""

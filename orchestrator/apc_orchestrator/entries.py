@@ -18,7 +18,7 @@ from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.session import Hop, Session, Transition
 from apc_contracts.verdict import Verdict
-from apc_contracts.vocabulary import PacketType
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
 
 def packet_entry(
@@ -152,8 +152,23 @@ def conflict_entry(
     return ConflictEntry(session_id, packet_id, kind, code, reason, raw, first_hash, second_hash, user_id)
 
 
-def presence_hops(packet: Packet[Any], now: datetime) -> list[HopEntry]:
-    """The life of a HEARTBEAT: admitted, and applied by the gate itself."""
-    events = ["emit", "schema_pass", "policy_pass", "route_selected"]
-    session_id, sender = packet.trace.session_id, packet.sender.agent_id
-    return [HopEntry(session_id, packet.packet_id, "", 1, "DRAFT", "ROUTED", events, [now] * 4, sender, None)]
+def hops_without_session(packet: Packet[Any], is_refused: bool, now: datetime) -> list[HopEntry]:
+    """The whole life of a sign of life, which the gate applies itself, or of a packet whose session does not exist."""
+    sender = packet.sender.agent_id
+    if is_refused:
+        return [_hop(packet, "", "DRAFT", "REJECTED_POLICY", ["emit", "schema_pass", "policy_fail"], sender, now)]
+    admitted = ["emit", "schema_pass", "policy_pass", "route_selected"]
+    ended = ["verification_pass", "non_promotable_complete"]
+    return [
+        _hop(packet, "", "DRAFT", "ROUTED", admitted, sender, now),
+        _hop(packet, ORCHESTRATOR, "ROUTED", "APPLIED", ["delivery_ack", "consumer_apply"], ORCHESTRATOR, now),
+        _hop(packet, ORCHESTRATOR, "APPLIED", "ARCHIVED", ended, ORCHESTRATOR, now),
+    ]
+
+
+def _hop(
+    packet: Packet[Any], recipient: str, before: str, after: str, events: list[str], actor: str, now: datetime
+) -> HopEntry:
+    times = [now] * len(events)
+    session_id = packet.trace.session_id
+    return HopEntry(session_id, packet.packet_id, recipient, 1, before, after, events, times, actor, None)

@@ -29,6 +29,8 @@ OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
 def read_input(delivery: Delivery, limits: Limits) -> Input:
     """The input in a delivery; a body that is none is returned as its refusal, for it is an input too."""
     message = delivery.message
+    if headers.UNREADABLE in message.headers:
+        return PacketRefused("MALFORMED", "$", "the AMQP properties are not UTF-8: send text in them")
     try:
         if message.type == headers.TYPE_RECEIPTS:
             return tuple(_grouped(parse_receipts(message.body)))
@@ -54,7 +56,8 @@ def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_
     if receipt.kind is ReceiptKind.EXPIRED and user_id == own_user:
         return True
     if receipt.kind in OPERATOR_KINDS:
-        return any(one.broker_user == user_id and one.has(Right.OPERATE) for one in registry.by_id.values())
+        speakers = (one for one in registry.by_id.values() if one.broker_user == user_id and not one.is_revoked)
+        return any(speaker.has(Right.OPERATE) for speaker in speakers)
     recipient = registry.by_id.get(receipt.recipient)
     return recipient is not None and user_id is not None and recipient.broker_user == user_id
 

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from apc_bus import headers
-from apc_bus.log_batch import HopEntry, RegistryEntry
+from apc_bus.log_batch import RegistryEntry
 from apc_bus.port import Message
 from apc_contracts.admission import admit, judge_held
 from apc_contracts.contract import Contract
@@ -14,8 +14,9 @@ from apc_contracts.facts import Facts, SignatureState
 from apc_contracts.identity import shard_of
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.receipts import Receipt
 from apc_contracts.registry import Registration
-from apc_contracts.registry_change import AgentAdded, AgentRevoked, encode_registry_change
+from apc_contracts.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.sealing import payload_hash, seal
 from apc_contracts.session import (
     Advanced,
@@ -41,6 +42,7 @@ from apc_orchestrator.entries import (
     conflict_entry,
     coordination_entry,
     hop_entry,
+    hops_without_session,
     lineage_entry,
     packet_entry,
 )
@@ -161,7 +163,7 @@ class Judge:
                 conflict_entry(
                     "security",
                     reason,
-                    message.body,
+                    b"[" + b",".join(_encoded(receipt) for receipt in group) + b"]",
                     session_id=first.session_id,
                     packet_id=first.packet_id,
                     user_id=message.user_id,
@@ -172,7 +174,7 @@ class Judge:
 
     def _change_registry(self, batch: Batch, change: AgentAdded | AgentRevoked, message: Message) -> None:
         """A change by the operator's broker user: applied once, logged, upserted by the persister."""
-        body = encode_registry_change(change)
+        body = message.body
         if message.user_id not in (self._operator, self._tenure.user):
             reason = f"a registry change by {message.user_id}, who is not the operator {self._operator}"
             batch.entries.append(conflict_entry("security", reason, body, user_id=message.user_id))
@@ -256,13 +258,9 @@ class Judge:
 
     def _record_without_session(self, batch: Batch, packet: Packet[Any], is_refused: bool) -> None:
         """A sign of life, or a packet for a session that does not exist."""
-        session_id, sender = packet.trace.session_id, packet.sender.agent_id
-        events = ["emit", "schema_pass", "policy_fail"] if is_refused else [*_ADMITTED]
-        state = "REJECTED_POLICY" if is_refused else "ROUTED"
-        times = [batch.now] * len(events)
-        batch.entries.append(HopEntry(session_id, packet.packet_id, "", 1, "DRAFT", state, events, times, sender, None))
+        batch.entries.extend(hops_without_session(packet, is_refused, batch.now))
         if is_refused:
-            self._sessions.remember_stranger(session_id, packet.packet_id)
+            self._sessions.remember_stranger(packet.trace.session_id, packet.packet_id)
 
     def _open(self, start: Packet[Any], now: datetime) -> Session:
         session = open_session(start, now, self._contract)
@@ -286,7 +284,7 @@ class Judge:
                 conflict_entry(
                     "security",
                     f"{receipt.kind} of a packet that was not delivered to {receipt.recipient}",
-                    receipt.model_dump_json(exclude_none=True).encode(),
+                    _encoded(receipt),
                     session_id=session_id,
                     packet_id=receipt.packet_id,
                 )
@@ -411,7 +409,9 @@ class Judge:
     def _is_cause_delivered(self, packet: Packet[Any], cause: UUID | None) -> bool:
         session = self._sessions.get(packet.trace.session_id)
         identity = session.identity(cause) if session is not None and cause is not None else None
-        return identity is not None and packet.sender.agent_id in identity.recipients
+        if identity is None or identity.refusal is not None:
+            return False
+        return packet.sender.agent_id in identity.recipients
 
     def _is_contract_deployed(self, packet: Packet[Any]) -> bool:
         session = self._sessions.get(packet.trace.session_id)
@@ -435,7 +435,8 @@ class Judge:
         return [*order[: order.index(contract.refusals.last_without_id) + 1], "DUPLICATE_CONFLICT"]
 
 
-_ADMITTED = ("emit", "schema_pass", "policy_pass", "route_selected")
+def _encoded(receipt: Receipt) -> bytes:
+    return receipt.model_dump_json(exclude_none=True).encode()
 
 
 def _cause_of(message: Message) -> tuple[UUID | None, int | None]:

@@ -7,7 +7,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class OrchestratorSettings(BaseSettings):
     """What a gate process needs to know; read once at the entry point."""
 
-    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", env_ignore_empty=True, extra="ignore")
 
     shards: int = Field(default=1, ge=1)
     """N: gate shards of the deployment; part of the topology."""

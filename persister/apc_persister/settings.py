@@ -11,7 +11,9 @@ from apc_bus.settings import BusSettings, DatabaseSettings
 class PersisterSettings(BusSettings, DatabaseSettings):
     """The persister: where broker and database are, and how much it takes at once."""
 
-    model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="APC_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
 
     log_prefetch: int = Field(default=64, ge=1, le=65535)
     """Log batches that the broker hands over ahead; all that is in memory while the database is away."""

@@ -15,7 +15,12 @@ class AutomlSettings(BaseSettings):
     """One run. Only the librarian reads most of it; the others learn what they need from packets."""
 
     model_config = SettingsConfigDict(
-        env_prefix="APC_AUTOML_", env_file=".env", extra="ignore", frozen=True, arbitrary_types_allowed=True
+        env_prefix="APC_AUTOML_",
+        env_file=".env",
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
+        arbitrary_types_allowed=True,
     )
 
     data: Path | None = None

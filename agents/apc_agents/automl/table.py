@@ -115,7 +115,7 @@ def _read_target(
     if values.nunique() < 2:
         only = values.iloc[0]
         raise TableInvalid(
-            f"the target {target!r} has the one value {only!r} in every row: there is nothing to predict"
+            f"the target {target!r} has the one value {str(only)!r} in every row: there is nothing to predict"
         )
     is_number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if not is_number and problem is ProblemKind.REGRESSION:

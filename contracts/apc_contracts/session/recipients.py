@@ -15,7 +15,10 @@ def handles(registration: Registration, packet_type: PacketType) -> bool:
 
 
 def resolve_recipients(packet: Packet[Any], session: Session, registry: Mapping[str, Registration]) -> tuple[str, ...]:
-    """The agent_ids a packet is delivered to, in a fixed order; the sender of a BROADCAST is left out."""
+    """The agent_ids a packet is delivered to, in a fixed order; the sender of a BROADCAST is left out.
+
+    A BROADCAST that no member handles is heard by the orchestrator alone: it is never UNROUTABLE, and it has an end.
+    """
     first = packet.recipients[0]
     if first.agent_id != ALL_RECIPIENTS:
         return tuple(recipient.agent_id for recipient in packet.recipients)
@@ -27,4 +30,4 @@ def resolve_recipients(packet: Packet[Any], session: Session, registry: Mapping[
         is_meant = first.swarm_id in (None, registration.swarm_id) and first.role in (None, registration.role)
         if is_meant and handles(registration, packet.packet_type):
             found.append(agent_id)
-    return tuple(found)
+    return tuple(found) or (ORCHESTRATOR,)

@@ -26,6 +26,8 @@ from apc_contracts.session_view import Identity
 from apc_contracts.verdict import Verdict, VerdictKind
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType
 
+SENT_BY_OTHERS = frozenset({ReceiptKind.DEAD_LETTERED, ReceiptKind.EXPIRED, ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
+"""Kinds that say nothing of the recipient being alive: mostly others send them about it."""
 VERIFICATION_KINDS = frozenset({ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL})
 
 
@@ -159,7 +161,8 @@ def _take_receipts(moment: Moment, given: ReceiptsInput) -> None:
     if first.kind in VERIFICATION_KINDS:
         opened = lifecycle.settle_verification(session, first, given.now, moment.effects, moment.contract)
     else:
-        _hear_agent(session, first.recipient)
+        if first.kind not in SENT_BY_OTHERS:
+            _hear_agent(session, first.recipient)
         opened = lifecycle.receive(session, given, moment.effects, moment.contract)
     if opened is not None:
         _note_verified(session, opened, moment.contract)

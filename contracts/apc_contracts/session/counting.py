@@ -6,7 +6,7 @@ from uuid import UUID
 
 from apc_contracts.packet import Packet
 from apc_contracts.session import barrier, candidates, lifecycle, promotion_path
-from apc_contracts.session.document import KEYS_KEPT
+from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY
 from apc_contracts.session.movement import Moment, pause, resume, start_timer
 from apc_contracts.session.session import OpenPacket
 from apc_contracts.session.timers import expire
@@ -19,16 +19,21 @@ def count(moment: Moment, opened: OpenPacket) -> None:
     _note_keys(moment, packet)
     if packet.packet_type is PacketType.RETRACTION:
         _retraction(moment, packet)
-    if session.is_terminal or opened.round != session.round:
+    if session.is_terminal or (opened.round != session.round and not _is_operation(packet)):
         return
     counter = _COUNTERS.get(packet.packet_type)
     if counter is not None:
         counter(moment, opened)
 
 
+def _is_operation(packet: Packet[Any]) -> bool:
+    """What an operator orders is about the session, not about the round of the packet it answers."""
+    return packet.packet_type is PacketType.SIGNAL and packet.payload.signal in _OPERATIONS
+
+
 def _task_ir(moment: Moment, opened: OpenPacket) -> None:
     document, payload = moment.session.document, opened.packet.payload
-    if payload.ir_header.task_id not in moment.session.tasks:
+    if payload.ir_header.task_id not in moment.session.tasks and len(document.task_ids) < KEYS_KEPT:
         moment.session.tasks.add(payload.ir_header.task_id)
         document.task_ids.append(payload.ir_header.task_id)
     if document.state != "SESSION_OPEN":
@@ -138,12 +143,14 @@ def _retract_winner(moment: Moment, target: UUID) -> None:
 
 def _note_keys(moment: Moment, packet: Packet[Any]) -> None:
     session = moment.session
-    for key in packet.symbolic_keys:
+    for name in packet.symbolic_keys:
+        key = name[:LONGEST_KEY]
         if key not in session.keys and len(session.keys) < KEYS_KEPT:
             session.keys.add(key)
             session.document.symbolic_keys.append(key)
 
 
+_OPERATIONS = frozenset({Signal.STOP, Signal.CANCEL, Signal.PAUSE, Signal.RESUME})
 _COUNTERS: dict[PacketType, Callable[[Moment, OpenPacket], None]] = {
     PacketType.TASK_IR: _task_ir,
     PacketType.SIGNAL: _signal,

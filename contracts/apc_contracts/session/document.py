@@ -15,8 +15,10 @@ from apc_contracts.vocabulary import RunPhase
 
 CANDIDATES_KEPT = 16
 """Verified EVALs remembered per swarm, best first: enough to outlast every round, veto and retraction."""
-KEYS_KEPT = 10_000
-"""Symbolic keys remembered for the drift check `strengthens_language_evolution`."""
+KEYS_KEPT = 1000
+"""Symbolic keys, and tasks, remembered for the drift checks: each batch carries the document whole."""
+LONGEST_KEY = 64
+"""Of a longer symbolic key so much is remembered."""
 
 
 @dataclass(slots=True)

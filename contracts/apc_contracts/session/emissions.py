@@ -32,6 +32,8 @@ from apc_contracts.vocabulary import (
 
 ORCHESTRATOR_SWARM = "orchestrator"
 URGENT = 9
+MOST_CANDIDATES = 400
+"""In one ARBITRATION: a packet of 256 KiB holds twice as many."""
 
 
 def emission(
@@ -129,7 +131,7 @@ def ranked_candidates(document: SessionDocument) -> list[Candidate]:
         eligible = [candidate for candidate in kept if candidate.packet_id not in document.excluded]
         if eligible:
             best.append(min(eligible, key=_rank))
-    return sorted(best, key=_rank)
+    return sorted(best, key=_rank)[:MOST_CANDIDATES]
 
 
 def _rank(candidate: Candidate) -> tuple[float, str, int, int, str]:

@@ -1,5 +1,6 @@
 """The life of a packet after its verdict: routing, receipts, verification, rest and end (contract.md section 8)."""
 
+import sys
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -262,7 +263,8 @@ def spend(session: Session, tokens: float, cost: float) -> None:
     spent = session.document.spent
     for name, amount in (("tokens", tokens), ("cost", cost)):
         if amount:
-            spent[name] = spent.get(name, 0) + amount
+            # Bounded, for infinity has no JSON: a document that cannot be read again would stop the shard.
+            spent[name] = min(spent.get(name, 0.0) + float(amount), sys.float_info.max)
 
 
 def _events_of(kind: ReceiptKind, state: str) -> Iterable[str]:

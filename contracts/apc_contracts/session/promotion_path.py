@@ -14,6 +14,8 @@ from apc_contracts.session.session import OpenPacket, Session
 from apc_contracts.vocabulary import ArtifactKind, CommitmentLevel, PacketType, RunPhase
 
 COMPLETE = "non_promotable_complete"
+LONGEST_URI = 2048
+"""A longer one is not taken into the state document and the PROTOCOL: the hash finds the bytes as well."""
 
 
 def note_artifact(session: Session, opened: OpenPacket) -> None:
@@ -27,7 +29,8 @@ def note_artifact(session: Session, opened: OpenPacket) -> None:
     execution.is_falsified = False
     execution.artifact = packet.packet_id
     execution.artifact_hash = packet.payload.artifact_hash
-    execution.artifact_uri = packet.payload.artifact_uri
+    uri = packet.payload.artifact_uri
+    execution.artifact_uri = uri if len(uri) <= LONGEST_URI else packet.payload.artifact_hash
     opened.completion = None
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.session.document import SessionDocument
+from apc_contracts.session.document import LONGEST_KEY, SessionDocument
 from apc_contracts.session_view import Identity
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 
@@ -167,7 +167,7 @@ class Session:
         return packet_id in self.roots
 
     def symbolic_key_is_known(self, key: str) -> bool:
-        return key in self.keys
+        return key[:LONGEST_KEY] in self.keys
 
     def protocol_is_known(self, protocol_id: str) -> bool:
         return protocol_id in self.document.protocols

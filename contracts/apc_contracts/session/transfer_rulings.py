@@ -1,7 +1,8 @@
 """Held TRANSFERs at their barrier: judged together, ranked together, recorded as one ARBITRATION."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from apc_contracts.admission import judge_transfer, transfer_record
 from apc_contracts.facts import Facts
@@ -19,7 +20,7 @@ def rule_transfers(packets: Sequence[Packet[Any]], moment: Moment) -> list[Ranke
     facts = Facts(now=moment.now)
     refused, eligible = [], []
     for packet in packets:
-        refusal = judge_transfer(packet, session, facts, contract)
+        refusal = judge_transfer(packet, session, facts, contract, session.generation)
         if refusal is None:
             eligible.append(packet)
         else:
@@ -30,9 +31,18 @@ def rule_transfers(packets: Sequence[Packet[Any]], moment: Moment) -> list[Ranke
 
 
 def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Moment) -> None:
-    """The ARBITRATION packet: one candidate per TRANSFER and `none`; `selected:<id>` = rank in scoring."""
+    """The ARBITRATION packet: one candidate per TRANSFER and `none`; `selected:<id>` = rank in scoring.
+
+    More TRANSFERs than a packet may hold go into several: nobody can make the gate's own packet too large to send.
+    """
+    ranks = {row.packet.packet_id: rank for rank, row in enumerate(_selected(rulings), start=1)}
+    for first in range(0, len(rulings), emissions.MOST_CANDIDATES):
+        _emit_part(rulings[first : first + emissions.MOST_CANDIDATES], ranks, moment)
+
+
+def _emit_part(rulings: Sequence[RankedTransfer], ranks: Mapping[UUID, int], moment: Moment) -> None:
     none = moment.contract.selection.no_transfer_candidate
-    selected = [row for row in rulings if row.refusal is None]
+    selected = _selected(rulings)
     document = moment.session.document
     document.step += 1
     nothing = Candidate(candidate_id=none, packet_ref_ids=(), score_components={}, total_score=0.0)
@@ -40,7 +50,7 @@ def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Moment) -> None:
         arbitration_id=f"transfers-{document.round}-{document.generation}",
         candidates=(*(_candidate(row) for row in rulings), nothing),
         winner_candidate_id=str(selected[0].packet.packet_id) if selected else none,
-        scoring={f"selected:{row.packet.packet_id}": float(rank) for rank, row in enumerate(selected, start=1)},
+        scoring={f"selected:{row.packet.packet_id}": float(ranks[row.packet.packet_id]) for row in selected},
     )
     packet = emissions.emission(
         moment.session, PacketType.ARBITRATION, payload, moment.cause, moment.now, moment.contract
@@ -48,11 +58,15 @@ def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Moment) -> None:
     moment.effects.emissions.append(packet)
 
 
+def _selected(rulings: Sequence[RankedTransfer]) -> list[RankedTransfer]:
+    return [row for row in rulings if row.refusal is None]
+
+
 def ruling_record(ruling: RankedTransfer, moment: Moment) -> dict[str, Any]:
     """The facts of a ruling and its rank, for the log: from them a replay makes it again."""
     refusal = ruling.refusal if ruling.rank == 0 else None
     facts = Facts(now=moment.now)
-    record = transfer_record(ruling.packet, moment.session, facts, moment.contract, refusal)
+    record = transfer_record(ruling.packet, moment.session, facts, moment.contract, refusal, moment.session.generation)
     return record | {"rank": ruling.rank}
 
 

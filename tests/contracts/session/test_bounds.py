@@ -1,0 +1,143 @@
+"""No input makes a session's document, or a packet of the orchestrator, too large or unreadable."""
+
+from typing import Any
+
+from apc_contracts import Packet, RetractionPayload, SignalPayload
+from apc_contracts.receipts import Receipt, ReceiptKind, Usage
+from apc_contracts.sealing import seal
+from apc_contracts.session import ReceiptsInput, advance, decode_document
+from apc_contracts.vocabulary import PacketType, Signal
+
+from .test_path import (
+    brief,
+    evaluation,
+    execute,
+    generation,
+    lineage,
+    model,
+    research,
+    to_arbitration,
+    to_validation,
+    transfer,
+)
+
+
+def test_usage_beyond_all_numbers_is_still_a_number(simulation: Any) -> None:
+    start = simulation.start()
+    simulation.acknowledge()
+    for _ in range(3):
+        packet, _ = simulation.send("librarian", brief(), "red-1", parent=start, keys=("a",))
+        receipt = Receipt(
+            packet_id=packet.packet_id,
+            session_id="s-1",
+            recipient="red-1",
+            kind=ReceiptKind.OUTCOME,
+            attempt=1,
+            usage=Usage(tokens=2**53 - 1, cost=1e308),
+            at=simulation.now,
+        )
+        advance(simulation.session, ReceiptsInput((receipt,), simulation.now), simulation.contract)
+    document = simulation.session.document
+    assert decode_document(document.encode()) == document
+
+
+def test_keys_and_tasks_do_not_fill_the_document(simulation: Any) -> None:
+    start = simulation.start()
+    for number in range(60):
+        keys = tuple(f"{number}-{place}-{'k' * 200}" for place in range(32))
+        simulation.send("librarian", brief(), "red-1", parent=start, keys=keys)
+    for number in range(1100):
+        simulation.send("librarian", brief(f"task-{number}"), "red-1", parent=start)
+    assert len(simulation.session.document.encode()) < 200_000
+    assert simulation.session.symbolic_key_is_known(f"0-0-{'k' * 200}")
+
+
+def test_a_long_uri_does_not_travel_into_the_protocol(simulation: Any) -> None:
+    start = to_arbitration(simulation)
+    simulation.pass_time(seconds=3)
+    simulation.acknowledge()
+    uri = "file:///" + "x" * 250_000
+    long = model().model_copy(update={"artifact_uri": uri})
+    artifact, _ = simulation.send("red-1", long, "sentinel", parent=start)
+    simulation.send("red-1", evaluation(0.8), "sentinel", parent=artifact)
+    simulation.acknowledge()
+    simulation.send("sentinel", evaluation(0.75), parent=artifact)
+    assert simulation.session.state == "CLOSED"
+    protocol = simulation.packets[-3]
+    assert protocol.packet_type is PacketType.ARTIFACT
+    assert protocol.payload.artifact_uri == protocol.payload.artifact_hash
+
+
+def test_a_flood_of_transfers_is_arbitrated_in_parts(simulation: Any) -> None:
+    start = simulation.start(generation_limit=13)
+    research(simulation, start)
+    for _ in range(11):
+        generation(simulation, start, 0.9, 0.2)
+    for _ in range(900):
+        simulation.send("red-1", transfer(0.9, 0.1), "blue-1", parent=start, lineage=lineage())
+    generation(simulation, start, 0.9, 0.2)
+    parts = [one for one in simulation.packets if one.packet_type is PacketType.ARBITRATION]
+    assert [len(part.payload.candidates) for part in parts] == [401, 401, 101]
+    assert all(len(seal(part).body) < 200_000 for part in parts)
+    ranks = sorted(rank for part in parts for rank in part.payload.scoring.values())
+    assert ranks == [1.0, 2.0]
+
+
+def test_an_operator_stops_a_later_round_under_an_old_parent(simulation: Any) -> None:
+    start, artifact = to_validation(simulation)
+    simulation.send("sentinel", evaluation(0.3), parent=artifact)
+    assert simulation.session.round == 2
+    simulation.send("librarian", SignalPayload(signal=Signal.STOP), parent=start)
+    assert simulation.session.state == "HALTED"
+
+
+def test_a_delivery_that_expires_does_not_bring_its_recipient_back(simulation: Any) -> None:
+    start = simulation.start(generation_limit=5)
+    research(simulation, start)
+    packet, _ = simulation.send("red-1", evaluation(0.5), "sentinel", parent=start)
+    simulation.pass_time(seconds=11)
+    assert "sentinel" in simulation.session.document.dead_agents
+    simulation.receipts(packet, "sentinel", 1, (ReceiptKind.EXPIRED,))
+    assert "sentinel" in simulation.session.document.dead_agents
+    simulation.acknowledge("sentinel")
+    assert "sentinel" not in simulation.session.document.dead_agents
+
+
+def test_a_transfer_left_over_from_a_round_is_not_accepted_in_the_next(simulation: Any) -> None:
+    start = to_arbitration_through_convergence(simulation)
+    parent = next(one for one in simulation.packets if one.run_phase == "CONVERGENCE" and one.packet_type == "EVAL")
+    late, verdict = simulation.send(
+        "red-1", transfer(0.99, 0.01), "blue-1", parent=parent, lineage=lineage(), run_phase="CONVERGENCE"
+    )
+    assert verdict.kind == "held", verdict.refusal
+    simulation.pass_time(seconds=3)
+    simulation.acknowledge()
+    artifact = execute(simulation, start)
+    simulation.send("sentinel", evaluation(0.3), parent=artifact)
+    simulation.acknowledge()
+    generation(simulation, simulation.packets[-1], 0.7, 0.5)
+    assert simulation.denied[late.packet_id] == "TRANSFER_WINDOW_CLOSED"
+
+
+def to_arbitration_through_convergence(simulation: Any) -> Packet[Any]:
+    """A TRANSFER accepted in generation 21 leads to CONTROLLED_CONVERGENCE, which has generations of its own."""
+    start: Packet[Any] = simulation.start(generation_limit=22)
+    research(simulation, start)
+    for _ in range(21):
+        generation(simulation, start, 0.9, 0.2)
+    simulation.send("red-1", transfer(0.9, 0.1), "blue-1", parent=start, lineage=lineage())
+    for _ in range(2):
+        generation(simulation, start, 0.9, 0.2)
+    assert simulation.session.state == "ARBITRATION"
+    return start
+
+
+def test_retracting_what_is_held_takes_it_off_the_barrier(simulation: Any) -> None:
+    start = simulation.start(generation_limit=13)
+    research(simulation, start)
+    for _ in range(11):
+        generation(simulation, start, 0.9, 0.2)
+    held, _ = simulation.send("red-1", transfer(0.9, 0.1), "blue-1", parent=start, lineage=lineage())
+    simulation.send("red-1", RetractionPayload(target_packet_id=held.packet_id, reason="wrong"))
+    generation(simulation, start, 0.9, 0.2)
+    assert not simulation.session.document.protocols

@@ -1,6 +1,7 @@
 """Ships with the orchestrator: agents played by hand over any bus, for the tests and benchmarks of a whole system."""
 
 from apc_orchestrator.testing.agents import HANDLED, ScriptedAgents
+from apc_orchestrator.testing.equalities import Sent, open_deliveries, violated_equalities
 from apc_orchestrator.testing.packets import AGENTS, RUN, SESSION, Cast, make_idea, make_packet, make_start
 from apc_orchestrator.testing.worker import ScriptedWorker, publish_until_confirmed, until
 
@@ -12,9 +13,12 @@ __all__ = [
     "Cast",
     "ScriptedAgents",
     "ScriptedWorker",
+    "Sent",
     "make_idea",
     "make_packet",
     "make_start",
+    "open_deliveries",
     "publish_until_confirmed",
     "until",
+    "violated_equalities",
 ]

@@ -33,7 +33,12 @@ class ScriptedWorker:
     """
 
     def __init__(
-        self, bus: Bus, agent: str, *, rejects: Callable[[Packet[Any]], bool] = lambda packet: False, shards: int = 1
+        self,
+        bus: Bus,
+        agent: str,
+        *,
+        rejects: Callable[[Packet[Any]], bool] = lambda packet: False,
+        shards: int = 1,
     ) -> None:
         self.agent = agent
         self.effects: Counter[UUID] = Counter()

@@ -1,0 +1,87 @@
+"""Inputs made to stop a gate: it records them and goes on."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import pytest
+
+from apc_bus import headers
+from apc_bus.port import Message, Publication
+from apc_bus.topology import RECEIPTS
+from apc_contracts import Packet
+from apc_contracts.receipts import Receipt, encode_receipts
+from apc_contracts.registry_change import AgentRevoked, encode_registry_change
+from apc_contracts.signing import encode_public_key, new_private_key
+
+Build = Callable[..., Packet[Any]]
+
+
+@pytest.fixture
+async def running(house: Any, start: Build) -> Any:
+    async with house.persister(), house.gate():
+        await house.register()
+        house.opening = start()
+        await house.publish(house.opening)
+        await house.quiet()
+        for agent in ("red-1", "blue-1", "sentinel", "librarian"):
+            await house.handle(agent)
+        await house.quiet()
+        yield house
+
+
+async def send(house: Any, user: str, kind: str, body: bytes) -> None:
+    await house.client(user).publish(Publication(RECEIPTS, "0", Message(body, str(uuid4()), type=kind, user_id=user)))
+
+
+async def goes_on(house: Any, packet: Build, idea: Any) -> None:
+    sent = packet("red-1", idea, ("sentinel",), parent=house.opening)
+    await house.publish(sent)
+    await house.quiet()
+    assert [delivery.message.message_id for delivery in await house.read("sentinel")] == [str(sent.packet_id)]
+
+
+async def test_a_registry_change_just_below_the_bound(running: Any, packet: Build, idea: Any) -> None:
+    key = encode_public_key(new_private_key())
+    change = {"action": "add", "agent_id": "x", "broker_user": "x", "change_id": str(uuid4()), "role": "r"}
+    fields = change | {"swarm_id": "s", "public_keys": {}}
+    room = (256 * 1024 - len(orjson.dumps(fields)) - 5) // (len(key) + 71)
+    keys = {f"{number:064d}": key for number in range(room)}
+    body = orjson.dumps(fields | {"public_keys": keys})
+    await send(running, "agent.red-1", headers.TYPE_REGISTRY, body + b" " * (256 * 1024 - len(body)))
+    await goes_on(running, packet, idea)
+    row = await running.pool.fetchrow("SELECT kind FROM apc_log.packet_conflicts")
+    assert row["kind"] == "security"
+
+
+async def test_receipts_for_many_unknown_sessions_are_kept_once(running: Any, packet: Build, idea: Any) -> None:
+    found = [
+        Receipt(
+            packet_id=uuid4(), session_id=f"s{n}", recipient="red-1", kind="outcome", attempt=1, at=datetime.now(UTC)
+        )
+        for n in range(300)
+    ]
+    body = encode_receipts(found)
+    await send(running, "agent.red-1", headers.TYPE_RECEIPTS, body)
+    await goes_on(running, packet, idea)
+    row = await running.pool.fetchrow(
+        "SELECT count(*) AS rows, sum(length(raw)) AS bytes FROM apc_log.packet_conflicts"
+    )
+    assert row["rows"] == 300 and row["bytes"] < 2 * len(body)
+
+
+async def test_a_revoked_operator_requeues_nothing(running: Any, packet: Build, idea: Any) -> None:
+    sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
+    await running.publish(sent)
+    await running.quiet()
+    await running.read("sentinel")
+    await running.report("sentinel", sent.packet_id, "dead_lettered", user="orchestrator")
+    change = AgentRevoked(change_id=uuid4(), agent_id="librarian")
+    await send(running, "operator", headers.TYPE_REGISTRY, encode_registry_change(change))
+    await running.report("sentinel", sent.packet_id, "requeue", user="agent.librarian")
+    await running.quiet()
+    assert not await running.read("sentinel")
+    reason = await running.pool.fetchval("SELECT reason FROM apc_log.packet_conflicts")
+    assert reason == "requeue not from sentinel"

@@ -1,0 +1,281 @@
+"""The services as processes of their own, a load of packets, and what must hold once all is drained."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from pydantic import SecretStr
+
+from apc_bus.database import open_pool
+from apc_bus.log_batch import LogBatch, decode_batch
+from apc_bus.port import Delivery
+from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
+from apc_bus.settings import BusSettings
+from apc_bus.topology import DEAD_QUEUE, agent_queue, build_topology, gate_queue, log_queue
+from apc_contracts import Packet
+from apc_orchestrator.testing import (
+    AGENTS,
+    Cast,
+    ScriptedAgents,
+    ScriptedWorker,
+    Sent,
+    make_idea,
+    make_packet,
+    make_start,
+    open_deliveries,
+    publish_until_confirmed,
+    until,
+    violated_equalities,
+)
+from apc_persister.testing import ScriptedGate
+
+CAST: Cast = {**AGENTS, "sleeper": ("watch", ())}
+"""The sleeper has an inbox and never looks into it: what is sent to it expires."""
+POISON = "poison"
+LOADED_AT_ONCE = 20
+SMALL_BATCHES = {"APC_BATCH_PACKETS": "16", "APC_TRANSACTION_ENTRIES": "64"}
+"""So that a load of a few hundred packets is many batches and transactions."""
+HOLDER = "SELECT holder FROM apc_log.shards WHERE shard = 0"
+LOGGED = "SELECT packet_id FROM apc_log.agent_packets"
+_rows: list[tuple[str, int, int, int, float]] = []
+
+
+class Service:
+    """`apc serve NAME` as a process; it writes to a file beside."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, output: Path) -> None:
+        self.name = name
+        self.process = process
+        self._output = output
+
+    async def dies(self) -> None:
+        """Wait until it has killed itself at its crash point; anything else is no proof of anything."""
+        async with asyncio.timeout(40):
+            code = await self.process.wait()
+        assert code == -signal.SIGKILL, f"not exercised: {self.name} ended with {code}: {self.output}"
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL."""
+        self.process.kill()
+
+    async def stop(self) -> None:
+        """Stop it as an operator does; it has to drain and leave with 0."""
+        if self.process.returncode is None:
+            self.process.terminate()
+        async with asyncio.timeout(30):
+            assert await self.process.wait() == 0, self.output
+
+    @property
+    def output(self) -> str:
+        """The end of what it wrote."""
+        return self._output.read_text(errors="replace")[-3000:]
+
+
+@dataclass
+class Deployment:
+    """Broker, database, processes; agents that send and workers that handle, in this process."""
+
+    amqp_url: str
+    database_url: str
+    folder: Path
+    bus: RabbitBus
+    pool: asyncpg.Pool
+    agents: ScriptedAgents
+    workers: dict[str, ScriptedWorker]
+    sent: Sent = field(default_factory=Sent)
+    opening: Packet[Any] = field(default_factory=lambda: make_start(cast=CAST))
+    services: list[Service] = field(default_factory=list)
+
+    async def serve(self, name: str, **settings: str) -> Service:
+        """Start a service, with settings of its own."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("APC_")}
+        own = {
+            "APC_AMQP_URL": self.amqp_url,
+            "APC_DATABASE_URL": self.database_url,
+            "APC_DATA_DIR": str(self.folder),
+            "APC_DATABASE_POOL": "3",
+        }
+        output = self.folder / f"{name}-{len(self.services)}.log"
+        with output.open("ab") as file:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "apc_console", "serve", name,
+                cwd=self.folder, env=inherited | own | SMALL_BATCHES | settings, stdout=file, stderr=file,
+            )  # fmt: skip
+        service = Service(name, process, output)
+        self.services.append(service)
+        return service
+
+    async def send_load(self, seed: int, count: int) -> None:
+        """Register, START, then `count` packets of all kinds; each published until it is confirmed."""
+        await self.agents.register()
+        await self._send(self.opening)
+        chance = random.Random(seed)
+        packets = [self._packet(chance) for _ in range(count)]
+        for start in range(0, count, LOADED_AT_ONCE):
+            await asyncio.gather(*map(self._send, packets[start : start + LOADED_AT_ONCE]))
+
+    async def _send(self, packet: Packet[Any]) -> None:
+        self.sent.unknown.add(packet.packet_id)
+        await publish_until_confirmed(self.bus, self.agents.publication(packet))
+        self.sent.unknown.discard(packet.packet_id)
+        self.sent.confirmed.add(packet.packet_id)
+
+    def _packet(self, chance: random.Random) -> Packet[Any]:
+        kind = chance.random()
+        intent, fields = "work", {}
+        to: tuple[str, ...] = (chance.choice(("blue-1", "sentinel")),)
+        if kind < 0.15:
+            to = ("blue-1", "sentinel")
+        elif kind < 0.20:
+            to = ("nobody",)
+        elif kind < 0.25:
+            intent = POISON
+        elif kind < 0.30:
+            to, fields = ("sleeper",), {"ttl_ms": 1500}
+        return make_packet("red-1", make_idea(intent), to, cast=CAST, parent=self.opening, **fields)
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """All workers consume."""
+        async with AsyncExitStack() as stack:
+            for worker in self.workers.values():
+                await stack.enter_async_context(worker.working())
+            yield
+
+    async def peek(self, queue: str) -> list[Delivery]:
+        """What waits in a queue whose consumer has died, first what it had taken; all of it stays there."""
+        async with asyncio.timeout(20), self.bus.subscribe(queue, prefetch=2000) as subscription:
+            return await subscription.receive(2000)
+
+    async def redelivered_packets(self) -> set[UUID]:
+        """The packets that the dead gate had received and not acknowledged."""
+        deliveries = [one for one in await self.peek(gate_queue(0)) if one.is_redelivered]
+        return {UUID(one.message.message_id) for one in deliveries if one.message.type == "IDEA"}
+
+    async def redelivered_batches(self) -> list[LogBatch]:
+        """The batches that the dead persister had received and not acknowledged."""
+        deliveries = [one for one in await self.peek(log_queue(0)) if one.is_redelivered]
+        return [decode_batch(one.message.body) for one in deliveries if one.message.type == "log_batch"]
+
+    async def logged(self) -> set[UUID]:
+        """The packets in the log."""
+        return {row["packet_id"] for row in await self.pool.fetch(LOGGED)}
+
+    async def commit_everything(self) -> None:
+        """Wait until all that stands in the log queue now is committed: an opening of ours comes after it."""
+        marker = ScriptedGate(self.bus)
+        await marker.open()
+
+        async def is_committed() -> bool:
+            return bool(await self.pool.fetchval(HOLDER) == marker.holder)
+
+        await until(is_committed)
+
+    async def drain(self) -> None:
+        """Wait until each packet has its end and each refusal its answer; then stop the services cleanly."""
+        await until(self._is_drained)
+        orchestrators = [one for one in self.services if one.name == "orchestrator"]
+        for service in orchestrators:
+            if service.process.returncode is None:
+                await service.stop()
+        await self.commit_everything()
+        for service in self.services:
+            if service.process.returncode is None:
+                await service.stop()
+
+    async def _is_drained(self) -> bool:
+        if not self.sent.confirmed <= await self.logged() or await open_deliveries(self.pool):
+            return False
+        refused = await self.pool.fetchval("SELECT count(*) FROM apc_log.agent_packets WHERE verdict = 'refused'")
+        if len(self.workers["red-1"].nacks) != refused:
+            return False
+        return (await self.bus.depth(DEAD_QUEUE)).messages == 0
+
+    async def check(self) -> None:
+        """S1 to S6, S8 and the numbers of the log; nobody consumes any more, so that ready is all there is."""
+        assert await violated_equalities(self.pool, self.sent, self.workers.values()) == []
+        conflicts = await self.pool.fetch("SELECT kind, code, reason FROM apc_log.packet_conflicts")
+        assert conflicts == [], "no double, no conflict, no fenced batch"
+        queues = [gate_queue(0), log_queue(0), DEAD_QUEUE]
+        queues += [agent_queue(agent, urgent) for agent in CAST for urgent in (True, False)]
+        depths = {queue: (await self.bus.depth(queue)).messages for queue in queues}
+        assert not any(depths.values()), f"S8: {depths}"
+
+    @property
+    def duplicates(self) -> int:
+        """Deliveries that came a second time and had no effect."""
+        return sum(worker.duplicates for worker in self.workers.values())
+
+    async def close(self) -> None:
+        """End what is still running."""
+        for service in self.services:
+            if service.process.returncode is None:
+                service.kill()
+                await service.process.wait()
+
+
+@asynccontextmanager
+async def deploy(amqp_url: str, database_url: str, folder: Path) -> AsyncIterator[Deployment]:
+    """A fresh deployment on these servers; nothing runs yet."""
+    settings = BusSettings(amqp_url=SecretStr(amqp_url))
+    async with AsyncExitStack() as resources:
+        pool = await open_pool(database_url, max_size=3)
+        resources.push_async_callback(pool.close)
+        bus = await connect_rabbit(settings, purpose="agents")
+        resources.push_async_callback(bus.close)
+        agents = ScriptedAgents(bus, CAST)
+        await apply_rabbit(amqp_url, build_topology(1, agents.queues))
+        workers = {agent: ScriptedWorker(bus, agent, rejects=is_poison) for agent in CAST if agent != "sleeper"}
+        deployment = Deployment(amqp_url, database_url, folder, bus, pool, agents, workers)
+        resources.push_async_callback(deployment.close)
+        yield deployment
+
+
+def is_poison(packet: Packet[Any]) -> bool:
+    """Whether every worker rejects this packet."""
+    return getattr(packet.payload, "intent", None) == POISON
+
+
+@pytest.fixture
+async def deployment(amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> AsyncIterator[Deployment]:
+    """A fresh deployment on the servers of this run; nothing runs yet."""
+    async with deploy(amqp_vhost_url, postgres_url, tmp_path) as deployed:
+        yield deployed
+
+
+@pytest.fixture
+def record() -> Callable[[str, Deployment, float], None]:
+    """Adds a line to the table at the end of the run: the fault, and the moment of its repair."""
+
+    def add(fault: str, deployment: Deployment, repaired_at: float) -> None:
+        doubled = sum(count - 1 for worker in deployment.workers.values() for count in worker.effects.values())
+        _rows.append((fault, len(deployment.sent.confirmed), deployment.duplicates, doubled, monotonic() - repaired_at))
+
+    return add
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table of `make test-faults`; a run with losses has failed before it comes here."""
+    if not _rows:
+        return
+    terminalreporter.section("faults")
+    form = "{:34} {:>5} {:>8} {:>5} {:>11} {:>16} {:>11}"
+    terminalreporter.write_line(
+        form.format("fault", "runs", "packets", "lost", "redelivered", "doubled effects", "drained in")
+    )
+    for fault in dict.fromkeys(row[0] for row in _rows):
+        rows = [row for row in _rows if row[0] == fault]
+        packets, duplicates, doubled = (sum(int(row[at]) for row in rows) for at in (1, 2, 3))
+        longest = f"<= {max(row[4] for row in rows):.1f} s"
+        terminalreporter.write_line(form.format(fault, len(rows), packets, 0, duplicates, doubled, longest))

@@ -1,0 +1,92 @@
+"""kill -9 at every named point of the gate and of the log writer, under load (matrix rows 3 to 8)."""
+
+import random
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import pytest
+
+PACKETS = 300
+ROUNDS = 20
+GATE_POINTS = (
+    "gate.after_receive",
+    "gate.after_log_confirm",
+    "gate.after_delivery_confirm",
+    "gate.before_acknowledge",
+)
+PERSISTER_POINTS = ("persister.before_commit", "persister.after_commit")
+BATCHES_BEFORE = range(10, 18)
+"""After registration and START, and before the load is through: 300 packets are 19 batches and their receipts."""
+TRANSACTIONS_BEFORE = range(6, 10)
+Record = Callable[[str, Any, float], None]
+
+
+async def kill_the_gate(deployment: Any, point: str, seed: int, record: Record) -> None:
+    """One round: load, death, restart, drain, check."""
+    number = random.Random(seed).choice(BATCHES_BEFORE)
+    await deployment.serve("persister")
+    gate = await deployment.serve("orchestrator", APC_CRASH_AT=f"{point}:{number}")
+    async with deployment.working():
+        await deployment.send_load(seed, PACKETS)
+        await gate.dies()
+        redelivered = await deployment.redelivered_packets()
+        assert redelivered, "not exercised: the gate died without unacknowledged packets"
+        await deployment.commit_everything()
+        logged = await deployment.logged()
+        assert deployment.sent.confirmed - logged, "not exercised: the load was through"
+        if point == "gate.after_receive":
+            assert redelivered - logged, "not exercised: all that it had received was logged"
+        else:
+            assert redelivered & logged, "not exercised: nothing that it had not acknowledged was logged"
+        before, repaired_at = deployment.duplicates, monotonic()
+        await deployment.serve("orchestrator")
+        await deployment.drain()
+    if point in ("gate.after_delivery_confirm", "gate.before_acknowledge"):
+        assert deployment.duplicates > before, "not exercised: nothing was delivered twice"
+    await deployment.check()
+    record(point, deployment, repaired_at)
+
+
+async def kill_the_persister(deployment: Any, point: str, seed: int, record: Record) -> None:
+    """One round: load, death, restart, drain, check."""
+    number = random.Random(seed).choice(TRANSACTIONS_BEFORE)
+    persister = await deployment.serve("persister", APC_CRASH_AT=f"{point}:{number}")
+    await deployment.serve("orchestrator")
+    async with deployment.working():
+        await deployment.send_load(seed, PACKETS)
+        await persister.dies()
+        batches = await deployment.redelivered_batches()
+        assert batches, "not exercised: the log writer died without unacknowledged batches"
+        head = await deployment.pool.fetchval("SELECT batch_no FROM apc_log.shards")
+        is_committed = batches[0].batch_no <= head
+        assert is_committed == (point == "persister.after_commit"), "not exercised: it died elsewhere"
+        repaired_at = monotonic()
+        await deployment.serve("persister")
+        await deployment.drain()
+    await deployment.check()
+    record(point, deployment, repaired_at)
+
+
+@pytest.mark.parametrize("point", GATE_POINTS)
+async def test_the_gate_killed(deployment: Any, point: str, record: Record) -> None:
+    await kill_the_gate(deployment, point, 0, record)
+
+
+@pytest.mark.parametrize("point", PERSISTER_POINTS)
+async def test_the_persister_killed(deployment: Any, point: str, record: Record) -> None:
+    await kill_the_persister(deployment, point, 0, record)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(1, ROUNDS + 1))
+@pytest.mark.parametrize("point", GATE_POINTS)
+async def test_the_gate_killed_again_and_again(deployment: Any, point: str, seed: int, record: Record) -> None:
+    await kill_the_gate(deployment, point, seed, record)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(1, ROUNDS + 1))
+@pytest.mark.parametrize("point", PERSISTER_POINTS)
+async def test_the_persister_killed_again_and_again(deployment: Any, point: str, seed: int, record: Record) -> None:
+    await kill_the_persister(deployment, point, seed, record)

@@ -106,6 +106,7 @@ async def _leave(subscription: object) -> None:
     # What leaving its context does, while the standby's context is still open inside it.
     channel = getattr(subscription, "_channel", None)
     if channel is not None:
+        subscription.leave()  # type: ignore[attr-defined]
         await channel.close()
     else:
         subscription.end("left")  # type: ignore[attr-defined]

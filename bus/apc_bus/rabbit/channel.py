@@ -63,6 +63,8 @@ class BulkChannel(aiormq.Channel):
     def __init__(self, connection: aiormq.Connection, number: int, publish_window: int) -> None:
         super().__init__(connection, number)
         self.on_delivery: Callable[[Delivery], None] | None = None
+        self.before_write: Callable[[], bytes] | None = None
+        """Frames of this channel that go out with its next publish."""
         self._publish_window = publish_window
         self._in_flight: dict[int, _InFlight] = {}
         self._keys: dict[_Key, int] = {}
@@ -127,6 +129,8 @@ class BulkChannel(aiormq.Channel):
         )
         if self.is_closed:
             raise ChannelInvalidStateError(f"{self!r} closed")
+        if self.before_write is not None and not self.write_queue.full():
+            payload = self.before_write() + payload
         first_tag, now = self._last_tag + 1, boottime()
         for index, key in enumerate(keys):
             self._last_tag += 1

@@ -22,6 +22,7 @@ from apc_bus.errors import (
     SubscriptionLost,
 )
 from apc_bus.port import Delivery, Publication
+from apc_bus.rabbit.acknowledging import Acknowledgements
 from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Timing
 from apc_bus.rabbit.transport import Silence
@@ -35,13 +36,20 @@ class RabbitSubscription:
     """One consumer on a channel of its own (`apc_bus.port.Subscription`)."""
 
     def __init__(
-        self, queue: str, channel: BulkChannel, silence: Silence, timing: Timing, first_offset: int | None
+        self,
+        queue: str,
+        channel: BulkChannel,
+        silence: Silence,
+        timing: Timing,
+        prefetch: int,
+        first_offset: int | None,
     ) -> None:
         self._queue = queue
         self._channel = channel
         self._silence = silence
         self._timing = timing
         self._first_offset = first_offset
+        self._acknowledgements = Acknowledgements(channel, prefetch)
         self._inbox: deque[Delivery] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
@@ -78,11 +86,7 @@ class RabbitSubscription:
     async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Acknowledge one delivery, or it and all earlier ones."""
         self._check()
-        try:
-            async with asyncio.timeout(self._timing.answer):
-                await self._channel.basic_ack(delivery.tag, multiple=multiple, wait=False)
-        except CHANNEL_GONE as error:
-            self._raise_lost(error)
+        self._acknowledgements.add(delivery.tag, multiple=multiple)
 
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
         """Give one delivery back, or to the dead-letter exchange."""
@@ -111,6 +115,11 @@ class RabbitSubscription:
             raise PublishUnknown("no confirm: the message may be stored; publishing it again is safe")
         if (error := window.results[0]) is not None:
             raise error
+
+    def leave(self) -> None:
+        """What is acknowledged stays so; then the end."""
+        self._acknowledgements.send()
+        self.end("it was closed")
 
     def end(self, reason: str) -> None:
         """No more deliveries, no more acknowledgements; idempotent."""
@@ -165,7 +174,7 @@ async def consume(
     try:
         try:
             channel = await open_channel(link, timing.answer)
-            subscription = RabbitSubscription(queue, channel, silence, timing, first_offset)
+            subscription = RabbitSubscription(queue, channel, silence, timing, prefetch, first_offset)
             await channel.basic_qos(prefetch_count=prefetch, timeout=timing.answer)
             started = await channel.basic_consume(
                 queue, _delivered_elsewhere, arguments=dict(arguments or {}), timeout=timing.answer
@@ -175,7 +184,7 @@ async def consume(
         try:
             yield subscription
         finally:
-            subscription.end("it was closed")
+            subscription.leave()
             await _close(channel, started.consumer_tag, timing)
     finally:
         link.unwatch(silence)

@@ -1,0 +1,61 @@
+"""Acknowledgements that travel with the next write, or a moment later by themselves.
+
+A write of its own for each acknowledgement is what a small batch costs most: a system call here, one at the broker, and
+two processes woken (measured: a third of the gate's CPU in a round trip). What is not sent yet when a process dies
+comes again, as it may at any time.
+"""
+
+import asyncio
+
+import pamqp.frame
+from aiormq.abc import ChannelFrame
+from pamqp.commands import Basic
+
+from apc_bus.rabbit.channel import BulkChannel
+
+DELAY_SECONDS = 0.005
+PART_OF_PREFETCH = 4
+"""When a quarter of what the broker may hand over is acknowledged, it is told at once: it must not run dry."""
+
+
+class Acknowledgements:
+    """Those of one consumer, which is alone on its channel."""
+
+    def __init__(self, channel: BulkChannel, prefetch: int) -> None:
+        self._channel = channel
+        self._most = max(1, prefetch // PART_OF_PREFETCH)
+        self._all_up_to = 0
+        self._sent_up_to = 0
+        self._single: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+        channel.before_write = self.take
+
+    def add(self, tag: int, *, multiple: bool) -> None:
+        """Acknowledge a delivery, or all up to it; the broker hears of it within DELAY_SECONDS."""
+        if multiple:
+            self._all_up_to = max(self._all_up_to, tag)
+        else:
+            self._single.append(tag)
+        if self._all_up_to - self._sent_up_to + len(self._single) >= self._most:
+            self.send()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(DELAY_SECONDS, self.send)
+
+    def take(self) -> bytes:
+        """The frames of everything that is not sent yet, for a write that begins with them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        acknowledgements = [Basic.Ack(tag) for tag in self._single]
+        if self._all_up_to > self._sent_up_to:
+            acknowledgements.append(Basic.Ack(self._all_up_to, True))
+        self._sent_up_to = self._all_up_to
+        self._single.clear()
+        return b"".join(pamqp.frame.marshal(one, self._channel.number) for one in acknowledgements)
+
+    def send(self) -> None:
+        """Send everything now, or as soon as the connection takes it."""
+        if self._channel.write_queue.full():
+            self._timer = asyncio.get_running_loop().call_later(DELAY_SECONDS, self.send)
+        elif (frames := self.take()) and not self._channel.is_closed:
+            self._channel.write_queue.put_nowait(ChannelFrame(frames, should_close=False))

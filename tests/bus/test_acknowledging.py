@@ -1,0 +1,44 @@
+"""Acknowledgements wait for company, but never long, and the broker never runs dry for them."""
+
+from pydantic import SecretStr
+
+from apc_bus.port import Message, Publication
+from apc_bus.rabbit import apply_rabbit, connect_rabbit
+from apc_bus.settings import BusSettings
+from apc_bus.topology import INGRESS, build_topology, gate_queue
+
+
+async def test_all_is_acknowledged_when_the_subscription_is_left(amqp_vhost_url: str) -> None:
+    await apply_rabbit(amqp_vhost_url, build_topology())
+    bus = await connect_rabbit(BusSettings(amqp_url=SecretStr(amqp_vhost_url)))
+    publications = [Publication(INGRESS, "0", Message(b"x", f"m-{number}")) for number in range(20)]
+    assert not any(await bus.publish_all(publications))
+    taken = []
+    async with bus.subscribe(gate_queue(0), prefetch=20) as subscription:
+        while len(taken) < 20:
+            taken += await subscription.receive()
+        await subscription.ack(taken[9], multiple=True)
+        for delivery in (taken[19], taken[12], taken[11]):
+            await subscription.ack(delivery)
+        await subscription.ack(taken[13], multiple=True)
+    async with bus.subscribe(gate_queue(0)) as subscription:
+        again = []
+        while len(again) < 5:
+            again += await subscription.receive()
+    assert [delivery.message.message_id for delivery in again] == [f"m-{number}" for number in range(14, 19)]
+    await bus.close()
+
+
+async def test_a_full_prefetch_is_refilled_at_once(amqp_vhost_url: str) -> None:
+    await apply_rabbit(amqp_vhost_url, build_topology())
+    bus = await connect_rabbit(BusSettings(amqp_url=SecretStr(amqp_vhost_url)))
+    publications = [Publication(INGRESS, "0", Message(b"x", f"m-{number}")) for number in range(6)]
+    assert not any(await bus.publish_all(publications))
+    async with bus.subscribe(gate_queue(0), prefetch=2) as subscription:
+        taken = 0
+        while taken < 6:
+            for delivery in await subscription.receive():
+                await subscription.ack(delivery)
+                taken += 1
+    assert (await bus.depth(gate_queue(0))).messages == 0
+    await bus.close()

@@ -23,6 +23,7 @@ from apc_contracts.session import (
     Denial,
     Effects,
     HeldPacket,
+    Identity,
     PacketInput,
     ReceiptsInput,
     ReleaseInput,
@@ -204,11 +205,12 @@ class Judge:
     def _decide(self, batch: Batch, received: ReceivedPacket, facts: Facts, signature: str | None) -> None:
         packet = received.packet
         session = self._sessions.get(packet.trace.session_id)
-        if session is None and packet.packet_id in self._sessions.strangers(packet.trace.session_id):
-            return
         verdict = admit(packet, session, facts, self._contract)
         refusal = verdict.refusal
-        if verdict.kind is VerdictKind.REPEAT:
+        known = None if session is not None else self._sessions.stranger(packet.trace.session_id, packet.packet_id)
+        if known is not None and (refusal is None or refusal.code not in self._id_codes):
+            self._repeat_stranger(batch, received, known, facts)
+        elif verdict.kind is VerdictKind.REPEAT:
             self._repeat(batch, received, session, facts)
         elif verdict.kind is VerdictKind.RERUN:
             self._record_conflict(batch, received, facts, "rerun", None, "another payload for the same cause")
@@ -252,18 +254,33 @@ class Judge:
         if verdict.refusal is not None:
             self._answer_refusal(batch, received, verdict.refusal, facts)
         if session is None or advanced is None:
-            self._record_without_session(batch, packet, is_refused)
+            self._record_without_session(batch, received, verdict.refusal, facts)
         else:
             self._apply(batch, session, advanced, packet.packet_id)
 
-    def _record_without_session(self, batch: Batch, packet: Packet[Any], is_refused: bool) -> None:
+    def _record_without_session(
+        self, batch: Batch, received: ReceivedPacket, refusal: Refusal | None, facts: Facts
+    ) -> None:
         """A sign of life, or a packet for a session that does not exist."""
-        batch.entries.extend(hops_without_session(packet, is_refused, batch.now))
-        if is_refused:
-            self._sessions.remember_stranger(packet.trace.session_id, packet.packet_id)
+        packet = received.packet
+        session_id = packet.trace.session_id
+        batch.entries.extend(hops_without_session(packet, refusal is not None, batch.now))
+        if refusal is not None and session_id != PRESENCE_SESSION:
+            self._sessions.remember_stranger(session_id, packet.packet_id, _stranger(received, refusal, facts.cause))
+
+    def _repeat_stranger(self, batch: Batch, received: ReceivedPacket, known: Identity, facts: Facts) -> None:
+        """A packet that was refused before its session began: its recorded refusal again, or a conflict."""
+        refusal = known.refusal
+        if refusal is None or known.packet_hash != received.packet_hash:
+            message = "another packet has this packet_id in the session and stands: send a new packet with a new id"
+            refusal = Refusal("DUPLICATE_CONFLICT", "identity_is_free", "packet_id", message)
+            self._record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason)
+        self._answer_refusal(batch, received, refusal, facts)
 
     def _open(self, start: Packet[Any], now: datetime) -> Session:
         session = open_session(start, now, self._contract)
+        # What was refused under this name before keeps its id and its refusal.
+        session.identities.update(self._sessions.strangers(session.session_id))
         self._sessions.add(session)
         return session
 
@@ -295,10 +312,11 @@ class Judge:
         for denial in effects.denials:
             sender = self._registry.by_id.get(denial.received.packet.sender.agent_id)
             self._answer_packet(batch, denial.received, denial.refusal, sender)
-        for item in effects.resumed:
-            self._release(batch, session, item, cause)
+        # What the RESUME itself says goes out before what the held packets, judged after it, may say of a later state.
         for packet in advanced.emissions:
             self.judge_own(batch, packet)
+        for item in effects.resumed:
+            self._release(batch, session, item, cause)
 
     def _release(self, batch: Batch, session: Session, item: HeldPacket, cause: UUID) -> None:
         """RESUME: judge what the pause held as if it came now."""
@@ -433,6 +451,28 @@ class Judge:
         """Refusals up to and including BAD_SIGNATURE, and conflicts: they occupy nobody's id."""
         order = list(contract.refusals.order)
         return [*order[: order.index(contract.refusals.last_without_id) + 1], "DUPLICATE_CONFLICT"]
+
+
+def _stranger(received: ReceivedPacket, refusal: Refusal, cause: UUID | None) -> Identity:
+    packet = received.packet
+    named = tuple(recipient.agent_id for recipient in packet.recipients)
+    return Identity(
+        packet_hash=received.packet_hash,
+        payload_hash=received.payload_hash,
+        packet_type=packet.packet_type,
+        sender=packet.sender.agent_id,
+        swarm_id=packet.sender.swarm_id,
+        recipients=named,
+        addressed=named,
+        cause=cause,
+        root=packet.trace.root_packet_id,
+        verdict=VerdictKind.REFUSED,
+        refusal=refusal,
+        run_phase=packet.run_phase,
+        round=0,
+        generation=packet.trace.generation,
+        step=0,
+    )
 
 
 def _encoded(receipt: Receipt) -> bytes:

@@ -28,10 +28,10 @@ from apc_contracts.vocabulary import (
     PacketType,
     RunPhase,
 )
+from apc_orchestrator.sessions import REFUSED_KEPT
 
 DOCUMENT = "SELECT document FROM apc_log.sessions WHERE session_id = $1"
-STRANGERS = "SELECT packet_id FROM apc_log.packet_ids WHERE session_id = $1 LIMIT 1000"
-IDENTITIES = """
+_IDENTITIES = """
 SELECT packet.packet_id, packet.packet_hash, ids.payload_hash, packet.packet_type, packet.sender_agent_id,
        packet.sender_swarm_id, packet.recipients, packet.facts ->> 'to' AS addressed, packet.cause_packet_id,
        packet.root_packet_id, packet.verdict, packet.refusal, packet.run_phase,
@@ -40,8 +40,10 @@ SELECT packet.packet_id, packet.packet_hash, ids.payload_hash, packet.packet_typ
 FROM apc_log.agent_packets AS packet
 JOIN apc_log.packet_ids AS ids USING (session_id, packet_id)
 WHERE packet.session_id = $1
-ORDER BY packet.seq
+ORDER BY packet.seq {}
 """
+IDENTITIES = _IDENTITIES.format("")
+STRANGERS = _IDENTITIES.format(f"DESC LIMIT {REFUSED_KEPT}")
 # What became of whole packets after their verdict: taken back, or held and then routed or refused.
 AFTERMATH = """
 SELECT packet_id, to_state = 'RETRACTED' AS is_retracted, metadata -> 'refusal' AS refusal,
@@ -87,8 +89,8 @@ LOCAL_RECIPIENTS = [ORCHESTRATOR, SUBSTRATE_RECIPIENT]
 """The gate applies these itself; their deliveries have no end to wait for."""
 
 
-async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) -> Session | set[UUID]:
-    """The session as the log left it, or the ids that were refused under its name when there is none."""
+async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) -> Session | dict[UUID, Identity]:
+    """The session as the log left it, or what was refused under its name when there is none."""
     async with (
         pool.acquire() as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
@@ -96,7 +98,7 @@ async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) 
         text = await connection.fetchval(DOCUMENT, session_id)
         if text is None:
             rows = await connection.fetch(STRANGERS, session_id)
-            return {row["packet_id"] for row in rows}
+            return {row["packet_id"]: _identity(row) for row in reversed(rows)}
         session = Session(decode_document(text), contract.selection.verified_score_epsilon)
         _add_identities(session, await connection.fetch(IDENTITIES, session_id))
         _add_aftermath(session, await connection.fetch(AFTERMATH, session_id))
@@ -109,27 +111,30 @@ async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) 
 
 def _add_identities(session: Session, rows: Iterable[asyncpg.Record]) -> None:
     for row in rows:
-        refusal = row["refusal"]
-        recipients = tuple(row["recipients"])
-        session.identities[row["packet_id"]] = Identity(
-            packet_hash=row["packet_hash"],
-            payload_hash=row["payload_hash"],
-            packet_type=PacketType(row["packet_type"]),
-            sender=row["sender_agent_id"],
-            swarm_id=row["sender_swarm_id"],
-            recipients=recipients,
-            addressed=(ALL_RECIPIENTS,) if row["addressed"] == ALL_RECIPIENTS else recipients,
-            cause=row["cause_packet_id"],
-            root=row["root_packet_id"],
-            verdict=VerdictKind(row["verdict"]),
-            refusal=None if refusal is None else _refusal(orjson.loads(refusal)),
-            run_phase=_phase(row),
-            round=row["round"],
-            generation=row["generation"],
-            step=row["step"],
-        )
-        if refusal is None:
-            session.roots.add(row["root_packet_id"])
+        identity = session.identities[row["packet_id"]] = _identity(row)
+        if identity.refusal is None:
+            session.roots.add(identity.root)
+
+
+def _identity(row: asyncpg.Record) -> Identity:
+    refusal, recipients = row["refusal"], tuple(row["recipients"])
+    return Identity(
+        packet_hash=row["packet_hash"],
+        payload_hash=row["payload_hash"],
+        packet_type=PacketType(row["packet_type"]),
+        sender=row["sender_agent_id"],
+        swarm_id=row["sender_swarm_id"],
+        recipients=recipients,
+        addressed=(ALL_RECIPIENTS,) if row["addressed"] == ALL_RECIPIENTS else recipients,
+        cause=row["cause_packet_id"],
+        root=row["root_packet_id"],
+        verdict=VerdictKind(row["verdict"]),
+        refusal=None if refusal is None else _refusal(orjson.loads(refusal)),
+        run_phase=_phase(row),
+        round=row["round"],
+        generation=row["generation"],
+        step=row["step"],
+    )
 
 
 def _phase(row: asyncpg.Record) -> RunPhase:

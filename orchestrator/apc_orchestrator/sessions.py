@@ -1,12 +1,15 @@
 """Sessions in the gate's memory: loaded once, evicted when their last batch is committed."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from apc_contracts.session import Session
+from apc_contracts.session import Identity, Session
 
 STRANGERS_KEPT = 10_000
+"""Names of sessions that do not exist."""
+REFUSED_KEPT = 1000
+"""Refused packets remembered under each of them."""
 
 
 class Sessions:
@@ -14,7 +17,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._loaded: OrderedDict[str, Session] = OrderedDict()
-        self._strangers: OrderedDict[str, set[UUID]] = OrderedDict()
+        self._strangers: OrderedDict[str, dict[UUID, Identity]] = OrderedDict()
         self._last_batch: dict[str, int] = {}
         self._evicted: set[str] = set()
         """Left the memory with deliveries on their way, which count on: the inboxes are as full as before."""
@@ -37,19 +40,26 @@ class Sessions:
         """It left the memory with deliveries on their way."""
         return session_id in self._evicted
 
-    def note_absence(self, session_id: str, packet_ids: Iterable[UUID] = ()) -> None:
-        """There is no such session; `packet_ids` were refused under its name before."""
-        self._strangers[session_id] = set(packet_ids)
+    def note_absence(self, session_id: str, refused: Mapping[UUID, Identity]) -> None:
+        """There is no such session; these were refused under its name before."""
+        self._strangers[session_id] = dict(refused)
         while len(self._strangers) > STRANGERS_KEPT:
             self._strangers.popitem(last=False)
 
-    def strangers(self, session_id: str) -> set[UUID]:
-        """Ids refused under the name of a session that does not exist."""
-        return self._strangers.get(session_id, set())
+    def strangers(self, session_id: str) -> Mapping[UUID, Identity]:
+        """What was refused under the name of a session that does not exist."""
+        return self._strangers.get(session_id, {})
 
-    def remember_stranger(self, session_id: str, packet_id: UUID) -> None:
-        """One more id refused under the name of a session that does not exist."""
-        self._strangers.setdefault(session_id, set()).add(packet_id)
+    def stranger(self, session_id: str, packet_id: UUID) -> Identity | None:
+        """One of them."""
+        return self.strangers(session_id).get(packet_id)
+
+    def remember_stranger(self, session_id: str, packet_id: UUID, refused: Identity) -> None:
+        """One more. Of very many the oldest is forgotten: the log still knows its id."""
+        known = self._strangers.setdefault(session_id, {})
+        known[packet_id] = refused
+        if len(known) > REFUSED_KEPT:
+            del known[next(iter(known))]
 
     def touch(self, session_ids: Iterable[str], batch_no: int) -> None:
         """These sessions were changed by this batch: they stay until it is committed."""

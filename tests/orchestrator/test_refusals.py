@@ -199,13 +199,42 @@ async def test_clocks(running: Any, packet: Build, idea: Any) -> None:
         assert found == code
 
 
-async def test_an_unknown_session_is_refused_once(running: Any, packet: Build, idea: Any) -> None:
+async def test_an_unknown_session_is_refused_once_and_answered_each_time(
+    running: Any, packet: Build, idea: Any
+) -> None:
     stray = packet("red-1", idea, ("sentinel",), session_id="elsewhere")
     for _ in range(2):
         await running.publish(stray)
     await running.quiet()
     rows = await running.pool.fetch("SELECT refusal_code FROM apc_log.agent_packets WHERE session_id = 'elsewhere'")
     assert [row["refusal_code"] for row in rows] == ["UNKNOWN_SESSION"]
+    codes = [nack.metadata["refusal"]["code"] for nack in await nacks(running, "red-1")]
+    assert codes == ["UNKNOWN_SESSION"] * 2
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+async def test_a_packet_refused_before_its_session_began_stays_refused(
+    house: Any, packet: Build, start: Build, idea: Any, is_loaded: bool
+) -> None:
+    opening = start()
+    early = packet("red-1", idea, ("sentinel",))
+    async with house.persister():
+        async with house.gate():
+            await house.register()
+            await house.publish(early)
+            await house.quiet()
+            if not is_loaded:
+                await house.publish(opening)
+                await house.publish(early)
+                await house.quiet()
+        if is_loaded:
+            async with house.gate():
+                await house.publish(opening)
+                await house.publish(early)
+                await house.quiet()
+    assert len(await nacks(house, "red-1")) == 2
+    assert str(early.packet_id) not in {delivery.message.message_id for delivery in await house.read("sentinel")}
+    assert await house.pool.fetchval("SELECT count(*) FROM apc_log.packet_conflicts") == 0
 
 
 async def test_receipts_that_are_not_the_recipients_are_security_events(running: Any, packet: Build, idea: Any) -> None:

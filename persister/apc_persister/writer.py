@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -102,12 +104,15 @@ class Writer:
     async def _consume(self, subscription: Subscription, stop: asyncio.Event) -> None:
         waiting: deque[Received] = deque()
         self._is_consuming = True
+        interval = _Interval(self.settings.commit_interval)
         async with _Stoppable(stop) as stoppable:
             await self._connect_at_last(stop)
             while not stop.is_set():
                 if not waiting:
+                    await stoppable.wait(interval.rest)
                     deliveries = await stoppable.receive(subscription)
                     waiting += [read_message(self.shard, delivery) for delivery in deliveries]
+                    interval.begin()
                     continue
                 messages = self._gather(waiting)
                 done = await self._commit_at_last(messages, stop)
@@ -196,6 +201,22 @@ class _Pause:
             pass
 
 
+class _Interval:
+    """Time between the beginnings of two transactions, while there is nothing left to write."""
+
+    def __init__(self, length: timedelta) -> None:
+        self._length_s = length.total_seconds()
+        self._began_at = -self._length_s
+
+    def begin(self) -> None:
+        self._began_at = time.monotonic()
+
+    @property
+    def rest(self) -> float:
+        """Seconds until the next one may begin; 0 or less = now."""
+        return self._began_at + self._length_s - time.monotonic()
+
+
 class _Stoppable:
     """Receives until told to stop: an idle queue must not hold a service that wants to leave."""
 
@@ -209,6 +230,11 @@ class _Stoppable:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.cancel()
+
+    async def wait(self, seconds: float) -> None:
+        """Let the time pass, or less when told to stop."""
+        if seconds > 0:
+            await asyncio.wait({self._stopped}, timeout=seconds)
 
     async def receive(self, subscription: Subscription) -> list[Delivery]:
         """What the broker handed over, nothing when told to stop. What is lost by that comes again."""

@@ -2,7 +2,7 @@
 
 from pydantic import SecretStr
 
-from apc_bus.port import Message, Publication
+from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, build_topology, gate_queue
@@ -13,7 +13,7 @@ async def test_all_is_acknowledged_when_the_subscription_is_left(amqp_vhost_url:
     bus = await connect_rabbit(BusSettings(amqp_url=SecretStr(amqp_vhost_url)))
     publications = [Publication(INGRESS, "0", Message(b"x", f"m-{number}")) for number in range(20)]
     assert not any(await bus.publish_all(publications))
-    taken = []
+    taken: list[Delivery] = []
     async with bus.subscribe(gate_queue(0), prefetch=20) as subscription:
         while len(taken) < 20:
             taken += await subscription.receive()
@@ -22,7 +22,7 @@ async def test_all_is_acknowledged_when_the_subscription_is_left(amqp_vhost_url:
             await subscription.ack(delivery)
         await subscription.ack(taken[13], multiple=True)
     async with bus.subscribe(gate_queue(0)) as subscription:
-        again = []
+        again: list[Delivery] = []
         while len(again) < 5:
             again += await subscription.receive()
     assert [delivery.message.message_id for delivery in again] == [f"m-{number}" for number in range(14, 19)]

@@ -1,7 +1,7 @@
 """The gate of one shard: stands by, takes the shard, serves it until it is lost or told to stop."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Hashable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -51,6 +51,8 @@ class Gate:
         self._artifacts = artifacts
         self._shard = shard
         self.state = ShardState(shard)
+        self._poison: set[Hashable] = set()
+        """What could not be judged in an earlier holding: set aside when it comes again."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Hold the shard whenever the broker lets us, until `stop`. Losing it is normal; it is taken again."""
@@ -88,6 +90,7 @@ class Gate:
                 holder,
                 registry,
                 verifier,
+                self._poison,
             )
             self.state.take(server)
             verifying = asyncio.create_task(verifier.run())

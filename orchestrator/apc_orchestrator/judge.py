@@ -151,6 +151,11 @@ class Judge:
             refusal = Refusal(refused.code, "parse", refused.path, refused.message)
             self._answer(batch, message_id, None, refusal, sender)
 
+    def set_aside(self, batch: Batch, message: Message) -> None:
+        """An input that stopped the gate before: kept with its bytes, and never judged."""
+        reason = "the gate failed on this input; it is kept for whoever mends the gate"
+        batch.entries.append(conflict_entry("unjudgeable", reason, message.body, user_id=message.user_id))
+
     def _take_group(self, batch: Batch, group: ReceiptGroup, message: Message) -> None:
         """Receipts of one delivery: from its recipient's broker user, or of the kinds that only the gate sends."""
         first = group[0]

@@ -5,12 +5,16 @@ from datetime import datetime
 from typing import Any
 
 import asyncpg
+import msgspec
 import orjson
+import structlog
 
 from apc_contracts.limits import Limits
 from apc_contracts.parsing import read_packet
 from apc_contracts.session import Denial, decode_document
 from apc_contracts.verdict import Refusal
+
+_log = structlog.get_logger("apc_orchestrator")
 
 OPEN_SESSIONS = """
 SELECT session_id, open_deliveries, document FROM apc_log.sessions WHERE shard = $1 AND is_open
@@ -41,7 +45,12 @@ async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
     """The open sessions of a shard, with the deadline that each waits for."""
     found = []
     for row in await pool.fetch(OPEN_SESSIONS, shard):
-        document = decode_document(row["document"])
+        try:
+            document = decode_document(row["document"])
+        except msgspec.ValidationError as error:
+            # One document that cannot be read must not keep the shard from all others.
+            _log.error("session_unreadable", session_id=row["session_id"], reason=str(error))
+            continue
         is_waiting = document.paused_at is None and document.deadlines
         due = min(document.deadlines.values()) if is_waiting else None
         found.append(OpenSession(row["session_id"], row["open_deliveries"], due))

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any, Literal
 from uuid import UUID
 
@@ -54,6 +55,7 @@ class ShardServer:
         holder: UUID,
         registry: Registry,
         verifier: Verifier,
+        poison: set[Hashable],
     ) -> None:
         self._settings = settings
         self._contract = contract
@@ -63,6 +65,7 @@ class ShardServer:
         self._tenure = tenure
         self._holder = holder
         self._verifier = verifier
+        self._poison = poison
         bounds = contract.limits
         self._limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
         self._sessions = Sessions()
@@ -138,16 +141,33 @@ class ShardServer:
             if is_probe(delivery.message):
                 done.append(delivery)
                 continue
+            if self._poison and _mark(delivery) in self._poison:
+                self._judge.set_aside(batch, delivery.message)
+            elif not await self._judge_input(batch, delivery, unloadable):
+                self._waiting.append(delivery)
+                continue
+            done.append(delivery)
+        return done
+
+    async def _judge_input(self, batch: Batch, delivery: Delivery, unloadable: set[str]) -> bool:
+        """Judge one input; False when it has to wait for its session."""
+        try:
             found = read_input(delivery, self._limits)
             needed = set(session_ids(found))
             # What comes after an input that waits for the same session waits behind it.
             if not unloadable.isdisjoint(needed) or not await self._can_load(needed):
                 unloadable |= needed
-                self._waiting.append(delivery)
-                continue
+                return False
             self._judge.take(batch, found, delivery.message)
-            done.append(delivery)
-        return done
+        except Exception as error:
+            raise self._poisoned(_mark(delivery), error) from error
+        return True
+
+    def _poisoned(self, mark: Hashable, error: Exception) -> ShardLost:
+        """A fault of ours must not stop the shard: leave, for the memory may be half changed, and set this aside."""
+        self._poison.add(mark)
+        _log.exception("input_unjudgeable", shard=self._tenure.shard, mark=repr(mark))
+        return ShardLost(f"an input cannot be judged: {error!r}")
 
     async def _can_load(self, needed: Iterable[str]) -> bool:
         try:
@@ -206,8 +226,22 @@ class ShardServer:
                 # Asked again each time: what an earlier timer moved may have set this deadline anew.
                 due = session.document.deadlines.get(kind)
                 if due is not None and due <= batch.now and not session.is_paused:
-                    self._judge.judge_own(batch, timer(session, kind, batch.now, self._contract))
-            self._deadlines.note(session_id, session.next_deadline)
+                    self._fire(batch, session, kind)
+            self._deadlines.note(session_id, self._later(batch, session))
+
+    def _later(self, batch: Batch, session: Session) -> datetime | None:
+        """The session's next deadline; one that was set aside is not looked at in every batch."""
+        due = session.next_deadline
+        return due if due is None or due > batch.now else batch.now + timedelta(seconds=EVICTION_SECONDS)
+
+    def _fire(self, batch: Batch, session: Session, kind: str) -> None:
+        mark = ("timer", session.session_id, session.step, kind)
+        if mark in self._poison:
+            return
+        try:
+            self._judge.judge_own(batch, timer(session, kind, batch.now, self._contract))
+        except Exception as error:
+            raise self._poisoned(mark, error) from error
 
     async def _log(self, batch: Batch) -> None:
         """One log batch in flight. Refused is definite: publish the same one again; anything else: shard lost."""
@@ -321,6 +355,10 @@ class ShardServer:
             return
         if head.epoch == self._tenure.epoch:
             self._sessions.evict(head.batch_no, self._settings.sessions_in_memory)
+
+
+def _mark(delivery: Delivery) -> Hashable:
+    return sha256(delivery.message.body).digest()
 
 
 def _failed(outgoing: Outgoing, failure: str, now: datetime) -> ReceiptsInput:

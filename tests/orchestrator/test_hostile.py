@@ -1,5 +1,6 @@
 """Inputs made to stop a gate: it records them and goes on."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +15,9 @@ from apc_bus.topology import RECEIPTS
 from apc_contracts import Packet
 from apc_contracts.receipts import Receipt, encode_receipts
 from apc_contracts.registry_change import AgentRevoked, encode_registry_change
+from apc_contracts.session import timer
 from apc_contracts.signing import encode_public_key, new_private_key
+from apc_orchestrator.judge import Judge
 
 Build = Callable[..., Packet[Any]]
 
@@ -40,7 +43,7 @@ async def goes_on(house: Any, packet: Build, idea: Any) -> None:
     sent = packet("red-1", idea, ("sentinel",), parent=house.opening)
     await house.publish(sent)
     await house.quiet()
-    assert [delivery.message.message_id for delivery in await house.read("sentinel")] == [str(sent.packet_id)]
+    assert str(sent.packet_id) in {delivery.message.message_id for delivery in await house.read("sentinel")}
 
 
 async def test_a_registry_change_just_below_the_bound(running: Any, packet: Build, idea: Any) -> None:
@@ -85,3 +88,36 @@ async def test_a_revoked_operator_requeues_nothing(running: Any, packet: Build, 
     assert not await running.read("sentinel")
     reason = await running.pool.fetchval("SELECT reason FROM apc_log.packet_conflicts")
     assert reason == "requeue not from sentinel"
+
+
+async def test_an_input_that_the_gate_fails_on_is_set_aside(
+    running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, poison = Judge.judge, packet("red-1", idea, ("sentinel",), parent=running.opening)
+
+    def fail(self: Judge, batch: Any, received: Any, message: Any) -> None:
+        if received.packet.packet_id == poison.packet_id:
+            raise RuntimeError("a fault of the gate")
+        judge(self, batch, received, message)
+
+    monkeypatch.setattr(Judge, "judge", fail)
+    body = await running.publish(poison)
+    await goes_on(running, packet, idea)
+    row = await running.pool.fetchrow("SELECT kind, raw FROM apc_log.packet_conflicts")
+    assert tuple(row) == ("unjudgeable", body)
+
+
+async def test_a_timer_that_the_gate_fails_on_does_not_stop_the_others(
+    running: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(session: Any, *given: Any) -> Any:
+        if session.session_id == "faulty":
+            raise RuntimeError("a fault of the gate")
+        return timer(session, *given)
+
+    monkeypatch.setattr("apc_orchestrator.shard.timer", fail)
+    faulty = start(state_deadline_ms=50)
+    trace = faulty.trace.model_copy(update={"session_id": "faulty"})
+    await running.publish(faulty.model_copy(update={"trace": trace}))
+    await asyncio.sleep(0.3)
+    await goes_on(running, packet, idea)

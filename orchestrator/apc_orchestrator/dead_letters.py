@@ -11,8 +11,10 @@ from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.topology import DEAD_QUEUE, agent_of_queue
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity import shard_of
+from apc_contracts.limits import Limits
 from apc_contracts.parsing import parse_packet
 from apc_contracts.receipts import Receipt, ReceiptKind
+from apc_contracts.vocabulary import PacketType
 from apc_orchestrator.publications import receipts
 
 DEATH_QUEUE = "x-first-death-queue"
@@ -22,23 +24,23 @@ PAUSE_SECONDS = 1.0
 _log = structlog.get_logger("apc_orchestrator")
 
 
-async def read_dead_letters(bus: Bus, shards: int) -> None:
+async def read_dead_letters(bus: Bus, shards: int, limits: Limits) -> None:
     """Report dead letters until cancelled; a letter is acknowledged once its receipt is confirmed."""
     while True:
         try:
             async with bus.subscribe(DEAD_QUEUE, prefetch=100) as letters:
-                await _read(bus, letters, shards)
+                await _read(bus, letters, shards, limits)
         except BusError as error:
             _log.warning("dead_queue_awaited", reason=str(error))
             await asyncio.sleep(PAUSE_SECONDS)
 
 
-async def _read(bus: Bus, letters: Subscription, shards: int) -> None:
+async def _read(bus: Bus, letters: Subscription, shards: int, limits: Limits) -> None:
     while True:
         for letter in await letters.receive():
-            receipt = receipt_of(letter)
+            receipt = receipt_of(letter, bus.user, limits)
             if receipt is None:
-                _log.error("dead_letter_unreadable", message_id=letter.message.message_id)
+                _log.warning("dead_letter_ignored", message_id=letter.message.message_id)
             else:
                 shard = shard_of(receipt.session_id, shards)
                 message_id = f"{receipt.packet_id}/{receipt.recipient}/{receipt.attempt}/dead"
@@ -46,15 +48,19 @@ async def _read(bus: Bus, letters: Subscription, shards: int) -> None:
             await letters.ack(letter)
 
 
-def receipt_of(letter: Delivery) -> Receipt | None:
-    """The receipt of a dead letter; None when it is no delivery to an agent. TTL means expired."""
+def receipt_of(letter: Delivery, own_user: str, limits: Limits) -> Receipt | None:
+    """The receipt of a dead letter; None when it is no delivery of the gate to an agent. TTL means expired.
+
+    An agent can let its own messages die: only what the gate's broker user published says something of a delivery.
+    The gate's NACKs are no entries of a session, so nothing is to be said of them.
+    """
     found = letter.message.headers
     recipient = agent_of_queue(str(found.get(DEATH_QUEUE, "")))
-    try:
-        packet = parse_packet(letter.message.body)
-    except PacketRefused:
+    if recipient is None or letter.message.user_id != own_user or letter.message.type == PacketType.NACK:
         return None
-    if recipient is None:
+    try:
+        packet = parse_packet(letter.message.body, limits)
+    except PacketRefused:
         return None
     reason = str(found.get(DEATH_REASON, "unknown"))
     attempt = found.get(headers.ATTEMPT)
@@ -64,7 +70,7 @@ def receipt_of(letter: Delivery) -> Receipt | None:
         session_id=packet.trace.session_id,
         recipient=recipient,
         kind=ReceiptKind.EXPIRED if is_expired else ReceiptKind.DEAD_LETTERED,
-        attempt=attempt if isinstance(attempt, int) else 1,
+        attempt=attempt if isinstance(attempt, int) and attempt > 0 else 1,
         at=datetime.now(UTC),
         error="handler_error" if reason == "rejected" else reason,
     )

@@ -8,6 +8,7 @@ import structlog
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.port import Bus
 from apc_contracts.contract import check_guards, load_contract
+from apc_contracts.limits import Limits
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import Gate
 from apc_orchestrator.service_state import ShardState
@@ -24,6 +25,8 @@ class Orchestrator:
         contract = load_contract(settings.contract)
         # Compiled now: the first packet must not pay for it.
         check_guards(contract)
+        bounds = contract.limits
+        self._limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
         self._settings = settings
         self._bus = bus
         self._gates = [Gate(settings, contract, bus, pool, artifacts, shard) for shard in settings.own_shards]
@@ -35,7 +38,7 @@ class Orchestrator:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then drain."""
-        reading = asyncio.create_task(read_dead_letters(self._bus, self._settings.shards))
+        reading = asyncio.create_task(read_dead_letters(self._bus, self._settings.shards, self._limits))
         try:
             async with asyncio.TaskGroup() as gates:
                 for gate in self._gates:

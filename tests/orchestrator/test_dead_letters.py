@@ -1,0 +1,42 @@
+"""What a dead letter says of a delivery, and which ones say nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from apc_bus import headers
+from apc_bus.port import Delivery, Message
+from apc_bus.topology import agent_queue
+from apc_contracts import Packet
+from apc_contracts.limits import DEFAULT_LIMITS
+from apc_contracts.sealing import seal
+from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of
+
+Build = Callable[..., Packet[Any]]
+
+
+def letter(packet: Packet[Any], **changed: Any) -> Delivery:
+    values = {DEATH_QUEUE: agent_queue("sentinel", False), DEATH_REASON: "expired", headers.ATTEMPT: 2}
+    fields: dict[str, Any] = {"type": packet.packet_type.value, "user_id": "orchestrator", "headers": values} | changed
+    fields["headers"] = values | changed.get("headers", {})
+    return Delivery(Message(seal(packet).body, str(packet.packet_id), **fields), 1, "", False)
+
+
+def test_a_delivery_of_the_gate_that_expired(packet: Build, idea: Any) -> None:
+    found = receipt_of(letter(packet("red-1", idea, ("sentinel",))), "orchestrator", DEFAULT_LIMITS)
+    assert found is not None
+    assert (found.recipient, found.kind, found.attempt) == ("sentinel", "expired", 2)
+
+
+@pytest.mark.parametrize("attempt", [0, -1, "x", None])
+def test_an_attempt_that_is_none_stops_nothing(packet: Build, idea: Any, attempt: Any) -> None:
+    dead = letter(packet("red-1", idea, ("sentinel",)), headers={headers.ATTEMPT: attempt})
+    found = receipt_of(dead, "orchestrator", DEFAULT_LIMITS)
+    assert found is not None and found.attempt == 1
+
+
+@pytest.mark.parametrize("changed", [{"user_id": "agent.red-1"}, {"type": "NACK"}, {"headers": {DEATH_QUEUE: "apc.x"}}])
+def test_what_is_no_delivery_of_the_gate_says_nothing(packet: Build, idea: Any, changed: Any) -> None:
+    dead = letter(packet("red-1", idea, ("sentinel",)), **changed)
+    assert receipt_of(dead, "orchestrator", DEFAULT_LIMITS) is None

@@ -1,7 +1,8 @@
 """The receipts on their way to the gate: batched, never waiting (architecture.md section 2).
 
-A batch is what has gathered while the previous one was being confirmed; an idle worker sends at once. Only a
-delivery_ack lingers for a moment, so that it travels with the end of a fast handler; a slow handler's goes alone.
+A batch is what has gathered while the previous one was being confirmed, and for a moment before: each message of
+receipts costs broker, gate and log writer a batch of their own, and nobody waits for it but a barrier. A delivery_ack
+lingers longer, so that it travels with the end of a fast handler; a slow handler's goes alone.
 """
 
 import asyncio
@@ -27,9 +28,11 @@ Settlement = tuple[asyncio.Future[None], Exception | None]
 class ReceiptOutbox:
     """Publishes receipts confirmed, and settles each delivery once everything added before it is confirmed."""
 
-    def __init__(self, bus: Bus, linger: timedelta) -> None:
+    def __init__(self, bus: Bus, linger: timedelta, end_linger: timedelta = timedelta()) -> None:
+        """`linger` is for what waits for the end of its handler, `end_linger` for the end itself."""
         self._bus = bus
         self._linger = linger.total_seconds()
+        self._end_linger = end_linger.total_seconds()
         self._waiting: list[tuple[int, Receipt]] = []
         self._settlements: list[Settlement] = []
         self._due = asyncio.Event()
@@ -41,16 +44,15 @@ class ReceiptOutbox:
         """Send this receipt with the next batch; with `may_linger` it may wait a moment for company."""
         self._waiting.append((shard, receipt))
         self._is_idle.clear()
-        if not may_linger:
+        if len(self._waiting) >= BATCH_RECEIPTS:
             self._due.set()
-        elif self._timer is None and not self._due.is_set():
-            self._timer = asyncio.get_running_loop().call_later(self._linger, self._due.set)
+        self._send_within(self._linger if may_linger else self._end_linger)
 
     def settle(self, done: asyncio.Future[None], error: Exception | None = None) -> None:
         """End `done` when every receipt added so far is confirmed: with a result, or with this error."""
         self._settlements.append((done, error))
         self._is_idle.clear()
-        self._due.set()
+        self._send_within(self._end_linger)
 
     async def run(self) -> None:
         """Send batches until cancelled."""
@@ -69,6 +71,20 @@ class ReceiptOutbox:
         if not self._is_idle.is_set():
             self._due.set()
         await self._is_idle.wait()
+
+    def _send_within(self, seconds: float) -> None:
+        if self._due.is_set():
+            return
+        if not seconds:
+            self._due.set()
+            return
+        loop = asyncio.get_running_loop()
+        due_at = loop.time() + seconds
+        if self._timer is not None:
+            if self._timer.when() <= due_at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(due_at, self._due.set)
 
     def _take(self) -> tuple[list[tuple[int, Receipt]], list[Settlement]]:
         taken = (self._waiting, self._settlements)

@@ -77,7 +77,7 @@ class Worker:
             deliver_locally=self._deliver_locally,
         )
         self._intake = Intake(agent.agent_id, sessions, acknowledgements, self._settings.shards)
-        self._outbox = ReceiptOutbox(bus, self._settings.receipt_linger)
+        self._outbox = ReceiptOutbox(bus, self._settings.receipt_linger, self._settings.outcome_linger)
         self._inbox = Inbox()
         self._dispatcher = Dispatcher(
             agent,

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from apc_contracts.packet import Packet
 from apc_contracts.session import barrier, candidates, lifecycle, promotion_path
-from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY
+from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY, Execution, RoundState
 from apc_contracts.session.movement import Moment, pause, resume, start_timer
 from apc_contracts.session.session import OpenPacket
 from apc_contracts.session.timers import expire
@@ -123,14 +123,25 @@ def _transfer(moment: Moment, opened: OpenPacket) -> None:
 
 def _retraction(moment: Moment, packet: Packet[Any]) -> None:
     target: UUID = packet.payload.target_packet_id
-    lifecycle.retract(moment.session, target, packet.sender.agent_id, moment.now, moment.effects)
+    lifecycle.retract(moment.session, target, packet.sender.agent_id, moment.now, moment.effects, moment.contract)
     if moment.session.is_terminal:
         return
     candidates.forget(moment.session, target)
     _retract_winner(moment, target)
-    execution = moment.session.document.round_state.execution
-    if target in (execution.artifact, execution.judged_by):
+    current = moment.session.document.round_state
+    execution = current.execution
+    if moment.session.state == "EXECUTION":
+        _retract_work(current, target)
+    elif target in (execution.artifact, execution.judged_by):
         execution.is_retracted = True
+
+
+def _retract_work(current: RoundState, target: UUID) -> None:
+    """Nothing was validated yet: the winner may send another ARTIFACT, or another EVAL of it."""
+    if target == current.execution.artifact:
+        current.execution = Execution()
+    elif target in current.execution.evals:
+        current.execution.evals.remove(target)
 
 
 def _retract_winner(moment: Moment, target: UUID) -> None:

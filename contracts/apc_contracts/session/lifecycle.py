@@ -205,13 +205,15 @@ def promote(session: Session, packet_id: UUID, now: datetime, effects: Effects, 
         complete(session, opened, now, effects, contract)
 
 
-def retract(session: Session, packet_id: UUID, by: str, now: datetime, effects: Effects) -> None:
+def retract(session: Session, packet_id: UUID, by: str, now: datetime, effects: Effects, contract: Contract) -> None:
     """One row for the whole packet; it ends all its machines."""
     opened = session.open.pop(packet_id, None)
-    state = "ARCHIVED"
+    refusal = session.identities[packet_id].refusal
+    state = "ARCHIVED" if refusal is None else "EXPIRED" if refusal.code == "EXPIRED" else "REJECTED_POLICY"
     if opened is not None:
+        order = contract.machine(LIFECYCLE).states
+        state = min((one.state for one in opened.recipients.values()), key=order.index, default="ROUTED")
         for recipient, progress in opened.recipients.items():
-            state = progress.state
             end_delivery(session, progress, recipient, effects)
     if session.held.pop(packet_id, None) is not None:
         state = "SCHEMA_VALIDATED"

@@ -11,7 +11,7 @@ from apc_contracts.contract import Contract, contract_from_bytes
 from apc_contracts.vocabulary import CommitmentLevel, PacketType, Signal
 
 from .conftest import Simulation
-from .test_path import evaluation, generation, research, to_arbitration, to_validation
+from .test_path import evaluation, execute, generation, model, research, to_arbitration, to_validation
 
 
 def approval() -> DecisionPayload:
@@ -145,3 +145,16 @@ def test_a_veto_is_overridden_by_the_right_to_decide_alone(simulation: Any) -> N
     assert verdict.refusal is None
     simulation.pass_time(seconds=2)
     assert simulation.session.document.round_state.arbitration.winner != first.winner
+
+
+def test_an_artifact_retracted_in_execution_can_be_replaced(simulation: Any) -> None:
+    start = to_arbitration(simulation)
+    simulation.pass_time(seconds=3)
+    simulation.acknowledge()
+    wrong, _ = simulation.send("red-1", model("wrong"), "sentinel", parent=start)
+    simulation.send("red-1", RetractionPayload(target_packet_id=wrong.packet_id, reason="wrong file"))
+    right = execute(simulation, start)
+    simulation.send("sentinel", evaluation(0.75), parent=right)
+    assert simulation.session.state == "CLOSED"
+    hops = [hop for effects in simulation.effects for hop in effects.hops if hop.to_state == "RETRACTED"]
+    assert [hop.from_state for hop in hops] == ["ROUTED"]

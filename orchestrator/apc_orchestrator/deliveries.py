@@ -8,6 +8,7 @@ import structlog
 from apc_bus.errors import BusError, PublishRefused, PublishUnknown, PublishUnroutable
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_orchestrator.batch import Outgoing
+from apc_orchestrator.errors import ShardLost
 
 PAUSE_SECONDS = 0.2
 OVERFLOW = "overflow"
@@ -19,8 +20,13 @@ Report = Callable[[Outgoing, str | None], None]
 """Told of each delivery that was confirmed (None) or that the broker refused (the reason)."""
 
 
-async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report) -> None:
-    """Publish until every delivery is confirmed or refused. An unknown outcome is published again: ids make it safe."""
+async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report, stop: asyncio.Event) -> None:
+    """Publish until every delivery is confirmed or refused. An unknown outcome is published again: ids make it safe.
+
+    Raises:
+        ShardLost: `stop` was set while the broker did not confirm: the inputs stay unacknowledged, and whoever takes
+            the shard delivers again.
+    """
     todo = list(outgoing)
     while todo:
         results = await bus.publish_all([one.publication for one in todo])
@@ -34,6 +40,8 @@ async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report) -> None:
                 again.append(one)
         if again:
             _log.warning("deliveries_unconfirmed", count=len(again), reason=_why(results))
+            if stop.is_set():
+                raise ShardLost(f"stopped with {len(again)} deliveries unconfirmed")
             await asyncio.sleep(PAUSE_SECONDS)
         todo = again
 

@@ -62,6 +62,11 @@ def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_
     return recipient is not None and user_id is not None and recipient.broker_user == user_id
 
 
+def is_receipts(message: Message) -> bool:
+    """Whether a message holds receipts, and no packet."""
+    return message.type == headers.TYPE_RECEIPTS
+
+
 def is_probe(message: Message) -> bool:
     """An empty array of receipts: a gate asks whether it is the active one."""
     return message.type == headers.TYPE_RECEIPTS and message.body == PROBE_BODY

@@ -4,18 +4,15 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from apc_bus import headers
 from apc_bus.log_batch import RegistryEntry
 from apc_bus.port import Message
 from apc_contracts.admission import admit, judge_held
 from apc_contracts.contract import Contract
-from apc_contracts.errors import PacketRefused, SignatureInvalid
-from apc_contracts.facts import Facts, SignatureState
-from apc_contracts.identity import shard_of
+from apc_contracts.errors import PacketRefused
+from apc_contracts.facts import Facts
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import Receipt
-from apc_contracts.registry import Registration
 from apc_contracts.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.sealing import payload_hash, seal
 from apc_contracts.session import (
@@ -34,10 +31,10 @@ from apc_contracts.session import (
     open_session,
     resolve_recipients,
 )
-from apc_contracts.signing import verify
 from apc_contracts.verdict import Refusal, Verdict, VerdictKind
-from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PRESENCE_SESSION, SUBSTRATE_RECIPIENT
+from apc_contracts.vocabulary import ALL_RECIPIENTS, PRESENCE_SESSION, SUBSTRATE_RECIPIENT
 from apc_orchestrator import publications
+from apc_orchestrator.answers import Answers
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.entries import (
     conflict_entry,
@@ -47,8 +44,8 @@ from apc_orchestrator.entries import (
     lineage_entry,
     packet_entry,
 )
+from apc_orchestrator.fact_finding import FactFinder, signature_of, uuid_of
 from apc_orchestrator.inbox import Input, ReceiptGroup, is_authentic
-from apc_orchestrator.nack import nack_packet
 from apc_orchestrator.publications import Tenure
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.sessions import Sessions
@@ -70,11 +67,11 @@ class Judge:
         self._registry = registry
         self._sessions = sessions
         self._tenure = tenure
-        self._contract_hash = contract.hash.hex()
-        self._shards = shards
         self._operator = operator
         self._id_codes = frozenset(self._codes_without_id(contract))
         self.outstanding: dict[str, int] = {}
+        self._facts = FactFinder(contract, registry, sessions, tenure, shards, self.outstanding)
+        self._answers = Answers(contract, registry, sessions, tenure)
 
     def adopt(self, session: Session) -> None:
         """A session that was loaded: its open deliveries count from now on, if they did not before an eviction."""
@@ -99,43 +96,19 @@ class Judge:
 
     def judge(self, batch: Batch, received: ReceivedPacket, message: Message) -> None:
         """A packet from apc.ingress, or an INTRA_AGENT packet from apc.receipts."""
-        packet = received.packet
-        cause, ordinal = _cause_of(message)
-        facts = Facts(
-            now=batch.now,
-            registry=self._registry.by_id,
-            user_id=message.user_id,
-            has_copy_headers="CC" in message.headers or "BCC" in message.headers,
-            hashes_to_shard=shard_of(packet.trace.session_id, self._shards) == self._tenure.shard,
-            signature=self._signature(received, message),
-            packet_hash=received.packet_hash,
-            payload_hash=received.payload_hash,
-            cause=cause,
-            ordinal=ordinal,
-            is_cause_delivered=self._is_cause_delivered(packet, cause),
-            is_contract_deployed=self._is_contract_deployed(packet),
-            outstanding=self.outstanding,
-            outstanding_bound=self._contract.limits.outstanding_deliveries,
-        )
-        self._decide(batch, received, facts, _signature_header(message))
+        facts = self._facts.of_message(received, message, batch.now)
+        self._decide(batch, received, facts, signature_of(message))
 
     def judge_own(self, batch: Batch, packet: Packet[Any]) -> None:
         """A packet of the orchestrator: sealed, judged and logged like any other."""
         sealed = seal(packet)
         received = ReceivedPacket(packet, sealed.body, sealed.packet_hash, bytes.fromhex(payload_hash(packet.payload)))
-        facts = Facts(
-            now=batch.now,
-            registry=self._registry.by_id,
-            user_id=self._tenure.user,
-            packet_hash=received.packet_hash,
-            payload_hash=received.payload_hash,
-            is_cause_delivered=True,
-        )
+        facts = self._facts.of_own(received, batch.now)
         self._decide(batch, received, facts, None)
 
     def refuse_unreadable(self, batch: Batch, message: Message, refused: PacketRefused) -> None:
         """A body that is no packet: quarantined with its bytes; answered when the broker knows who sent it."""
-        message_id = _uuid(message.message_id)
+        message_id = uuid_of(message.message_id)
         batch.entries.append(
             conflict_entry(
                 "unreadable",
@@ -146,10 +119,9 @@ class Judge:
                 user_id=message.user_id,
             )
         )
-        sender = self._registry.users_agent(message.user_id, None)
-        if message_id is not None and sender is not None:
+        if message_id is not None:
             refusal = Refusal(refused.code, "parse", refused.path, refused.message)
-            self._answer(batch, message_id, None, refusal, sender)
+            self._answers.unreadable(batch, message_id, refusal, message.user_id)
 
     def set_aside(self, batch: Batch, message: Message) -> None:
         """An input that stopped the gate before: kept with its bytes, and never judged."""
@@ -189,8 +161,7 @@ class Judge:
 
     def answer_denial(self, batch: Batch, denial: Denial) -> None:
         """The NACK of a packet that was held and then refused, once more."""
-        sender = self._registry.by_id.get(denial.received.packet.sender.agent_id)
-        self._answer_packet(batch, denial.received, denial.refusal, sender)
+        self._answers.denial(batch, denial)
 
     def take_receipts(self, batch: Batch, session: Session, given: ReceiptsInput) -> None:
         """Authenticated receipts of one (packet, recipient, attempt)."""
@@ -221,7 +192,7 @@ class Judge:
             self._record_conflict(batch, received, facts, "rerun", None, "another payload for the same cause")
         elif refusal is not None and refusal.code in self._id_codes:
             self._record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason)
-            self._answer_refusal(batch, received, refusal, facts)
+            self._answers.refusal(batch, received, refusal, facts.user_id)
         else:
             self._record(batch, received, verdict, session, facts, signature)
 
@@ -257,7 +228,7 @@ class Judge:
         if lineage is not None:
             batch.entries.append(lineage)
         if verdict.refusal is not None:
-            self._answer_refusal(batch, received, verdict.refusal, facts)
+            self._answers.refusal(batch, received, verdict.refusal, facts.user_id)
         if session is None or advanced is None:
             self._record_without_session(batch, received, verdict.refusal, facts)
         else:
@@ -280,7 +251,7 @@ class Judge:
             message = "another packet has this packet_id in the session and stands: send a new packet with a new id"
             refusal = Refusal("DUPLICATE_CONFLICT", "identity_is_free", "packet_id", message)
             self._record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason)
-        self._answer_refusal(batch, received, refusal, facts)
+        self._answers.refusal(batch, received, refusal, facts.user_id)
 
     def _open(self, start: Packet[Any], now: datetime) -> Session:
         session = open_session(start, now, self._contract)
@@ -315,8 +286,7 @@ class Judge:
         for route in effects.routes:
             self._deliver(batch, session, route)
         for denial in effects.denials:
-            sender = self._registry.by_id.get(denial.received.packet.sender.agent_id)
-            self._answer_packet(batch, denial.received, denial.refusal, sender)
+            self._answers.denial(batch, denial)
         # What the RESUME itself says goes out before what the held packets, judged after it, may say of a later state.
         for packet in advanced.emissions:
             self.judge_own(batch, packet)
@@ -325,14 +295,7 @@ class Judge:
 
     def _release(self, batch: Batch, session: Session, item: HeldPacket, cause: UUID) -> None:
         """RESUME: judge what the pause held as if it came now."""
-        facts = Facts(
-            now=batch.now,
-            registry=self._registry.by_id,
-            packet_hash=item.received.packet_hash,
-            payload_hash=item.received.payload_hash,
-            outstanding=self.outstanding,
-            outstanding_bound=self._contract.limits.outstanding_deliveries,
-        )
+        facts = self._facts.of_held(item, batch.now)
         verdict = judge_held(item.received.packet, session, facts, self._contract)
         given = ReleaseInput(item, verdict, cause, batch.now)
         self._apply(batch, session, advance(session, given, self._contract), cause)
@@ -367,7 +330,7 @@ class Judge:
         if session is None or identity is None:
             return
         if identity.refusal is not None:
-            self._answer_refusal(batch, received, identity.refusal, facts)
+            self._answers.refusal(batch, received, identity.refusal, facts.user_id)
         opened = session.open.get(packet.packet_id)
         if opened is None or packet.expires <= batch.now:
             return
@@ -401,56 +364,6 @@ class Judge:
             )
         )
 
-    def _answer_refusal(self, batch: Batch, received: ReceivedPacket, refusal: Refusal, facts: Facts) -> None:
-        sender = self._registry.users_agent(facts.user_id, received.packet.sender.agent_id)
-        self._answer_packet(batch, received, refusal, sender)
-
-    def _answer_packet(
-        self, batch: Batch, received: ReceivedPacket, refusal: Refusal, sender: Registration | None
-    ) -> None:
-        packet = received.packet
-        if sender is None or sender.agent_id == ORCHESTRATOR:
-            return
-        if packet.packet_type not in self._contract.refusals.never_answered:
-            self._answer(batch, packet.packet_id, packet, refusal, sender)
-
-    def _answer(
-        self,
-        batch: Batch,
-        refused_id: UUID,
-        refused: Packet[Any] | None,
-        refusal: Refusal,
-        sender: Registration,
-    ) -> None:
-        if sender.is_revoked:
-            return
-        sealed = seal(nack_packet(refused_id, refused, refusal, sender, batch.now, self._contract))
-        session = self._sessions.get(refused.trace.session_id) if refused is not None else None
-        publication = publications.nack(sealed, sender, self._tenure, session)
-        batch.outgoing.append(Outgoing(publication, "", None, sender.agent_id, 1))
-
-    def _is_cause_delivered(self, packet: Packet[Any], cause: UUID | None) -> bool:
-        session = self._sessions.get(packet.trace.session_id)
-        identity = session.identity(cause) if session is not None and cause is not None else None
-        if identity is None or identity.refusal is not None:
-            return False
-        return packet.sender.agent_id in identity.recipients
-
-    def _is_contract_deployed(self, packet: Packet[Any]) -> bool:
-        session = self._sessions.get(packet.trace.session_id)
-        return session is None or session.document.contract_hash == self._contract_hash
-
-    def _signature(self, received: ReceivedPacket, message: Message) -> SignatureState:
-        header = _signature_header(message)
-        sender = self._registry.by_id.get(received.packet.sender.agent_id)
-        if header is None or sender is None:
-            return SignatureState.ABSENT
-        try:
-            verify(header, sender.public_keys, received)
-        except SignatureInvalid:
-            return SignatureState.INVALID
-        return SignatureState.VALID
-
     @staticmethod
     def _codes_without_id(contract: Contract) -> list[str]:
         """Refusals up to and including BAD_SIGNATURE, and conflicts: they occupy nobody's id."""
@@ -482,20 +395,3 @@ def _stranger(received: ReceivedPacket, refusal: Refusal, cause: UUID | None) ->
 
 def _encoded(receipt: Receipt) -> bytes:
     return receipt.model_dump_json(exclude_none=True).encode()
-
-
-def _cause_of(message: Message) -> tuple[UUID | None, int | None]:
-    ordinal = message.headers.get(headers.ORDINAL)
-    return _uuid(message.headers.get(headers.CAUSE)), ordinal if isinstance(ordinal, int) else None
-
-
-def _signature_header(message: Message) -> str | None:
-    header = message.headers.get(headers.SIGNATURE)
-    return header if isinstance(header, str) else None
-
-
-def _uuid(value: object) -> UUID | None:
-    try:
-        return UUID(value) if isinstance(value, str) else None
-    except ValueError:
-        return None

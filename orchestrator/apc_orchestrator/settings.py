@@ -23,6 +23,8 @@ class OrchestratorSettings(BaseSettings):
     """Most bytes in a micro-batch."""
     gate_prefetch: int = Field(default=1000, ge=1)
     """Inputs that the broker may hand over ahead of their verdict."""
+    receipts_linger_seconds: float = Field(default=0.003, ge=0)
+    """How long receipts without a packet wait for one, to share its log batch."""
     heartbeat_seconds: float = Field(default=5.0, gt=0)
     """A longer silence between two reads from the broker means that the shard may be lost."""
     probe_seconds: float = Field(default=0.5, gt=0)

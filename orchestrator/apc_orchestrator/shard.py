@@ -23,7 +23,7 @@ from apc_orchestrator import deliveries, publications
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.deadlines import Deadlines
 from apc_orchestrator.errors import SessionUnloadable, ShardLost
-from apc_orchestrator.inbox import is_probe, read_input, session_ids
+from apc_orchestrator.inbox import is_probe, is_receipts, read_input, session_ids
 from apc_orchestrator.judge import Judge
 from apc_orchestrator.loading import load_session
 from apc_orchestrator.publications import Tenure
@@ -77,6 +77,7 @@ class ShardServer:
         self._waiting: list[Delivery] = []
         self._reports: deque[tuple[Outgoing, str | None]] = deque()
         self._wake = asyncio.Event()
+        self._stop = asyncio.Event()
         self._receiving: asyncio.Future[list[Delivery]] | None = None
         self._sending: asyncio.Future[None] | None = None
         self._evicted_at = 0.0
@@ -96,6 +97,7 @@ class ShardServer:
         Raises:
             ShardLost: a log batch was not confirmed, or the broker was silent for too long.
         """
+        self._stop = stop
         stopping = asyncio.create_task(stop.wait())
         try:
             await self._recover()
@@ -259,6 +261,8 @@ class ShardServer:
                 break
             except (PublishRefused, PublishUnroutable) as error:
                 _log.warning("log_batch_refused", shard=self._tenure.shard, reason=str(error))
+                if self._stop.is_set():
+                    raise ShardLost("stopped while the broker refused the log batch") from error
                 await asyncio.sleep(RETRY_SECONDS)
         self._next_number += 1
         self._sessions.touch(batch.touched, batch.number)
@@ -267,7 +271,7 @@ class ShardServer:
             self._verifier.submit(received)
 
     async def _send(self, batch: Batch, done: Sequence[Delivery], is_everything: bool) -> None:
-        await deliveries.send(self._bus, batch.outgoing, self._report)
+        await deliveries.send(self._bus, batch.outgoing, self._report, self._stop)
         crash_point("gate.after_delivery_confirm")
         crash_point("gate.before_acknowledge")
         await deliveries.acknowledge(self._inputs, done, multiple=is_everything)
@@ -288,18 +292,24 @@ class ShardServer:
 
     async def _next_inputs(self, stopping: "asyncio.Task[Literal[True]]") -> list[Delivery]:
         """Inputs, or nothing when a timer, a report of a delivery, a waiting input or the stop calls first."""
+        received = await self._receive(stopping, self._seconds_to_wait())
+        if received and not stopping.done() and all(is_receipts(one.message) for one in received):
+            # Nobody waits for receipts but a barrier, and a packet that comes now would wait for their log batch.
+            received += await self._receive(stopping, self._settings.receipts_linger_seconds, len(received))
+        return received
+
+    async def _receive(
+        self, stopping: "asyncio.Task[Literal[True]]", patience: float, already: int = 0
+    ) -> list[Delivery]:
+        """What the broker has handed over, within `patience` seconds; `already` were taken for the same batch."""
         if self._receiving is None:
-            settings = self._settings
-            self._receiving = asyncio.ensure_future(self._inputs.receive(settings.batch_packets, settings.batch_bytes))
+            most = max(1, self._settings.batch_packets - already)
+            self._receiving = asyncio.ensure_future(self._inputs.receive(most, self._settings.batch_bytes))
         if not self._receiving.done():
             waking = asyncio.ensure_future(self._wake.wait())
             try:
                 watched: set[asyncio.Future[Any]] = {self._receiving, stopping, waking}
-                await asyncio.wait(
-                    watched,
-                    timeout=self._seconds_to_wait(),
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
+                await asyncio.wait(watched, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 waking.cancel()
         self._wake.clear()
@@ -338,7 +348,7 @@ class ShardServer:
             self._judge.redeliver(batch, session)
         for denial in await unanswered_denials(self._pool, self._tenure.shard, batch.now, self._limits):
             self._judge.answer_denial(batch, denial)
-        await deliveries.send(self._bus, batch.outgoing, self._report)
+        await deliveries.send(self._bus, batch.outgoing, self._report, self._stop)
         _log.info("shard_recovered", shard=self._tenure.shard, deliveries=len(batch.outgoing))
 
     async def _evict_sometimes(self) -> None:

@@ -1,0 +1,61 @@
+"""Who is told of a refusal: the authenticated sender, by a NACK (contract.md section 12)."""
+
+from typing import Any
+from uuid import UUID
+
+from apc_contracts.contract import Contract
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.registry import Registration
+from apc_contracts.sealing import seal
+from apc_contracts.session import Denial
+from apc_contracts.verdict import Refusal
+from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_orchestrator import publications
+from apc_orchestrator.batch import Batch, Outgoing
+from apc_orchestrator.nack import nack_packet
+from apc_orchestrator.publications import Tenure
+from apc_orchestrator.registry import Registry
+from apc_orchestrator.sessions import Sessions
+
+
+class Answers:
+    """Puts NACKs into a batch. Nobody is told when the broker does not know who sent it, or when it was revoked."""
+
+    def __init__(self, contract: Contract, registry: Registry, sessions: Sessions, tenure: Tenure) -> None:
+        self._contract = contract
+        self._registry = registry
+        self._sessions = sessions
+        self._tenure = tenure
+
+    def refusal(self, batch: Batch, received: ReceivedPacket, refusal: Refusal, user_id: str | None) -> None:
+        """To whoever the broker says has sent this packet."""
+        sender = self._registry.users_agent(user_id, received.packet.sender.agent_id)
+        self._answer_packet(batch, received.packet, refusal, sender)
+
+    def denial(self, batch: Batch, denial: Denial) -> None:
+        """To the sender of a packet that was held and then refused."""
+        packet = denial.received.packet
+        self._answer_packet(batch, packet, denial.refusal, self._registry.by_id.get(packet.sender.agent_id))
+
+    def unreadable(self, batch: Batch, message_id: UUID, refusal: Refusal, user_id: str | None) -> None:
+        """To whoever has that broker user alone: the body does not say who it is."""
+        sender = self._registry.users_agent(user_id, None)
+        if sender is not None:
+            self._answer(batch, message_id, None, refusal, sender)
+
+    def _answer_packet(self, batch: Batch, packet: Packet[Any], refusal: Refusal, sender: Registration | None) -> None:
+        if sender is None or sender.agent_id == ORCHESTRATOR:
+            return
+        if packet.packet_type not in self._contract.refusals.never_answered:
+            self._answer(batch, packet.packet_id, packet, refusal, sender)
+
+    def _answer(
+        self, batch: Batch, refused_id: UUID, refused: Packet[Any] | None, refusal: Refusal, sender: Registration
+    ) -> None:
+        if sender.is_revoked:
+            return
+        sealed = seal(nack_packet(refused_id, refused, refusal, sender, batch.now, self._contract))
+        session = self._sessions.get(refused.trace.session_id) if refused is not None else None
+        publication = publications.nack(sealed, sender, self._tenure, session)
+        batch.outgoing.append(Outgoing(publication, "", None, sender.agent_id, 1))

@@ -1,0 +1,119 @@
+"""The facts of one input: what `admit` needs beside the packet and its session."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from apc_bus import headers
+from apc_bus.port import Message
+from apc_contracts.contract import Contract
+from apc_contracts.errors import SignatureInvalid
+from apc_contracts.facts import Facts, SignatureState
+from apc_contracts.identity import shard_of
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.session import HeldPacket
+from apc_contracts.signing import verify
+from apc_orchestrator.publications import Tenure
+from apc_orchestrator.registry import Registry
+from apc_orchestrator.sessions import Sessions
+
+
+class FactFinder:
+    """Looks facts up in the gate's memory. `outstanding` is the shard's count of open deliveries per recipient."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        registry: Registry,
+        sessions: Sessions,
+        tenure: Tenure,
+        shards: int,
+        outstanding: Mapping[str, int],
+    ) -> None:
+        self._contract_hash = contract.hash.hex()
+        self._bound = contract.limits.outstanding_deliveries
+        self._registry = registry
+        self._sessions = sessions
+        self._tenure = tenure
+        self._shards = shards
+        self._outstanding = outstanding
+
+    def of_message(self, received: ReceivedPacket, message: Message, now: datetime) -> Facts:
+        """A packet as it came from the broker."""
+        packet = received.packet
+        cause, ordinal = uuid_of(message.headers.get(headers.CAUSE)), message.headers.get(headers.ORDINAL)
+        return Facts(
+            now=now,
+            registry=self._registry.by_id,
+            user_id=message.user_id,
+            has_copy_headers="CC" in message.headers or "BCC" in message.headers,
+            hashes_to_shard=shard_of(packet.trace.session_id, self._shards) == self._tenure.shard,
+            signature=self._signature(received, signature_of(message)),
+            packet_hash=received.packet_hash,
+            payload_hash=received.payload_hash,
+            cause=cause,
+            ordinal=ordinal if isinstance(ordinal, int) else None,
+            is_cause_delivered=self._is_cause_delivered(packet, cause),
+            is_contract_deployed=self._is_contract_deployed(packet),
+            outstanding=self._outstanding,
+            outstanding_bound=self._bound,
+        )
+
+    def of_own(self, received: ReceivedPacket, now: datetime) -> Facts:
+        """A packet of the orchestrator: exempt from bounds, quotas and budgets."""
+        return Facts(
+            now=now,
+            registry=self._registry.by_id,
+            user_id=self._tenure.user,
+            packet_hash=received.packet_hash,
+            payload_hash=received.payload_hash,
+            is_cause_delivered=True,
+        )
+
+    def of_held(self, item: HeldPacket, now: datetime) -> Facts:
+        """A packet that a pause held: its sender and signature were judged when it came."""
+        return Facts(
+            now=now,
+            registry=self._registry.by_id,
+            packet_hash=item.received.packet_hash,
+            payload_hash=item.received.payload_hash,
+            outstanding=self._outstanding,
+            outstanding_bound=self._bound,
+        )
+
+    def _is_cause_delivered(self, packet: Packet[Any], cause: UUID | None) -> bool:
+        session = self._sessions.get(packet.trace.session_id)
+        identity = session.identity(cause) if session is not None and cause is not None else None
+        if identity is None or identity.refusal is not None:
+            return False
+        return packet.sender.agent_id in identity.recipients
+
+    def _is_contract_deployed(self, packet: Packet[Any]) -> bool:
+        session = self._sessions.get(packet.trace.session_id)
+        return session is None or session.document.contract_hash == self._contract_hash
+
+    def _signature(self, received: ReceivedPacket, header: str | None) -> SignatureState:
+        sender = self._registry.by_id.get(received.packet.sender.agent_id)
+        if header is None or sender is None:
+            return SignatureState.ABSENT
+        try:
+            verify(header, sender.public_keys, received)
+        except SignatureInvalid:
+            return SignatureState.INVALID
+        return SignatureState.VALID
+
+
+def signature_of(message: Message) -> str | None:
+    """The value of the header apc-signature."""
+    header = message.headers.get(headers.SIGNATURE)
+    return header if isinstance(header, str) else None
+
+
+def uuid_of(value: object) -> UUID | None:
+    """A UUID from a header or a message id; None for anything else."""
+    try:
+        return UUID(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

@@ -19,7 +19,7 @@ class PersisterSettings(BusSettings, DatabaseSettings):
     """Log batches that the broker hands over ahead; all that is in memory while the database is away."""
     transaction_entries: int = Field(default=2000, ge=1)
     """Entries after which a transaction takes no further batch."""
-    commit_interval: timedelta = timedelta(milliseconds=10)
+    commit_interval: timedelta = timedelta(milliseconds=20)
     """At low load a transaction begins at the earliest so long after the one before: a commit costs the database and
     this process as much for one batch as for ten. Nobody waits for it: the gate goes on when the broker has the
     batch."""

@@ -13,7 +13,7 @@ from pamqp.commands import Basic
 
 from apc_bus.rabbit.channel import BulkChannel
 
-DELAY_SECONDS = 0.005
+DELAY_SECONDS = 0.01
 PART_OF_PREFETCH = 4
 """When a quarter of what the broker may hand over is acknowledged, it is told at once: it must not run dry."""
 

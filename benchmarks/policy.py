@@ -18,12 +18,12 @@ from benchmarks.figures import Figure, Figures
 
 SESSION = "policy"
 ADMIT_BAR, PARSE_BAR = 50_000, 20_000
-ROUNDS = 5
-CALLS = 10_000
+ROUNDS = 200
+CALLS = 200
 
 
 def measure_policy(figures: Figures) -> None:
-    """Both figures; the best of a few rounds, because whatever disturbs a loop only makes it slower."""
+    """Both figures; the best of many short rounds, because whatever disturbs a loop only makes it slower."""
     contract = load_contract()
     registry = {one.agent_id: one.registration("guest") for one in (agents.source, agents.sink)}
     session = _session()

@@ -50,9 +50,12 @@ class DriftRule:
     needs: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DriftRules:
-    """Some checks and their conjunction: one evaluation says whether any of them failed."""
+    """Some checks and their conjunction: one evaluation says whether any of them failed.
+
+    Equal to itself alone, so that what follows from it can be remembered at no cost.
+    """
 
     rules: tuple[DriftRule, ...]
     whole: Guard

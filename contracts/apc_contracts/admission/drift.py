@@ -5,9 +5,11 @@ run only when it is false, to name the culprit.
 """
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from apc_contracts.admission.case import Case
+from apc_contracts.guards import FactValue
 from apc_contracts.policies import DriftRule, DriftRules
 from apc_contracts.verdict import Refusal
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, SUBSTRATE_RECIPIENT, PacketType
@@ -22,7 +24,7 @@ def keeps_to_the_course(case: Case) -> Refusal | None:
         failed = _failed(case, drift.offline)
     else:
         failed = _failed(case, drift.at_barrier if case.facts.registry is None else drift.enforced)
-    return _refusal(failed[0]) if failed else None
+    return failed[0] if failed else None
 
 
 def warnings_of(case: Case) -> tuple[Refusal, ...]:
@@ -31,15 +33,25 @@ def warnings_of(case: Case) -> tuple[Refusal, ...]:
         return ()
     if case.packet.packet_type in case.contract.control_types:
         return ()
-    return tuple(_refusal(rule) for rule in _failed(case, case.contract.drift.warned))
+    return _failed(case, case.contract.drift.warned)
 
 
-def _failed(case: Case, checks: DriftRules) -> list[DriftRule]:
-    values = tuple([DRIFT_FACTS[name](case) for name in checks.whole.names])
-    if checks.whole.holds_values(values):
-        return []
+def _failed(case: Case, checks: DriftRules) -> tuple[Refusal, ...]:
+    values = tuple([read(case) for read in _readers(checks)])
+    return () if checks.whole.holds_values(values) else _refusals(checks, values)
+
+
+@lru_cache(64)
+def _readers(checks: DriftRules) -> tuple[Callable[[Case], Any], ...]:
+    """What computes the facts of the checks, in the order of their names."""
+    return tuple(DRIFT_FACTS[name] for name in checks.whole.names)
+
+
+@lru_cache(4096)
+def _refusals(checks: DriftRules, values: tuple[FactValue, ...]) -> tuple[Refusal, ...]:
+    """The culprits: as the guards, a function of the facts alone."""
     facts = dict(zip(checks.whole.names, values, strict=True))
-    return [rule for rule in checks.rules if not rule.guard.holds(facts)]
+    return tuple(_refusal(rule) for rule in checks.rules if not rule.guard.holds(facts))
 
 
 def _refusal(rule: DriftRule) -> Refusal:

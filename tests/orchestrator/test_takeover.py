@@ -1,6 +1,5 @@
 """A gate that goes and one that comes: nothing judged twice, nothing lost, everything taken up again."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -126,7 +125,15 @@ async def test_timers_that_came_due_together_fire_only_while_they_are_due(
                 await house.publish(brief_of(packet, opening, agent, *keys))
             await house.publish(packet("red-1", SignalPayload(signal=Signal.SYNC), parent=opening))
             await house.quiet()
-        await asyncio.sleep(1.6)
+
+        async def are_both_due() -> bool:
+            return bool(
+                await house.pool.fetchval(
+                    "SELECT now() > (document -> 'deadlines' ->> 'state')::timestamptz FROM apc_log.sessions"
+                )
+            )
+
+        await house.until(are_both_due)
         async with house.gate():
 
             async def has_moved() -> bool:

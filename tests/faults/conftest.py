@@ -116,11 +116,13 @@ class Deployment:
         self.services.append(service)
         return service
 
-    async def send_load(self, seed: int, count: int) -> None:
-        """Register, START, then `count` packets of all kinds; each published until it is confirmed."""
+    async def open_session(self) -> None:
+        """Register the cast and START the session."""
         await self.agents.register()
         await self._send(self.opening)
-        chance = random.Random(seed)
+
+    async def send_load(self, chance: random.Random, count: int) -> None:
+        """Packets of all kinds, some at once; each is published until it is confirmed."""
         packets = [self._packet(chance) for _ in range(count)]
         for start in range(0, count, LOADED_AT_ONCE):
             await asyncio.gather(*map(self._send, packets[start : start + LOADED_AT_ONCE]))
@@ -158,10 +160,10 @@ class Deployment:
         async with asyncio.timeout(20), self.bus.subscribe(queue, prefetch=2000) as subscription:
             return await subscription.receive(2000)
 
-    async def redelivered_packets(self) -> set[UUID]:
-        """The packets that the dead gate had received and not acknowledged."""
+    async def redelivered_packets(self) -> list[UUID]:
+        """The packets that the dead gate had received and not acknowledged, in their order."""
         deliveries = [one for one in await self.peek(gate_queue(0)) if one.is_redelivered]
-        return {UUID(one.message.message_id) for one in deliveries if one.message.type == "IDEA"}
+        return [UUID(one.message.message_id) for one in deliveries if one.message.type == "IDEA"]
 
     async def redelivered_batches(self) -> list[LogBatch]:
         """The batches that the dead persister had received and not acknowledged."""

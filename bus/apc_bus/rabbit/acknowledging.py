@@ -59,3 +59,9 @@ class Acknowledgements:
             self._timer = asyncio.get_running_loop().call_later(DELAY_SECONDS, self.send)
         elif (frames := self.take()) and not self._channel.is_closed:
             self._channel.write_queue.put_nowait(ChannelFrame(frames, should_close=False))
+
+    def finish(self) -> None:
+        """Send what is not sent yet, if the connection takes it now; nothing later, when the channel closes."""
+        if self._channel.write_queue.full():
+            self.take()  # dropped: it comes again
+        self.send()

@@ -118,7 +118,7 @@ class RabbitSubscription:
 
     def leave(self) -> None:
         """What is acknowledged stays so; then the end."""
-        self._acknowledgements.send()
+        self._acknowledgements.finish()
         self.end("it was closed")
 
     def end(self, reason: str) -> None:
@@ -176,7 +176,7 @@ async def consume(
             channel = await open_channel(link, timing.answer)
             subscription = RabbitSubscription(queue, channel, silence, timing, prefetch, first_offset)
             await channel.basic_qos(prefetch_count=prefetch, timeout=timing.answer)
-            started = await channel.basic_consume(
+            await channel.basic_consume(
                 queue, _delivered_elsewhere, arguments=dict(arguments or {}), timeout=timing.answer
             )
         except CHANNEL_GONE as error:
@@ -185,7 +185,7 @@ async def consume(
             yield subscription
         finally:
             subscription.leave()
-            await _close(channel, started.consumer_tag, timing)
+            await _close(channel, timing)
     finally:
         link.unwatch(silence)
 
@@ -194,12 +194,15 @@ async def _delivered_elsewhere(message: object) -> None:
     """The channel hands deliveries over itself."""
 
 
-async def _close(channel: BulkChannel, consumer_tag: str | None, timing: Timing) -> None:
-    # Cancel first: a delivery under way must not meet a closed channel (504, the connection dies).
+async def _close(channel: BulkChannel, timing: Timing) -> None:
+    """Close the channel; the broker takes back what was not acknowledged, and keeps its order.
+
+    No basic.cancel before it: that alone makes the next consumer active, which gets newer messages before those that
+    only the close gives back (measured: one clean hand-over in three was out of order). Acknowledgements have ended
+    by now: one that follows Channel.Close would kill the connection (504).
+    """
     try:
         async with asyncio.timeout(timing.answer):
-            if consumer_tag in channel.consumers and not channel.is_closed:
-                await channel.basic_cancel(consumer_tag)
             await channel.close()
     except CHANNEL_GONE as error:
         _log.info("channel_close_failed", reason=repr(error))

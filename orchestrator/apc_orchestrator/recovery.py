@@ -16,8 +16,18 @@ from apc_contracts.verdict import Refusal
 
 _log = structlog.get_logger("apc_orchestrator")
 
+# An ARTIFACT that was applied and has not left APPLIED waits for the check of its bytes; no input need come after it.
 OPEN_SESSIONS = """
-SELECT session_id, open_deliveries, document FROM apc_log.sessions WHERE shard = $1 AND is_open
+SELECT session_id, document, open_deliveries > 0 OR EXISTS (
+    SELECT FROM apc_log.agent_packets AS packet
+    JOIN apc_log.packet_events AS hop USING (session_id, packet_id)
+    WHERE packet.session_id = sessions.session_id AND packet.packet_type = 'ARTIFACT' AND hop.to_state = 'APPLIED'
+      AND NOT EXISTS (
+          SELECT FROM apc_log.packet_events AS later
+          WHERE later.session_id = hop.session_id AND later.packet_id = hop.packet_id AND later.from_state = 'APPLIED'
+      )
+) AS has_work
+FROM apc_log.sessions WHERE shard = $1 AND is_open
 """
 # Held, then refused, and not expired yet: the barrier that refused them may have been the last thing the shard did.
 DENIED = """
@@ -37,7 +47,8 @@ class OpenSession:
     """A session that is not at its end, or that has deliveries on their way."""
 
     session_id: str
-    open_deliveries: int
+    has_work: bool
+    """Deliveries on their way, or verifications that were begun."""
     next_deadline: datetime | None
 
 
@@ -53,7 +64,7 @@ async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
             continue
         is_waiting = document.paused_at is None and document.deadlines
         due = min(document.deadlines.values()) if is_waiting else None
-        found.append(OpenSession(row["session_id"], row["open_deliveries"], due))
+        found.append(OpenSession(row["session_id"], row["has_work"], due))
     return found
 
 

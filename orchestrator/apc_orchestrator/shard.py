@@ -338,10 +338,10 @@ class ShardServer:
             raise ShardLost(f"the broker was silent for {silence:.1f} s")
 
     async def _recover(self) -> None:
-        """Deliver again what is still on its way, and answer again what was held and then refused."""
+        """Deliver and verify again what has no end yet, and answer again what was held and then refused."""
         batch = self._open_batch()
         for found in await open_sessions(self._pool, self._tenure.shard):
-            if found.open_deliveries:
+            if found.has_work:
                 await self._load(found.session_id)
             self._deadlines.note(found.session_id, found.next_deadline)
         for session in self._sessions.loaded():

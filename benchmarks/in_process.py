@@ -9,6 +9,7 @@ from pathlib import Path
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.telemetry import configure_logs
 from apc_console.embedded_system import run_embedded
+from apc_console.running import run
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures
 from benchmarks.pipeline import WARM_UP, check_rows
@@ -30,7 +31,7 @@ async def measure_in_process(figures: Figures, count: int) -> None:
     )
 
 
-async def run(count: int) -> None:
+async def load_everything(count: int) -> None:
     """Measure, and say the figures."""
     with tempfile.TemporaryDirectory(prefix="apc-bench-", ignore_cleanup_errors=True) as folder:
         settings = BusSettings(amqp_url=None, data_dir=Path(folder))
@@ -52,7 +53,5 @@ async def run(count: int) -> None:
 
 
 if __name__ == "__main__":
-    import uvloop
-
     configure_logs("WARNING")
-    uvloop.run(run(int(sys.argv[1])))
+    run(load_everything(int(sys.argv[1])))

@@ -21,6 +21,7 @@ import orjson
 from aio_pika.abc import AbstractExchange, AbstractIncomingMessage
 
 from apc_bus.port import Publication
+from apc_console.running import run
 from benchmarks.metering import Meter, Run
 from benchmarks.processes import running
 from benchmarks.servers import Servers
@@ -158,7 +159,5 @@ def _record(seq: int, body: bytes) -> tuple[Any, ...]:
 
 
 if __name__ == "__main__":
-    import uvloop
-
     role, amqp, database_of_run, wanted = sys.argv[1:]
-    uvloop.run(work(amqp, int(wanted)) if role == "work" else audit(amqp, database_of_run, int(wanted)))
+    run(work(amqp, int(wanted)) if role == "work" else audit(amqp, database_of_run, int(wanted)))

@@ -9,6 +9,7 @@ from typing import Any
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
+from apc_console.running import run
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures
 from benchmarks.processes import running
@@ -100,6 +101,4 @@ def _quantile(times: Sequence[float], share: float) -> float:
 
 
 if __name__ == "__main__":
-    import uvloop
-
-    uvloop.run(raw_echo(sys.argv[1]))
+    run(raw_echo(sys.argv[1]))

@@ -74,23 +74,22 @@ class ScriptedAgents:
                 raise result
 
     async def report(
-        self, agent: str, packet_ids: Sequence[UUID], *kinds: ReceiptKind, attempt: int = 1, error: str | None = None
+        self, agent: str, packet_ids: Sequence[UUID], *kinds: ReceiptKind, attempt: int = 1, session_id: str = SESSION
     ) -> None:
-        """Send receipts of deliveries of session `s-1`; those of a handled delivery by default."""
+        """Send receipts of deliveries; those of a handled delivery by default."""
         found = [
             Receipt(
                 packet_id=packet_id,
-                session_id=SESSION,
+                session_id=session_id,
                 recipient=agent,
                 kind=kind,
                 attempt=attempt,
                 at=datetime.now(UTC),
-                error=error,
             )
             for packet_id in packet_ids
             for kind in kinds or HANDLED
         ]
-        body, shard = encode_receipts(found), shard_of(SESSION, self._shards)
+        body, shard = encode_receipts(found), shard_of(session_id, self._shards)
         message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=self.bus.user)
         await self.bus.publish(Publication(RECEIPTS, str(shard), message))
 

@@ -6,7 +6,7 @@ import random
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -18,6 +18,7 @@ import pytest
 from pydantic import SecretStr
 
 from apc_bus.database import open_pool
+from apc_bus.errors import BusError
 from apc_bus.log_batch import LogBatch, decode_batch
 from apc_bus.port import Delivery
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
@@ -200,9 +201,9 @@ class Deployment:
 
         await until(is_committed)
 
-    async def drain(self) -> None:
+    async def drain(self, patience: float = 30) -> None:
         """Wait until each packet has its end and each refusal its answer; then stop the services cleanly."""
-        await until(self._is_drained)
+        await until(self._is_drained, patience)
         orchestrators = [one for one in self.services if one.name == "orchestrator"]
         for service in orchestrators:
             if service.process.returncode is None:
@@ -213,6 +214,12 @@ class Deployment:
                 await service.stop()
 
     async def _is_drained(self) -> bool:
+        try:
+            return await self._has_nothing_left()
+        except (BusError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return False  # a server that has just come back
+
+    async def _has_nothing_left(self) -> bool:
         if not self.sent.confirmed <= await self.logged() or await open_deliveries(self.pool):
             return False
         refused = await self.pool.fetchval("SELECT count(*) FROM apc_log.agent_packets WHERE verdict = 'refused'")
@@ -245,7 +252,7 @@ class Deployment:
 
 
 @asynccontextmanager
-async def deploy(amqp_url: str, database_url: str, folder: Path) -> AsyncIterator[Deployment]:
+async def _deploy(amqp_url: str, database_url: str, folder: Path) -> AsyncIterator[Deployment]:
     """A fresh deployment on these servers; nothing runs yet."""
     settings = BusSettings(amqp_url=SecretStr(amqp_url))
     async with AsyncExitStack() as resources:
@@ -267,9 +274,15 @@ def is_poison(packet: Packet[Any]) -> bool:
 
 
 @pytest.fixture
+def deploy(tmp_path: Path) -> Callable[[str, str], AbstractAsyncContextManager[Deployment]]:
+    """Makes a fresh deployment on given servers."""
+    return lambda amqp_url, database_url: _deploy(amqp_url, database_url, tmp_path)
+
+
+@pytest.fixture
 async def deployment(amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> AsyncIterator[Deployment]:
     """A fresh deployment on the servers of this run; nothing runs yet."""
-    async with deploy(amqp_vhost_url, postgres_url, tmp_path) as deployed:
+    async with _deploy(amqp_vhost_url, postgres_url, tmp_path) as deployed:
         yield deployed
 
 

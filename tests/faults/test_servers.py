@@ -1,0 +1,114 @@
+"""The servers die: the broker and the database, with everything in flight, and come back with their data."""
+
+import asyncio
+import random
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import psutil
+import pytest
+
+from apc_bus.testing import PrivateNode
+from apc_orchestrator.testing import until
+from apc_persister.embedded import start_embedded
+from apc_persister.migrate import migrate
+
+BACKLOG, MORE = 200, 200
+ROUNDS = 5
+Record = Callable[[str, Any, float], None]
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture
+def own_node() -> Iterator[PrivateNode]:
+    """A broker that may die."""
+    with PrivateNode() as node:
+        yield node
+
+
+@pytest.fixture
+async def own_data() -> AsyncIterator[Path]:
+    """The folder of a database that may die."""
+    path = Path(tempfile.mkdtemp(prefix="apc-embedded-"))
+    yield path
+    await (await start_embedded(path)).stop()
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+async def own_database(own_data: Path) -> str:
+    """URL of a database that may die."""
+    server = await start_embedded(own_data)
+    await migrate(server.url)
+    return server.url
+
+
+def kill_postgres(data: Path) -> None:
+    """Kill -9, and wait until its backends have left too."""
+    process = psutil.Process(int((data / "postgres" / "postmaster.pid").read_text().split()[0]))
+    children = process.children()
+    process.send_signal(signal.SIGKILL)
+    psutil.wait_procs(children, timeout=20)
+
+
+def has_handled(deployment: Any, count: int) -> Callable[[], Awaitable[bool]]:
+    """A condition: the workers have handled so many deliveries."""
+
+    async def holds() -> bool:
+        return sum(len(worker.effects) for worker in deployment.workers.values()) >= count
+
+    return holds
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", range(ROUNDS))
+async def test_the_broker_is_killed(
+    seed: int, own_node: PrivateNode, postgres_url: str, deploy: Any, record: Record
+) -> None:
+    """Matrix row 12: what was confirmed is there again; the others were told nothing, and send again."""
+    chance = random.Random(seed)
+    async with deploy(own_node.url(), postgres_url) as deployment:
+        await asyncio.to_thread(own_node.persist_declarations)
+        await deployment.open_session()
+        await deployment.send_load(chance, BACKLOG)
+        services = {name: await deployment.serve(name) for name in ("persister", "orchestrator")}
+        async with deployment.working():
+            await until(has_handled(deployment, chance.randint(1, BACKLOG // 2)))
+            sending = asyncio.create_task(deployment.send_load(chance, MORE))
+            await asyncio.to_thread(own_node.kill)
+            await until(services["orchestrator"].says("shard_left"))
+            await asyncio.to_thread(own_node.start)
+            repaired_at = monotonic()
+            await sending
+            await deployment.drain(patience=120)
+        await deployment.check(fenced_allowed=True)
+        record("SIGKILL of the broker", deployment, repaired_at)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", range(ROUNDS))
+async def test_the_database_is_killed(
+    seed: int, amqp_vhost_url: str, own_data: Path, own_database: str, deploy: Any, record: Record
+) -> None:
+    """Matrix row 14: the log waits in the broker; what was acknowledged had been committed."""
+    chance = random.Random(seed)
+    async with deploy(amqp_vhost_url, own_database) as deployment:
+        await deployment.open_session()
+        await deployment.send_load(chance, BACKLOG)
+        services = {name: await deployment.serve(name) for name in ("persister", "orchestrator")}
+        async with deployment.working():
+            await until(has_handled(deployment, chance.randint(1, BACKLOG // 2)))
+            sending = asyncio.create_task(deployment.send_load(chance, MORE))
+            await asyncio.to_thread(kill_postgres, own_data)
+            await sending
+            await until(services["persister"].says("log_database_away"))
+            await start_embedded(own_data)
+            repaired_at = monotonic()
+            await deployment.drain(patience=120)
+        await deployment.check()
+        record("SIGKILL of the database", deployment, repaired_at)

@@ -30,7 +30,7 @@ class WorkerSettings(BaseSettings):
     """How long a stopping worker waits for the handlers that run."""
     heartbeat_silence: timedelta = timedelta(seconds=30)
     """After so long without an emit a HEARTBEAT says that the agent lives."""
-    outcome_linger: timedelta = timedelta(milliseconds=10)
+    outcome_linger: timedelta = timedelta(milliseconds=20)
     """How long the receipts of a packet that is done wait for those of the next ones."""
     receipt_linger: timedelta = timedelta(milliseconds=50)
     """How long a delivery_ack waits for the end of its handler, to travel with it."""

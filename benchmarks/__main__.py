@@ -10,6 +10,7 @@ from apc_bus.telemetry import configure_logs
 from apc_console.running import run
 from benchmarks.fan_out import measure_fan_out
 from benchmarks.figures import Figures
+from benchmarks.growth import measure_growth
 from benchmarks.in_process import measure_in_process
 from benchmarks.persisting import measure_persister
 from benchmarks.pipeline import measure_pipeline
@@ -22,6 +23,12 @@ from benchmarks.system import start_system
 
 PARTS = ("policy", "pipeline", "round_trip", "fan_out", "persister", "in_process", "start")
 OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start"})
+
+
+async def measure_only_growth(rows: int, figures: Figures) -> None:
+    """The growth figures; `rows` packets take about `rows` / 2,000 seconds."""
+    async with start_servers() as servers, start_system(servers) as system:
+        await measure_growth(servers, system, figures, rows)
 
 
 async def measure(parts: Sequence[str], count: int, figures: Figures) -> None:
@@ -50,12 +57,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--packets", type=int, default=10_000, help="packets of a throughput run")
     parser.add_argument("--only", action="append", choices=PARTS, help="measure this part; may be repeated")
+    parser.add_argument(
+        "--growth",
+        type=int,
+        nargs="?",
+        const=10_000,
+        metavar="N",
+        help="only this: what a packet costs over 100 sessions, 10 agents, and behind N packets in the log",
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench.json")
     arguments = parser.parse_args()
     configure_logs("WARNING")
     figures = Figures()
     try:
-        run(measure(arguments.only or PARTS, arguments.packets, figures))
+        if arguments.growth is not None:
+            run(measure_only_growth(arguments.growth, figures))
+        else:
+            run(measure(arguments.only or PARTS, arguments.packets, figures))
     except BusUnavailable as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2

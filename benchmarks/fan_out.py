@@ -43,9 +43,9 @@ async def _through_the_gate(system: System, count: int) -> tuple[float, float]:
         await service.said("^serving")
         await system.open_session(session_id, [agents.source, *crowd])
         began = time.monotonic()
-        await Load(system.bus, system.pool, session_id, recipients=len(crowd)).send(load)
+        await Load(system.bus, system.pool, [session_id], recipients=len(crowd)).send(load)
         handled = float((await service.said("^done")).split()[1]) - began
-        await until_applied(system.pool, session_id, count)
+        await until_applied(system.pool, [session_id], count)
         committed = time.monotonic() - began
     return count * len(crowd) / handled, count * len(crowd) / committed
 

@@ -40,12 +40,12 @@ async def load_everything(count: int) -> None:
             bus, pool = system.connect(agents.source.registration().broker_user), system.pool
             await open_session(bus, pool, SESSION, [agents.source, agents.sink])
             load = packets.publications(SESSION, agents.source.actor, [agents.sink.agent_id], bus.user, WARM_UP + count)
-            sender = Load(bus, pool, SESSION)
+            sender = Load(bus, pool, [SESSION])
             await sender.send(load[:WARM_UP])
-            await until_applied(pool, SESSION, WARM_UP)
+            await until_applied(pool, [SESSION], WARM_UP)
             before, began = consumption_of(os.getpid()), time.monotonic()
             await sender.send(load[WARM_UP:])
-            await until_applied(pool, SESSION, WARM_UP + count)
+            await until_applied(pool, [SESSION], WARM_UP + count)
             rate, after = count / (time.monotonic() - began), consumption_of(os.getpid())
             await check_rows(pool, SESSION, load)
             cpu = (after.cpu_seconds - before.cpu_seconds) / count * 1000

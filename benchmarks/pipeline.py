@@ -28,14 +28,14 @@ async def run_pipeline(servers: Servers, system: System, sink: Service, session_
     """
     bus, pool = system.bus, system.pool
     load = packets.publications(session_id, agents.source.actor, [agents.sink.agent_id], bus.user, WARM_UP + count)
-    sender = Load(bus, pool, session_id)
+    sender = Load(bus, pool, [session_id])
     await sender.send(load[:WARM_UP])
-    await until_applied(pool, session_id, WARM_UP)
+    await until_applied(pool, [session_id], WARM_UP)
     services = {**system.services, "worker": sink}
     meter = await Meter.start(servers, {name: service.process.pid for name, service in services.items()})
     began = time.monotonic()
     await sender.send(load[WARM_UP:])
-    await until_applied(pool, session_id, WARM_UP + count)
+    await until_applied(pool, [session_id], WARM_UP + count)
     rate = count / (time.monotonic() - began)
     cpu = await meter.read(count)
     await check_rows(pool, session_id, load)

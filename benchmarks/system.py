@@ -31,8 +31,9 @@ WINDOW = 900
 CHUNK = 100
 """Packets in one call of the sender."""
 PROGRESS = """
-SELECT coalesce((document->'spent'->>'packets')::numeric, 0)::integer AS admitted, open_deliveries
-FROM apc_log.sessions WHERE session_id = $1
+SELECT count(*) AS sessions, sum(coalesce((document->'spent'->>'packets')::numeric, 0))::integer AS admitted,
+       sum(open_deliveries)::integer AS open_deliveries
+FROM apc_log.sessions WHERE session_id = ANY($1)
 """
 ROWS = """
 SELECT count(*) FILTER (WHERE to_state = 'ROUTED') AS routed, count(*) FILTER (WHERE to_state = 'ARCHIVED') AS archived,
@@ -92,15 +93,17 @@ async def open_session(bus: Bus, pool: asyncpg.Pool, session_id: str, members: S
     swarm = SwarmSpec(swarm_id=agents.SWARM, agents=tuple(member.agent_id for member in members))
     start = packets.start_packet(session_id, agents.source.actor, [swarm])
     await bus.publish(packets.publication(seal(start), bus.user))
-    await until_applied(pool, session_id, 0)
+    await until_applied(pool, [session_id], 0)
 
 
-async def until_applied(pool: asyncpg.Pool, session_id: str, count: int) -> None:
-    """Return when `count` packets of agents are in the log and no delivery of the session is open."""
+async def until_applied(pool: asyncpg.Pool, session_ids: Sequence[str], count: int) -> None:
+    """Return when `count` packets of agents are in the log and no delivery of these sessions is open."""
 
     async def are_applied() -> bool:
-        row = await pool.fetchrow(PROGRESS, session_id)
-        return row is not None and row["admitted"] >= count and not row["open_deliveries"]
+        row = await pool.fetchrow(PROGRESS, session_ids)
+        assert row is not None
+        are_open = row["sessions"] == len(session_ids)
+        return are_open and row["admitted"] >= count and not row["open_deliveries"]
 
     await until(are_applied)
 
@@ -144,11 +147,11 @@ async def start_system(servers: Servers) -> AsyncIterator[System]:
 
 @dataclass(slots=True)
 class Load:
-    """Sends packets into one session, never more than WINDOW that are not yet applied and logged."""
+    """Sends packets into sessions, never more than WINDOW that are not yet applied and logged."""
 
     bus: Bus
     pool: asyncpg.Pool
-    session_id: str
+    session_ids: Sequence[str]
     recipients: int = 1
     """Of each packet."""
     sent: int = 0
@@ -166,6 +169,7 @@ class Load:
             self.sent += len(chunk)
 
     async def _has_room(self, count: int) -> bool:
-        row = await self.pool.fetchrow(PROGRESS, self.session_id)
-        done = 0 if row is None else row["admitted"] - row["open_deliveries"] / self.recipients
+        row = await self.pool.fetchrow(PROGRESS, self.session_ids)
+        assert row is not None
+        done = row["admitted"] - row["open_deliveries"] / self.recipients
         return bool(self.sent - done + count <= WINDOW)

@@ -1,5 +1,7 @@
 """The `apc` command in a folder of its own, and one whole run that several tests look at."""
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,16 +13,24 @@ GENERATIONS = 13
 
 
 @pytest.fixture
-def apc(tmp_path: Path) -> ApcCommand:
+def apc() -> Iterator[ApcCommand]:
     """Runs `apc` in the test's folder."""
-    return ApcCommand(tmp_path)
+    with _folder() as folder:
+        yield ApcCommand(Path(folder))
 
 
 @pytest.fixture(scope="session")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+def finished_run() -> Iterator[FinishedRun]:
     """The sample table, the default seed, in one process."""
-    apc = ApcCommand(tmp_path_factory.mktemp("run"))
-    process = apc(
-        "run", "--generations", str(GENERATIONS), "--budget-seconds", "240", "--out", "out", timeout_seconds=300
-    )
-    return FinishedRun(apc, process, apc.folder / "out")
+    with _folder() as folder:
+        apc = ApcCommand(Path(folder))
+        process = apc(
+            "run", "--generations", str(GENERATIONS), "--budget-seconds", "240", "--out", "out", timeout_seconds=300
+        )
+        yield FinishedRun(apc, process, apc.folder / "out")
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Not pytest's tmp_path: as root PostgreSQL runs as a user of its own, and each start of another pytest closes
+    the folder above tmp_path to it."""
+    return tempfile.TemporaryDirectory(prefix="apc-acceptance-", ignore_cleanup_errors=True)

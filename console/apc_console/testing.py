@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,8 @@ from typing import Any
 
 Settings = Mapping[str, str]
 NONE: Settings = {}
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_NOT_COMPARED = frozenset({"artifact_uri", "step"})
 
 
 class ApcCommand:
@@ -69,6 +73,36 @@ def read_summary(out: Path) -> dict[str, Any]:
     """summary.json of a run's folder."""
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary
+
+
+def statements_of(apc: ApcCommand, run_id: str, given: Settings = NONE) -> Counter[str]:
+    """What was said by whom in which round and generation: type and payload, without ids and places."""
+    replayed = apc("packet", "replay", "--run-id", run_id, "--out", "replay.json", given=given)
+    assert replayed.returncode == 0, replayed.stderr
+    text = (apc.folder / "replay.json").read_text().replace(run_id, "RUN")
+    packets = [entry for entry in json.loads(text) if entry["kind"] == "packet"]
+    return Counter(
+        json.dumps(
+            [
+                packet["round"],
+                packet["generation"],
+                packet["sender_agent_id"],
+                packet["packet_type"],
+                _comparable(packet["packet"]["payload"]),
+            ]
+        )
+        for packet in packets
+    )
+
+
+def _comparable(value: Any) -> Any:
+    """The value without ids; what is ordered by id is ordered by content."""
+    if isinstance(value, dict):
+        pairs = [[_comparable(key), _comparable(item)] for key, item in value.items() if key not in _NOT_COMPARED]
+        return sorted(pairs, key=json.dumps)
+    if isinstance(value, list):
+        return sorted((_comparable(item) for item in value), key=json.dumps)
+    return _UUID.sub("ID", value) if isinstance(value, str) else value
 
 
 def _environment(additions: Settings) -> dict[str, str]:

@@ -203,7 +203,13 @@ class Deployment:
 
     async def drain(self, patience: float = 30) -> None:
         """Wait until each packet has its end and each refusal its answer; then stop the services cleanly."""
-        await until(self._is_drained, patience)
+        try:
+            await until(self._is_drained, patience)
+        except TimeoutError:
+            found = await violated_equalities(self.pool, self.sent, self.workers.values())
+            left = await open_deliveries(self.pool)
+            said = "".join(f"\n{service.name}: {service.output}" for service in self.services)
+            raise AssertionError(f"not drained, {left} deliveries open: {found}{said}") from None
         orchestrators = [one for one in self.services if one.name == "orchestrator"]
         for service in orchestrators:
             if service.process.returncode is None:

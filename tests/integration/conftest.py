@@ -50,6 +50,7 @@ class House:
     pool: asyncpg.Pool
     artifacts: ArtifactStore
     agents: ScriptedAgents
+    shards: int = 1
     opening: Packet[Any] = field(default_factory=make_start)
 
     async def connect(self, purpose: str) -> RabbitBus:
@@ -60,7 +61,9 @@ class House:
     async def gate(self, **settings: Any) -> AsyncIterator[tuple[Orchestrator, Running]]:
         """A running orchestrator; leaving stops it cleanly."""
         bus = await self.connect("orchestrator")
-        orchestrator = Orchestrator(OrchestratorSettings(**settings), bus, self.pool, self.artifacts)
+        orchestrator = Orchestrator(
+            OrchestratorSettings(shards=self.shards, **settings), bus, self.pool, self.artifacts
+        )
         async with _running(bus, orchestrator.run) as running:
             yield orchestrator, running
 
@@ -68,7 +71,7 @@ class House:
     async def persister(self) -> AsyncIterator[Persister]:
         """A running persister; leaving stops it cleanly."""
         bus = await self.connect("persister")
-        persister = Persister(PersisterSettings(), bus, self.pool)
+        persister = Persister(PersisterSettings(shards=self.shards), bus, self.pool)
         async with _running(bus, persister.run):
             yield persister
 
@@ -133,7 +136,13 @@ async def _running(bus: RabbitBus, run: Callable[[asyncio.Event], Awaitable[None
 
 
 @pytest.fixture
-async def house(amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> AsyncIterator[House]:
+def shards() -> int:
+    """Shards of the house; a module may have more."""
+    return 1
+
+
+@pytest.fixture
+async def house(amqp_vhost_url: str, postgres_url: str, tmp_path: Path, shards: int) -> AsyncIterator[House]:
     """A fresh virtual host with the topology of the cast, a fresh database, an artifact store."""
     settings = BusSettings(amqp_url=SecretStr(amqp_vhost_url))
     async with AsyncExitStack() as resources:
@@ -141,9 +150,9 @@ async def house(amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> Async
         resources.push_async_callback(pool.close)
         bus = await connect_rabbit(settings, purpose="agents")
         resources.push_async_callback(bus.close)
-        agents = ScriptedAgents(bus)
-        await apply_rabbit(amqp_vhost_url, build_topology(1, agents.queues))
-        yield House(settings, pool, ArtifactStore.open(tmp_path / "artifacts"), agents)
+        agents = ScriptedAgents(bus, shards=shards)
+        await apply_rabbit(amqp_vhost_url, build_topology(shards, agents.queues))
+        yield House(settings, pool, ArtifactStore.open(tmp_path / "artifacts"), agents, shards)
 
 
 @pytest.fixture

@@ -182,6 +182,7 @@ def _check_refusals(file: ContractFile) -> None:
         raise ContractInvalid("refusals.order", f"the rules stand in this order: {' '.join(REFUSAL_ORDER)}")
     _refuse_unknown([file.refusals.last_without_id], REFUSAL_ORDER, "refusals.last_without_id")
     _refuse_unknown(file.refusals.deferred, REFUSAL_ORDER, "refusals.deferred")
+    _refuse_unknown(file.effectiveness.counted_refusals, REFUSAL_ORDER, "effectiveness.counted_refusals")
 
 
 def _refuse_unknown(names: Iterable[str], known: Iterable[str], place: str) -> None:

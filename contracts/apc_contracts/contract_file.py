@@ -16,6 +16,7 @@ Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 GuardText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
+MILLISECONDS_OF_A_CENTURY = 3_155_760_000_000
 
 FactType = Literal["float", "bool", "string"]
 FactScope = Literal["machine", "promotion", "transfer", "drift"]
@@ -106,7 +107,11 @@ class Selection(Section):
 
 
 class Effectiveness(Section):
-    """Weights and limits of protocol effectiveness and decay (contract.md 6)."""
+    """Weights and limits of protocol effectiveness and decay (contract.md 6).
+
+    A refused TRANSFER counts as a transfer when its code is one of `counted_refusals`. In each half-life the evidence
+    behind a block loses half of its weight.
+    """
 
     acceptance_weight: Share
     outcome_weight: Share
@@ -114,7 +119,8 @@ class Effectiveness(Section):
     minimum_transfers: Positive
     minimum_effectiveness: Share
     maximum_drift_risk: Share
-    half_life_ms: Positive
+    counted_refusals: tuple[Word, ...]
+    half_life_ms: Annotated[int, Field(ge=1, le=MILLISECONDS_OF_A_CENTURY)]
 
 
 class PromotionCriterion(Section):

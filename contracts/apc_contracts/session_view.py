@@ -97,3 +97,7 @@ class SessionView(Protocol):
     def accepted_transfers(self, to_swarm: str) -> int:
         """TRANSFERs accepted for that swarm in the present round and generation."""
         ...
+
+    def smallest_top_k(self, to_swarm: str) -> int | None:
+        """The smallest top_k of the TRANSFERs for that swarm that were in order in the present generation."""
+        ...

@@ -17,7 +17,7 @@ from apc_bus.log_batch import (
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.session import Hop, Session, Transition
-from apc_contracts.verdict import Verdict
+from apc_contracts.verdict import Refusal, Verdict
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
 
@@ -152,11 +152,12 @@ def conflict_entry(
     return ConflictEntry(session_id, packet_id, kind, code, reason, raw, first_hash, second_hash, user_id)
 
 
-def hops_without_session(packet: Packet[Any], is_refused: bool, now: datetime) -> list[HopEntry]:
+def hops_without_session(packet: Packet[Any], refusal: Refusal | None, now: datetime) -> list[HopEntry]:
     """The whole life of a sign of life, which the gate applies itself, or of a packet whose session does not exist."""
     sender = packet.sender.agent_id
-    if is_refused:
-        return [_hop(packet, "", "DRAFT", "REJECTED_POLICY", ["emit", "schema_pass", "policy_fail"], sender, now)]
+    if refusal is not None:
+        event, state = ("ttl_expired", "EXPIRED") if refusal.code == "EXPIRED" else ("policy_fail", "REJECTED_POLICY")
+        return [_hop(packet, "", "DRAFT", state, ["emit", "schema_pass", event], sender, now)]
     admitted = ["emit", "schema_pass", "policy_pass", "route_selected"]
     ended = ["verification_pass", "non_promotable_complete"]
     return [

@@ -240,7 +240,7 @@ class Judge:
         """A sign of life, or a packet for a session that does not exist."""
         packet = received.packet
         session_id = packet.trace.session_id
-        batch.entries.extend(hops_without_session(packet, refusal is not None, batch.now))
+        batch.entries.extend(hops_without_session(packet, refusal, batch.now))
         if refusal is not None and session_id != PRESENCE_SESSION:
             self._sessions.remember_stranger(session_id, packet.packet_id, _stranger(received, refusal, facts.cause))
 

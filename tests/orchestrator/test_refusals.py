@@ -212,6 +212,19 @@ async def test_an_unknown_session_is_refused_once_and_answered_each_time(
     assert codes == ["UNKNOWN_SESSION"] * 2
 
 
+async def test_what_expired_before_its_session_began_is_logged_as_expired(
+    running: Any, packet: Build, idea: Any
+) -> None:
+    created_at = datetime.now(UTC) - timedelta(minutes=1)
+    stale = packet("red-1", idea, ("sentinel",), session_id="elsewhere", created_at=created_at, ttl_ms=1000)
+    await running.publish(stale)
+    await running.quiet()
+    row = await running.pool.fetchrow(
+        "SELECT events, to_state FROM apc_log.packet_events WHERE packet_id = $1", stale.packet_id
+    )
+    assert tuple(row) == (["emit", "schema_pass", "ttl_expired"], "EXPIRED")
+
+
 @pytest.mark.parametrize("is_loaded", [False, True])
 async def test_a_packet_refused_before_its_session_began_stays_refused(
     house: Any, packet: Build, start: Build, idea: Any, is_loaded: bool

@@ -1,4 +1,4 @@
-"""`apc packet`: validate a packet by contract; read the log by run, session or packet."""
+"""`apc packet`: validate and arbitrate packets by contract; read the log by run, session or packet."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ import typer
 from apc_console.output import AsJson
 from apc_contracts.vocabulary import PacketType, RunPhase
 
-app = typer.Typer(help="Validate, trace and replay packets.", no_args_is_help=True)
+app = typer.Typer(help="Validate, arbitrate, trace and replay packets.", no_args_is_help=True)
 
 ContractFile = Annotated[Path | None, typer.Option("--contract", help="Another contract file than the built-in.")]
 
@@ -32,6 +32,23 @@ def validate(
     print("accepted")
     for warning in verdict.warnings:
         print(f"warning {warning.reason}", file=sys.stderr)
+
+
+@app.command("transfer-arbitrate")
+def transfer_arbitrate(
+    packets_in: Annotated[Path, typer.Option(help="A list, {packets: […]}, JSON lines or YAML; - reads the input.")],
+    top_k: Annotated[int, typer.Option(min=0, help="Most packets to select, over the whole file.")],
+    out: Annotated[Path | None, typer.Option(help="Write JSON to this file; - is the standard output.")] = None,
+    contract_file: ContractFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge and rank TRANSFERs as a barrier would, without any server: selected, not selected, rejected."""
+    from apc_console.transfer_file import print_arbitration, read_packets
+    from apc_contracts.contract import load_contract
+    from apc_contracts.transfer_arbitration import arbitrate_offline
+
+    arbitration = arbitrate_offline(read_packets(packets_in), load_contract(contract_file), top_k)
+    print_arbitration(arbitration, out, as_json=as_json)
 
 
 @app.command()

@@ -10,7 +10,7 @@ from typing import Any
 from apc_contracts.admission.capacity import first_full
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.admission.drift import DRIFT_FACTS
-from apc_contracts.admission.routing import unreachable
+from apc_contracts.admission.routing import swarm_of, unreachable
 from apc_contracts.admission.stage import Stage
 from apc_contracts.facts import SignatureState
 from apc_contracts.session_view import Identity, SessionView
@@ -87,6 +87,9 @@ def _transfer(case: Case, session: SessionView) -> Record:
         "swarms": sorted(session.swarms),
         "holders": sorted(session.protocol_holders(payload.protocol_id)),
     }
+    smallest_top_k = session.smallest_top_k(payload.to_swarm)
+    if smallest_top_k is not None:
+        record["top_k"] = smallest_top_k
     if case.generation != case.packet.trace.generation:
         record["generation"] = case.generation
     return record
@@ -157,7 +160,11 @@ def _recipients(case: Case) -> Record:
     registry, packet_type = case.facts.registry or {}, case.packet.packet_type
     ids = [recipient.agent_id for recipient in case.packet.recipients if recipient.agent_id != ORCHESTRATOR]
     found = {agent_id: unreachable(registry.get(agent_id), packet_type) for agent_id in ids}
-    return {"unreachable": {agent_id: why for agent_id, why in found.items() if why is not None}}
+    record: Record = {"unreachable": {agent_id: why for agent_id, why in found.items() if why is not None}}
+    if packet_type is PacketType.TRANSFER:
+        swarms = {recipient.agent_id: swarm_of(recipient, registry) for recipient in case.packet.recipients}
+        record["recipient_swarms"] = {agent_id: swarm for agent_id, swarm in swarms.items() if swarm is not None}
+    return record
 
 
 def _decayed(case: Case) -> Record:

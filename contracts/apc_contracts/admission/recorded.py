@@ -58,14 +58,16 @@ def _facts(received: ReceivedPacket, record: Record) -> Facts:
 
 def _registry(packet: Packet[Any], record: Record) -> dict[str, Registration]:
     first = packet.recipients[0]
-    broken = record.get("unreachable", {})
+    broken, swarms = record.get("unreachable", {}), record.get("recipient_swarms", {})
+    # Unless recorded otherwise a TRANSFER reached the swarm that it names.
+    usual_swarm = packet.payload.to_swarm if packet.packet_type is PacketType.TRANSFER else first.swarm_id or ""
     named = {recipient.agent_id for recipient in packet.recipients} | set(record.get("full", ()))
     registry = {
         agent_id: Registration(
             agent_id,
             broker_user="",
             role=first.role or "",
-            swarm_id=first.swarm_id or "",
+            swarm_id=swarms.get(agent_id, usual_swarm),
             handles=frozenset() if broken.get(agent_id) == "deaf" else _EVERY_TYPE,
             is_revoked=broken.get(agent_id) == "revoked",
         )
@@ -121,6 +123,7 @@ def _session(packet: Packet[Any], record: Record) -> SessionSnapshot:
         protocols=_protocols(packet, transfer, knows_symbols),
         last_generations=_last_generations(record, now),
         accepted=_accepted(packet, transfer),
+        top_k={packet.payload.to_swarm: transfer["top_k"]} if "top_k" in transfer else {},
     )
 
 

@@ -1,5 +1,6 @@
 """Can it be delivered: UNROUTABLE, decided from the registry before anything is logged as accepted."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from apc_contracts.admission.case import Case
@@ -27,6 +28,30 @@ _RESERVED_RECIPIENT = {
     DeliveryMode.BROADCAST: ALL_RECIPIENTS,
     DeliveryMode.SUBSTRATE: SUBSTRATE_RECIPIENT,
 }
+
+
+def reaches_its_swarm(case: Case) -> Refusal | None:
+    """A TRANSFER goes to agents of `to_swarm` alone: top_k counts by to_swarm, and nobody may name another one."""
+    packet, registry = case.packet, case.facts.registry or {}
+    for index, recipient in enumerate(packet.recipients):
+        swarm_id = swarm_of(recipient, registry)
+        if swarm_id is None or swarm_id == packet.payload.to_swarm:
+            continue
+        to_swarm, name = packet.payload.to_swarm, recipient.agent_id
+        if name == ALL_RECIPIENTS:
+            message = f"a TRANSFER to {name} must name its swarm: set swarm_id {to_swarm}"
+        else:
+            message = f"{name} is of swarm {swarm_id}, not of {to_swarm}: name an agent of payload.to_swarm"
+        return Refusal("UNROUTABLE", "reaches_its_swarm", f"recipients[{index}]", message)
+    return None
+
+
+def swarm_of(recipient: Recipient, registry: Mapping[str, Registration]) -> str | None:
+    """The swarm that a recipient belongs to, '' for a BROADCAST to all; None where no swarm is reached directly."""
+    if recipient.agent_id == ALL_RECIPIENTS:
+        return recipient.swarm_id or ""
+    registration = registry.get(recipient.agent_id)
+    return None if registration is None or recipient.agent_id == ORCHESTRATOR else registration.swarm_id
 
 
 def is_routable(case: Case) -> Refusal | None:

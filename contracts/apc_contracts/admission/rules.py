@@ -61,6 +61,7 @@ STANDING: tuple[Rule, ...] = (
     Rule("NOT_AUTHORIZED", authority.may_decide, _LIVE | _SESSION | _AGENTS, _DECISION),
     Rule("NOT_AUTHORIZED", authority.may_validate, _LIVE | _SESSION | _AGENTS, _EVAL),
     Rule("UNROUTABLE", routing.is_routable, _LIVE),
+    Rule("UNROUTABLE", routing.reaches_its_swarm, _LIVE, _TRANSFER),
     Rule("PHASE_MISMATCH", phase.phase_is_current, _SESSION | _AGENTS, _WORK),
     Rule("GENERATION_MISMATCH", phase.generation_is_open, _SESSION | _AGENTS),
     Rule("PHASE_FORBIDS_TYPE", phase.phase_allows_type, packet_types=_WORK),

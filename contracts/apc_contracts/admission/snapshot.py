@@ -34,6 +34,7 @@ class SessionSnapshot:
     protocols: Mapping[str, frozenset[str]] | None = None
     last_generations: Mapping[int, int] = field(default_factory=dict)
     accepted: Mapping[str, int] = field(default_factory=dict)
+    top_k: Mapping[str, int] = field(default_factory=dict)
 
     def identity(self, packet_id: UUID) -> Identity | None:
         """What is remembered of a packet."""
@@ -70,3 +71,7 @@ class SessionSnapshot:
     def accepted_transfers(self, to_swarm: str) -> int:
         """TRANSFERs accepted for that swarm in the present round and generation."""
         return self.accepted.get(to_swarm, 0)
+
+    def smallest_top_k(self, to_swarm: str) -> int | None:
+        """The smallest top_k among them; None when none named one."""
+        return self.top_k.get(to_swarm)

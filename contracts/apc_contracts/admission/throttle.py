@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.contract_file import ThrottleCode
+from apc_contracts.session_view import SessionView
 from apc_contracts.transfers import is_cross_use_case, transfer_scores
 from apc_contracts.verdict import Refusal, VerdictKind
 
@@ -11,8 +12,11 @@ _POLICY = "payload.transfer_policy"
 
 
 def waits_for_barrier(case: Case) -> Ruling:
-    """In these phases TRANSFERs are arbitrated together when the generation closes."""
-    return VerdictKind.HELD if case.packet.run_phase in case.contract.barrier_phases else None
+    """In these phases TRANSFERs are arbitrated together when the generation closes.
+
+    One that comes when the session has left them (its parent is of then) has no barrier to wait for.
+    """
+    return VerdictKind.HELD if case.session is not None and _has_barrier(case, case.session) else None
 
 
 def window_is_open(case: Case) -> Refusal | None:
@@ -77,17 +81,29 @@ def top_k_is_given(case: Case) -> Refusal | None:
 
 
 def top_k_is_left(case: Case) -> Refusal | None:
-    """Judged on arrival, outside a barrier: so many went to that swarm in this generation already."""
+    """Judged on arrival, outside a barrier: so many went to that swarm in this generation already.
+
+    The smallest top_k counts: this one's, the window's, and that of every TRANSFER that went before it.
+    """
     session, payload = case.session, case.packet.payload
-    if session is None or case.packet.run_phase in case.contract.barrier_phases:
+    if session is None or _has_barrier(case, session):
         return None
-    limits = [case.contract.window(case.generation).top_k_limit, payload.transfer_policy.top_k]
+    limits = [
+        case.contract.window(case.generation).top_k_limit,
+        payload.transfer_policy.top_k,
+        session.smallest_top_k(payload.to_swarm),
+    ]
     limit = min((limit for limit in limits if limit is not None), default=None)
     accepted = session.accepted_transfers(payload.to_swarm)
     if limit is None or accepted < limit:
         return None
     message = f"{accepted} transfers to {payload.to_swarm} were accepted in this generation, the limit is {limit}"
     return Refusal("THROTTLE_TOP_K", "top_k_is_left", f"{_POLICY}.top_k", message)
+
+
+def _has_barrier(case: Case, session: SessionView) -> bool:
+    phases = case.contract.barrier_phases
+    return case.packet.run_phase in phases and session.run_phase in phases
 
 
 def protocol_is_alive(case: Case) -> Refusal | None:

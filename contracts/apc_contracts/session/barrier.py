@@ -4,6 +4,7 @@ from typing import Any
 
 from apc_contracts.session import lifecycle
 from apc_contracts.session.movement import Moment, barrier, may, open_generation, transition
+from apc_contracts.session.novelty import note_symbols, note_top_k, note_transfer
 from apc_contracts.session.session import HeldPacket, Session
 from apc_contracts.session.transfer_rulings import emit_arbitration, rule_transfers, ruling_record
 from apc_contracts.verdict import Refusal
@@ -100,6 +101,8 @@ def _arbitrate(moment: Moment) -> int:
     emit_arbitration(rulings, moment)
     for ruling in rulings:
         item, record = by_id[ruling.packet.packet_id], ruling_record(ruling, moment)
+        if ruling.rank:
+            note_top_k(session, ruling.packet)
         if ruling.refusal is not None:
             _deny(moment, item, ruling.refusal, record)
         else:
@@ -112,10 +115,8 @@ def _release(moment: Moment, item: HeldPacket, record: dict[str, Any]) -> None:
     packet = item.received.packet
     session.held.pop(packet.packet_id)
     session.identities[packet.packet_id].step = session.step
-    counts = session.document.round_state.accepted_transfers
-    to_swarm = packet.payload.to_swarm
-    counts[to_swarm] = counts.get(to_swarm, 0) + 1
-    note_protocol(moment, packet.payload.protocol_id, packet.payload.from_swarm, to_swarm)
+    note_symbols(session, packet)
+    note_transfer(session, packet)
     opened = lifecycle.route(
         session,
         item.received,
@@ -138,12 +139,6 @@ def deny_all(moment: Moment, code: str, message: str) -> None:
     """The session has ended, or its pause has: what is still held is refused."""
     for item in list(moment.session.held.values()):
         _deny(moment, item, Refusal(code, "session", "trace.session_id", message))
-
-
-def note_protocol(moment: Moment, protocol_id: str, *swarms: str) -> None:
-    """Remember which swarms hold a protocol."""
-    holders = moment.session.document.protocols.setdefault(protocol_id, [])
-    holders.extend(swarm for swarm in swarms if swarm not in holders)
 
 
 def _expired(item: HeldPacket) -> Refusal:

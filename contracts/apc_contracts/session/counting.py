@@ -5,9 +5,10 @@ from typing import Any
 from uuid import UUID
 
 from apc_contracts.packet import Packet
-from apc_contracts.session import barrier, candidates, lifecycle, promotion_path
-from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY, Execution, RoundState
+from apc_contracts.session import candidates, lifecycle, promotion_path
+from apc_contracts.session.document import KEYS_KEPT, Execution, RoundState
 from apc_contracts.session.movement import Moment, pause, resume, start_timer
+from apc_contracts.session.novelty import note_symbols, note_transfer
 from apc_contracts.session.session import OpenPacket
 from apc_contracts.session.timers import expire
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, Signal
@@ -16,7 +17,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, 
 def count(moment: Moment, opened: OpenPacket) -> None:
     """Count a packet of the present round; packets of an older round are admitted, not counted."""
     session, packet = moment.session, opened.packet
-    _note_keys(moment, packet)
+    note_symbols(session, packet)
     if packet.packet_type is PacketType.RETRACTION:
         _retraction(moment, packet)
     if session.is_terminal or (opened.round != session.round and not _is_operation(packet)):
@@ -115,10 +116,7 @@ def _decision(moment: Moment, opened: OpenPacket) -> None:
 
 
 def _transfer(moment: Moment, opened: OpenPacket) -> None:
-    payload = opened.packet.payload
-    counts = moment.session.document.round_state.accepted_transfers
-    counts[payload.to_swarm] = counts.get(payload.to_swarm, 0) + 1
-    barrier.note_protocol(moment, payload.protocol_id, payload.from_swarm, payload.to_swarm)
+    note_transfer(moment.session, opened.packet)
 
 
 def _retraction(moment: Moment, packet: Packet[Any]) -> None:
@@ -150,15 +148,6 @@ def _retract_winner(moment: Moment, target: UUID) -> None:
     arbitration = document.round_state.arbitration
     if document.state == "ARBITRATION" and arbitration is not None and arbitration.winner == target:
         document.halt_reason = candidates.strike(moment, arbitration) or document.halt_reason
-
-
-def _note_keys(moment: Moment, packet: Packet[Any]) -> None:
-    session = moment.session
-    for name in packet.symbolic_keys:
-        key = name[:LONGEST_KEY]
-        if key not in session.keys and len(session.keys) < KEYS_KEPT:
-            session.keys.add(key)
-            session.document.symbolic_keys.append(key)
 
 
 _OPERATIONS = frozenset({Signal.STOP, Signal.CANCEL, Signal.PAUSE, Signal.RESUME})

@@ -98,6 +98,8 @@ class RoundState:
     """Swarms with an admitted EVAL for the open generation."""
     accepted_transfers: dict[str, int] = field(default_factory=dict)
     """to_swarm -> TRANSFERs accepted in the open generation."""
+    smallest_top_k: dict[str, int] = field(default_factory=dict)
+    """to_swarm -> the smallest top_k of the TRANSFERs that were in order in the open generation."""
     arbitration: Arbitration | None = None
     winner: Candidate | None = None
     execution: Execution = field(default_factory=Execution)

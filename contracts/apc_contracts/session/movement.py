@@ -78,6 +78,7 @@ def open_generation(moment: Moment, generation: int) -> None:
     current = document.round_state
     current.evaluated.clear()
     current.accepted_transfers.clear()
+    current.smallest_top_k.clear()
     current.has_generation_expired = False
     start_timer(moment, "generation", document.generation_deadline_ms)
 

@@ -183,6 +183,9 @@ class Session:
     def accepted_transfers(self, to_swarm: str) -> int:
         return self.document.round_state.accepted_transfers.get(to_swarm, 0)
 
+    def smallest_top_k(self, to_swarm: str) -> int | None:
+        return self.document.round_state.smallest_top_k.get(to_swarm)
+
     @property
     def live_swarms(self) -> list[str]:
         dead = self.document.dead_swarms

@@ -33,6 +33,7 @@ def rule_transfers(packets: Sequence[Packet[Any]], moment: Moment) -> list[Ranke
 def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Moment) -> None:
     """The ARBITRATION packet: one candidate per TRANSFER and `none`; `selected:<id>` = rank in scoring.
 
+    It carries the lineage of the leading TRANSFER, so that it is found under the protocol that it is about.
     More TRANSFERs than a packet may hold go into several: nobody can make the gate's own packet too large to send.
     """
     ranks = {row.packet.packet_id: rank for rank, row in enumerate(_selected(rulings), start=1)}
@@ -53,7 +54,13 @@ def _emit_part(rulings: Sequence[RankedTransfer], ranks: Mapping[UUID, int], mom
         scoring={f"selected:{row.packet.packet_id}": float(ranks[row.packet.packet_id]) for row in selected},
     )
     packet = emissions.emission(
-        moment.session, PacketType.ARBITRATION, payload, moment.cause, moment.now, moment.contract
+        moment.session,
+        PacketType.ARBITRATION,
+        payload,
+        moment.cause,
+        moment.now,
+        moment.contract,
+        lineage=rulings[0].packet.lineage,
     )
     moment.effects.emissions.append(packet)
 

@@ -253,6 +253,16 @@ CASES: dict[str, Expected] = {
         "UNROUTABLE",
         "recipients",
     ),
+    "transfer_to_another_swarm": (
+        Scene(PacketType.TRANSFER, {"payload__to_swarm": "knn"}),
+        "UNROUTABLE",
+        "recipients[0]",
+    ),
+    "transfer_to_all_swarms": (
+        Scene(PacketType.TRANSFER, {"recipients": [{"agent_id": "_all"}], "routing__delivery_mode": "BROADCAST"}),
+        "UNROUTABLE",
+        "recipients[0]",
+    ),
     "intra_to_another": (idea(packet={"channel": "INTRA_AGENT"}), "UNROUTABLE", "recipients[0]"),
     "other_phase": (idea(session={"phase": RunPhase.REFINEMENT}), "PHASE_MISMATCH", "run_phase"),
     "parent_after_the_change": (

@@ -104,6 +104,14 @@ ACCEPTED: dict[str, Scene] = {
         agents={"builder-1": VALIDATOR},
     ),
     "to_all": Scene(packet={"recipients": [{"agent_id": "_all"}], "routing__delivery_mode": "BROADCAST"}),
+    "transfer_to_its_whole_swarm": Scene(
+        PacketType.TRANSFER,
+        {"recipients": [{"agent_id": "_all", "swarm_id": "trees"}], "routing__delivery_mode": "BROADCAST"},
+    ),
+    "transfer_to_substrate": Scene(
+        PacketType.TRANSFER,
+        {"recipients": [{"agent_id": "_substrate"}], "routing__delivery_mode": "SUBSTRATE"},
+    ),
     "to_substrate": Scene(packet={"recipients": [{"agent_id": "_substrate"}], "routing__delivery_mode": "SUBSTRATE"}),
     "to_orchestrator": Scene(packet={"recipients": [{"agent_id": ORCHESTRATOR}]}),
     "to_several": Scene(

@@ -11,7 +11,6 @@ from apc_contracts.vocabulary import PacketType, Signal
 from .test_path import (
     brief,
     evaluation,
-    execute,
     generation,
     lineage,
     model,
@@ -103,20 +102,19 @@ def test_a_delivery_that_expires_does_not_bring_its_recipient_back(simulation: A
     assert "sentinel" not in simulation.session.document.dead_agents
 
 
-def test_a_transfer_left_over_from_a_round_is_not_accepted_in_the_next(simulation: Any) -> None:
-    start = to_arbitration_through_convergence(simulation)
+def test_a_transfer_that_comes_after_the_last_barrier_is_judged_at_once(simulation: Any) -> None:
+    to_arbitration_through_convergence(simulation)
     parent = next(one for one in simulation.packets if one.run_phase == "CONVERGENCE" and one.packet_type == "EVAL")
-    late, verdict = simulation.send(
-        "red-1", transfer(0.99, 0.01), "blue-1", parent=parent, lineage=lineage(), run_phase="CONVERGENCE"
-    )
-    assert verdict.kind == "held", verdict.refusal
-    simulation.pass_time(seconds=3)
-    simulation.acknowledge()
-    artifact = execute(simulation, start)
-    simulation.send("sentinel", evaluation(0.3), parent=artifact)
-    simulation.acknowledge()
-    generation(simulation, simulation.packets[-1], 0.7, 0.5)
-    assert simulation.denied[late.packet_id] == "TRANSFER_WINDOW_CLOSED"
+
+    def late(**fields: Any) -> Any:
+        given = {"parent": parent, "lineage": lineage(), "run_phase": "CONVERGENCE"} | fields
+        return simulation.send("red-1", transfer(0.99, 0.01), "blue-1", **given)[1]
+
+    assert late().kind == "accepted"
+    assert late().kind == "accepted"
+    assert late().refusal.code == "THROTTLE_TOP_K"
+    assert late(generation=21).refusal.code == "GENERATION_MISMATCH"
+    assert not simulation.session.held
 
 
 def to_arbitration_through_convergence(simulation: Any) -> Packet[Any]:

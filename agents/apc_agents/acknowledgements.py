@@ -26,13 +26,14 @@ class Expectation:
         Raises:
             EmitRefused: the gate refused the packet.
             EmitRejected: a recipient answered NACK.
-            EmitTimeout: not all have answered in time.
+            EmitTimeout: not all have answered in time, as the gate says, or it says nothing either.
         """
         try:
             async with asyncio.timeout(patience.total_seconds()):
                 await self._answered
         except TimeoutError:
-            raise EmitTimeout(self._packet_id, patience) from None
+            why = f"nobody has answered within {patience.total_seconds():g} s"
+            raise EmitTimeout(self._packet_id, why) from None
 
     def take(self, answer: Packet[Any]) -> None:
         """An ACK or NACK of this packet has come."""
@@ -72,7 +73,14 @@ class Acknowledgements:
 
 
 def _refusal(nack: Packet[Any]) -> Exception:
-    told = (nack.metadata or {}).get("refusal")
-    if nack.sender.agent_id == ORCHESTRATOR and isinstance(told, dict):
-        return EmitRefused(*(str(told.get(name, "")) for name in ("code", "path", "message")))
+    if nack.sender.agent_id != ORCHESTRATOR:
+        return EmitRejected(nack)
+    told = nack.metadata or {}
+    refusal, overdue = told.get("refusal"), told.get("acknowledgement")
+    if isinstance(refusal, dict):
+        return EmitRefused(*(str(refusal.get(name, "")) for name in ("code", "path", "message")))
+    missing = overdue.get("missing") if isinstance(overdue, dict) else None
+    if isinstance(missing, dict):
+        states = {agent: str(state) for agent, state in missing.items()}
+        return EmitTimeout(nack.payload.acked_packet_id, nack.payload.reason or "time is up", states)
     return EmitRejected(nack)

@@ -72,6 +72,7 @@ class Draft:
     ttl: timedelta = DEFAULT_TTL
     requires_ack: bool = False
     ack_timeout: timedelta | None = None
+    retry_limit: int | None = None
     run_phase: RunPhase | None = None
     generation: int | None = None
     session_id: str | None = None
@@ -209,6 +210,7 @@ def _routing(draft: Draft, recipients: Sequence[Recipient]) -> Routing:
         ttl_ms=_milliseconds(draft.ttl),
         requires_ack=draft.requires_ack,
         ack_timeout_ms=None if timeout is None else _milliseconds(timeout),
+        retry_limit=draft.retry_limit,
     )
 
 

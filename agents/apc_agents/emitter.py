@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -60,6 +61,8 @@ class Emitter:
             EmitUnconfirmed: no confirm within the publish deadline.
             EmitRejected, EmitTimeout: a NACK, or no answer, while an ACK is awaited.
         """
+        if draft.requires_ack and draft.ack_timeout is None:
+            draft = replace(draft, ack_timeout=self._settings.ack_timeout)
         built = self._builder.build(draft, cause, ordinal)
         packet = built.packet
         publication = self._publication(built, seal_judged(packet, self._contract))
@@ -68,7 +71,7 @@ class Emitter:
         else:
             with self._acknowledgements.expect(packet) as expectation:
                 await self._publish(publication)
-                await expectation.answered(_timeout(packet, self._settings.ack_timeout))
+                await expectation.answered(_gate_waits(packet, self._contract) + self._settings.ack_grace)
         if packet.channel is Channel.INTRA_AGENT:
             self._deliver_locally(packet)
         return packet
@@ -113,6 +116,8 @@ def seal_judged(packet: Packet[Any], contract: Contract) -> SealedPacket:
     return sealed
 
 
-def _timeout(packet: Packet[Any], default: timedelta) -> timedelta:
-    milliseconds = packet.routing.ack_timeout_ms
-    return default if milliseconds is None else timedelta(milliseconds=milliseconds)
+def _gate_waits(packet: Packet[Any], contract: Contract) -> timedelta:
+    """How long the gate waits for the ACKs of a packet, all attempts together."""
+    timeout_ms, retry_limit = packet.routing.ack_timeout_ms, packet.routing.retry_limit
+    retries = contract.session.ack_retry_limit if retry_limit is None else retry_limit
+    return timedelta(milliseconds=(timeout_ms or contract.session.ack_timeout_ms) * (1 + retries))

@@ -18,6 +18,7 @@ ApcError
 A handler itself raises `Reject` or `Retry` to end its packet in another way than by an outcome.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -64,11 +65,15 @@ class EmitRejected(EmitError):
 
 
 class EmitTimeout(EmitError):
-    """No ACK came in time: the packet is published, what became of it is in the log."""
+    """No ACK came in time: the packet is published, what became of it is in the log.
 
-    def __init__(self, packet_id: UUID, timeout: timedelta) -> None:
-        super().__init__(f"no ACK for packet {packet_id} within {timeout.total_seconds():g} s")
+    `missing` maps agent_id to where the packet stands for it; empty when not even the gate has answered.
+    """
+
+    def __init__(self, packet_id: UUID, why: str, missing: Mapping[str, str] | None = None) -> None:
+        super().__init__(f"no ACK for packet {packet_id}: {why}")
         self.packet_id = packet_id
+        self.missing = dict(missing or {})
 
 
 class EmitUnconfirmed(EmitError):

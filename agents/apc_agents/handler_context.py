@@ -137,6 +137,7 @@ class HandlerContext:
         ttl: timedelta = DEFAULT_TTL,
         requires_ack: bool = False,
         ack_timeout: timedelta | None = None,
+        retry_limit: int | None = None,
         run_phase: RunPhase | None = None,
         generation: int | None = None,
         session_id: str | None = None,
@@ -157,7 +158,9 @@ class HandlerContext:
             priority: 0..9; from 5 on the recipient takes it from its urgent queue.
             ttl: 1 ms to 24 h.
             requires_ack: wait for the ACK of every recipient, of a BROADCAST for the first.
-            ack_timeout: how long; default the worker's.
+            ack_timeout: how long before the gate routes it again, or gives up; default the worker's.
+            retry_limit: 0..10, how often the gate routes it again: when an ACK is missing, or a handler asks for a
+                retry. Default the contract's.
             run_phase, generation: default the newest that is known of the session.
             session_id, run_id, task_id: default those of the packet at hand. With another session the packet is
                 a root there, and a handler that runs again after a crash makes a new one, unless packet_id is given.
@@ -182,6 +185,7 @@ class HandlerContext:
             ttl=ttl,
             requires_ack=requires_ack,
             ack_timeout=ack_timeout,
+            retry_limit=retry_limit,
             run_phase=run_phase,
             generation=generation,
             session_id=session_id,

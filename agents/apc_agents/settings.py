@@ -25,7 +25,9 @@ class WorkerSettings(BaseSettings):
     publish_deadline: timedelta = timedelta(seconds=30)
     """How long an emit is published again before it gives up as unconfirmed."""
     ack_timeout: timedelta = timedelta(seconds=30)
-    """How long an emit with requires_ack waits when it names no timeout itself."""
+    """How long the gate waits for the ACKs of an emit that names no timeout itself, each time it routes the packet."""
+    ack_grace: timedelta = timedelta(seconds=2)
+    """How much longer the emit waits than the gate: it is the gate that says who is missing."""
     drain_timeout: timedelta = timedelta(seconds=15)
     """How long a stopping worker waits for the handlers that run."""
     heartbeat_silence: timedelta = timedelta(seconds=30)

@@ -6,7 +6,7 @@ receipts gets such a delivery again, and must not apply it to the state a second
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 import orjson
@@ -33,13 +33,14 @@ class StateDocument:
         loaded = orjson.loads(stored) if stored else {}
         self.session_id = session_id
         self.value: dict[str, Any] = loaded.get("state", {})
-        self._handled: OrderedDict[str, None] = OrderedDict.fromkeys(loaded.get("handled", ()))
+        self._handled: list[str] = loaded.get("handled", [])
+        self._handled_packets = _packets(self._handled)
         self._revision = revision
         self._clean = _encode(self.value)
 
     def was_handled(self, key: DeliveryKey) -> bool:
-        """Whether this delivery is part of the saved state."""
-        return bool(self._handled) and _word(key) in self._handled
+        """Whether this packet is part of the saved state, by this attempt or by one that the gate gave up too early."""
+        return bool(self._handled_packets) and str(key[0]) in self._handled_packets
 
     def reset(self) -> None:
         """Forget what a failed handler changed."""
@@ -50,10 +51,11 @@ class StateDocument:
         encoded = _encode(self.value)
         if encoded == self._clean:
             return
-        handled = list(self._handled)[-(MAX_HANDLED - 1) :] + ([_word(key)] if key else [])
+        handled = self._handled[-(MAX_HANDLED - 1) :] + ([_word(key)] if key else [])
         document = b'{"handled":%b,"state":%b}' % (orjson.dumps(handled), encoded)
         self._revision = await store.save(agent_id, self.session_id, document, self._revision)
-        self._handled = OrderedDict.fromkeys(handled)
+        self._handled = handled
+        self._handled_packets = _packets(handled)
         self._clean = encoded
 
 
@@ -106,6 +108,10 @@ def _encode(value: dict[str, Any]) -> bytes:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME)
     except TypeError as error:
         raise StateInvalid(f"ctx.state holds something that is not JSON: {error}") from error
+
+
+def _packets(words: Iterable[str]) -> set[str]:
+    return {word.partition("/")[0] for word in words}
 
 
 def _word(key: DeliveryKey) -> str:

@@ -17,6 +17,7 @@ GuardText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
 MILLISECONDS_OF_A_CENTURY = 3_155_760_000_000
+RetryLimit = Annotated[int, Field(ge=0, le=10)]
 
 FactType = Literal["float", "bool", "string"]
 FactScope = Literal["machine", "promotion", "transfer", "drift"]
@@ -159,7 +160,9 @@ class Rights(Section):
 class SessionRules(Section):
     """Defaults and limits of a session (contract.md 10). The limits count barriers and deadlines.
 
-    `emission_ttl_ms` is the time to live of the orchestrator's own packets.
+    `emission_ttl_ms` is the time to live of the orchestrator's own packets. `ack_timeout_ms` and `ack_retry_limit`
+    hold for a packet that requires an ACK and does not say; `delivery_retry_limit` bounds the `retry` receipts of
+    one that names no retry_limit.
     """
 
     max_rounds: Positive
@@ -168,12 +171,18 @@ class SessionRules(Section):
     brief_overlap_limit: Share
     missed_barriers_limit: Positive
     missed_deadlines_limit: Positive
+    ack_timeout_ms: Annotated[int, Field(ge=1, le=3_600_000)]
+    ack_retry_limit: RetryLimit
+    delivery_retry_limit: RetryLimit
     recorded_after_end: tuple[PacketType, ...]
     timer_kinds: tuple[Name, ...]
 
 
 class Limits(Section):
-    """Bounds of packets and of the gate; bytes, levels, nodes, milliseconds, packets, deliveries."""
+    """Bounds of packets and of the gate; bytes, levels, nodes, milliseconds, packets, deliveries.
+
+    `pending_acks` counts the ACKs that one session waits for: its document, which every log batch carries, holds them.
+    """
 
     packet_bytes: Positive
     nesting_levels: Positive
@@ -181,6 +190,7 @@ class Limits(Section):
     clock_skew_ms: Annotated[int, Field(ge=0)]
     held_packets: Annotated[int, Field(ge=0)]
     outstanding_deliveries: Positive
+    pending_acks: Positive
     retry_after_ms: Positive
 
 

@@ -66,6 +66,11 @@ class SessionView(Protocol):
         ...
 
     @property
+    def pending_acks(self) -> int:
+        """ACKs that the session waits for, over all packets and recipients."""
+        ...
+
+    @property
     def verified_scores(self) -> Mapping[str, float]:
         """swarm_id -> verified score in (0, 1]; empty before the first verified EVAL."""
         ...

@@ -60,6 +60,8 @@ WITH machine AS (
            (array_agg(to_state ORDER BY seq DESC) FILTER (WHERE to_state <> ''))[1] AS state,
            max(attempt) AS attempt,
            (array_agg(attempt ORDER BY seq DESC) FILTER (WHERE metadata ? 'ended'))[1] AS ended_attempt,
+           array_agg((metadata ->> 'given_up')::int) FILTER (WHERE metadata ? 'given_up') AS given_up,
+           array_agg(attempt) FILTER (WHERE metadata ? 'late') AS late,
            bool_or('verification_pass' = ANY (events)) AS has_passed,
            bool_or('verification_fail' = ANY (events)) AS has_failed
     FROM apc_log.packet_events WHERE session_id = $1
@@ -67,7 +69,7 @@ WITH machine AS (
 ), delivery AS (
     SELECT packet.seq, packet.packet_id, packet.round, packet.recipients, shared.state AS shared_state,
            recipient.name AS recipient, recipient.place, own.state, own.attempt, own.ended_attempt,
-           own.has_passed, own.has_failed, packet.facts ? 'held' AS was_paused,
+           own.given_up, own.late, own.has_passed, own.has_failed, packet.facts ? 'held' AS was_paused,
            packet.channel = 'INTRA_AGENT' OR recipient.name = ANY ($3::text[]) AS is_local,
            packet.body_stored
     FROM apc_log.agent_packets AS packet
@@ -187,7 +189,8 @@ def _add_open(session: Session, row: asyncpg.Record, received: ReceivedPacket) -
     attempt, state = row["attempt"] or 1, row["state"] or "ROUTED"
     is_confirmed = row["is_local"] and state != "ROUTED"
     is_open = row["ended_attempt"] != attempt and not is_confirmed
-    opened.recipients[row["recipient"]] = Progress(state, attempt, is_open)
+    given_up = set(row["given_up"] or ()) - set(row["late"] or ())
+    opened.recipients[row["recipient"]] = Progress(state, attempt, is_open, given_up)
     if row["has_failed"]:
         opened.verification = "failed"
     elif row["has_passed"]:

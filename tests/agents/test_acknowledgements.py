@@ -22,6 +22,8 @@ from apc_contracts import (
     reply_id,
 )
 
+GRACE = timedelta(milliseconds=50)
+
 
 class Asking:
     """An agent whose handler emits with requires_ack and notes how that ended."""
@@ -41,7 +43,7 @@ class Asking:
 
 
 async def ask(asking: Asking, make_stage: Any, make_packet: Any, idea: Any) -> tuple[Any, Packet[Any], Packet[Any]]:
-    gate = await (await make_stage(asking.agent)).start()
+    gate = await (await make_stage(asking.agent, ack_grace=GRACE)).start()
     packet = make_packet(idea())
     await gate.deliver(packet)
     await gate.until(lambda: len(gate.packets) == 1)
@@ -83,8 +85,21 @@ async def test_the_timeout_ends_the_wait(make_stage: Any, make_packet: Any, idea
     await gate.ended(packet)
     (error,) = asking.ends
     assert isinstance(error, EmitTimeout)
-    assert error.packet_id == asked.packet_id
+    assert (error.packet_id, error.missing) == (asked.packet_id, {})
     assert asked.routing.ack_timeout_ms == 5
+
+
+async def test_the_gate_says_who_is_missing(make_stage: Any, make_packet: Any, idea: Any) -> None:
+    asking = Asking()
+    gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
+    assert asked.routing.ack_timeout_ms == 30_000, "the gate waits as long as the worker does"
+    payload = NackPayload(acked_packet_id=asked.packet_id, ack_status="DEFERRED", reason="no ACK from b-1 (ROUTED)")
+    told = {"acknowledgement": {"missing": {"b-1": "ROUTED"}, "attempts": 1}}
+    await gate.deliver(make_packet(payload, sender=ORCHESTRATOR, parent=asked, metadata=told))
+    await gate.ended(packet)
+    (error,) = asking.ends
+    assert isinstance(error, EmitTimeout)
+    assert error.missing == {"b-1": "ROUTED"} and "no ACK from b-1" in str(error)
 
 
 async def test_a_broadcast_is_acked_by_the_first(make_stage: Any, make_packet: Any, idea: Any) -> None:

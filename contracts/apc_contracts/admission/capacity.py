@@ -26,6 +26,16 @@ def inbox_has_room(case: Case) -> Refusal | None:
     return None
 
 
+def acks_have_room(case: Case) -> Refusal | None:
+    """The session does not wait for too many ACKs: it carries each of them until it comes or its time is over."""
+    session, bound = case.session, case.contract.limits.pending_acks
+    if not case.packet.routing.requires_ack or session is None or session.pending_acks < bound:
+        return None
+    message = f"session {session.session_id} waits for {bound} ACKs: send a new packet later, or without requires_ack"
+    retry_after_ms = case.contract.limits.retry_after_ms
+    return Refusal("OVERLOADED", "acks_have_room", "routing.requires_ack", message, retry_after_ms)
+
+
 def budget_is_left(case: Case) -> Refusal | None:
     """The session may spend one more packet. Control types are free, else the end could not be recorded."""
     left = case.session.packets_left if case.session is not None else None

@@ -185,7 +185,11 @@ def _drift_facts(case: Case) -> Record:
 
 def _full(case: Case) -> Record:
     found = [first_full(case, recipient.agent_id) for recipient in case.packet.recipients]
-    return {"full": sorted({agent_id for agent_id in found if agent_id}), "bound": case.facts.outstanding_bound}
+    record: Record = {"full": sorted({agent_id for agent_id in found if agent_id})}
+    record["bound"] = case.facts.outstanding_bound
+    if case.session is not None and case.packet.routing.requires_ack:
+        record["pending_acks"] = case.session.pending_acks
+    return record
 
 
 def _budget(case: Case) -> Record:

@@ -112,6 +112,7 @@ def _session(packet: Packet[Any], record: Record) -> SessionSnapshot:
         is_paused=held is not None,
         is_terminal=record.get("is_terminal", False),
         held_count=held or 0,
+        pending_acks=record.get("pending_acks", 0),
         packets_left=record.get("packets_left"),
         verified_scores=transfer.get("scores", {}),
         swarms={swarm: () for swarm in transfer.get("swarms", ())},

@@ -87,6 +87,7 @@ RELEASE: tuple[Rule, ...] = (
     Rule("NOT_RETRACTABLE", authority.target_is_retractable, _SESSION, _RETRACTION),
     Rule("DRIFT_CHECK_FAILED", drift.keeps_to_the_course, _AGENTS, _WORK),
     Rule("OVERLOADED", capacity.inbox_has_room, _LIVE | _AGENTS),
+    Rule("OVERLOADED", capacity.acks_have_room, _SESSION | _AGENTS),
 )
 """Judged when the packet may go through: on arrival, for a held TRANSFER at its barrier."""
 

@@ -23,6 +23,7 @@ class SessionSnapshot:
     is_paused: bool = False
     is_terminal: bool = False
     held_count: int = 0
+    pending_acks: int = 0
     packets_left: int | None = None
     verified_scores: Mapping[str, float] = field(default_factory=dict)
     swarms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from apc_contracts.contract import Contract
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import ReceiptKind
-from apc_contracts.session import barrier, emissions, lifecycle, promotion_path
+from apc_contracts.session import acknowledgements, barrier, emissions, lifecycle, promotion_path
 from apc_contracts.session.candidates import register_outcome
 from apc_contracts.session.conditions import settle
 from apc_contracts.session.counting import count
@@ -116,6 +116,9 @@ def _accept(
 ) -> None:
     session, contract = moment.session, moment.contract
     was_paused = session.is_paused
+    note = None
+    if received.packet.packet_type in acknowledgements.ANSWERS:
+        note = acknowledgements.settle(moment, received.packet)
     opened = lifecycle.route(
         session,
         received,
@@ -125,7 +128,9 @@ def _accept(
         moment.effects,
         was_held=was_held,
         record=record,
+        note=note,
     )
+    acknowledgements.expect(moment, opened)
     count(moment, opened)
     # After counting: what a packet counts for decides whether it rests at VERIFIED.
     lifecycle.apply_locally(session, opened, moment.now, moment.effects, contract)
@@ -243,5 +248,6 @@ def _note_refusal(moment: Moment, given: PacketInput) -> None:
 def _end(moment: Moment) -> None:
     """CLOSED or HALTED: nothing is held, nothing rests."""
     state = moment.session.state
+    acknowledgements.forget_all(moment.session)
     barrier.deny_all(moment, "SESSION_TERMINAL", f"the session ended ({state}) before this packet was judged")
     lifecycle.release_rest(moment.session, moment.now, moment.effects, moment.contract)

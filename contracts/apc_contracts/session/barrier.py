@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from apc_contracts.session import lifecycle
+from apc_contracts.session import acknowledgements, lifecycle
 from apc_contracts.session.movement import Moment, barrier, may, open_generation, transition
 from apc_contracts.session.novelty import note_symbols, note_top_k, note_transfer
 from apc_contracts.session.session import HeldPacket, Session
@@ -127,6 +127,7 @@ def _release(moment: Moment, item: HeldPacket, record: dict[str, Any]) -> None:
         was_held=True,
         record=record,
     )
+    acknowledgements.expect(moment, opened)
     lifecycle.apply_locally(session, opened, moment.now, moment.effects, moment.contract)
 
 

@@ -110,6 +110,19 @@ class RoundState:
 
 
 @dataclass(slots=True)
+class PendingAck:
+    """A routed packet that waits for the ACK or NACK of some of its recipients."""
+
+    sender: str
+    missing: list[str]
+    timeout_ms: int
+    retry_limit: int
+    """How often it is routed again before its sender is told."""
+    attempt: int = 1
+    """How often it was routed so far; one deadline an attempt holds for all who are missing."""
+
+
+@dataclass(slots=True)
 class SessionDocument:
     """Everything of a session that its future depends on, but for packets."""
 
@@ -159,6 +172,9 @@ class SessionDocument:
     protocols: dict[str, list[str]] = field(default_factory=dict)
     """protocol_id -> swarms that hold it."""
     round_state: RoundState = field(default_factory=RoundState)
+    pending_acks: dict[UUID, PendingAck] = field(default_factory=dict)
+    overdue_acks: dict[UUID, list[str]] = field(default_factory=dict)
+    """Packet -> the recipients whose ACK is not waited for any more; the oldest are forgotten."""
 
     def encode(self) -> bytes:
         """JSON bytes."""

@@ -25,6 +25,12 @@ RESTING_TYPES = frozenset({PacketType.ARBITRATION, PacketType.DECISION})
 """They rest at APPLIED until a later one supersedes them or the session ends."""
 REROUTING = frozenset({"retry_scheduled", "requeued"})
 """Events that begin a new attempt."""
+_AGAIN = {
+    "ROUTED": ["dead_lettered", "requeued"],
+    "DELIVERED": ["retry_scheduled"],
+    "DEAD_LETTERED": ["requeued"],
+}
+"""How the gate itself begins a new attempt. ROUTED has no way to itself: the delivery is given up, then made again."""
 ENDING_KINDS = frozenset({ReceiptKind.OUTCOME, ReceiptKind.REJECT, ReceiptKind.EXPIRED, ReceiptKind.DEAD_LETTERED})
 
 
@@ -78,10 +84,14 @@ def route(
     *,
     was_held: bool = False,
     record: Record | None = None,
+    note: Record | None = None,
 ) -> OpenPacket:
-    """Open one machine per recipient; those that live in the gate itself are finished by `apply_locally`."""
+    """Open one machine per recipient; those that live in the gate itself are finished by `apply_locally`.
+
+    The hop keeps `record`, the facts of a ruling at a barrier or at RESUME, and `note`.
+    """
     start, events = ("SCHEMA_VALIDATED", RELEASED) if was_held else ("DRAFT", ADMITTED)
-    metadata: Record | None = None if record is None else {"facts": record}
+    metadata = note if record is None else {"facts": record} | (note or {})
     effects.hops.append(_whole(received, 1, start, "ROUTED", events, now, metadata))
     opened = OpenPacket(received, packet_round, {})
     session.open[received.packet.packet_id] = opened
@@ -115,23 +125,26 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
         return None
     progress = opened.recipients[first.recipient]
     if first.attempt != progress.attempt:
+        _charge_late(session, opened, progress, given.receipts, effects)
         return None
     events: list[str] = []
     times: list[datetime] = []
-    before, ended, usage = progress.state, None, None
-    for receipt in given.receipts:
+    before, ended, told = progress.state, None, None
+    for received in given.receipts:
+        receipt = _within_limit(received, opened, progress, contract)
         for event in _events_of(receipt.kind, progress.state):
             progress.state = contract.machine(LIFECYCLE).step(progress.state, event)
             events.append(event)
             times.append(receipt.at)
         if receipt.kind in ENDING_KINDS and progress.is_open:
-            ended, usage = receipt, receipt.usage
+            ended = told = receipt
             end_delivery(session, progress, first.recipient, effects)
         if not REROUTING.isdisjoint(events):
+            told = receipt
             break  # what follows speaks of an attempt that is over
-    _log_receipts(opened, first, before, progress, events, times, ended, effects)
-    if usage is not None:
-        spend(session, usage.tokens or 0, usage.cost or 0.0)
+    _log_receipts(opened, first, before, progress, events, times, ended, told, effects)
+    if told is not None and told.usage is not None:
+        spend(session, told.usage.tokens or 0, told.usage.cost or 0.0)
     if not REROUTING.isdisjoint(events):
         _reroute(session, opened, first.recipient, progress, effects)
     if progress.state == "APPLIED":
@@ -338,21 +351,21 @@ def _log_receipts(
     events: list[str],
     times: list[datetime],
     ended: Receipt | None,
+    told: Receipt | None,
     effects: Effects,
 ) -> None:
+    """`told` is the receipt that ended the attempt, `ended` the same if the delivery is over with it."""
     if not events:
         if ended is None:
             return
         events, times, after = [str(ended.kind)], [ended.at], ""
     else:
         after = progress.state
-    metadata: dict[str, object] | None = None
+    metadata: Record = {}
     if ended is not None:
-        metadata = {"ended": str(ended.kind), "ended_at": ended.at.isoformat()}
-        if ended.usage is not None:
-            metadata["usage"] = ended.usage.model_dump(exclude_none=True)
-        if ended.error is not None:
-            metadata["error"] = ended.error
+        metadata |= {"ended": str(ended.kind), "ended_at": ended.at.isoformat()}
+    if told is not None:
+        metadata |= _told(told)
     attempt = first.attempt
     is_new_attempt = after == "ROUTED"
     if is_new_attempt:
@@ -366,9 +379,46 @@ def _log_receipts(
         events,
         times,
         first.recipient,
-        metadata,
+        metadata or None,
     )
     effects.hops.append(hop)
+
+
+def _told(receipt: Receipt) -> Record:
+    """What a receipt says beside its kind."""
+    said: Record = {}
+    if receipt.usage is not None:
+        said["usage"] = receipt.usage.model_dump(exclude_none=True)
+    if receipt.error is not None:
+        said["error"] = receipt.error
+    return said
+
+
+def _within_limit(receipt: Receipt, opened: OpenPacket, progress: Progress, contract: Contract) -> Receipt:
+    """A `retry` beyond the limit is the end: the same receipt, as dead_lettered. The first attempt is no retry."""
+    named = opened.packet.routing.retry_limit
+    limit = contract.session.delivery_retry_limit if named is None else named
+    if receipt.kind is not ReceiptKind.RETRY or progress.attempt <= limit:
+        return receipt
+    error = f"retry_limit {limit} reached: {receipt.error or 'no reason given'}"
+    return receipt.model_copy(update={"kind": ReceiptKind.DEAD_LETTERED, "error": error})
+
+
+def _charge_late(
+    session: Session, opened: OpenPacket, progress: Progress, receipts: Iterable[Receipt], effects: Effects
+) -> None:
+    """A handler ended after the gate had given its attempt up: what it spent is spent, once. It moves nothing."""
+    for receipt in receipts:
+        usage = receipt.usage
+        if receipt.attempt not in progress.given_up or usage is None:
+            continue
+        progress.given_up.remove(receipt.attempt)
+        spend(session, usage.tokens or 0, usage.cost or 0.0)
+        metadata = {"late": str(receipt.kind)} | _told(receipt)
+        packet_id, recipient, kind = opened.packet.packet_id, receipt.recipient, str(receipt.kind)
+        effects.hops.append(
+            Hop(packet_id, recipient, receipt.attempt, progress.state, "", [kind], [receipt.at], recipient, metadata)
+        )
 
 
 def _reroute(session: Session, opened: OpenPacket, recipient: str, progress: Progress, effects: Effects) -> None:
@@ -378,6 +428,33 @@ def _reroute(session: Session, opened: OpenPacket, recipient: str, progress: Pro
     progress.is_open = True
     session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
     effects.routes.append(Route(opened.received, (recipient,), progress.attempt))
+
+
+def route_again(
+    session: Session,
+    opened: OpenPacket,
+    recipient: str,
+    why: str,
+    now: datetime,
+    effects: Effects,
+    contract: Contract,
+) -> bool:
+    """Begin a new attempt for one recipient; False when its machine cannot go back to ROUTED."""
+    progress = opened.recipients[recipient]
+    before, events = progress.state, _AGAIN.get(progress.state)
+    if events is None:
+        return False
+    for event in events:
+        progress.state = contract.machine(LIFECYCLE).step(progress.state, event)
+    packet_id, times = opened.packet.packet_id, [now] * len(events)
+    metadata: Record = {"error": why}
+    if progress.is_open:
+        progress.given_up.add(progress.attempt)
+        metadata["given_up"] = progress.attempt
+    hop = Hop(packet_id, recipient, progress.attempt + 1, before, progress.state, events, times, ORCHESTRATOR, metadata)
+    effects.hops.append(hop)
+    _reroute(session, opened, recipient, progress, effects)
+    return True
 
 
 def _note_strangers(session: Session, receipts: Iterable[Receipt], effects: Effects) -> None:

@@ -93,8 +93,9 @@ def open_round(moment: Moment) -> None:
 
 
 def start_timer(moment: Moment, kind: str, after_ms: int) -> None:
-    """A deadline; when it passes, the gate admits a timer packet."""
-    moment.session.document.deadlines[kind] = moment.now + timedelta(milliseconds=after_ms)
+    """A deadline; when it passes, the gate admits a timer packet. In a pause it begins to run at RESUME."""
+    document = moment.session.document
+    document.deadlines[kind] = (document.paused_at or moment.now) + timedelta(milliseconds=after_ms)
 
 
 def pause(moment: Moment) -> None:

@@ -21,6 +21,8 @@ class Progress:
     attempt: int
     is_open: bool
     """The delivery has not ended: no outcome, reject, expiry, dead letter or retraction yet."""
+    given_up: set[int] = field(default_factory=set)
+    """Attempts that the gate gave up before their end: what their handlers spent still counts, once."""
 
 
 @dataclass(slots=True)
@@ -124,6 +126,10 @@ class Session:
     @property
     def held_count(self) -> int:
         return sum(held.is_paused for held in self.held.values())
+
+    @property
+    def pending_acks(self) -> int:
+        return sum(len(pending.missing) for pending in self.document.pending_acks.values())
 
     @property
     def verified_scores(self) -> Mapping[str, float]:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from apc_contracts.identity import timer_id
 from apc_contracts.packet import Packet
-from apc_contracts.session import candidates
+from apc_contracts.session import acknowledgements, candidates
 from apc_contracts.session.movement import Moment
 from apc_contracts.session.session import Session
 
@@ -22,8 +22,13 @@ def timer_kind(session: Session, packet_id: UUID) -> str | None:
 def expire(moment: Moment, packet: Packet[Any]) -> None:
     """Take a deadline off and do what it stands for."""
     kind = timer_kind(moment.session, packet.packet_id)
-    if kind is not None:
-        del moment.session.document.deadlines[kind]
+    if kind is None:
+        return
+    del moment.session.document.deadlines[kind]
+    awaited = acknowledgements.packet_of_timer(kind)
+    if awaited is not None:
+        acknowledgements.expire(moment, awaited)
+    else:
         _EXPIRED[kind](moment)
 
 

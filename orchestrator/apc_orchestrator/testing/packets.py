@@ -36,7 +36,7 @@ def make_packet(
     """A packet of an agent of the cast, unchecked by any policy.
 
     `fields` replace what the packet would have: `phase`, `generation`, `session_id`, `mode`, `ttl_ms`, `keys`,
-    or any field of the packet itself.
+    `requires_ack`, `ack_timeout_ms`, `retry_limit`, or any field of the packet itself.
     """
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
     packet_id = fields.pop("packet_id", None) or new_packet_id()
@@ -54,7 +54,9 @@ def make_packet(
         delivery_mode=mode,
         priority=fields.pop("priority", 4),
         ttl_ms=fields.pop("ttl_ms", 3_600_000),
-        requires_ack=False,
+        requires_ack=fields.pop("requires_ack", False),
+        ack_timeout_ms=fields.pop("ack_timeout_ms", None),
+        retry_limit=fields.pop("retry_limit", None),
     )
     return PACKET_TYPES[packet_type](
         protocol_version=PROTOCOL_VERSION,

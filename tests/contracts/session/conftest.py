@@ -79,6 +79,9 @@ REGISTRY = {
 }
 
 
+ROUTING: dict[str, Any] = {"priority": 4, "ttl_ms": 3_600_000, "requires_ack": False}
+
+
 @dataclass
 class Simulation:
     """Sends packets as agents, acknowledges deliveries, moves the clock. Nothing waits: time is a number."""
@@ -159,7 +162,7 @@ class Simulation:
                 generation=session.generation if generation is None and session else generation or 0,
                 step=0,
             ),
-            routing=Routing(delivery_mode=mode, priority=4, ttl_ms=3_600_000, requires_ack=False),
+            routing=Routing(delivery_mode=mode, **(ROUTING | fields.pop("routing", {}))),
             confidence=0.5,
             symbolic_keys=keys,
             payload=payload,

@@ -43,8 +43,12 @@ def books_balance(walked: Walk) -> None:
         counted.subtract(effects.ended)
     assert +counted == is_open
     assert decode_document(session.document.encode()) == session.document
+    document = session.document
+    timers = {f"ack:{packet_id}:{pending.attempt}" for packet_id, pending in document.pending_acks.items()}
+    assert timers == {kind for kind in document.deadlines if kind.startswith("ack:")}
+    assert all(pending.missing for pending in document.pending_acks.values())
     if session.is_terminal:
-        assert not session.held and not session.document.deadlines
+        assert not session.held and not document.deadlines and not document.pending_acks
 
 
 def hops_are_keyed(walked: Walk) -> None:

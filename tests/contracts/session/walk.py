@@ -69,6 +69,7 @@ class Walk:
             (4, self.report_something),
             (1, self.pass_some_time),
             (1, self.pause_or_resume),
+            (3, self.ask_or_answer),
         )
         (act,) = self.random.choices([act for _, act in acts], [weight for weight, _ in acts])
         act()
@@ -126,6 +127,9 @@ class Walk:
             fields["run_phase"] = self.random.choice(tuple(RunPhase))
         if self.random.random() < 0.2:
             fields["generation"] = max(0, self.session.generation + self.random.choice((-1, 1)))
+        if self.random.random() < 0.2:
+            limit = self.random.choice((None, 0, 1, 3))
+            fields["routing"] = {"requires_ack": True, "ack_timeout_ms": 5000, "retry_limit": limit}
         if type(payload).__name__ == "TransferPayload":
             fields["lineage"] = lineage()
         self.send(agent, payload, to, parent=self.parent(), **fields)
@@ -202,6 +206,21 @@ class Walk:
         for packet in self.simulation.stream:
             self.simulation.confirm(packet)
         self.simulation.stream.clear()
+
+    def ask_or_answer(self) -> None:
+        """A packet that wants ACKs, or the answer of somebody who is asked, or was."""
+        document = self.session.document
+        asked = {packet_id: pending.missing for packet_id, pending in document.pending_acks.items()}
+        asked |= document.overdue_acks
+        if not asked or self.random.random() < 0.5:
+            limit = self.random.choice((None, 0, 1, 3))
+            routing = {"requires_ack": True, "ack_timeout_ms": 5000, "retry_limit": limit}
+            to: Any = self.random.choice(("sentinel", ("red-1", "blue-1"), (ORCHESTRATOR, "judge"), ALL_RECIPIENTS))
+            self.send("librarian", SignalPayload(signal=Signal.QUERY), to, routing=routing)
+            return
+        packet_id = self.random.choice(tuple(asked))
+        answer = AckPayload(acked_packet_id=packet_id, ack_status=AckStatus.ACCEPTED)
+        self.send(self.random.choice(asked[packet_id]), answer, "librarian", parent=packet_id)
 
     def pass_some_time(self) -> None:
         self.simulation.pass_time(seconds=self.random.choice((1, 11, 30)))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 from uuid import UUID
 
 from apc_contracts.registry import Registration
@@ -45,3 +46,6 @@ class Facts:
     """The session was opened under the contract file that judges now."""
     outstanding_bound: int | None = None
     decayed_protocols: frozenset[str] = frozenset()
+    """Protocols under a block at `now`, descendants included."""
+    decay: Mapping[str, Any] | None = None
+    """Of a DECISION of the orchestrator about a protocol: the record of what was decided, and on which evidence."""

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from apc_contracts.contract_file import Effectiveness
 from apc_contracts.decay import (
@@ -19,7 +20,9 @@ from apc_contracts.decay import (
     recovers_at,
 )
 from apc_contracts.effectiveness import EvalTally, ProtocolTally, RunTask, is_counted, measure
+from apc_contracts.packet import Packet
 from apc_contracts.protocol_lineage import ProtocolLineage
+from apc_contracts.vocabulary import PacketType
 
 DECAYED = "PROTOCOL_DECAYED"
 IDLE_TASKS_KEPT = 100_000
@@ -62,6 +65,18 @@ class ProtocolLedger:
             self._decayed = frozenset().union(*(families[block.subject] for block in active))
             self._decayed_until = min((block.blocked_until for block in active), default=None)
         return self._decayed
+
+    def note(self, packet: Packet[Any], refusal_code: str | None, now: datetime) -> list[DecayDecision]:
+        """Count a TRANSFER or EVAL whose verdict became final at `now`; what follows, to be logged. A refused EVAL and
+        a packet of any other type count nowhere."""
+        task = (packet.trace.run_id, packet.trace.task_id)
+        if packet.packet_type is PacketType.TRANSFER:
+            parents = packet.lineage.parent_protocol_ids if packet.lineage is not None else ()
+            return self.note_transfer(JudgedTransfer(packet.payload.protocol_id, parents, task, refusal_code), now)
+        if packet.packet_type is PacketType.EVAL and refusal_code is None:
+            metrics = packet.payload.metric_set
+            return self.note_eval(task, metrics.outcome, metrics.drift_risk, now)
+        return []
 
     def note_transfer(self, transfer: JudgedTransfer, now: datetime) -> list[DecayDecision]:
         """Count a TRANSFER that was judged at `now`; what recovers by it and what it blocks, to be logged."""

@@ -13,6 +13,7 @@ from apc_contracts.facts import Facts, SignatureState
 from apc_contracts.identity import shard_of
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.protocol_ledger import ProtocolLedger
 from apc_contracts.session import HeldPacket
 from apc_contracts.signing import verify
 from apc_orchestrator.publications import Tenure
@@ -31,6 +32,7 @@ class FactFinder:
         tenure: Tenure,
         shards: int,
         outstanding: Mapping[str, int],
+        protocols: ProtocolLedger,
     ) -> None:
         self._contract_hash = contract.hash.hex()
         self._bound = contract.limits.outstanding_deliveries
@@ -39,6 +41,7 @@ class FactFinder:
         self._tenure = tenure
         self._shards = shards
         self._outstanding = outstanding
+        self._protocols = protocols
 
     def of_message(self, received: ReceivedPacket, message: Message, now: datetime) -> Facts:
         """A packet as it came from the broker."""
@@ -59,9 +62,10 @@ class FactFinder:
             is_contract_deployed=self._is_contract_deployed(packet),
             outstanding=self._outstanding,
             outstanding_bound=self._bound,
+            decayed_protocols=self._protocols.decayed(now),
         )
 
-    def of_own(self, received: ReceivedPacket, now: datetime) -> Facts:
+    def of_own(self, received: ReceivedPacket, now: datetime, decay: Mapping[str, Any] | None = None) -> Facts:
         """A packet of the orchestrator: exempt from bounds, quotas and budgets."""
         return Facts(
             now=now,
@@ -70,6 +74,7 @@ class FactFinder:
             packet_hash=received.packet_hash,
             payload_hash=received.payload_hash,
             is_cause_delivered=True,
+            decay=decay,
         )
 
     def of_held(self, item: HeldPacket, now: datetime) -> Facts:
@@ -81,6 +86,7 @@ class FactFinder:
             payload_hash=item.received.payload_hash,
             outstanding=self._outstanding,
             outstanding_bound=self._bound,
+            decayed_protocols=self._protocols.decayed(now),
         )
 
     def _is_cause_delivered(self, packet: Packet[Any], cause: UUID | None) -> bool:

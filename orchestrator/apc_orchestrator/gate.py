@@ -16,6 +16,7 @@ from apc_contracts.contract import Contract
 from apc_contracts.identity import new_packet_id
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.inbox import PROBE_BODY, TYPE_RECEIPTS
+from apc_orchestrator.protocols import OtherShards, load_protocols
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.service_state import ShardState
 from apc_orchestrator.settings import OrchestratorSettings
@@ -79,6 +80,7 @@ class Gate:
                 return
             tenure, holder = taken
             registry = await Registry.load(self._pool, self._bus.user, self._shard)
+            protocols, positions = await load_protocols(self._pool, self._contract)
             verifier = Verifier(self._bus, self._artifacts, self._shard)
             server = ShardServer(
                 self._settings,
@@ -91,14 +93,19 @@ class Gate:
                 registry,
                 verifier,
                 self._poison,
+                protocols,
             )
             self.state.take(server)
-            verifying = asyncio.create_task(verifier.run())
+            beside = [asyncio.create_task(verifier.run())]
+            if self._settings.shards > 1:
+                others = OtherShards(self._pool, self._shard, protocols, positions)
+                beside.append(asyncio.create_task(others.follow(self._settings.other_shards_seconds)))
             try:
                 await server.serve(first, stop)
             finally:
-                verifying.cancel()
-                await asyncio.gather(verifying, return_exceptions=True)
+                for task in beside:
+                    task.cancel()
+                await asyncio.gather(*beside, return_exceptions=True)
 
     async def _stand_by(self, inputs: Subscription, stop: asyncio.Event) -> list[Delivery] | None:
         """Wait to be the active consumer: whoever receives anything is.

@@ -1,5 +1,6 @@
 """One packet after another: facts, verdict, advance, and what follows. No I/O: its session is in memory by now."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ from apc_contracts.errors import PacketRefused
 from apc_contracts.facts import Facts
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.protocol_ledger import ProtocolLedger
 from apc_contracts.receipts import Receipt
 from apc_contracts.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.sealing import payload_hash, seal
@@ -19,6 +21,7 @@ from apc_contracts.session import (
     Advanced,
     Denial,
     Effects,
+    FinalVerdict,
     HeldPacket,
     Identity,
     PacketInput,
@@ -28,6 +31,7 @@ from apc_contracts.session import (
     Session,
     advance,
     confirm_substrate,
+    decay_packet,
     open_session,
     resolve_recipients,
 )
@@ -62,15 +66,17 @@ class Judge:
         tenure: Tenure,
         shards: int,
         operator: str,
+        protocols: ProtocolLedger,
     ) -> None:
         self._contract = contract
         self._registry = registry
         self._sessions = sessions
         self._tenure = tenure
         self._operator = operator
+        self._protocols = protocols
         self._id_codes = frozenset(self._codes_without_id(contract))
         self.outstanding: dict[str, int] = {}
-        self._facts = FactFinder(contract, registry, sessions, tenure, shards, self.outstanding)
+        self._facts = FactFinder(contract, registry, sessions, tenure, shards, self.outstanding, protocols)
         self._answers = Answers(contract, registry, sessions, tenure)
 
     def adopt(self, session: Session) -> None:
@@ -99,11 +105,14 @@ class Judge:
         facts = self._facts.of_message(received, message, batch.now)
         self._decide(batch, received, facts, signature_of(message))
 
-    def judge_own(self, batch: Batch, packet: Packet[Any]) -> None:
-        """A packet of the orchestrator: sealed, judged and logged like any other."""
+    def judge_own(self, batch: Batch, packet: Packet[Any], decay: Mapping[str, Any] | None = None) -> None:
+        """A packet of the orchestrator: sealed, judged and logged like any other.
+
+        `decay` is the record of what a DECISION says about a protocol.
+        """
         sealed = seal(packet)
         received = ReceivedPacket(packet, sealed.body, sealed.packet_hash, bytes.fromhex(payload_hash(packet.payload)))
-        facts = self._facts.of_own(received, batch.now)
+        facts = self._facts.of_own(received, batch.now, decay)
         self._decide(batch, received, facts, None)
 
     def refuse_unreadable(self, batch: Batch, message: Message, refused: PacketRefused) -> None:
@@ -148,7 +157,7 @@ class Judge:
                 )
             )
         if session is not None and known:
-            self.take_receipts(batch, session, ReceiptsInput(known, batch.now))
+            self.take_receipts(batch, session, known)
 
     def _change_registry(self, batch: Batch, change: AgentAdded | AgentRevoked, message: Message) -> None:
         """A change by the operator's broker user: applied once, logged, upserted by the persister."""
@@ -163,13 +172,17 @@ class Judge:
         """The NACK of a packet that was held and then refused, once more."""
         self._answers.denial(batch, denial)
 
-    def take_receipts(self, batch: Batch, session: Session, given: ReceiptsInput) -> None:
+    def take_receipts(self, batch: Batch, session: Session, receipts: Sequence[Receipt]) -> None:
         """Authenticated receipts of one (packet, recipient, attempt)."""
-        self._apply(batch, session, advance(session, given, self._contract), given.receipts[0].packet_id)
+        given = ReceiptsInput(receipts, batch.now, self._protocols.decayed(batch.now))
+        self._apply(batch, session, advance(session, given, self._contract), receipts[0].packet_id)
 
     def confirm_substrate(self, batch: Batch, session: Session, packet_id: UUID) -> None:
         """The substrate stream has confirmed a packet."""
-        self._apply(batch, session, confirm_substrate(session, packet_id, batch.now, self._contract), packet_id)
+        decayed = self._protocols.decayed(batch.now)
+        self._apply(
+            batch, session, confirm_substrate(session, packet_id, batch.now, self._contract, decayed), packet_id
+        )
 
     def redeliver(self, batch: Batch, session: Session) -> None:
         """Everything of a session that is still on its way, its own packets included (a shard was taken)."""
@@ -217,7 +230,8 @@ class Judge:
             verdict.facts["in_phase"] = session.run_phase.value
         advanced = None
         if session is not None:
-            given = PacketInput(received, verdict, recipients, facts.cause, batch.now)
+            decayed = self._protocols.decayed(batch.now)
+            given = PacketInput(received, verdict, recipients, facts.cause, batch.now, decayed)
             advanced = advance(session, given, self._contract)
         user_id = facts.user_id or ""
         entry = packet_entry(
@@ -292,12 +306,20 @@ class Judge:
             self.judge_own(batch, packet)
         for item in effects.resumed:
             self._release(batch, session, item, cause)
+        for final in effects.final_verdicts:
+            self._account_for(batch, session, final)
+
+    def _account_for(self, batch: Batch, session: Session, final: FinalVerdict) -> None:
+        """What a verdict says about a protocol; a block or a recovery is logged in the session that caused it."""
+        for decision in self._protocols.note(final.packet, final.refusal_code, batch.now):
+            packet = decay_packet(session, decision, final.packet, batch.now, self._contract)
+            self.judge_own(batch, packet, decision.record)
 
     def _release(self, batch: Batch, session: Session, item: HeldPacket, cause: UUID) -> None:
         """RESUME: judge what the pause held as if it came now."""
         facts = self._facts.of_held(item, batch.now)
         verdict = judge_held(item.received.packet, session, facts, self._contract)
-        given = ReleaseInput(item, verdict, cause, batch.now)
+        given = ReleaseInput(item, verdict, cause, batch.now, facts.decayed_protocols)
         self._apply(batch, session, advance(session, given, self._contract), cause)
 
     def _count(self, effects: Effects) -> None:

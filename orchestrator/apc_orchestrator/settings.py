@@ -29,6 +29,8 @@ class OrchestratorSettings(BaseSettings):
     """A longer silence between two reads from the broker means that the shard may be lost."""
     probe_seconds: float = Field(default=0.5, gt=0)
     """How often a standby asks whether it has become the active consumer."""
+    other_shards_seconds: float = Field(default=2.0, gt=0)
+    """How often a gate reads what other shards judged about protocols; a block there holds here so much later."""
     sessions_in_memory: int = Field(default=10_000, ge=1)
     """Beyond so many, the longest untouched sessions leave the memory; they are loaded again when they speak."""
 

@@ -16,8 +16,9 @@ from apc_bus.errors import PublishRefused, PublishUnroutable
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_contracts.contract import Contract
 from apc_contracts.limits import Limits
+from apc_contracts.protocol_ledger import ProtocolLedger
 from apc_contracts.receipts import Receipt, ReceiptKind
-from apc_contracts.session import ReceiptsInput, Session, timer
+from apc_contracts.session import Session, timer
 from apc_contracts.vocabulary import PRESENCE_SESSION, SUBSTRATE_RECIPIENT
 from apc_orchestrator import deliveries, publications
 from apc_orchestrator.batch import Batch, Outgoing
@@ -56,6 +57,7 @@ class ShardServer:
         registry: Registry,
         verifier: Verifier,
         poison: set[Hashable],
+        protocols: ProtocolLedger,
     ) -> None:
         self._settings = settings
         self._contract = contract
@@ -71,7 +73,7 @@ class ShardServer:
         self._sessions = Sessions()
         self._deadlines = Deadlines()
         operator = settings.operator_user or bus.user
-        self._judge = Judge(contract, registry, self._sessions, tenure, settings.shards, operator)
+        self._judge = Judge(contract, registry, self._sessions, tenure, settings.shards, operator, protocols)
         self._next_number = 1
         self._now = datetime.now(UTC)
         self._waiting: list[Delivery] = []
@@ -212,7 +214,7 @@ class ShardServer:
             if failure is None:
                 self._judge.confirm_substrate(batch, session, outgoing.packet_id)
             else:
-                self._judge.take_receipts(batch, session, _failed(outgoing, failure, batch.now))
+                self._judge.take_receipts(batch, session, (_failed(outgoing, failure, batch.now),))
 
     async def _fire_timers(self, batch: Batch) -> None:
         """Each deadline that has passed becomes a packet of the orchestrator, which causes what follows."""
@@ -371,10 +373,10 @@ def _mark(delivery: Delivery) -> Hashable:
     return sha256(delivery.message.body).digest()
 
 
-def _failed(outgoing: Outgoing, failure: str, now: datetime) -> ReceiptsInput:
+def _failed(outgoing: Outgoing, failure: str, now: datetime) -> Receipt:
     """The receipt of a delivery that the broker refused."""
     assert outgoing.packet_id is not None
-    receipt = Receipt(
+    return Receipt(
         packet_id=outgoing.packet_id,
         session_id=outgoing.session_id,
         recipient=outgoing.recipient,
@@ -383,4 +385,3 @@ def _failed(outgoing: Outgoing, failure: str, now: datetime) -> ReceiptsInput:
         at=now,
         error=failure,
     )
-    return ReceiptsInput((receipt,), now)

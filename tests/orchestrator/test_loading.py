@@ -14,6 +14,7 @@ from apc_bus.log_batch import LOG_BATCH_TYPE, EpochOpen, encode
 from apc_bus.port import Delivery, Message
 from apc_contracts import Packet, load_contract, read_packet
 from apc_contracts.limits import DEFAULT_LIMITS
+from apc_contracts.protocol_ledger import ProtocolLedger
 from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_contracts.sealing import seal
 from apc_contracts.session import Session, decode_document
@@ -45,8 +46,10 @@ class JudgedSimulation(Simulation):
 
     def __post_init__(self) -> None:
         self.sessions = Sessions()
-        registry = Registry(ORCHESTRATOR, REGISTRY, set())
-        self.judge = Judge(CONTRACT, registry, self.sessions, Tenure(0, 1, "0.0", ORCHESTRATOR), 1, "operator")
+        registry, protocols = Registry(ORCHESTRATOR, REGISTRY, set()), ProtocolLedger(CONTRACT.effectiveness)
+        self.judge = Judge(
+            CONTRACT, registry, self.sessions, Tenure(0, 1, "0.0", ORCHESTRATOR), 1, "operator", protocols
+        )
 
     def take(self, packet: Packet[Any]) -> Any:
         batch = self._begin()

@@ -36,6 +36,8 @@ def facts_record(case: Case, stage: Stage, ruling: Ruling) -> Record:
             record["parent"] = _parent(case.parent, case)
         if case.packet.packet_type is PacketType.TRANSFER:
             record["transfer"] = _transfer(case, case.session)
+    if facts.decay is not None:
+        record["decay"] = dict(facts.decay)
     if ruling is not None:
         _note_evidence(record, case, ruling)
     return record

@@ -53,6 +53,7 @@ def _facts(received: ReceivedPacket, record: Record) -> Facts:
         outstanding={agent_id: record["bound"] for agent_id in record.get("full", ())},
         outstanding_bound=record.get("bound"),
         decayed_protocols=frozenset(record.get("decayed", ())),
+        decay=record.get("decay"),
     )
 
 

@@ -4,10 +4,12 @@ Orchestrator, replay and tests call the same functions; nothing here reads a clo
 """
 
 from apc_contracts.session.advance import Advanced, advance, confirm_substrate
+from apc_contracts.session.decay_packets import decay_packet
 from apc_contracts.session.document import SessionDocument, decode_document
 from apc_contracts.session.effects import (
     Denial,
     Effects,
+    FinalVerdict,
     Hop,
     PacketInput,
     ReceiptsInput,
@@ -27,6 +29,7 @@ __all__ = [
     "Advanced",
     "Denial",
     "Effects",
+    "FinalVerdict",
     "HeldPacket",
     "Hop",
     "Identity",
@@ -43,6 +46,7 @@ __all__ = [
     "advance",
     "completion_of",
     "confirm_substrate",
+    "decay_packet",
     "decode_document",
     "handles",
     "open_session",

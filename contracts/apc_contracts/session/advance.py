@@ -48,21 +48,23 @@ def advance(session: Session, given: PacketInput | ReceiptsInput | ReleaseInput,
     """
     effects = Effects()
     if isinstance(given, ReceiptsInput):
-        moment = Moment(session, given.receipts[0].packet_id, given.now, effects, contract)
+        moment = Moment(session, given.receipts[0].packet_id, given.now, effects, contract, decayed=given.decayed)
         _take_receipts(moment, given)
     elif isinstance(given, ReleaseInput):
-        moment = Moment(session, given.cause, given.now, effects, contract, _rights(given.verdict))
+        moment = Moment(session, given.cause, given.now, effects, contract, _rights(given.verdict), given.decayed)
         _take_released(moment, given)
     else:
         cause = given.received.packet.packet_id
-        moment = Moment(session, cause, given.now, effects, contract, _rights(given.verdict))
+        moment = Moment(session, cause, given.now, effects, contract, _rights(given.verdict), given.decayed)
         _take_packet(moment, given)
     return _finish(moment)
 
 
-def confirm_substrate(session: Session, packet_id: UUID, now: datetime, contract: Contract) -> Advanced:
+def confirm_substrate(
+    session: Session, packet_id: UUID, now: datetime, contract: Contract, decayed: frozenset[str] = frozenset()
+) -> Advanced:
     """The substrate stream has confirmed a packet: delivered and applied, with all that follows."""
-    moment = Moment(session, packet_id, now, Effects(), contract)
+    moment = Moment(session, packet_id, now, Effects(), contract, decayed=decayed)
     opened = lifecycle.confirm_substrate(session, packet_id, now, moment.effects, contract)
     if opened is not None:
         _note_verified(session, opened, contract)

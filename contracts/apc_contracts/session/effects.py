@@ -22,6 +22,8 @@ class PacketInput:
     recipients: tuple[str, ...]
     cause: UUID | None
     now: datetime
+    decayed: frozenset[str] = frozenset()
+    """Protocols under a block now: what a barrier that this input closes reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class ReceiptsInput:
 
     receipts: Sequence[Receipt]
     now: datetime
+    decayed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class ReleaseInput:
     verdict: Verdict
     cause: UUID
     now: datetime
+    decayed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,14 @@ class Denial:
     refusal: Refusal
 
 
+@dataclass(frozen=True, slots=True)
+class FinalVerdict:
+    """A TRANSFER or EVAL that was admitted (refusal_code None) or refused for good: protocols are measured by these."""
+
+    packet: Packet[Any]
+    refusal_code: str | None
+
+
 @dataclass(slots=True)
 class Effects:
     """Everything one input caused, in order. The gate logs hops and transitions, then does the rest."""
@@ -101,6 +113,7 @@ class Effects:
     """Packets of the orchestrator, to be sealed, judged and advanced in the same batch."""
     routes: list[Route] = field(default_factory=list)
     denials: list[Denial] = field(default_factory=list)
+    final_verdicts: list[FinalVerdict] = field(default_factory=list)
     verifications: list[ReceivedPacket] = field(default_factory=list)
     """ARTIFACTs whose bytes are to be checked against their hash; the result comes back as a receipt."""
     strangers: list[Receipt] = field(default_factory=list)

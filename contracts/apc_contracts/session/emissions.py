@@ -52,7 +52,8 @@ def emission(
 ) -> Packet[Any]:
     """A packet of the orchestrator in this session; its id follows from the cause and the session's own count."""
     document = session.document
-    document.emitted += 1
+    if packet_id is None:
+        document.emitted += 1
     identity = session.identity(parent) if parent else None
     return PACKET_TYPES[packet_type](
         protocol_version=PROTOCOL_VERSION,

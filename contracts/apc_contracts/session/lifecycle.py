@@ -9,7 +9,15 @@ from uuid import UUID
 from apc_contracts.contract import Contract
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import Receipt, ReceiptKind
-from apc_contracts.session.effects import Denial, Effects, Hop, PacketInput, ReceiptsInput, Route
+from apc_contracts.session.effects import (
+    Denial,
+    Effects,
+    FinalVerdict,
+    Hop,
+    PacketInput,
+    ReceiptsInput,
+    Route,
+)
 from apc_contracts.session.session import OpenPacket, Progress, Session
 from apc_contracts.verdict import Refusal
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, Channel, PacketType
@@ -23,6 +31,8 @@ RELEASED = ["policy_pass", "route_selected"]
 HANDED_OVER = ["delivery_ack", "consumer_apply"]
 RESTING_TYPES = frozenset({PacketType.ARBITRATION, PacketType.DECISION})
 """They rest at APPLIED until a later one supersedes them or the session ends."""
+MEASURING_TYPES = frozenset({PacketType.TRANSFER, PacketType.EVAL})
+"""Their final verdicts are what the effectiveness of protocols is computed from."""
 REROUTING = frozenset({"retry_scheduled", "requeued"})
 """Events that begin a new attempt."""
 _AGAIN = {
@@ -41,6 +51,7 @@ def refuse(given: PacketInput, effects: Effects) -> None:
     event, state = ("ttl_expired", "EXPIRED") if is_expired else ("policy_fail", "REJECTED_POLICY")
     events = ["emit", "schema_pass", event]
     effects.hops.append(_whole(given.received, 1, "DRAFT", state, events, given.now))
+    _note_final(given.received, refusal, effects)
 
 
 def hold(given: PacketInput, effects: Effects) -> None:
@@ -72,6 +83,7 @@ def deny(
     hop = Hop(packet_id, "", 1, "SCHEMA_VALIDATED", state, [event], [now], ORCHESTRATOR, metadata)
     effects.hops.append(hop)
     effects.denials.append(Denial(received, refusal))
+    _note_final(received, refusal, effects)
 
 
 def route(
@@ -93,6 +105,7 @@ def route(
     start, events = ("SCHEMA_VALIDATED", RELEASED) if was_held else ("DRAFT", ADMITTED)
     metadata = note if record is None else {"facts": record} | (note or {})
     effects.hops.append(_whole(received, 1, start, "ROUTED", events, now, metadata))
+    _note_final(received, None, effects)
     opened = OpenPacket(received, packet_round, {})
     session.open[received.packet.packet_id] = opened
     remote = []
@@ -455,6 +468,11 @@ def route_again(
     effects.hops.append(hop)
     _reroute(session, opened, recipient, progress, effects)
     return True
+
+
+def _note_final(received: ReceivedPacket, refusal: Refusal | None, effects: Effects) -> None:
+    if received.packet.packet_type in MEASURING_TYPES:
+        effects.final_verdicts.append(FinalVerdict(received.packet, None if refusal is None else refusal.code))
 
 
 def _note_strangers(session: Session, receipts: Iterable[Receipt], effects: Effects) -> None:

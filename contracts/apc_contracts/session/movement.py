@@ -25,6 +25,8 @@ class Moment:
     contract: Contract
     rights: frozenset[str] = frozenset()
     """Of the packet's sender, as its verdict recorded them; the orchestrator needs none."""
+    decayed: frozenset[str] = frozenset()
+    """Protocols under a block."""
 
     def guard_facts(self) -> dict[str, Any]:
         """The facts that the guards of the session's machine read."""

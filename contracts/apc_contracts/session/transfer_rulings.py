@@ -17,7 +17,7 @@ from apc_contracts.vocabulary import PacketType
 def rule_transfers(packets: Sequence[Packet[Any]], moment: Moment) -> list[RankedTransfer]:
     """Every held TRANSFER with its refusal or none. The order in which they came has no say."""
     session, contract = moment.session, moment.contract
-    facts = Facts(now=moment.now)
+    facts = _facts(moment)
     refused, eligible = [], []
     for packet in packets:
         refusal = judge_transfer(packet, session, facts, contract, session.generation)
@@ -72,9 +72,13 @@ def _selected(rulings: Sequence[RankedTransfer]) -> list[RankedTransfer]:
 def ruling_record(ruling: RankedTransfer, moment: Moment) -> dict[str, Any]:
     """The facts of a ruling and its rank, for the log: from them a replay makes it again."""
     refusal = ruling.refusal if ruling.rank == 0 else None
-    facts = Facts(now=moment.now)
+    facts = _facts(moment)
     record = transfer_record(ruling.packet, moment.session, facts, moment.contract, refusal, moment.session.generation)
     return record | {"rank": ruling.rank}
+
+
+def _facts(moment: Moment) -> Facts:
+    return Facts(now=moment.now, decayed_protocols=moment.decayed)
 
 
 def _candidate(row: RankedTransfer) -> Candidate:

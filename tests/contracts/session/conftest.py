@@ -99,6 +99,8 @@ class Simulation:
     effects: list[Effects] = field(default_factory=list)
     verification: tuple[ReceiptKind, ...] = (ReceiptKind.VERIFICATION_PASS,)
     """What comes of the bytes of an ARTIFACT."""
+    decayed: frozenset[str] = frozenset()
+    """Protocols under a block."""
 
     def start(self, packet_id: UUID | None = None, **spec: Any) -> Packet[Any]:
         """Open the session with two swarms, red and blue."""
@@ -198,7 +200,8 @@ class Simulation:
         recipients = resolve_recipients(packet, self.session, REGISTRY)
         if verdict.kind is VerdictKind.ACCEPTED:
             self.packets.append(packet)
-        self._apply(advance(self.session, PacketInput(received, verdict, recipients, None, self.now), self.contract))
+        given = PacketInput(received, verdict, recipients, None, self.now, self.decayed)
+        self._apply(advance(self.session, given, self.contract))
         return verdict
 
     def acknowledge(self, *agents: str, kinds: tuple[ReceiptKind, ...] | None = None) -> None:
@@ -225,7 +228,7 @@ class Simulation:
             for kind in kinds or HANDLED
         )
         assert self.session is not None
-        self._apply(advance(self.session, ReceiptsInput(found, self.now), self.contract))
+        self._apply(advance(self.session, ReceiptsInput(found, self.now, self.decayed), self.contract))
 
     def confirm(self, packet: Packet[Any]) -> None:
         """The substrate stream has the packet."""

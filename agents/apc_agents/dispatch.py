@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from apc_agents.agent import Agent
+from apc_agents.coordination import INTRA_AGENT_MACHINE, LocalCoordination, LocalTransition
 from apc_agents.delivery import Inbound
 from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError, EmitError, EmitUnconfirmed, Reject, Retry, StateStale
@@ -18,6 +19,7 @@ from apc_agents.signature import AnyHandler
 from apc_agents.state_cache import StateCache, StateDocument
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import DeadLetter, GiveBack
+from apc_contracts.contract import Contract
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import AckPayload, ErrorPayload, NackPayload, Payload
 from apc_contracts.receipts import Receipt, ReceiptKind, Usage
@@ -33,6 +35,8 @@ MAX_ERROR_LENGTH = 1_000
 
 FailureListener = Callable[[Packet[Any], int, Exception], None]
 """(packet, attempt, exception)"""
+InvocationListener = Callable[[Packet[Any], tuple[LocalTransition, ...]], None]
+"""(packet, the steps of intra_agent_coordination); told of every run of a handler that emitted something."""
 
 _log = structlog.get_logger("apc_agents")
 
@@ -47,17 +51,21 @@ class Dispatcher:
         outbox: ReceiptOutbox,
         states: StateCache,
         sessions: Sessions,
+        contract: Contract,
         *,
         artifacts: ArtifactStore | None = None,
         on_failure: FailureListener | None = None,
+        on_invocation: InvocationListener | None = None,
     ) -> None:
         self._agent = agent
         self._emitter = emitter
         self._outbox = outbox
         self._states = states
         self._sessions = sessions
+        self._machine = contract.machine(INTRA_AGENT_MACHINE)
         self._artifacts = artifacts
         self._on_failure = on_failure
+        self._on_invocation = on_invocation
 
     async def process(self, inbound: Inbound) -> None:
         """Handle a packet; its delivery ends once everything reported about it is confirmed."""
@@ -102,28 +110,36 @@ class Dispatcher:
         context = self._context(inbound.packet, document, inbound.session_id)
         self._report(inbound, ReceiptKind.DELIVERY_ACK, may_linger=True)
         try:
+            return await self._invoke(inbound, handler, document, context)
+        finally:
+            self._tell_invocation(inbound.packet, context)
+
+    async def _invoke(
+        self, inbound: Inbound, handler: AnyHandler, document: StateDocument, context: HandlerContext
+    ) -> Exception | None:
+        try:
             result = await handler(inbound.packet, context)
             self._report(inbound, ReceiptKind.CONSUMER_APPLY, may_linger=True)
             await self._emit_results(inbound.packet, context, result)
             await self._states.save(document, inbound.key)
         except (StateStale, EmitUnconfirmed):
-            document.reset()
+            _undo(document, context)
             raise
         except Retry as retry:
-            document.reset()
+            _undo(document, context)
             self._report(inbound, ReceiptKind.RETRY, error=retry.reason)
             return None
         except Reject as reject:
-            document.reset()
+            _undo(document, context)
             await self._reject(inbound, context, reject.reason)
             return None
         except asyncio.CancelledError:
-            document.reset()
+            _undo(document, context)
             if _is_cancelled():
                 raise
             return await self._fail(inbound, context, AgentError("the handler was cancelled from within"))
         except Exception as failure:
-            document.reset()
+            _undo(document, context)
             return await self._fail(inbound, context, failure)
         self._report(inbound, ReceiptKind.OUTCOME, usage=_usage(context))
         return None
@@ -132,7 +148,7 @@ class Dispatcher:
         for payload in _payloads(result):
             await context.emit(payload)
         if packet.routing.requires_ack and not context.has_answered and packet.packet_type not in SILENT_TYPES:
-            await context.emit(AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED))
+            await context.answer(AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED))
 
     async def _reject(self, inbound: Inbound, context: HandlerContext, reason: str) -> None:
         packet = inbound.packet
@@ -171,11 +187,15 @@ class Dispatcher:
     async def _tell(self, context: HandlerContext, payload: Payload) -> None:
         """Tell the sender how its packet ended; a refusal of that does not change how it ended."""
         try:
-            await context.emit(payload)
+            await context.answer(payload)
         except EmitUnconfirmed:
             raise
         except EmitError as refused:
             _log.warning("answer_refused", agent_id=self._agent.agent_id, reason=str(refused))
+
+    def _tell_invocation(self, packet: Packet[Any], context: HandlerContext) -> None:
+        if context.local_transitions and self._on_invocation is not None:
+            self._on_invocation(packet, context.local_transitions)
 
     def _report(
         self,
@@ -202,7 +222,8 @@ class Dispatcher:
 
     def _context(self, packet: Packet[Any] | None, document: StateDocument, session_id: str) -> HandlerContext:
         knowledge = self._sessions.of(session_id)
-        return HandlerContext(self._agent, packet, document, knowledge, self._emitter, self._artifacts)
+        coordination = LocalCoordination(self._machine)
+        return HandlerContext(self._agent, packet, document, knowledge, self._emitter, self._artifacts, coordination)
 
 
 async def _accept(packet: Packet[Any], context: HandlerContext) -> None:
@@ -211,6 +232,12 @@ async def _accept(packet: Packet[Any], context: HandlerContext) -> None:
 
 async def _refuse(packet: Packet[Any], context: HandlerContext) -> None:
     raise Reject(f"{context.agent.agent_id} has no handler for {packet.packet_type}")
+
+
+def _undo(document: StateDocument, context: HandlerContext) -> None:
+    """What the handler changed is forgotten, and its invocation ends in LOCAL_HALT."""
+    document.reset()
+    context.halt()
 
 
 def _default_handler(packet: Packet[Any]) -> AnyHandler:

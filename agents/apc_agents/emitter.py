@@ -6,14 +6,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from apc_agents.acknowledgements import Acknowledgements
+from apc_agents.acknowledgements import Acknowledgements, Expectation
+from apc_agents.coordination import NOT_FOLLOWED, Emission
 from apc_agents.emission import Builder, Built, Draft
-from apc_agents.errors import EmitRefused
+from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
 from apc_agents.publishing import publish_confirmed
 from apc_agents.settings import WorkerSettings
 from apc_bus import headers
 from apc_bus.port import Bus, HeaderValue, Message, Publication
-from apc_bus.topology import INGRESS, RECEIPTS
+from apc_bus.topology import INGRESS, RECEIPTS, intra_exchange, intra_key, is_urgent
 from apc_contracts.admission import admit
 from apc_contracts.contract import Contract
 from apc_contracts.errors import PacketRefused
@@ -51,10 +52,13 @@ class Emitter:
         self.last_emit = 0.0
         """Loop time, in seconds, of the last confirmed emit."""
 
-    async def emit(self, draft: Draft, cause: Packet[Any] | None, ordinal: int) -> Packet[Any]:
+    async def emit(
+        self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission = NOT_FOLLOWED
+    ) -> Packet[Any]:
         """Build, judge, publish; returns the packet when the broker has confirmed it.
 
-        With requires_ack it returns when every recipient (of a BROADCAST: the first) has sent its ACK.
+        With requires_ack it returns when every recipient (of a BROADCAST: the first) has sent its ACK. `emission`
+        is told of every station.
 
         Raises:
             EmitRefused: what the local admit() refuses, at once; or the gate's NACK while an ACK is awaited.
@@ -63,18 +67,49 @@ class Emitter:
         """
         if draft.requires_ack and draft.ack_timeout is None:
             draft = replace(draft, ack_timeout=self._settings.ack_timeout)
-        built = self._builder.build(draft, cause, ordinal)
+        built, publication = self._prepared(draft, cause, ordinal, emission)
         packet = built.packet
-        publication = self._publication(built, seal_judged(packet, self._contract))
         if not packet.routing.requires_ack or packet.routing.delivery_mode is DeliveryMode.SUBSTRATE:
             await self._publish(publication)
+            emission.published()
         else:
             with self._acknowledgements.expect(packet) as expectation:
                 await self._publish(publication)
-                await expectation.answered(_gate_waits(packet, self._contract) + self._settings.ack_grace)
+                emission.published()
+                await self._answered(packet, expectation, emission)
+        emission.answered(True)
         if packet.channel is Channel.INTRA_AGENT:
-            self._deliver_locally(packet)
+            await self._pass_on(packet, publication.message)
         return packet
+
+    async def _pass_on(self, packet: Packet[Any], message: Message) -> None:
+        """To another module of the agent: here, or in any of its processes. The gate has it for the log."""
+        if self._settings.worker_intra == "process":
+            self._deliver_locally(packet)
+        else:
+            key = intra_key(is_urgent(packet.packet_type, packet.routing.priority))
+            await self._publish(Publication(intra_exchange(packet.sender.agent_id), key, message))
+
+    def _prepared(
+        self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission
+    ) -> tuple[Built, Publication]:
+        try:
+            built = self._builder.build(draft, cause, ordinal)
+            sealed = seal_judged(built.packet, self._contract)
+        except EmitRefused:
+            emission.criticised(False)
+            raise
+        emission.criticised(True)
+        publication = self._publication(built, sealed)
+        emission.built()
+        return built, publication
+
+    async def _answered(self, packet: Packet[Any], expectation: Expectation, emission: Emission) -> None:
+        try:
+            await expectation.answered(_gate_waits(packet, self._contract) + self._settings.ack_grace)
+        except (EmitRefused, EmitRejected, EmitTimeout):
+            emission.answered(False)
+            raise
 
     async def _publish(self, publication: Publication) -> None:
         await publish_confirmed(self._bus, publication, self._settings.publish_deadline)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
+from apc_agents.coordination import NOT_FOLLOWED, LocalCoordination, LocalTransition
 from apc_agents.emission import DEFAULT_PRIORITY, DEFAULT_TTL, Destination, Draft, Parent
 from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError
@@ -33,6 +34,7 @@ class HandlerContext:
         knowledge: SessionKnowledge,
         emitter: Emitter,
         artifacts: ArtifactStore | None,
+        coordination: LocalCoordination,
     ) -> None:
         self.agent = agent
         self._packet = packet
@@ -40,6 +42,7 @@ class HandlerContext:
         self._knowledge = knowledge
         self._emitter = emitter
         self._artifacts = artifacts
+        self._coordination = coordination
         self._ordinal = 0
         self._has_answered = False
         self.used_tokens = 0
@@ -116,6 +119,32 @@ class HandlerContext:
     def has_answered(self) -> bool:
         """Whether the handler itself has emitted an ACK or NACK of its packet."""
         return self._has_answered
+
+    @property
+    def local_state(self) -> str:
+        """The state of this invocation in the machine `intra_agent_coordination`."""
+        return self._coordination.state
+
+    @property
+    def local_transitions(self) -> tuple[LocalTransition, ...]:
+        """The steps of this invocation so far; empty while the handler has emitted nothing."""
+        return tuple(self._coordination.transitions)
+
+    def critique_fail(self, reason: str) -> None:
+        """Say that the handler has dropped an idea by its own critique, before emitting it; goes on with the next.
+
+        Raises:
+            AgentError: while a packet is being emitted.
+        """
+        self._coordination.critique_fail(reason)
+
+    def local_checks_fail(self, reason: str) -> None:
+        """Say that what the handler has built failed its own checks, before emitting it. Raises as critique_fail."""
+        self._coordination.local_checks_fail(reason)
+
+    def halt(self) -> None:
+        """The invocation has failed or was cancelled; the SDK says so when it undoes it."""
+        self._coordination.halt()
 
     def add_usage(self, *, tokens: int = 0, cost: float = 0.0) -> None:
         """Report what the handler has spent; the outcome takes it into the session's budget."""
@@ -197,6 +226,15 @@ class HandlerContext:
         )
         if isinstance(payload, AckPayload | NackPayload) and self._packet is not None:
             self._has_answered |= payload.acked_packet_id == self._packet.packet_id
+        ordinal = self._next_ordinal()
+        with self._coordination.emission() as emission:
+            return await self._emitter.emit(draft, self._packet, ordinal, emission)
+
+    async def answer(self, payload: Payload) -> Packet[Any]:
+        """Emit the SDK's own answer to the packet at hand (ACK, NACK, ERROR). Raises as `emit`."""
+        return await self._emitter.emit(Draft(payload=payload), self._packet, self._next_ordinal(), NOT_FOLLOWED)
+
+    def _next_ordinal(self) -> int:
         # Taken before the first await: emits that run side by side keep their numbers when they run again.
         ordinal, self._ordinal = self._ordinal, self._ordinal + 1
-        return await self._emitter.emit(draft, self._packet, ordinal)
+        return ordinal

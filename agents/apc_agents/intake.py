@@ -16,6 +16,7 @@ from apc_contracts.errors import PacketRefused
 from apc_contracts.identity import shard_of
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import parse_packet
+from apc_contracts.vocabulary import Channel
 
 _log = structlog.get_logger("apc_agents")
 
@@ -73,7 +74,10 @@ class Intake:
 
     def _read(self, delivery: Delivery) -> tuple[Packet[Any], DeliveryHeaders | None]:
         try:
-            return parse_packet(delivery.message.body), read_headers(delivery.message.headers)
+            packet, told = parse_packet(delivery.message.body), read_headers(delivery.message.headers)
+            if told is None:
+                self._check_own(packet)
+            return packet, told
         except (PacketRefused, ValueError) as error:
             _log.error(
                 "delivery_unreadable",
@@ -82,3 +86,8 @@ class Intake:
                 reason=str(error),
             )
             raise DeadLetter(f"message {delivery.message.message_id} is no delivery of a gate: {error}") from error
+
+    def _check_own(self, packet: Packet[Any]) -> None:
+        """Without the gate's headers comes only what a replica of this agent says to its other modules."""
+        if packet.channel is not Channel.INTRA_AGENT or packet.sender.agent_id != self._agent_id:
+            raise ValueError(f"no gate has delivered it, and it is no INTRA_AGENT packet of {self._agent_id}")

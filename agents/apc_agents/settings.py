@@ -22,6 +22,8 @@ class WorkerSettings(BaseSettings):
     """Packets that the broker hands to each of the two queues ahead; 1 when a handler may crash the process."""
     worker_consumer: Literal["handlers", "bulk"] = "handlers"
     """`handlers`: over RabbitMQ FastStream, with its middlewares. `bulk`: aio-pika alone, for the highest rates."""
+    worker_intra: Literal["process", "replicas"] = "process"
+    """Who handles the agent's own INTRA_AGENT packets: the process that emitted them, or any replica of the agent."""
     publish_deadline: timedelta = timedelta(seconds=30)
     """How long an emit is published again before it gives up as unconfirmed."""
     ack_timeout: timedelta = timedelta(seconds=30)

@@ -10,6 +10,7 @@ from uuid import UUID
 import orjson
 
 from apc_agents.agent import Agent
+from apc_agents.coordination import LocalTransition
 from apc_agents.dedupe import DeliveryKey
 from apc_agents.emission import Builder, Draft, Parent
 from apc_agents.emitter import seal_judged
@@ -22,7 +23,7 @@ from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
-from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, routing_key
+from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, is_urgent, routing_key
 from apc_contracts.contract import Contract, load_contract
 from apc_contracts.packet import Actor, Lineage, Packet, ProofBundle
 from apc_contracts.parsing import parse_packet
@@ -30,7 +31,6 @@ from apc_contracts.payloads import Payload
 from apc_contracts.receipts import Receipt, ReceiptKind, parse_receipts
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType, RunPhase
 
-URGENT_PRIORITY = 5
 PATIENCE = timedelta(seconds=30)
 _MARKER = "marker"
 """AMQP type of a message that the client sends to itself behind what was emitted before."""
@@ -56,6 +56,8 @@ class AgentTestClient:
         """What the agent has emitted, in order, heartbeats aside."""
         self.receipts: list[Receipt] = []
         """What the worker has reported, in order."""
+        self.invocations: dict[UUID, list[tuple[LocalTransition, ...]]] = {}
+        """The steps of intra_agent_coordination of each run of a handler that emitted something, by packet_id."""
         self.artifacts = artifacts or ArtifactStore("memory:///")
         self._agent = agent
         self._contract = contract or load_contract()
@@ -81,6 +83,7 @@ class AgentTestClient:
             artifacts=self.artifacts,
             contract=self._contract,
             on_failure=self._fail,
+            on_invocation=self._note_invocation,
         )
         self._running = asyncio.create_task(worker.run(self._stop))
         ready = asyncio.create_task(worker.ready.wait())
@@ -161,14 +164,14 @@ class AgentTestClient:
         key = (packet.packet_id, attempt)
         end = self._ends[key] = asyncio.get_running_loop().create_future()
         moment = moment or Moment(run_phase=packet.run_phase, generation=packet.trace.generation)
-        is_urgent = packet.packet_type in CONTROL_TYPES or packet.routing.priority >= URGENT_PRIORITY
+        urgent = is_urgent(packet.packet_type, packet.routing.priority)
         message = Message(
             sealed.body,
             message_id=str(packet.packet_id),
             type=packet.packet_type.value,
             headers=self._headers(moment, attempt),
         )
-        word = routing_key(packet.packet_type, agent.swarm, agent.agent_id, is_urgent)
+        word = routing_key(packet.packet_type, agent.swarm, agent.agent_id, urgent)
         await self._gate.publish(Publication(INTER_AGENT, word, message))
         try:
             async with asyncio.timeout(PATIENCE.total_seconds()):
@@ -228,3 +231,6 @@ class AgentTestClient:
             failed = HandlerFailed(f"the handler of {packet.packet_type} raised {type(failure).__name__}")
             failed.__cause__ = failure
             end.set_exception(failed)
+
+    def _note_invocation(self, packet: Packet[Any], transitions: tuple[LocalTransition, ...]) -> None:
+        self.invocations.setdefault(packet.packet_id, []).append(transitions)

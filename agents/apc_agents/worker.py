@@ -13,7 +13,7 @@ from apc_agents.agent import Agent
 from apc_agents.concurrency import cancelled, first_of, running
 from apc_agents.consuming import consume_in_bulk, consume_one_by_one
 from apc_agents.delivery import Inbound
-from apc_agents.dispatch import Dispatcher, FailureListener
+from apc_agents.dispatch import Dispatcher, FailureListener, InvocationListener
 from apc_agents.emission import Builder
 from apc_agents.emitter import Emitter, Sign
 from apc_agents.heartbeat import send_heartbeats
@@ -48,6 +48,7 @@ class Worker:
         contract: for the local admit(); default the packaged one.
         sign: makes the signature header of what the agent emits; default none.
         on_failure: told of every exception that a handler raised.
+        on_invocation: told of the steps of every run of a handler that emitted something.
     """
 
     def __init__(
@@ -61,17 +62,19 @@ class Worker:
         contract: Contract | None = None,
         sign: Sign | None = None,
         on_failure: FailureListener | None = None,
+        on_invocation: InvocationListener | None = None,
     ) -> None:
         self._agent = agent
         self._bus = bus
         self._settings = settings or WorkerSettings()
         sessions = Sessions(agent.agent_id)
         acknowledgements = Acknowledgements()
+        contract = contract or load_contract()
         self._emitter = Emitter(
             bus,
             Builder(agent.actor, sessions),
             acknowledgements,
-            contract or load_contract(),
+            contract,
             self._settings,
             sign=sign,
             deliver_locally=self._deliver_locally,
@@ -85,8 +88,10 @@ class Worker:
             self._outbox,
             StateCache(states or MemoryStateStore(), agent.agent_id),
             sessions,
+            contract,
             artifacts=artifacts,
             on_failure=on_failure,
+            on_invocation=on_invocation,
         )
         self._is_stopping = False
         self.ready = asyncio.Event()

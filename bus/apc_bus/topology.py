@@ -35,6 +35,8 @@ SHARD_MAX_BYTES = 1 << 30
 DEAD_MAX_MESSAGES = 100_000
 SUBSTRATE_MAX_BYTES = 1 << 30
 SUBSTRATE_SEGMENT_BYTES = 50_000_000
+URGENT_PRIORITY = 5
+"""From this priority on a packet goes through the urgent queue, like the control types."""
 MAX_KEY_BYTES = 255
 """AMQP 0-9-1: queue names and routing keys are short strings."""
 
@@ -165,9 +167,24 @@ def log_queue(shard: int) -> str:
     return f"apc.log.{shard}"
 
 
+def is_urgent(packet_type: PacketType, priority: int) -> bool:
+    """Whether a packet takes its recipient's urgent queue: control types, and priority 5 or more."""
+    return packet_type in CONTROL_TYPES or priority >= URGENT_PRIORITY
+
+
 def agent_queue(agent_id: str, urgent: bool) -> str:
     """One of an agent's two queues. The id as it is: it has no character that a queue name must not have."""
     return f"apc.agent.{agent_id}.{'urgent' if urgent else 'normal'}"
+
+
+def intra_exchange(agent_id: str) -> str:
+    """The agent's own exchange, bound to its own two queues: INTRA_AGENT packets between its processes."""
+    return f"apc.intra.{agent_id}"
+
+
+def intra_key(urgent: bool) -> str:
+    """The key on an agent's own exchange."""
+    return "urgent" if urgent else "normal"
 
 
 def agent_of_queue(name: str) -> str | None:
@@ -208,8 +225,10 @@ def build_topology(shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound
         Binding(SUBSTRATE, SUBSTRATE_STREAM),
         Binding(DEAD, DEAD_QUEUE),
         *(binding for agent in agents for binding in agent_bindings(agent, agent.handles)),
+        *(binding for agent in agents for binding in _intra_bindings(agent)),
     ]
-    return Topology(shards, _EXCHANGES, tuple(queues), tuple(bindings), tuple(agents))
+    exchanges = _EXCHANGES + tuple(Exchange(intra_exchange(agent.agent_id), ExchangeKind.DIRECT) for agent in agents)
+    return Topology(shards, exchanges, tuple(queues), tuple(bindings), tuple(agents))
 
 
 _EXCHANGES = (
@@ -238,6 +257,11 @@ def agent_bindings(agent: AgentQueues, types: Iterable[PacketType]) -> tuple[Bin
     urgent = [bind(packet_type, True) for packet_type in sorted(CONTROL_TYPES.union(types))]
     normal = [bind(packet_type, False) for packet_type in sorted(set(types) - CONTROL_TYPES)]
     return (*urgent, *normal)
+
+
+def _intra_bindings(agent: AgentQueues) -> tuple[Binding, ...]:
+    exchange = intra_exchange(agent.agent_id)
+    return tuple(Binding(exchange, agent_queue(agent.agent_id, urgent), intra_key(urgent)) for urgent in (True, False))
 
 
 def _check(shards: int, agents: Sequence[AgentQueues]) -> None:

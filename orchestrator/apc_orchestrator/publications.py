@@ -9,17 +9,14 @@ from uuid import UUID
 from apc_bus import headers
 from apc_bus.log_batch import CONTENT_TYPE, EPOCH_OPEN_TYPE, LOG_BATCH_TYPE, EpochOpen, LogBatch, encode
 from apc_bus.port import HeaderValue, Message, Publication
-from apc_bus.topology import INTER_AGENT, LOG, RECEIPTS, SUBSTRATE, routing_key
+from apc_bus.topology import INTER_AGENT, LOG, RECEIPTS, SUBSTRATE, is_urgent, routing_key
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import Receipt, encode_receipts
 from apc_contracts.registry import Registration
 from apc_contracts.sealing import SealedPacket
 from apc_contracts.session import Session
-from apc_contracts.vocabulary import CONTROL_TYPES, SUBSTRATE_RECIPIENT
-
-URGENT_PRIORITY = 5
-"""From this priority on a packet goes through the urgent queue, like the control types."""
+from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +122,8 @@ def receipts(found: list[Receipt], shard: int, message_id: str, user: str) -> Pu
 
 def inbox_key(packet: Packet[Any], recipient: Registration) -> str:
     """The routing key on apc.inter_agent of a packet to a recipient."""
-    is_urgent = packet.packet_type in CONTROL_TYPES or packet.routing.priority >= URGENT_PRIORITY
-    return routing_key(packet.packet_type, recipient.swarm_id, recipient.agent_id, is_urgent)
+    urgent = is_urgent(packet.packet_type, packet.routing.priority)
+    return routing_key(packet.packet_type, recipient.swarm_id, recipient.agent_id, urgent)
 
 
 def state_headers(session: Session) -> dict[str, HeaderValue]:

@@ -27,6 +27,8 @@ from apc_bus.topology import (
     agent_queue,
     build_topology,
     gate_queue,
+    intra_exchange,
+    intra_key,
     log_queue,
 )
 from apc_contracts.vocabulary import PacketType
@@ -154,6 +156,9 @@ async def test_everybody_can_do_their_job(guarded: Guarded) -> None:
         await inputs.ack(receipt)
     async with agent.handle(agent_queue("alpha", urgent=False), seen.put):
         assert (await seen.get()).message.user_id == "orchestrator"
+    await agent.publish(Publication(intra_exchange("alpha"), intra_key(urgent=True), message(agent.user)))
+    async with agent.handle(agent_queue("alpha", urgent=True), seen.put):
+        assert (await seen.get()).message.user_id == "agent.alpha"
     async with agent.read_substrate("first") as substrate:
         assert await substrate.receive()
     async with gate.subscribe(DEAD_QUEUE):
@@ -166,6 +171,7 @@ async def test_everybody_can_do_their_job(guarded: Guarded) -> None:
 async def test_nobody_goes_round_the_gate(guarded: Guarded, user: str) -> None:
     bus = await guarded.bus(user)
     for exchange, key in [
+        (intra_exchange("beta"), intra_key(urgent=False)),
         (INTER_AGENT, "idea.blue.beta"),
         (SUBSTRATE, ""),
         (LOG, "0"),

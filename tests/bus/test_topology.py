@@ -10,6 +10,7 @@ from apc_bus.errors import TopologyInvalid
 from apc_bus.topology import (
     DEAD,
     DEAD_QUEUE,
+    INTER_AGENT,
     SUBSTRATE_STREAM,
     AgentQueues,
     QueueKind,
@@ -59,7 +60,7 @@ def test_urgent_keys_have_a_fourth_word_and_control_types_are_urgent() -> None:
 
 def test_an_agent_gets_what_it_handles_and_every_control_type() -> None:
     topology = build_topology(1, [AgentQueues("a", "s", frozenset({PacketType.IDEA}))])
-    keys = {b.key: b.queue for b in topology.bindings if b.queue.startswith("apc.agent.")}
+    keys = {b.key: b.queue for b in topology.bindings if b.exchange == INTER_AGENT}
     assert keys == {
         "idea.s.a": agent_queue("a", urgent=False),
         "idea.s.a.urgent": agent_queue("a", urgent=True),

@@ -17,6 +17,7 @@ from apc_bus.topology import (
     SUBSTRATE_STREAM,
     Topology,
     agent_queue,
+    intra_exchange,
 )
 
 TOPOLOGY_USER = "topology"
@@ -100,11 +101,14 @@ def permissions(topology: Topology) -> dict[str, Permission]:
         OPERATOR_USER: (_NOTHING, _one_of(map(re.escape, (INGRESS, RECEIPTS))), _NOTHING),
     }
     inboxes: dict[str, list[str]] = {}
+    exchanges: dict[str, list[str]] = {}
     for agent in topology.agents:
         queues = inboxes.setdefault(agent.user, [re.escape(SUBSTRATE_STREAM)])
         queues.extend(re.escape(agent_queue(agent.agent_id, urgent)) for urgent in (True, False))
+        own = exchanges.setdefault(agent.user, [re.escape(INGRESS), re.escape(RECEIPTS)])
+        own.append(re.escape(intra_exchange(agent.agent_id)))
     for user, queues in inboxes.items():
-        grants[user] = (_NOTHING, _one_of(map(re.escape, (INGRESS, RECEIPTS))), _one_of(queues))
+        grants[user] = (_NOTHING, _one_of(exchanges[user]), _one_of(queues))
     return grants
 
 

@@ -15,6 +15,7 @@ from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, Arti
 
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 DEFAULT_MAX_BYTES = 1 << 30
+_PART_BYTES = 1 << 20
 
 
 class ArtifactStore:
@@ -93,6 +94,27 @@ class ArtifactStore:
         if found != artifact_hash:
             raise ArtifactCorrupt(f"artifact {artifact_hash} holds bytes with hash {found}")
         return data
+
+    async def check(self, artifact_hash: str) -> None:
+        """Return when the stored bytes have this hash; they are read in parts, however large they are.
+
+        Raises:
+            ArtifactMissing, ArtifactCorrupt, ArtifactTooLarge, ArtifactError: as `get`.
+        """
+        key = _key(artifact_hash)
+        digest = hashlib.sha256()
+        try:
+            result = await obstore.get_async(self._store, key)
+            if result.meta["size"] > self._max_bytes:
+                raise ArtifactTooLarge(f"artifact {artifact_hash} has {result.meta['size']} bytes")
+            async for part in result.stream(min_chunk_size=_PART_BYTES):
+                await asyncio.to_thread(digest.update, part)
+        except FileNotFoundError as error:
+            raise ArtifactMissing(f"no artifact {artifact_hash} in {self._root}") from error
+        except (BaseError, OSError) as error:
+            raise ArtifactError(f"cannot read artifact {artifact_hash}: {error}") from error
+        if f"sha256:{digest.hexdigest()}" != artifact_hash:
+            raise ArtifactCorrupt(f"artifact {artifact_hash} holds bytes with hash sha256:{digest.hexdigest()}")
 
     async def exists(self, artifact_hash: str) -> bool:
         """Whether an object stands under that hash; its bytes are not verified. Raises ArtifactError."""

@@ -37,7 +37,7 @@ async def run_orchestrator() -> None:
             settings = BusSettings()
             artifacts = ArtifactStore.open(settings.artifacts, max_bytes=settings.max_artifact_bytes)
             orchestrator = Orchestrator(OrchestratorSettings(), bus, pool, artifacts)
-            with serve_health(ConsoleSettings().health_port, lambda: all(s.is_active for s in orchestrator.shards)):
+            with serve_health(ConsoleSettings().health_port, lambda: orchestrator.is_ready):
                 await orchestrator.run(stop)
 
 

@@ -53,6 +53,7 @@ class Contract:
     promotion_gate: PromotionGate
     drift: DriftChecks
     limits: shape.Limits
+    verification: shape.VerificationRules
     session: shape.SessionRules
     selection: shape.Selection
     effectiveness: shape.Effectiveness
@@ -155,6 +156,7 @@ def contract_from_bytes(body: bytes) -> Contract:
         promotion_gate=gate,
         drift=build_drift_checks(file),
         limits=file.limits,
+        verification=file.verification,
         session=file.session,
         selection=file.selection,
         effectiveness=file.effectiveness,

@@ -21,6 +21,7 @@ RetryLimit = Annotated[int, Field(ge=0, le=10)]
 
 FactType = Literal["float", "bool", "string"]
 FactScope = Literal["machine", "promotion", "transfer", "drift"]
+Mode = Literal["enforce", "warn", "off"]
 ThrottleCode = Literal["THROTTLE_MODE", "THROTTLE_CROSS_USE_CASE", "THROTTLE_SCORE", "THROTTLE_TOP_K"]
 
 
@@ -135,7 +136,7 @@ class DriftCheck(Section):
     """One anti-drift check (contract.md 7)."""
 
     name: Name
-    mode: Literal["enforce", "warn", "off"]
+    mode: Mode
     guard: GuardText
     path: Word
 
@@ -194,6 +195,18 @@ class Limits(Section):
     retry_after_ms: Positive
 
 
+class VerificationRules(Section):
+    """What a verification looks at, and what a finding does (docs/governance.md): `enforce` fails the packet, `warn`
+    is recorded with the pass, `off` is not looked at.
+    """
+
+    artifact_bytes: Mode
+    falsifiers: Mode
+    evidence_packets: Mode
+    evidence_artifacts: Mode
+    endorsements: Mode
+
+
 class Refusals(Section):
     """The refusal order, and how refusals are answered (contract.md 12)."""
 
@@ -226,6 +239,7 @@ class ContractFile(Section):
     rights: Rights
     session: SessionRules
     limits: Limits
+    verification: VerificationRules
     refusals: Refusals
 
 

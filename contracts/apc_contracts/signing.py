@@ -13,10 +13,12 @@ from typing import Any, Protocol
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from apc_contracts.envelope import Endorsement
 from apc_contracts.errors import SignatureInvalid
 from apc_contracts.packet import Packet
 
 SIGNED_PREFIX = "apc-packet-v1"
+ENDORSED_PREFIX = "apc-endorsement-v1"
 PUBLIC_KEY_BYTES = 32
 
 
@@ -67,18 +69,47 @@ def verify(header: str, public_keys: Mapping[str, str], received: HashedPacket) 
     Raises:
         SignatureInvalid: an unreadable header, an unknown key id, a wrong signature.
     """
-    key_id, separator, encoded = header.rpartition(":")
-    if not separator:
-        raise SignatureInvalid("the signature header is not `<key id>:<base64>`: sign with a registered key")
-    if key_id not in public_keys:
-        raise SignatureInvalid("the sender has no key with this id: register it with `apc agents add --key`")
-    key = read_public_key(public_keys[key_id])
     try:
-        key.verify(_decode(encoded, "signature"), signed_text(received))
+        _verify(header, public_keys, signed_text(received))
     except InvalidSignature as error:
         raise SignatureInvalid(
             "the signature does not fit these bytes: sign exactly the bytes that are sent"
         ) from error
+
+
+def endorsed_text(agent_id: str, payload_hash: str) -> bytes:
+    """What an endorser signs: prefix, its agent_id, the hex payload_hash, one a line; no newline at the end."""
+    return f"{ENDORSED_PREFIX}\n{agent_id}\n{payload_hash}".encode()
+
+
+def endorse(private_key: Ed25519PrivateKey, key_id: str, agent_id: str, payload_hash: str) -> Endorsement:
+    """A signed endorsement of a payload, for `proof_bundle.signatures`."""
+    signature = b64encode(private_key.sign(endorsed_text(agent_id, payload_hash))).decode()
+    return Endorsement(agent_id=agent_id, payload_hash=payload_hash, signature=f"{key_id}:{signature}")
+
+
+def verify_endorsement(endorsement: Endorsement, public_keys: Mapping[str, str]) -> None:
+    """Returns when the endorsement is unsigned, or its signature is the endorser's.
+
+    Raises:
+        SignatureInvalid: an unreadable signature, an unknown key id, a wrong signature.
+    """
+    if endorsement.signature is None:
+        return
+    try:
+        _verify(endorsement.signature, public_keys, endorsed_text(endorsement.agent_id, endorsement.payload_hash))
+    except InvalidSignature as error:
+        raise SignatureInvalid("the signature does not fit agent_id and payload_hash: sign both") from error
+
+
+def _verify(signature: str, public_keys: Mapping[str, str], text: bytes) -> None:
+    """Raises SignatureInvalid, and InvalidSignature when the signature is another one's."""
+    key_id, separator, encoded = signature.rpartition(":")
+    if not separator:
+        raise SignatureInvalid("the signature is not `<key id>:<base64>`: sign with a registered key")
+    if key_id not in public_keys:
+        raise SignatureInvalid("the signer has no key with this id: register it with `apc agents add --key`")
+    read_public_key(public_keys[key_id]).verify(_decode(encoded, "signature"), text)
 
 
 def new_private_key() -> Ed25519PrivateKey:

@@ -6,8 +6,7 @@ from uuid import UUID
 
 from apc_bus.log_batch import LOG_BATCH_VERSION, Entry, LogBatch
 from apc_bus.port import Publication
-from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.session import Session
+from apc_contracts.session import Session, Verification
 from apc_orchestrator.entries import session_row
 
 
@@ -31,7 +30,7 @@ class Batch:
     entries: list[Entry] = field(default_factory=list)
     touched: dict[str, Session] = field(default_factory=dict)
     outgoing: list[Outgoing] = field(default_factory=list)
-    verifications: list[ReceivedPacket] = field(default_factory=list)
+    verifications: list[Verification] = field(default_factory=list)
 
     def seal(self, shard: int, epoch: int) -> LogBatch:
         """The message: entries in the order in which they happened, then the sessions as they are now."""

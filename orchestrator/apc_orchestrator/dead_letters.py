@@ -1,7 +1,7 @@
 """The dead queue: every dead letter becomes a receipt to its packet's shard (architecture.md section 3)."""
 
-import asyncio
 from datetime import UTC, datetime
+from typing import NoReturn
 
 import structlog
 
@@ -16,26 +16,26 @@ from apc_contracts.parsing import parse_packet
 from apc_contracts.receipts import Receipt, ReceiptKind
 from apc_contracts.vocabulary import PacketType
 from apc_orchestrator.publications import receipts
+from apc_orchestrator.supervision import Health, persevere
 
 DEATH_QUEUE = "x-first-death-queue"
 DEATH_REASON = "x-first-death-reason"
-PAUSE_SECONDS = 1.0
-
 _log = structlog.get_logger("apc_orchestrator")
 
 
-async def read_dead_letters(bus: Bus, shards: int, limits: Limits) -> None:
+async def read_dead_letters(bus: Bus, shards: int, limits: Limits, health: Health) -> None:
     """Report dead letters until cancelled; a letter is acknowledged once its receipt is confirmed."""
-    while True:
-        try:
-            async with bus.subscribe(DEAD_QUEUE, prefetch=100) as letters:
-                await _read(bus, letters, shards, limits)
-        except BusError as error:
-            _log.warning("dead_queue_awaited", reason=str(error))
-            await asyncio.sleep(PAUSE_SECONDS)
+    await persevere(
+        lambda: _read(bus, shards, limits), name="dead_letters", task="dead_letters", awaits=(BusError,), health=health
+    )
 
 
-async def _read(bus: Bus, letters: Subscription, shards: int, limits: Limits) -> None:
+async def _read(bus: Bus, shards: int, limits: Limits) -> NoReturn:
+    async with bus.subscribe(DEAD_QUEUE, prefetch=100) as letters:
+        await _report(bus, letters, shards, limits)
+
+
+async def _report(bus: Bus, letters: Subscription, shards: int, limits: Limits) -> NoReturn:
     while True:
         for letter in await letters.receive():
             receipt = receipt_of(letter, bus.user, limits)

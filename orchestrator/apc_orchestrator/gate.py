@@ -1,7 +1,7 @@
 """The gate of one shard: stands by, takes the shard, serves it until it is lost or told to stop."""
 
 import asyncio
-from collections.abc import Coroutine, Hashable
+from collections.abc import Coroutine, Hashable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from apc_orchestrator.registry import Registry
 from apc_orchestrator.service_state import ShardState
 from apc_orchestrator.settings import OrchestratorSettings
 from apc_orchestrator.shard import ShardServer
+from apc_orchestrator.supervision import Health
 from apc_orchestrator.tenure import take_shard
 from apc_orchestrator.verification import Verifier
 
@@ -44,6 +45,7 @@ class Gate:
         pool: asyncpg.Pool,
         artifacts: ArtifactStore,
         shard: int,
+        health: Health,
     ) -> None:
         self._settings = settings
         self._contract = contract
@@ -51,6 +53,7 @@ class Gate:
         self._pool = pool
         self._artifacts = artifacts
         self._shard = shard
+        self._health = health
         self.state = ShardState(shard)
         self._poison: set[Hashable] = set()
         """What could not be judged in an earlier holding: set aside when it comes again."""
@@ -81,7 +84,15 @@ class Gate:
             tenure, holder = taken
             registry = await Registry.load(self._pool, self._bus.user, self._shard)
             protocols, positions = await load_protocols(self._pool, self._contract)
-            verifier = Verifier(self._bus, self._artifacts, self._shard)
+            verifier = Verifier(
+                self._bus,
+                self._artifacts,
+                self._shard,
+                registry.by_id,
+                self._contract,
+                self._health,
+                self._settings.verifications_at_once,
+            )
             server = ShardServer(
                 self._settings,
                 self._contract,
@@ -96,16 +107,27 @@ class Gate:
                 protocols,
             )
             self.state.take(server)
-            beside = [asyncio.create_task(verifier.run())]
+            beside = [verifier.run()]
             if self._settings.shards > 1:
                 others = OtherShards(self._pool, self._shard, protocols, positions)
-                beside.append(asyncio.create_task(others.follow(self._settings.other_shards_seconds)))
-            try:
-                await server.serve(first, stop)
-            finally:
-                for task in beside:
-                    task.cancel()
-                await asyncio.gather(*beside, return_exceptions=True)
+                beside.append(others.follow(self._settings.other_shards_seconds))
+            await self._serve(server.serve(first, stop), beside)
+
+    async def _serve(self, serve: Coroutine[Any, Any, None], beside: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Serve the shard while the tasks beside it live: without one it is left, and whoever takes it begins anew."""
+        serving = asyncio.create_task(serve)
+        tasks = [serving, *(asyncio.create_task(work) for work in beside)]
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if serving not in ended:
+                error = next(iter(ended)).exception()
+                _log.error("task_beside_the_gate_ended", shard=self._shard, exc_info=error)
+                raise ShardLost("a task beside the gate has ended") from error
+            await serving
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _stand_by(self, inputs: Subscription, stop: asyncio.Event) -> list[Delivery] | None:
         """Wait to be the active consumer: whoever receives anything is.

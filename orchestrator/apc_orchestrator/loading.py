@@ -10,6 +10,7 @@ import orjson
 from apc_contracts.contract import Contract
 from apc_contracts.limits import Limits
 from apc_contracts.parsing import ReceivedPacket, read_packet
+from apc_contracts.references import CLAIM_PREFIX
 from apc_contracts.session import (
     HeldPacket,
     Identity,
@@ -19,6 +20,8 @@ from apc_contracts.session import (
     completion_of,
     decode_document,
 )
+from apc_contracts.session.lifecycle import RESTING_TYPES
+from apc_contracts.session.verification import requested
 from apc_contracts.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
@@ -36,7 +39,7 @@ SELECT packet.packet_id, packet.packet_hash, ids.payload_hash, packet.packet_typ
        packet.sender_swarm_id, packet.recipients, packet.facts ->> 'to' AS addressed, packet.cause_packet_id,
        packet.root_packet_id, packet.verdict, packet.refusal, packet.run_phase,
        packet.facts ->> 'in_phase' AS in_phase, packet.round, packet.generation,
-       packet.step
+       packet.step, packet.defines
 FROM apc_log.agent_packets AS packet
 JOIN apc_log.packet_ids AS ids USING (session_id, packet_id)
 WHERE packet.session_id = $1
@@ -106,8 +109,7 @@ async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) 
         _add_aftermath(session, await connection.fetch(AFTERMATH, session_id))
         terminal = sorted(contract.machine("packet_lifecycle").terminal)
         rows = await connection.fetch(UNFINISHED, session_id, terminal, LOCAL_RECIPIENTS)
-        bounds = contract.limits
-        _add_unfinished(session, rows, Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes))
+        _add_unfinished(session, rows, contract)
     return session
 
 
@@ -116,6 +118,9 @@ def _add_identities(session: Session, rows: Iterable[asyncpg.Record]) -> None:
         identity = session.identities[row["packet_id"]] = _identity(row)
         if identity.refusal is None:
             session.roots.add(identity.root)
+            session.claims.update(
+                name.removeprefix(CLAIM_PREFIX) for name in row["defines"] or () if name.startswith(CLAIM_PREFIX)
+            )
 
 
 def _identity(row: asyncpg.Record) -> Identity:
@@ -166,7 +171,9 @@ def _add_aftermath(session: Session, rows: Iterable[asyncpg.Record]) -> None:
             identity.step = row["released_at"]
 
 
-def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], limits: Limits) -> None:
+def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], contract: Contract) -> None:
+    bounds = contract.limits
+    limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
     for row in rows:
         opened = session.open.get(row["packet_id"])
         received = opened.received if opened is not None else read_packet(row["body_stored"], limits)
@@ -175,7 +182,7 @@ def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], limits: Li
         else:
             _add_open(session, row, received)
     for opened in session.open.values():
-        _restore_rest(session, opened)
+        _restore_rest(session, opened, contract)
 
 
 def _add_held(session: Session, row: asyncpg.Record, received: ReceivedPacket) -> None:
@@ -200,11 +207,13 @@ def _add_open(session: Session, row: asyncpg.Record, received: ReceivedPacket) -
         session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
 
 
-def _restore_rest(session: Session, opened: OpenPacket) -> None:
+def _restore_rest(session: Session, opened: OpenPacket, contract: Contract) -> None:
     """What verification and rest were, from where the machines stand."""
     opened.completion = completion_of(session, opened)
     is_applied = any(progress.state == "APPLIED" for progress in opened.recipients.values())
     if is_applied and not opened.verification:
-        is_pending = opened.packet.packet_type is PacketType.ARTIFACT
+        # What does not rest at APPLIED is there only while it is verified.
+        is_resting = opened.packet.packet_type in RESTING_TYPES
+        is_pending = not is_resting or requested(session, opened.received, contract) is not None
         opened.verification = "pending" if is_pending else "passed"
         opened.is_evidence_counted = not is_pending

@@ -16,18 +16,10 @@ from apc_contracts.verdict import Refusal
 
 _log = structlog.get_logger("apc_orchestrator")
 
-# An ARTIFACT that was applied and has not left APPLIED waits for the check of its bytes; no input need come after it.
+# A verification that was begun is taken up again, in an ended session too; no input need come after it.
 OPEN_SESSIONS = """
-SELECT session_id, document, open_deliveries > 0 OR EXISTS (
-    SELECT FROM apc_log.agent_packets AS packet
-    JOIN apc_log.packet_events AS hop USING (session_id, packet_id)
-    WHERE packet.session_id = sessions.session_id AND packet.packet_type = 'ARTIFACT' AND hop.to_state = 'APPLIED'
-      AND NOT EXISTS (
-          SELECT FROM apc_log.packet_events AS later
-          WHERE later.session_id = hop.session_id AND later.packet_id = hop.packet_id AND later.from_state = 'APPLIED'
-      )
-) AS has_work
-FROM apc_log.sessions WHERE shard = $1 AND is_open
+SELECT session_id, document, open_deliveries > 0 OR apc_log.is_verifying(document) AS has_work
+FROM apc_log.sessions WHERE shard = $1 AND (is_open OR apc_log.is_verifying(document))
 """
 # Held, then refused, and not expired yet: the barrier that refused them may have been the last thing the shard did.
 DENIED = """

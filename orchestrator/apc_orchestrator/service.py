@@ -13,12 +13,13 @@ from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import Gate
 from apc_orchestrator.service_state import ShardState
 from apc_orchestrator.settings import OrchestratorSettings
+from apc_orchestrator.supervision import Health
 
 _log = structlog.get_logger("apc_orchestrator")
 
 
 class Orchestrator:
-    """Gates for the shards of this process. `is_ready` when each is served, here or by nobody else's loss."""
+    """Gates for the shards of this process, and the reader of the dead queue."""
 
     def __init__(self, settings: OrchestratorSettings, bus: Bus, pool: asyncpg.Pool, artifacts: ArtifactStore) -> None:
         """Raises ContractInvalid when the contract file of the settings cannot be used."""
@@ -29,16 +30,24 @@ class Orchestrator:
         self._limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
         self._settings = settings
         self._bus = bus
-        self._gates = [Gate(settings, contract, bus, pool, artifacts, shard) for shard in settings.own_shards]
+        self._health = Health()
+        self._gates = [
+            Gate(settings, contract, bus, pool, artifacts, shard, self._health) for shard in settings.own_shards
+        ]
 
     @property
     def shards(self) -> list[ShardState]:
         """Which shards this process holds now."""
         return [gate.state for gate in self._gates]
 
+    @property
+    def is_ready(self) -> bool:
+        """Each shard is served here, and no task beside the gates has failed and waits for its next attempt."""
+        return self._health.is_well and all(shard.is_active for shard in self.shards)
+
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then drain."""
-        reading = asyncio.create_task(read_dead_letters(self._bus, self._settings.shards, self._limits))
+        reading = asyncio.create_task(read_dead_letters(self._bus, self._settings.shards, self._limits, self._health))
         try:
             async with asyncio.TaskGroup() as gates:
                 for gate in self._gates:

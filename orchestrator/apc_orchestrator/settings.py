@@ -31,6 +31,8 @@ class OrchestratorSettings(BaseSettings):
     """How often a standby asks whether it has become the active consumer."""
     other_shards_seconds: float = Field(default=2.0, gt=0)
     """How often a gate reads what other shards judged about protocols; a block there holds here so much later."""
+    verifications_at_once: int = Field(default=8, ge=1)
+    """Verifications that read artifacts or check signatures at the same time, for each shard."""
     sessions_in_memory: int = Field(default=10_000, ge=1)
     """Beyond so many, the longest untouched sessions leave the memory; they are loaded again when they speak."""
 

@@ -19,6 +19,7 @@ from apc_contracts.limits import Limits
 from apc_contracts.protocol_ledger import ProtocolLedger
 from apc_contracts.receipts import Receipt, ReceiptKind
 from apc_contracts.session import Session, timer
+from apc_contracts.session.verification import repeated
 from apc_contracts.vocabulary import PRESENCE_SESSION, SUBSTRATE_RECIPIENT
 from apc_orchestrator import deliveries, publications
 from apc_orchestrator.batch import Batch, Outgoing
@@ -193,7 +194,7 @@ class ShardServer:
             self._judge.adopt(found)
             for opened in found.open.values():
                 if opened.verification == "pending":
-                    self._verifier.submit(opened.received)
+                    self._verifier.submit(repeated(found, opened.received))
             return found
         self._sessions.note_absence(session_id, found)
         return None
@@ -269,8 +270,8 @@ class ShardServer:
         self._next_number += 1
         self._sessions.touch(batch.touched, batch.number)
         crash_point("gate.after_log_confirm")
-        for received in batch.verifications:
-            self._verifier.submit(received)
+        for request in batch.verifications:
+            self._verifier.submit(request)
 
     async def _send(self, batch: Batch, done: Sequence[Delivery], is_everything: bool) -> None:
         await deliveries.send(self._bus, batch.outgoing, self._report, self._stop)

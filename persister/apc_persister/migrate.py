@@ -16,7 +16,7 @@ from apc_persister.errors import SchemaUnknown
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA_REVISION = "0002"
+SCHEMA_REVISION = "0003"
 """The revision that this release needs; the newest file of migrations/versions."""
 
 log = structlog.get_logger(__name__)

@@ -105,8 +105,8 @@ class JudgedSimulation(Simulation):
                 self.stream.append(packet)
             else:
                 self.inboxes.setdefault(one.recipient, deque()).append((packet, one.attempt))
-        for received in batch.verifications:
-            self._verify(received.packet)
+        for request in batch.verifications:
+            self._verify(request.received.packet)
 
 
 async def write(pool: asyncpg.Pool, bodies: list[bytes]) -> None:
@@ -140,6 +140,7 @@ def as_seen(session: Session) -> dict[str, Any]:
             for packet_id, opened in session.open.items()
         },
         "held": [(packet_id, held.recipients, held.round, held.is_paused) for packet_id, held in session.held.items()],
+        "claims": session.claims,
         "outstanding": session.outstanding,
         "roots": session.roots,
         "keys": session.keys,

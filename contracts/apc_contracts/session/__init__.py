@@ -23,6 +23,7 @@ from apc_contracts.session.promotion_path import completion_of
 from apc_contracts.session.recipients import handles, resolve_recipients
 from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Session
 from apc_contracts.session.timers import timer_kind
+from apc_contracts.session.verification import Verification
 from apc_contracts.session_view import Identity, SessionView
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "SessionDocument",
     "SessionView",
     "Transition",
+    "Verification",
     "advance",
     "completion_of",
     "confirm_substrate",

@@ -9,7 +9,7 @@ from apc_contracts.contract import Contract
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import ReceiptKind
-from apc_contracts.session import acknowledgements, barrier, emissions, lifecycle, promotion_path
+from apc_contracts.session import acknowledgements, barrier, emissions, lifecycle, promotion_path, verification
 from apc_contracts.session.candidates import register_outcome
 from apc_contracts.session.conditions import settle
 from apc_contracts.session.counting import count
@@ -209,6 +209,7 @@ def _remember(session: Session, given: PacketInput, packet_round: int) -> None:
     )
     if given.verdict.kind is not VerdictKind.REFUSED:
         session.roots.add(packet.trace.root_packet_id)
+        verification.note_claims(session, packet)
 
 
 def _rights(verdict: Verdict) -> frozenset[str]:

@@ -153,6 +153,8 @@ class SessionDocument:
     """Kind of timer -> when it is due; they stand still while the session is paused."""
     emitted: int = 0
     """Packets the orchestrator emitted in this session; the ordinal of the next id."""
+    verifying: int = 0
+    """Packets whose verification was begun and has no result yet."""
     spent: dict[str, float] = field(default_factory=dict)
     """packets, tokens, cost drawn from the budgets."""
     halt_reason: str | None = None

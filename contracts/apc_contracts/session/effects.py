@@ -10,6 +10,7 @@ from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import Receipt
 from apc_contracts.session.session import HeldPacket
+from apc_contracts.session.verification import Verification
 from apc_contracts.verdict import Refusal, Verdict
 
 
@@ -114,8 +115,8 @@ class Effects:
     routes: list[Route] = field(default_factory=list)
     denials: list[Denial] = field(default_factory=list)
     final_verdicts: list[FinalVerdict] = field(default_factory=list)
-    verifications: list[ReceivedPacket] = field(default_factory=list)
-    """ARTIFACTs whose bytes are to be checked against their hash; the result comes back as a receipt."""
+    verifications: list[Verification] = field(default_factory=list)
+    """What is to be checked beside the gate; the result comes back as a receipt."""
     strangers: list[Receipt] = field(default_factory=list)
     """Receipts for packets that were not delivered to that recipient: security events."""
     resumed: list[HeldPacket] = field(default_factory=list)

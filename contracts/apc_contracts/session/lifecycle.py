@@ -9,6 +9,7 @@ from uuid import UUID
 from apc_contracts.contract import Contract
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import Receipt, ReceiptKind
+from apc_contracts.session import verification
 from apc_contracts.session.effects import (
     Denial,
     Effects,
@@ -125,7 +126,7 @@ def apply_locally(session: Session, opened: OpenPacket, now: datetime, effects: 
     for recipient, progress in opened.recipients.items():
         if _is_in_gate(opened, recipient):
             _move(opened, recipient, progress, HANDED_OVER, now, effects, contract)
-            verify(opened, now, effects)
+            verify(session, opened, effects, contract)
     complete(session, opened, now, effects, contract)
 
 
@@ -161,23 +162,22 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
     if not REROUTING.isdisjoint(events):
         _reroute(session, opened, first.recipient, progress, effects)
     if progress.state == "APPLIED":
-        verify(opened, given.now, effects)
+        verify(session, opened, effects, contract)
     complete(session, opened, given.now, effects, contract)
     return opened
 
 
-def verify(opened: OpenPacket, now: datetime, effects: Effects) -> None:
-    """Verification begins at the first APPLIED and runs once; only an ARTIFACT's bytes need I/O.
-
-    Proof bundles of CLAIM and EVAL are there: admission refuses them without one (PROOF_REQUIRED).
-    """
+def verify(session: Session, opened: OpenPacket, effects: Effects, contract: Contract) -> None:
+    """Verification begins at the first APPLIED and runs once; what has nothing to be checked passes at once."""
     if opened.verification:
         return
-    if opened.packet.packet_type is PacketType.ARTIFACT:
-        opened.verification = "pending"
-        effects.verifications.append(opened.received)
-    else:
+    request = verification.requested(session, opened.received, contract)
+    if request is None:
         opened.verification = "passed"
+    else:
+        opened.verification = "pending"
+        session.document.verifying += 1
+        effects.verifications.append(request)
 
 
 def settle_verification(
@@ -187,8 +187,11 @@ def settle_verification(
     opened = session.open.get(receipt.packet_id)
     if opened is None or opened.verification != "pending":
         return None
-    opened.verification = "passed" if receipt.kind is ReceiptKind.VERIFICATION_PASS else "failed"
-    complete(session, opened, now, effects, contract, receipt.error)
+    has_passed = receipt.kind is ReceiptKind.VERIFICATION_PASS
+    opened.verification = "passed" if has_passed else "failed"
+    session.document.verifying -= 1
+    remark = {"warning" if has_passed else "error": receipt.error} if receipt.error else None
+    complete(session, opened, now, effects, contract, remark)
     return opened
 
 
@@ -198,18 +201,18 @@ def complete(
     now: datetime,
     effects: Effects,
     contract: Contract,
-    error: str | None = None,
+    remark: Record | None = None,
 ) -> None:
     """Bring every machine of a packet as far as it can go now, and forget the packet when all are at their end.
 
-    `error` says why a verification failed.
+    `remark` is the metadata of the hops: why a verification failed, or what it warns of.
     """
     is_at_end = True
     terminal = contract.machine(LIFECYCLE).terminal
     for recipient, progress in opened.recipients.items():
         events = _completion_events(session, opened, progress)
         if events:
-            _move(opened, recipient, progress, events, now, effects, contract, error)
+            _move(opened, recipient, progress, events, now, effects, contract, remark)
         is_at_end = is_at_end and progress.state in terminal and not progress.is_open
     if is_at_end:
         session.open.pop(opened.packet.packet_id, None)
@@ -234,6 +237,8 @@ def promote(session: Session, packet_id: UUID, now: datetime, effects: Effects, 
 def retract(session: Session, packet_id: UUID, by: str, now: datetime, effects: Effects, contract: Contract) -> None:
     """One row for the whole packet; it ends all its machines."""
     opened = session.open.pop(packet_id, None)
+    if opened is not None and opened.verification == "pending":
+        session.document.verifying -= 1
     refusal = session.identities[packet_id].refusal
     state = "ARCHIVED" if refusal is None else "EXPIRED" if refusal.code == "EXPIRED" else "REJECTED_POLICY"
     if opened is not None:
@@ -268,7 +273,7 @@ def confirm_substrate(
         return None
     end_delivery(session, progress, SUBSTRATE_RECIPIENT, effects)
     _move(opened, SUBSTRATE_RECIPIENT, progress, HANDED_OVER, now, effects, contract)
-    verify(opened, now, effects)
+    verify(session, opened, effects, contract)
     complete(session, opened, now, effects, contract)
     return opened
 
@@ -340,15 +345,14 @@ def _move(
     now: datetime,
     effects: Effects,
     contract: Contract,
-    error: str | None = None,
+    remark: Record | None = None,
 ) -> None:
     before = progress.state
     for event in events:
         progress.state = contract.machine(LIFECYCLE).step(progress.state, event)
-    metadata = {"error": error} if error else None
     packet_id = opened.packet.packet_id
     times = [now] * len(events)
-    hop = Hop(packet_id, recipient, progress.attempt, before, progress.state, events, times, ORCHESTRATOR, metadata)
+    hop = Hop(packet_id, recipient, progress.attempt, before, progress.state, events, times, ORCHESTRATOR, remark)
     effects.hops.append(hop)
 
 

@@ -75,6 +75,8 @@ class Session:
     swarm_of: dict[str, str] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     tasks: set[str] = field(default_factory=set)
+    claims: set[str] = field(default_factory=set)
+    """Ids of the claims that admitted CLAIMs and TASK_IRs have made."""
 
     def __post_init__(self) -> None:
         document = self.document

@@ -8,7 +8,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from apc_contracts import SignatureInvalid, parse_packet, read_packet, seal, sign, verify
-from apc_contracts.signing import encode_public_key, key_id_of, new_private_key, read_public_key, signed_text
+from apc_contracts.signing import (
+    encode_public_key,
+    endorse,
+    key_id_of,
+    new_private_key,
+    read_public_key,
+    signed_text,
+    verify_endorsement,
+)
 
 from .conftest import PACKET_ID, Documents
 
@@ -78,3 +86,18 @@ def test_public_keys() -> None:
         read_public_key(b64encode(bytes(31)).decode())
     with pytest.raises(SignatureInvalid, match="not base64"):
         read_public_key("=")
+
+
+def test_an_endorsement_holds_for_one_agent_and_one_payload() -> None:
+    one, other = "a" * 64, "b" * 64
+    given = endorse(KEY, "k1", "sentinel-1", one)
+    assert given.signature is not None and given.signature.startswith("k1:")
+    verify_endorsement(given, KEYS)
+    verify_endorsement(given.model_copy(update={"signature": None, "agent_id": "anybody"}), {})
+    for changed in ({"agent_id": "sentinel-2"}, {"payload_hash": other}):
+        with pytest.raises(SignatureInvalid, match="does not fit"):
+            verify_endorsement(given.model_copy(update=changed), KEYS)
+    with pytest.raises(SignatureInvalid, match="no key with this id"):
+        verify_endorsement(given, {"k2": KEYS["k1"]})
+    with pytest.raises(SignatureInvalid, match="is not `<key id>:<base64>`"):
+        verify_endorsement(given.model_copy(update={"signature": "abc"}), KEYS)

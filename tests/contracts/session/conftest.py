@@ -98,7 +98,7 @@ class Simulation:
     """Packets that the substrate has not confirmed yet."""
     effects: list[Effects] = field(default_factory=list)
     verification: tuple[ReceiptKind, ...] = (ReceiptKind.VERIFICATION_PASS,)
-    """What comes of the bytes of an ARTIFACT."""
+    """What comes of a verification; empty = nothing yet."""
     decayed: frozenset[str] = frozenset()
     """Protocols under a block."""
 
@@ -258,8 +258,8 @@ class Simulation:
             self._deliver(route)
         for denial in effects.denials:
             self.denied[denial.received.packet.packet_id] = denial.refusal.code
-        for received in effects.verifications:
-            self._verify(received.packet)
+        for request in effects.verifications:
+            self._verify(request.received.packet)
         for item in effects.resumed:
             self._release(item)
         for packet in advanced.emissions:
@@ -284,7 +284,8 @@ class Simulation:
             self.inboxes.setdefault(agent, deque()).append((route.received.packet, route.attempt))
 
     def _verify(self, packet: Packet[Any]) -> None:
-        self.receipts(packet, ORCHESTRATOR, 1, self.verification)
+        if self.verification:
+            self.receipts(packet, ORCHESTRATOR, 1, self.verification)
 
 
 HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)

@@ -12,6 +12,7 @@ import structlog
 
 from apc_persister.connection import AnyConnection
 from apc_persister.errors import SchemaUnknown
+from apc_persister.guard import harden, is_superuser, read_guard, warn_of_guard
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -50,21 +51,34 @@ async def migrate(url: str) -> None:
     """Upgrade the database at `url` to SCHEMA_REVISION; a no-op when it is there.
 
     One transaction; several migrations may start at once, one works and the others wait. Works inside a
-    running event loop. `url` is a PostgreSQL URL as asyncpg takes it. The user should be a superuser or own
-    the database; with fewer rights than CREATE ROLE the log is guarded by triggers alone, which the server
-    tells by notices.
+    running event loop. `url` is a PostgreSQL URL as asyncpg takes it. The user should be a superuser the first time;
+    later a member of apc_owner is enough. On a server that gives no superuser the log is guarded by triggers
+    and roles alone, which is said as a warning; a superuser who migrates it later completes the guard.
 
     Raises:
         SchemaUnknown: the database is at a revision of a newer release.
         OSError, asyncpg.PostgresError: the server is away or refuses.
     """
     found = await schema_version(url)
-    if found == SCHEMA_REVISION:
-        return  # alembic and sqlalchemy take a second to import
     if found is not None and found > SCHEMA_REVISION:
         raise SchemaUnknown(found)
-    await asyncio.to_thread(_migrate_in_thread, url)
-    log.info("schema_migrated", found=found, revision=SCHEMA_REVISION)
+    if found != SCHEMA_REVISION:  # alembic and sqlalchemy take a second to import
+        await asyncio.to_thread(_migrate_in_thread, url)
+        log.info("schema_migrated", found=found, revision=SCHEMA_REVISION)
+    await _complete_guard(url)
+
+
+async def _complete_guard(url: str) -> None:
+    """Close holes and install what an earlier user could not, when this one may; else warn of what is lacking."""
+    connection = await asyncpg.connect(url)
+    try:
+        state = await read_guard(connection)
+        if not state.is_full and await is_superuser(connection):
+            await harden(connection, migrations_folder() / "sql")
+            state = await read_guard(connection)
+        warn_of_guard(state)
+    finally:
+        await connection.close()
 
 
 def _migrate_in_thread(url: str) -> None:

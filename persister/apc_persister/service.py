@@ -9,6 +9,7 @@ import structlog
 from apc_bus.database import check_durability
 from apc_bus.port import Bus
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
+from apc_persister.guard import read_guard, warn_of_guard
 from apc_persister.migrate import SCHEMA_REVISION, read_revision
 from apc_persister.settings import PersisterSettings
 from apc_persister.writer import Writer
@@ -57,10 +58,11 @@ class Persister:
                 # The proxy has every method of a connection; the annotation asks for the class.
                 await check_durability(cast(asyncpg.Connection, connection))
             found = await read_revision(connection)
-        if found is None or found < SCHEMA_REVISION:
-            raise SchemaMissing(found)
-        if found > SCHEMA_REVISION:
-            raise SchemaUnknown(found)
+            if found is None or found < SCHEMA_REVISION:
+                raise SchemaMissing(found)
+            if found > SCHEMA_REVISION:
+                raise SchemaUnknown(found)
+            warn_of_guard(await read_guard(connection))
 
 
 async def serve_persister(settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool, stop: asyncio.Event) -> None:

@@ -3,7 +3,7 @@
 Used by this repository's `tests/conftest.py`, and usable by the tests of anybody's agents.
 """
 
-from apc_bus.testing.postgres import PostgresServer, postgres_choice, start_given_postgres
+from apc_bus.testing.postgres import PostgresServer, local_postgres, postgres_choice, start_given_postgres
 from apc_bus.testing.private_node import PrivateNode, find_scripts
 from apc_bus.testing.proxy import Proxy
 from apc_bus.testing.rabbit import RabbitServer, rabbit_choice, start_rabbit
@@ -14,6 +14,7 @@ __all__ = [
     "Proxy",
     "RabbitServer",
     "find_scripts",
+    "local_postgres",
     "postgres_choice",
     "rabbit_choice",
     "start_given_postgres",

@@ -1,0 +1,211 @@
+"""Attacks on a log, by everybody who can reach the database (reliability-facts.md 3.2): each refused, by name."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import chain
+
+import asyncpg
+import pytest
+
+from .conftest import GuardedLog
+
+UPDATE = "UPDATE apc_log.agent_packets SET user_id = 'x'"
+DELETE = "DELETE FROM apc_log.agent_packets"
+TRUNCATE = "TRUNCATE apc_log.agent_packets CASCADE"
+DISABLE = "ALTER TABLE apc_log.agent_packets DISABLE TRIGGER ALL"
+DROP = "DROP TABLE apc_log.agent_packets CASCADE"
+REPLICA = "SET session_replication_role = replica"
+NO_OP_REFUSAL = (
+    "CREATE OR REPLACE FUNCTION apc_guard.refuse_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
+)
+
+BY_WRITER = {
+    "update": UPDATE,
+    "delete": DELETE,
+    "truncate": TRUNCATE,
+    "drop": DROP,
+    "disable triggers": DISABLE,
+    "replica": REPLICA,
+    "become owner": "SET ROLE apc_owner",
+    "copy from program": "COPY apc_log.agent_packets FROM PROGRAM 'true'",
+    "lock out": "BEGIN; LOCK TABLE apc_log.agent_packets IN ACCESS EXCLUSIVE MODE",
+    "overwrite by upsert": "INSERT INTO apc_log.packet_ids SELECT * FROM apc_log.packet_ids "
+    "ON CONFLICT (session_id, packet_id) DO UPDATE SET seq = 9",
+    "remove a head": "DELETE FROM apc_log.shards",
+    "maintain": "SELECT apc_guard.maintain('x')",
+    "forge a maintenance": "INSERT INTO apc_guard.maintenance (actor, reason) VALUES ('x', 'x')",
+    "exempt": "SELECT apc_guard.exempt('apc_log.agent_packets')",
+    "unlist": "DELETE FROM apc_guard.log_tables",
+    "forge a revision": "UPDATE apc_guard.alembic_version SET version_num = 'x'",
+}
+BY_READER = {
+    "update": UPDATE,
+    "delete": DELETE,
+    "truncate": TRUNCATE,
+    "insert": "INSERT INTO apc_log.packet_ids SELECT * FROM apc_log.packet_ids",
+    "move a head": "UPDATE apc_log.shards SET next_seq = 1",
+    "change a projection": "UPDATE apc_log.sessions SET state = 'x'",
+    "maintain": "SELECT apc_guard.maintain('x')",
+}
+BY_MIGRATOR = {"update": UPDATE, "delete": DELETE, "truncate": TRUNCATE, "drop": DROP, "disable triggers": DISABLE}
+BY_SUPERUSER = {
+    "update": UPDATE,
+    "delete": DELETE,
+    "truncate": TRUNCATE,
+    "update as replica": f"{REPLICA}; {UPDATE}",
+    "delete as replica": f"{REPLICA}; {DELETE}",
+    "truncate as replica": f"{REPLICA}; {TRUNCATE}",
+    "disable triggers": DISABLE,
+    "disable triggers as replica": f"{REPLICA}; {DISABLE}",
+    "drop": DROP,
+    "replace the refusal": NO_OP_REFUSAL,
+}
+BY_OWNER = {
+    "update": UPDATE,
+    "delete": DELETE,
+    "truncate": TRUNCATE,
+    "merge": "MERGE INTO apc_log.packet_events e USING (SELECT 1) s ON true WHEN MATCHED THEN DELETE",
+    "overwrite by upsert": BY_WRITER["overwrite by upsert"],
+    "delete in a query": "WITH gone AS (DELETE FROM apc_log.agent_packets RETURNING 1) SELECT count(*) FROM gone",
+    "disable triggers": DISABLE,
+    "enable as replica only": "ALTER TABLE apc_log.agent_packets ENABLE REPLICA TRIGGER refuse_row_change",
+    "drop a trigger": "DROP TRIGGER refuse_row_change ON apc_log.agent_packets",
+    "rename a trigger": "ALTER TRIGGER refuse_row_change ON apc_log.agent_packets RENAME TO gone",
+    "replace a trigger": "CREATE OR REPLACE TRIGGER refuse_row_change BEFORE UPDATE ON apc_log.agent_packets "
+    "FOR EACH ROW WHEN (false) EXECUTE FUNCTION apc_guard.refuse_change()",
+    "drop a table": DROP,
+    "drop the schema": "DROP SCHEMA apc_log CASCADE",
+    "drop everything owned": "DROP OWNED BY apc_owner CASCADE",
+    "rewrite a column": "ALTER TABLE apc_log.agent_packets ALTER COLUMN user_id TYPE text USING 'x'",
+    "drop a column": "ALTER TABLE apc_log.agent_packets DROP COLUMN signature",
+    "rename a column": "ALTER TABLE apc_log.agent_packets RENAME user_id TO gone",
+    "rename a table": "ALTER TABLE apc_log.agent_packets RENAME TO gone",
+    "move a table": "ALTER TABLE apc_log.agent_packets SET SCHEMA elsewhere",
+    "rename the schema": "ALTER SCHEMA apc_log RENAME TO gone",
+    "move a view": "ALTER VIEW apc_log.packets SET SCHEMA elsewhere",
+    "replace a view": "CREATE OR REPLACE VIEW apc_log.session_state AS SELECT * FROM apc_log.session_state WHERE false",
+    "drop a view": "DROP VIEW apc_log.packets",
+    "replace a function": "CREATE OR REPLACE FUNCTION apc_log.lifecycle_target(event text) RETURNS text "
+    "LANGUAGE sql RETURN 'x'",
+    "move a function": "ALTER FUNCTION apc_log.lifecycle_target(text) SET SCHEMA elsewhere",
+    "drop a constraint": "ALTER TABLE apc_log.agent_packets DROP CONSTRAINT agent_packets_check",
+    "drop an index": "DROP INDEX apc_log.agent_packets_run",
+    "make an index": "CREATE INDEX ON apc_log.agent_packets (user_id)",
+    "make a rule": "CREATE RULE r AS ON INSERT TO apc_log.agent_packets DO INSTEAD NOTHING",
+    "make a trigger": "CREATE TRIGGER a BEFORE INSERT ON apc_log.agent_packets FOR EACH ROW "
+    "EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "make a policy": "CREATE POLICY p ON apc_log.agent_packets USING (false)",
+    "hide rows": "ALTER TABLE apc_log.agent_packets ENABLE ROW LEVEL SECURITY",
+    "make it unlogged": "ALTER TABLE apc_log.agent_packets SET UNLOGGED",
+    "inherit": "CREATE TABLE pg_temp.child () INHERITS (apc_log.agent_packets)",
+    "make a table in the log": "CREATE TABLE apc_log.more (a integer)",
+    "select into the log": "SELECT 1 AS a INTO apc_log.more",
+    "comment": "COMMENT ON TABLE apc_log.agent_packets IS 'x'",
+    "grant": "GRANT UPDATE ON apc_log.agent_packets TO apc_writer",
+    "grant a column": "GRANT UPDATE (user_id) ON apc_log.agent_packets TO apc_writer",
+    "grant the schema": "GRANT CREATE ON SCHEMA apc_log TO apc_writer",
+    "revoke": "REVOKE SELECT ON apc_log.agent_packets FROM apc_reader",
+    "in a block": f"DO $$ BEGIN EXECUTE '{DISABLE}'; END $$",
+    "replace the refusal": NO_OP_REFUSAL,
+    "make a function in the guard": "CREATE FUNCTION apc_guard.f() RETURNS int LANGUAGE sql RETURN 1",
+    "disable the freeze": "ALTER EVENT TRIGGER apc_guard_ddl DISABLE",
+    "drop the freeze": "DROP EVENT TRIGGER apc_guard_drop",
+    "replica": REPLICA,
+    "event triggers off": "SET event_triggers = off",
+    "become superuser": "ALTER ROLE CURRENT_USER SUPERUSER",
+    "forge a maintenance": BY_WRITER["forge a maintenance"],
+    "forge the marker": f"SET apc_guard.rights = 'x'; {DISABLE}",
+    "exempt": "SELECT apc_guard.exempt('apc_log.agent_packets')",
+    "unlist": "UPDATE apc_guard.log_tables SET is_append_only = false",
+}
+IN_MAINTENANCE = (
+    "update",
+    "delete",
+    "truncate",
+    "disable triggers",
+    "enable as replica only",
+    "drop a trigger",
+    "rename a trigger",
+    "replace a trigger",
+    "drop a table",
+    "drop the schema",
+    "drop everything owned",
+    "rewrite a column",
+    "drop a column",
+    "rename a table",
+    "move a table",
+    "make a rule",
+    "make a trigger",
+    "hide rows",
+    "make it unlogged",
+    "inherit",
+    "in a block",
+    "replace the refusal",
+    "exempt",
+    "unlist",
+)
+"""What the owner may not do in a recorded maintenance either."""
+MAY_SUPERUSER = (
+    "update",
+    "delete",
+    "truncate",
+    "disable triggers",
+    "drop a trigger",
+    "drop a table",
+    "rewrite a column",
+)
+
+
+def attacks() -> list[tuple[str, str, str]]:
+    """Role, name, statements."""
+    by_role = {
+        "apc_writer": BY_WRITER,
+        "apc_reader": BY_READER,
+        "migrator": BY_MIGRATOR,
+        "apc_owner": BY_OWNER,
+        "superuser": BY_SUPERUSER,
+    }
+    inside = [(name, f"SELECT apc_guard.maintain('attack'); {BY_OWNER[name]}") for name in IN_MAINTENANCE]
+    return [
+        *((role, name, statements) for role, listed in by_role.items() for name, statements in listed.items()),
+        *(("apc_owner", f"{name}, in a maintenance", statements) for name, statements in inside),
+        *(
+            ("superuser", f"{name}, in a maintenance", statements)
+            for name, statements in inside
+            if name in MAY_SUPERUSER
+        ),
+    ]
+
+
+@asynccontextmanager
+async def connected_as(log: GuardedLog, role: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection with exactly the rights of a role."""
+    connection = await asyncpg.connect(log.url)
+    try:
+        if role != "superuser":
+            await connection.execute(f"SET SESSION AUTHORIZATION {log.migrator if role == 'migrator' else role}")
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def content(connection: asyncpg.Connection) -> list[str]:
+    """Every row of every table of the log."""
+    tables = [row[0] for row in await connection.fetch("SELECT name::text FROM apc_guard.log_tables ORDER BY 1")]
+    rows = [await connection.fetch(f"SELECT t::text FROM {table} AS t") for table in tables]
+    return [row[0] for row in chain(*rows)]
+
+
+@pytest.mark.parametrize(("role", "name", "statements"), [pytest.param(*a, id=f"{a[0]}: {a[1]}") for a in attacks()])
+async def test_an_attack_is_refused(
+    guarded_log: GuardedLog, superuser: asyncpg.Connection, role: str, name: str, statements: str
+) -> None:
+    before = await content(superuser)
+    async with connected_as(guarded_log, role) as attacker:
+        # As one implicit transaction, and committed if it went through.
+        with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedObjectError)) as refusal:
+            await attacker.execute(statements)
+    if isinstance(refusal.value, asyncpg.UndefinedObjectError):
+        assert name == "event triggers off", refusal.value  # PostgreSQL 15 and 16 do not know the setting
+    assert await content(superuser) == before
+    assert await superuser.fetch("SELECT * FROM apc_guard.faults()") == []

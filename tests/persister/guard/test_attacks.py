@@ -84,7 +84,7 @@ BY_OWNER = {
     "rename the schema": "ALTER SCHEMA apc_log RENAME TO gone",
     "move a view": "ALTER VIEW apc_log.packets SET SCHEMA elsewhere",
     "replace a view": "CREATE OR REPLACE VIEW apc_log.session_state AS SELECT * FROM apc_log.session_state WHERE false",
-    "drop a view": "DROP VIEW apc_log.packets",
+    "drop a view": "DROP VIEW apc_log.packets CASCADE",
     "replace a function": "CREATE OR REPLACE FUNCTION apc_log.lifecycle_target(event text) RETURNS text "
     "LANGUAGE sql RETURN 'x'",
     "move a function": "ALTER FUNCTION apc_log.lifecycle_target(text) SET SCHEMA elsewhere",

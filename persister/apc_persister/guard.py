@@ -22,11 +22,11 @@ EVENT_TRIGGERS = (
 )
 _ROLES_SCRIPT = "0001/roles"
 _SCRIPTS = (
-    "0003/registry",
-    "0003/triggers",
-    "0003/maintenance",
-    "0003/grants",
-    "0003/freeze",
+    "0004/registry",
+    "0004/triggers",
+    "0004/maintenance",
+    "0004/grants",
+    "0004/freeze",
 )
 _MIGRATION_LOCK = 0x617063_6D696772
 

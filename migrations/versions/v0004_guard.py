@@ -4,8 +4,8 @@ from pathlib import Path
 
 from alembic import op
 
-revision = "0003"
-down_revision = "0002"
+revision = "0004"
+down_revision = "0003"
 
 SCRIPTS = ("registry", "triggers", "maintenance", "grants", "freeze")
 

@@ -4,7 +4,9 @@ Every compression is reversible from what was put away; nothing PRESERVED is eve
 Source: context-engineering-protocol; agents.md section 4.
 """
 
+from apc_agents.context.audit import CompressionAudit, FoldRecord, OnCompression, emit_compressions
 from apc_agents.context.classification import classify_by_content, classify_by_role
+from apc_agents.context.conversation import SessionConfig
 from apc_agents.context.errors import (
     ArchiveCorrupted,
     ArgumentInvalid,
@@ -23,6 +25,27 @@ from apc_agents.context.errors import (
 )
 from apc_agents.context.laws import verify_comonad_laws
 from apc_agents.context.linearity import LinearityMap, Provenance, ResourceClass
+from apc_agents.context.operad import (
+    CONTEXT_OPERAD,
+    IDENTITY,
+    Append,
+    Composition,
+    Compress,
+    Expand,
+    Promote,
+    Seek,
+    Tag,
+    compose,
+)
+from apc_agents.context.polynomial import (
+    CONTEXT_POLYNOMIAL,
+    VALID_DIRECTIONS,
+    ContextInput,
+    ContextOutput,
+    ContextState,
+    PolyAgent,
+    context_transition,
+)
 from apc_agents.context.projector import (
     CompressionConfig,
     CompressionResult,
@@ -31,6 +54,11 @@ from apc_agents.context.projector import (
     FoldedTurn,
     compress,
 )
+from apc_agents.context.prompt import PromptBuilder
+from apc_agents.context.render import ComponentRenderer
+from apc_agents.context.session import ContextSession
+from apc_agents.context.store import ContextStore, InMemoryContextStore
+from apc_agents.context.stream import CONTEXT_TO_STREAM_ALIASES, PATHS, StreamResolver
 from apc_agents.context.summarizing import ExtractiveSummarizer, Summarizer
 from apc_agents.context.threshold import AdaptiveThreshold
 from apc_agents.context.tokens import EstimatedTokens, TokenCounter
@@ -38,33 +66,60 @@ from apc_agents.context.turns import Turn, TurnRole
 from apc_agents.context.window import ContextSnapshot, ContextWindow, Fold, Folding
 
 __all__ = [
+    "CONTEXT_OPERAD",
+    "CONTEXT_POLYNOMIAL",
+    "CONTEXT_TO_STREAM_ALIASES",
+    "IDENTITY",
+    "PATHS",
+    "VALID_DIRECTIONS",
     "AdaptiveThreshold",
+    "Append",
     "ArchiveCorrupted",
     "ArgumentInvalid",
+    "ComponentRenderer",
+    "Composition",
     "CompositionRefused",
+    "Compress",
+    "CompressionAudit",
     "CompressionConfig",
     "CompressionResult",
     "ContextError",
+    "ContextInput",
+    "ContextOutput",
     "ContextPressureError",
     "ContextProjector",
+    "ContextSession",
     "ContextSnapshot",
     "ContextStale",
+    "ContextState",
+    "ContextStore",
     "ContextStoreError",
     "ContextWindow",
     "EstimatedTokens",
+    "Expand",
     "ExpansionResult",
     "ExtractiveSummarizer",
     "Fold",
+    "FoldRecord",
     "FoldedTurn",
     "Folding",
+    "InMemoryContextStore",
     "InvalidTransition",
     "LinearityError",
     "LinearityMap",
     "MessageTooLong",
+    "OnCompression",
+    "PolyAgent",
+    "Promote",
+    "PromptBuilder",
     "PromptInvalid",
     "Provenance",
     "ResourceClass",
+    "Seek",
+    "SessionConfig",
+    "StreamResolver",
     "Summarizer",
+    "Tag",
     "TokenCounter",
     "Turn",
     "TurnInvalid",
@@ -73,6 +128,9 @@ __all__ = [
     "UnknownResource",
     "classify_by_content",
     "classify_by_role",
+    "compose",
     "compress",
+    "context_transition",
+    "emit_compressions",
     "verify_comonad_laws",
 ]

@@ -13,7 +13,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Store(Generic[A]):
     """(Position → A, Position). Positions are 0..last; nothing is computed before it is looked at."""
 

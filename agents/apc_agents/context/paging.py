@@ -60,7 +60,7 @@ def is_pinned(window: ContextWindow, turn: Turn) -> bool:
 
 def _candidates(window: ContextWindow, keep_recent: int) -> list[Turn]:
     turns = window.all_turns()
-    old = turns[: len(turns) - keep_recent] if keep_recent else turns
+    old = turns[: max(0, len(turns) - keep_recent)]
     movable = [turn for turn in old if not is_placeholder(turn) and not is_pinned(window, turn)]
     ranked = {ResourceClass.REQUIRED: 0, ResourceClass.PRESERVED: 1}
     return sorted(

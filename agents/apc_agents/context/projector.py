@@ -69,6 +69,11 @@ class CompressionResult:
         return sum(one.how is Folding.SUMMARIZED for one in self.folded)
 
     @property
+    def paged_count(self) -> int:
+        """Turns that a session has paged out."""
+        return sum(one.how is Folding.PAGED for one in self.folded)
+
+    @property
     def preserved_count(self) -> int:
         """PRESERVED turns in the window."""
         return len(self.window.turns_of(ResourceClass.PRESERVED))
@@ -173,7 +178,7 @@ def compressing(window: ContextWindow, target_pressure: float, config: Compressi
     """The compression itself. Raises ArgumentInvalid."""
     target = checked_fraction("target_pressure", target_pressure)
     turns = window.all_turns()
-    touchable = turns[: len(turns) - config.keep_recent] if config.keep_recent else turns
+    touchable = turns[: max(0, len(turns) - config.keep_recent)]
     total, folded = window.total_tokens, dict[str, FoldedTurn]()
     for turn in touchable:
         if fits(total, window, target):

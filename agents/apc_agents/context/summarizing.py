@@ -31,7 +31,7 @@ class ExtractiveSummarizer:
         return self.extract(text, max_tokens)
 
     def extract(self, text: str, max_tokens: int) -> str:
-        """Whole sentences of the text within max_tokens, joined by spaces; its beginning if no sentence fits."""
+        """Whole sentences of the text within max_tokens, joined by spaces; its beginning where those say too little."""
         count = self._counter.count
         if count(text) <= max_tokens:
             return text
@@ -39,13 +39,16 @@ class ExtractiveSummarizer:
         if len(sentences) < 2 or count(sentences[0]) > max_tokens:
             return cut(text, max_tokens, self._counter)
         first, *middle, last = sentences
-        chosen, ending = first, ""
-        if count(f"{first} {ELLIPSIS} {last}") <= max_tokens:
-            ending = f" {ELLIPSIS} {last}"
-        for sentence in middle:
+        chosen, ending = first, f" {ELLIPSIS} {last}"
+        if count(first + ending) > max_tokens:
+            ending = ""
+        for sentence in (*middle, last):
             if count(f"{chosen} {sentence}{ending}") > max_tokens:
                 break
             chosen = f"{chosen} {sentence}"
+        if not ending and count(chosen) * 2 < max_tokens:
+            # Half of the room would stay empty: better the beginning of a sentence than nothing.
+            return cut(" ".join(sentences), max_tokens, self._counter)
         return chosen + ending
 
 

@@ -17,7 +17,7 @@ from apc_agents.context.comonad import Store, checked_position
 from apc_agents.context.errors import ArgumentInvalid, TurnInvalid, UnknownResource
 from apc_agents.context.linearity import LinearityMap, ResourceClass
 from apc_agents.context.tokens import EstimatedTokens, TokenCounter
-from apc_agents.context.turns import Turn, TurnRole, Turns, checked_content, checked_metadata
+from apc_agents.context.turns import Turn, TurnRole, Turns, checked_content, checked_metadata, digest_of
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -46,7 +46,7 @@ class Fold:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ContextSnapshot(Generic[A]):
     """What a window shows from one position."""
 
@@ -87,9 +87,7 @@ class ContextWindow:
         Raises:
             ArgumentInvalid: max_tokens is no integer ≥ 0.
         """
-        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 0:
-            raise ArgumentInvalid("max_tokens", f"{max_tokens!r} is no number of tokens: give an integer ≥ 0")
-        self.max_tokens = max_tokens
+        self.max_tokens = checked_size(max_tokens)
         self._counter = counter or EstimatedTokens()
         self._clock = clock
         self._turns = Turns()
@@ -190,6 +188,11 @@ class ContextWindow:
         self._position = len(self._turns)
         return turn
 
+    @property
+    def next_ordinal(self) -> int:
+        """The ordinal of the next turn; its resource_id is `t` and this number."""
+        return self._next_ordinal
+
     # Linearity.
 
     @property
@@ -221,7 +224,7 @@ class ContextWindow:
         self._linearity = self._linearity.drop(resource_id, rationale)
         kept = (one for one in self._turns if one is not turn)
         fold = Fold(turn.ordinal, Folding.DROPPED, turn.digest)
-        self._become(self.with_folds({resource_id: fold}).with_turns(kept))
+        self.become(self.with_folds({resource_id: fold}).with_turns(kept))
         return turn
 
     # Pressure.
@@ -297,13 +300,25 @@ class ContextWindow:
         """Assign a class to an id that no turn had yet. Raises LinearityError."""
         self._linearity = self._linearity.tag(resource_id, resource_class, source)
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the digests of the turns in their order, 64 hex digits."""
+        return digest_of("".join(turn.digest for turn in self._turns).encode())
+
+    def resized(self, max_tokens: int) -> "ContextWindow":
+        """The same turns for a model that takes more, or less. Raises ArgumentInvalid."""
+        changed = self.copy()
+        changed.max_tokens = checked_size(max_tokens)
+        return changed
+
     def cleared(self) -> "ContextWindow":
         """An empty window that goes on counting where this one stands, so that no id is given twice."""
         empty = ContextWindow(self.max_tokens, counter=self._counter, clock=self._clock)
         empty._next_ordinal = self._next_ordinal
         return empty
 
-    def _become(self, other: "ContextWindow") -> None:
+    def become(self, other: "ContextWindow") -> None:
+        """Take over everything that another window holds."""
         for name in ContextWindow.__slots__:
             setattr(self, name, getattr(other, name))
 
@@ -347,6 +362,13 @@ class ContextWindow:
             {key: Fold(ordinal, Folding(how), digest) for key, (ordinal, how, digest) in document["folded"].items()}
         )
         return window
+
+
+def checked_size(max_tokens: object) -> int:
+    """A number of tokens. Raises ArgumentInvalid."""
+    if isinstance(max_tokens, int) and not isinstance(max_tokens, bool) and max_tokens >= 0:
+        return max_tokens
+    raise ArgumentInvalid("max_tokens", f"{max_tokens!r} is no number of tokens: give an integer ≥ 0")
 
 
 def _checked_role(role: object) -> TurnRole:

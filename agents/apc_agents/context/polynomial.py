@@ -1,0 +1,172 @@
+"""The states of a context, the inputs that each one takes, and what they lead to.
+
+Source: context-engineering-protocol, sections 1.1 and 3.2.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, Generic, TypeVar
+
+from apc_agents.context.errors import ContextPressureError, InvalidTransition, TurnInvalid
+from apc_agents.context.projector import compress
+from apc_agents.context.render import render_messages
+from apc_agents.context.turns import TurnRole
+from apc_agents.context.window import DEFAULT_THRESHOLD, ContextWindow
+
+State = TypeVar("State")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
+
+
+class ContextState(Enum):
+    """Positions in the context polynomial."""
+
+    EMPTY = auto()
+    """No turns yet."""
+    ACCUMULATING = auto()
+    """Collecting turns, the pressure is at most the threshold."""
+    PRESSURED = auto()
+    """The pressure is above the threshold: compress or clear."""
+    COMPRESSED = auto()
+    """Recently compressed, cooling down."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextInput:
+    """Direction (valid input) for context polynomial. `payload`: a turn's content, or a compression's target."""
+
+    kind: str
+    payload: Any = None
+
+    @classmethod
+    def user_turn(cls, content: str) -> "ContextInput":
+        """What the user says."""
+        return cls("user_turn", content)
+
+    @classmethod
+    def assistant_turn(cls, content: str) -> "ContextInput":
+        """What the agent answers."""
+        return cls("assistant_turn", content)
+
+    @classmethod
+    def tool_turn(cls, content: str) -> "ContextInput":
+        """What a tool gave; not in the seed."""
+        return cls("tool_turn", content)
+
+    @classmethod
+    def system(cls, content: str) -> "ContextInput":
+        """What the system says."""
+        return cls("system", content)
+
+    @classmethod
+    def compress(cls, target: float = DEFAULT_THRESHOLD) -> "ContextInput":
+        """A compression to a target pressure in 0..1."""
+        return cls("compress", target)
+
+    @classmethod
+    def clear(cls) -> "ContextInput":
+        """The end of all turns."""
+        return cls("clear")
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOutput:
+    """Output from context transition."""
+
+    messages: tuple[dict[str, Any], ...]
+    """As ComponentRenderer shows them."""
+    pressure: float
+    state: ContextState
+    compressed: bool = False
+
+
+@dataclass(frozen=True)
+class PolyAgent(Generic[State, Input, Output]):
+    """A polynomial functor: positions, the directions of each, and what a direction leads to."""
+
+    positions: frozenset[State]
+    directions: Callable[[State], frozenset[str]]
+    transition: Callable[..., tuple[State, Output]]
+
+
+SEED_DIRECTIONS: Final[Mapping[ContextState, frozenset[str]]] = {
+    ContextState.EMPTY: frozenset({"user_turn", "system"}),
+    ContextState.ACCUMULATING: frozenset({"user_turn", "assistant_turn", "compress", "clear"}),
+    ContextState.PRESSURED: frozenset({"compress", "clear"}),
+    ContextState.COMPRESSED: frozenset({"user_turn", "assistant_turn", "clear"}),
+}
+"""The table of the seed, section 3.2."""
+ADDED_DIRECTIONS: Final[Mapping[ContextState, frozenset[str]]] = {
+    ContextState.ACCUMULATING: frozenset({"tool_turn", "system"}),
+    ContextState.COMPRESSED: frozenset({"tool_turn", "system"}),
+}
+"""Ours: what a tool gave goes where an answer goes, and the system may speak in between."""
+VALID_DIRECTIONS: Final[Mapping[ContextState, frozenset[str]]] = {
+    state: seed | ADDED_DIRECTIONS.get(state, frozenset()) for state, seed in SEED_DIRECTIONS.items()
+}
+ROLE_OF_KIND: Final = {
+    "user_turn": TurnRole.USER,
+    "assistant_turn": TurnRole.ASSISTANT,
+    "tool_turn": TurnRole.TOOL,
+    "system": TurnRole.SYSTEM,
+}
+KIND_OF_ROLE: Final = {role: kind for kind, role in ROLE_OF_KIND.items()}
+
+
+def check_direction(state: ContextState, kind: str) -> None:
+    """Whether a state lists an input.
+
+    Raises:
+        ContextPressureError: it does not, and the state is PRESSURED.
+        InvalidTransition: it does not.
+    """
+    if kind in VALID_DIRECTIONS[state]:
+        return
+    if state is ContextState.PRESSURED and kind in ROLE_OF_KIND:
+        raise ContextPressureError(kind)
+    raise InvalidTransition(state.name, kind, sorted(VALID_DIRECTIONS[state]))
+
+
+def state_of(window: ContextWindow, threshold: float) -> ContextState:
+    """The state of a window that holds turns and was not just compressed."""
+    return ContextState.PRESSURED if window.pressure > threshold else ContextState.ACCUMULATING
+
+
+def context_transition(
+    state: ContextState, input: ContextInput, window: ContextWindow, threshold: float = DEFAULT_THRESHOLD
+) -> tuple[ContextState, ContextOutput]:
+    """The polynomial transition function: (State, Input) → (NewState, Output). The window takes the input in.
+
+    A compression here uses the extractive summarizer; ContextSession has the one that may ask a model, and keeps
+    what is folded.
+
+    Raises:
+        ContextPressureError, InvalidTransition: the state does not list the input; the window stays.
+        TurnInvalid, ArgumentInvalid: its payload cannot be used; the window stays.
+    """
+    check_direction(state, input.kind)
+    if input.kind == "compress":
+        window.become(compress(window, input.payload).window)
+        reached = ContextState.COMPRESSED
+    elif input.kind == "clear":
+        if input.payload is not None:
+            raise TurnInvalid("payload", "clear has none: leave it out")
+        window.become(window.cleared())
+        reached = ContextState.EMPTY
+    else:
+        window.append(ROLE_OF_KIND[input.kind], input.payload)
+        reached = state_of(window, threshold)
+    return reached, ContextOutput(
+        messages=tuple(render_messages(window)),
+        pressure=window.pressure,
+        state=reached,
+        compressed=input.kind == "compress",
+    )
+
+
+CONTEXT_POLYNOMIAL: Final = PolyAgent[ContextState, ContextInput, ContextOutput](
+    positions=frozenset(ContextState),
+    directions=VALID_DIRECTIONS.__getitem__,
+    transition=context_transition,
+)

@@ -1,0 +1,52 @@
+"""What a frontend is shown of a context: pure data, and never a prompt.
+
+Source: context-engineering-protocol, sections 1.2 and 3.4.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from apc_agents.context.linearity import ResourceClass
+from apc_agents.context.placeholder import is_placeholder
+from apc_agents.context.turns import Turn, TurnRole
+from apc_agents.context.window import ContextWindow
+
+if TYPE_CHECKING:
+    from apc_agents.context.session import ContextSession
+
+
+class ComponentRenderer:
+    """Renders context state as React component props."""
+
+    def render_chat(self, session: "ContextSession") -> dict[str, Any]:
+        """The props of a chat: `messages`, `pressure` in 0..1, `status` ready|thinking|compressed, `canSend`."""
+        return {
+            "messages": render_messages(session.window),
+            "pressure": session.pressure,
+            "status": self._status(session),
+            "canSend": session.can_send,
+        }
+
+    def _status(self, session: "ContextSession") -> str:
+        if session.is_thinking:
+            return "thinking"
+        return "compressed" if session.is_compressed else "ready"
+
+
+def render_messages(window: ContextWindow) -> list[dict[str, Any]]:
+    """The turns that may be seen: all but system turns, which hold prompts; a placeholder is seen too."""
+    return [render_message(turn, window) for turn in window.all_turns() if _is_visible(turn)]
+
+
+def render_message(turn: Turn, window: ContextWindow) -> dict[str, Any]:
+    """One message: id, role, content, timestamp (ISO 8601), isPreserved."""
+    return {
+        "id": turn.resource_id,
+        "role": turn.role.value,
+        "content": turn.content,
+        "timestamp": turn.timestamp.isoformat(),
+        "isPreserved": window.class_of(turn) is ResourceClass.PRESERVED,
+    }
+
+
+def _is_visible(turn: Turn) -> bool:
+    return turn.role is not TurnRole.SYSTEM or is_placeholder(turn)

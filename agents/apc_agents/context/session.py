@@ -1,0 +1,335 @@
+"""A context that lives across requests: opened from a store, changed as a whole or not at all, saved.
+
+Source: context-engineering-protocol, sections 3.1, 5.1 and 5.2; agents.md section 4.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import orjson
+from pydantic import JsonValue
+
+from apc_agents.context.audit import CompressionAudit, OnCompression
+from apc_agents.context.conversation import Conversation, SessionConfig
+from apc_agents.context.errors import ContextPressureError, ContextStoreError
+from apc_agents.context.linearity import ResourceClass
+from apc_agents.context.placeholder import is_placeholder
+from apc_agents.context.polynomial import VALID_DIRECTIONS, ContextState, state_of
+from apc_agents.context.projector import CompressionResult, ExpansionResult
+from apc_agents.context.prompt import PromptBuilder, default_prompts
+from apc_agents.context.render import ComponentRenderer
+from apc_agents.context.store import ContextStore, InMemoryContextStore
+from apc_agents.context.summarizing import ExtractiveSummarizer, Summarizer
+from apc_agents.context.threshold import AdaptiveThreshold
+from apc_agents.context.tokens import TokenCounter
+from apc_agents.context.turns import Turn, TurnRole
+from apc_agents.context.window import ContextWindow
+
+if TYPE_CHECKING:
+    from apc_agents.context.operad import Composition
+
+DOCUMENT_VERSION = 1
+
+
+async def _unheard(audit: CompressionAudit) -> None:
+    """Nobody wants to know."""
+
+
+class ContextSession:
+    """Cross-request state of one conversation.
+
+    Every change happens as a whole or not at all: whatever raises leaves the session as it was. Changes wait for one
+    another. What a compression folds is in the store, and told to `on_compression`, before it leaves the window.
+    `save` keeps the session; until then a restart finds it as it was saved last.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        store: ContextStore | None = None,
+        config: SessionConfig | None = None,
+        summarizer: Summarizer | None = None,
+        counter: TokenCounter | None = None,
+        prompts: PromptBuilder | None = None,
+        on_compression: OnCompression = _unheard,
+    ) -> None:
+        """An empty session; `open` finds a saved one.
+
+        Args:
+            session_id: names it in the store and in the audit.
+            store: where it is kept; default one that ends with the process.
+            summarizer: shortens REQUIRED turns; default an extract that asks no model.
+            counter: counts tokens; default an estimate.
+            prompts: the templates; default those of the package.
+            on_compression: told of every compression before it takes effect.
+        """
+        config = config or SessionConfig()
+        self.session_id = session_id
+        self.config = config
+        self._store = store or InMemoryContextStore()
+        self._prompts = prompts or default_prompts()
+        self._renderer = ComponentRenderer()
+        self._on_compression = on_compression
+        self._lock = asyncio.Lock()
+        self._revision = 0
+        self._conversation = Conversation(
+            session_id=session_id,
+            window=ContextWindow(config.max_tokens, counter=counter),
+            store=self._store,
+            config=config,
+            summarizer=summarizer or ExtractiveSummarizer(counter),
+        )
+
+    @classmethod
+    async def open(cls, session_id: str, *, store: ContextStore, **options: Any) -> Self:
+        """The session as it was saved last, or an empty one; `options` as in the constructor.
+
+        With another `max_tokens` than it was saved with, the state follows the pressure in the new window.
+
+        Raises:
+            ContextStoreError: what the store has is no session of this version.
+        """
+        session = cls(session_id, store=store, **options)
+        loaded = await store.load(session_id)
+        if loaded is not None:
+            document, session._revision = loaded
+            session._restore(document)
+        return session
+
+    async def save(self) -> int:
+        """Keep the session; returns its revision.
+
+        Raises:
+            ContextStale: another process has saved it since it was opened.
+        """
+        async with self._lock:
+            document = orjson.dumps(self._document(), option=orjson.OPT_SORT_KEYS)
+            self._revision = await self._store.save(self.session_id, document, self._revision)
+            return self._revision
+
+    # What it is.
+
+    @property
+    def window(self) -> ContextWindow:
+        """The window as it is now; what is done to it does not reach the session."""
+        return self._conversation.window.copy()
+
+    @property
+    def state(self) -> ContextState:
+        """Where it stands in the polynomial."""
+        return self._conversation.state
+
+    @property
+    def pressure(self) -> float:
+        """Tokens used / max_tokens, 0..1."""
+        return self._conversation.window.pressure
+
+    @property
+    def threshold(self) -> AdaptiveThreshold:
+        """When it is compressed."""
+        return self._conversation.threshold
+
+    @property
+    def compressions(self) -> int:
+        """How often it was compressed."""
+        return self._conversation.compressions
+
+    @property
+    def message_limit(self) -> int:
+        """Tokens of the longest turn that is taken."""
+        return self._conversation.message_limit
+
+    @property
+    def can_send(self) -> bool:
+        """Whether the user may speak: not while PRESSURED."""
+        return self.state is not ContextState.PRESSURED
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the last thing that happened to it was a compression."""
+        return self.state is ContextState.COMPRESSED
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the last turn waits for an answer."""
+        spoken = [turn for turn in self._conversation.window.all_turns()[-2:] if not is_placeholder(turn)]
+        return bool(spoken) and spoken[-1].role in (TurnRole.USER, TurnRole.TOOL)
+
+    def render(self) -> dict[str, Any]:
+        """The props of a chat component; never a prompt."""
+        return self._renderer.render_chat(self)
+
+    def build_prompt(
+        self,
+        agent_type: str,
+        eigenvectors: Mapping[str, float] | None = None,
+        constraints: Sequence[str] = (),
+        **details: str,
+    ) -> str:
+        """The system prompt, and the conversation below it as `role: content`; for a model, never for a frontend.
+
+        Raises:
+            PromptInvalid: as PromptBuilder.build_system_prompt.
+            ContextPressureError: the window is above max_tokens: compress first.
+        """
+        system = self.build_system_prompt(agent_type, eigenvectors, constraints, **details)
+        turns = [f"{turn.role.value}: {turn.content}" for turn in self.turns_for_model()]
+        return "\n\n".join([system, *turns])
+
+    def build_system_prompt(
+        self,
+        agent_type: str,
+        eigenvectors: Mapping[str, float] | None = None,
+        constraints: Sequence[str] = (),
+        **details: str,
+    ) -> str:
+        """The system prompt alone. Raises PromptInvalid."""
+        return self._prompts.build_system_prompt(agent_type, eigenvectors or {}, constraints, **details)
+
+    def turns_for_model(self) -> list[Turn]:
+        """What a model may be given, never above max_tokens. Raises ContextPressureError."""
+        window = self._conversation.window
+        if window.overflow_tokens:
+            raise ContextPressureError("prompt")
+        return window.all_turns()
+
+    # What changes it.
+
+    async def add_user_turn(self, message: str, metadata: Mapping[str, JsonValue] | None = None) -> Turn:
+        """Add what the user says; compresses before the answer if need be.
+
+        Raises:
+            TurnInvalid: it cannot be stored. MessageTooLong: it cannot fit.
+            ContextPressureError, InvalidTransition: the state does not take it.
+        """
+        return await self._append(TurnRole.USER, message, metadata)
+
+    async def add_assistant_turn(self, response: str, metadata: Mapping[str, JsonValue] | None = None) -> Turn:
+        """Add what the agent answers. Raises as add_user_turn."""
+        return await self._append(TurnRole.ASSISTANT, response, metadata)
+
+    async def add_tool_turn(self, result: str, metadata: Mapping[str, JsonValue] | None = None) -> Turn:
+        """Add what a tool gave. Raises as add_user_turn."""
+        return await self._append(TurnRole.TOOL, result, metadata)
+
+    async def add_system_turn(self, content: str, metadata: Mapping[str, JsonValue] | None = None) -> Turn:
+        """Add what the system says; the first turn of all is the initial system prompt. Raises as add_user_turn."""
+        return await self._append(TurnRole.SYSTEM, content, metadata)
+
+    async def _append(self, role: TurnRole, content: str, metadata: Mapping[str, JsonValue] | None) -> Turn:
+        async with self._changing() as conversation:
+            return await conversation.append(role, content, metadata)
+
+    async def compress(self, target_pressure: float | None = None) -> CompressionResult:
+        """Compress, by default to the target of automatic compressions.
+
+        Raises:
+            InvalidTransition: there are no turns, or nothing came since the last compression.
+            ArgumentInvalid: the target is outside 0..1.
+        """
+        target = self.config.target_pressure if target_pressure is None else target_pressure
+        async with self._changing() as conversation:
+            return await conversation.compress(target)
+
+    async def compress_if_needed(self) -> bool:
+        """Compress if the pressure is above the threshold and the state takes it; tells whether it did."""
+        async with self._changing() as conversation:
+            is_above = conversation.window.pressure > conversation.threshold.effective_threshold
+            if not is_above or "compress" not in VALID_DIRECTIONS[conversation.state]:
+                return False
+            await conversation.compress(self.config.target_pressure, cause="pressure")
+            return True
+
+    async def expand(self, resource_ids: Sequence[str] | None = None) -> ExpansionResult:
+        """Put folded turns back from the store, all or those that are named.
+
+        Raises:
+            UnknownResource: no turn ever had this id. ArchiveCorrupted: the store has changed it.
+        """
+        async with self._changing() as conversation:
+            return await conversation.expand(resource_ids)
+
+    async def clear(self) -> None:
+        """End the conversation and forget what was folded. Raises InvalidTransition."""
+        async with self._changing() as conversation:
+            conversation.clear()
+
+    async def seek(self, position: int) -> None:
+        """Move the focus. Raises ArgumentInvalid."""
+        async with self._changing() as conversation:
+            conversation.seek(position)
+
+    async def tag(self, resource_id: str, resource_class: ResourceClass, source: str = "tag") -> None:
+        """Assign a class to a turn. Raises UnknownResource, LinearityError."""
+        async with self._changing() as conversation:
+            conversation.tag(resource_id, resource_class, source)
+
+    async def promote(self, resource_id: str, resource_class: ResourceClass, rationale: str = "promote") -> None:
+        """Raise the class of a turn. Raises UnknownResource, LinearityError."""
+        async with self._changing() as conversation:
+            conversation.promote(resource_id, resource_class, rationale)
+
+    async def drop(self, resource_id: str, rationale: str = "drop") -> None:
+        """Take a DROPPABLE turn out of the window; `expand` brings it back. Raises UnknownResource, LinearityError."""
+        async with self._changing() as conversation:
+            await conversation.drop(resource_id, rationale)
+
+    async def update_threshold(self, **changes: float | bool | None) -> AdaptiveThreshold:
+        """Tell how the task goes; takes effect with the next turn. Raises ArgumentInvalid."""
+        async with self._changing() as conversation:
+            conversation.threshold = conversation.threshold.update(**changes)
+            return conversation.threshold
+
+    async def run(self, composition: "Composition") -> None:
+        """Run a composition of operations, all or none.
+
+        Raises:
+            CompositionRefused: it cannot run here; nothing was tried.
+            ContextError: what one of its operations raised; nothing has changed.
+        """
+        async with self._changing() as conversation:
+            composition.check(conversation)
+            for operation in composition.operations:
+                await operation.apply(conversation)
+
+    @asynccontextmanager
+    async def _changing(self) -> AsyncIterator[Conversation]:
+        async with self._lock:
+            changed = self._conversation.copy()
+            yield changed
+            for audit in changed.audits:
+                await self._on_compression(audit)
+            if changed.forgets:
+                await self._store.delete_turns(self.session_id)
+            self._conversation = changed
+
+    # Stored form.
+
+    def _document(self) -> dict[str, Any]:
+        conversation = self._conversation
+        return {
+            "version": DOCUMENT_VERSION,
+            "state": conversation.state.name,
+            "threshold": conversation.threshold.to_document(),
+            "compressions": conversation.compressions,
+            "window": conversation.window.to_document(),
+        }
+
+    def _restore(self, stored: bytes) -> None:
+        conversation = self._conversation
+        try:
+            document = orjson.loads(stored)
+            if document["version"] != DOCUMENT_VERSION:
+                raise ContextStoreError(f"session {self.session_id} has version {document['version']}: this reads 1")
+            window = ContextWindow.from_document(document["window"], counter=conversation.window.counter)
+            conversation.state = ContextState[document["state"]]
+            conversation.threshold = AdaptiveThreshold(**document["threshold"])
+            conversation.compressions = document["compressions"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ContextStoreError(f"what is stored of session {self.session_id} is no context: {error!r}") from error
+        conversation.window = window.resized(self.config.max_tokens)
+        if window.max_tokens != self.config.max_tokens and conversation.state is not ContextState.EMPTY:
+            conversation.state = state_of(conversation.window, conversation.threshold.effective_threshold)

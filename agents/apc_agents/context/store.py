@@ -1,0 +1,70 @@
+"""Where a context keeps what it has folded, and itself between two requests: a port, and one in memory."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from apc_agents.context.errors import ContextStale
+
+
+class ContextStore(Protocol):
+    """Bytes by session. Each value is UTF-8 JSON and comes back byte for byte; durable when a call returns.
+
+    Whoever keeps them in JSONB stores the text as a JSON string: JSONB does not keep bytes.
+    """
+
+    async def load(self, session_id: str) -> tuple[bytes, int] | None:
+        """The session's document and its revision; None when it was never saved."""
+        ...
+
+    async def save(self, session_id: str, document: bytes, revision: int) -> int:
+        """Replace the document if it still has this revision (0 = none yet); returns the new revision.
+
+        Raises:
+            ContextStale: it has another one.
+        """
+        ...
+
+    async def put_turns(self, session_id: str, turns: Mapping[str, bytes]) -> None:
+        """Keep turns by resource_id; one with the same id is replaced."""
+        ...
+
+    async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Those of the turns that are still there, by resource_id."""
+        ...
+
+    async def delete_turns(self, session_id: str) -> None:
+        """Forget all turns of a session; none is no error."""
+        ...
+
+
+class InMemoryContextStore:
+    """A store that ends with the process."""
+
+    def __init__(self) -> None:
+        self._documents: dict[str, tuple[bytes, int]] = {}
+        self._turns: dict[str, dict[str, bytes]] = {}
+
+    async def load(self, session_id: str) -> tuple[bytes, int] | None:
+        """The document and its revision."""
+        return self._documents.get(session_id)
+
+    async def save(self, session_id: str, document: bytes, revision: int) -> int:
+        """Compare and set."""
+        _, current = self._documents.get(session_id, (b"", 0))
+        if current != revision:
+            raise ContextStale(session_id, revision)
+        self._documents[session_id] = (document, revision + 1)
+        return revision + 1
+
+    async def put_turns(self, session_id: str, turns: Mapping[str, bytes]) -> None:
+        """Keep turns."""
+        self._turns.setdefault(session_id, {}).update(turns)
+
+    async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Those that are there."""
+        kept = self._turns.get(session_id, {})
+        return {resource_id: kept[resource_id] for resource_id in resource_ids if resource_id in kept}
+
+    async def delete_turns(self, session_id: str) -> None:
+        """Forget them."""
+        self._turns.pop(session_id, None)

@@ -1,0 +1,84 @@
+"""Prompts are made of templates, persona and constraints."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apc_agents.context import ContextSession, PromptBuilder, PromptInvalid
+
+PLAIN = PromptBuilder({"plain": "{persona}|{constraints}"}, {"default": "{name} {degree} {value}"})
+
+
+def test_a_prompt_has_persona_and_constraints() -> None:
+    prompt = PLAIN.build_system_prompt("plain", {"warmth": 0.9, "depth": -0.5}, ["Be  brief.\nAlways.", "No {jokes}."])
+    assert prompt == (
+        "Your persona:\ndepth low -0.50\nwarmth very high +0.90"
+        "|You must keep to this:\n- Be brief. Always.\n- No {jokes}."
+    )
+    assert PLAIN.build_system_prompt("plain", {}, []) == "|"
+
+
+@pytest.mark.parametrize("agent_type", ["assistant", "kgent", "citizen"])
+def test_the_templates_of_the_package_are_complete(agent_type: str) -> None:
+    prompt = PromptBuilder.load().build_system_prompt(agent_type, {"warmth": 0.0, "wit": 1.0}, ["Tell the truth."])
+    assert "Warmth towards the reader: balanced (+0.00)" in prompt
+    assert "wit: very high (+1.00)" in prompt
+    assert "- Tell the truth." in prompt
+
+
+async def test_a_builder_is_told_its_specialty_and_task() -> None:
+    session = ContextSession("s-1")
+    await session.add_user_turn("Begin {task}.")
+    prompt = session.build_prompt("builder", {"depth": 0.4}, specialty="pumps", task="mend {it}")
+    assert prompt.startswith("You are a builder in a workshop. Your specialty: pumps.\n\nYour task: mend {it}\n")
+    assert prompt.endswith("\n\nuser: Begin {task}.")
+    assert session.build_system_prompt("builder", specialty="pumps", task="mend").startswith("You are a builder")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        ({"agent_type": "nobody"}, "agent_type"),
+        ({"agent_type": "builder", "task": "mend"}, "specialty"),
+        ({"agent_type": "assistant", "task": "mend"}, "task"),
+        ({"agent_type": "assistant", "eigenvectors": {"wit": 1.5}}, "eigenvectors.wit"),
+        ({"agent_type": "assistant", "eigenvectors": {"wit": float("nan")}}, "eigenvectors.wit"),
+        ({"agent_type": "assistant", "eigenvectors": {"wit": "high"}}, "eigenvectors.wit"),
+    ],
+)
+def test_what_does_not_fit_a_template_is_refused(arguments: dict[str, Any], place: str) -> None:
+    with pytest.raises(PromptInvalid) as refused:
+        ContextSession("s-1").build_prompt(**arguments)
+    assert refused.value.place == place
+
+
+@pytest.mark.parametrize(
+    ("system", "persona", "place"),
+    [
+        ({"a": "{persona"}, {}, "system/a"),
+        ({"a": "{persona.__class__}"}, {}, "system/a"),
+        ({"a": "{}"}, {}, "system/a"),
+        ({"a": ""}, {"wit": "{mood}"}, "persona/wit"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused(system: dict[str, str], persona: dict[str, str], place: str) -> None:
+    with pytest.raises(PromptInvalid) as refused:
+        PromptBuilder(system, persona)
+    assert refused.value.place == place
+
+
+def test_templates_are_files(tmp_path: Path) -> None:
+    with pytest.raises(PromptInvalid, match="no templates"):
+        PromptBuilder.load(tmp_path)
+    for name, text in (("system/own.txt", "Mine. {persona}"), ("persona/default.txt", "{name}={value}")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    prompts = PromptBuilder.load(tmp_path)
+    assert prompts.build_system_prompt("own", {"wit": 0.5}, []) == "Mine. Your persona:\nwit=+0.50"
+    assert (list(prompts.system_templates), list(prompts.persona_templates)) == (["own"], ["default"])
+
+
+def test_a_persona_without_template_is_refused() -> None:
+    with pytest.raises(PromptInvalid, match="no template persona/wit"):
+        PromptBuilder({"a": "{persona}"}, {}).build_system_prompt("a", {"wit": 0.0}, [])

@@ -1,0 +1,305 @@
+"""A session: compresses in time, pages out, comes back after a restart, changes as a whole or not at all."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from apc_agents.context import (
+    ArchiveCorrupted,
+    ArgumentInvalid,
+    CompressionAudit,
+    ContextError,
+    ContextPressureError,
+    ContextSession,
+    ContextStale,
+    ContextState,
+    ContextStoreError,
+    Folding,
+    InMemoryContextStore,
+    InvalidTransition,
+    MessageTooLong,
+    ResourceClass,
+    SessionConfig,
+    Turn,
+    TurnInvalid,
+    UnknownResource,
+)
+from apc_agents.context.paging import is_pinned
+from apc_agents.context.placeholder import PLACEHOLDER_ID
+
+SMALL = SessionConfig(max_tokens=2_000)
+
+
+def _said(number: int) -> str:
+    """Some 40 tokens, different each time."""
+    return f"Message {number}: " + "please look at the pump again and tell me what you see. " * 3
+
+
+async def _talk(session: ContextSession, first: int, last: int, asked: list[int] | None = None) -> dict[str, bytes]:
+    """The turns as they came; `asked` notes the tokens that a model was given."""
+    turns: list[Turn] = []
+    for number in range(first, last, 2):
+        turns.append(await session.add_user_turn(_said(number)))
+        given = session.turns_for_model()
+        if asked is not None:
+            asked.append(sum(turn.tokens for turn in given))
+        assert given[-1].resource_id == turns[-1].resource_id
+        turns.append(await session.add_assistant_turn(_said(number + 1)))
+    return {turn.resource_id: turn.to_bytes() for turn in turns}
+
+
+async def test_a_chat_of_200_turns_stays_below_its_limit_and_loses_nothing() -> None:
+    store, audits, asked = InMemoryContextStore(), list[CompressionAudit](), list[int]()
+
+    async def note(audit: CompressionAudit) -> None:
+        audits.append(audit)
+
+    session = ContextSession("chat-1", store=store, config=SMALL, on_compression=note)
+    prompt = await session.add_system_turn("You are a fitter. Answer in one sentence.")
+    came = await _talk(session, 0, 100, asked)
+    await session.save()
+    again = await ContextSession.open("chat-1", store=store, config=SMALL, on_compression=note)
+    assert (again.window, again.state, again.render()) == (session.window, session.state, session.render())
+    came |= await _talk(again, 100, 200, asked)
+    assert len(came) == 200
+    assert len(asked) == 100
+    assert max(asked) <= 2_000
+    assert audits
+    window = again.window
+    assert window.turn(prompt.resource_id) == prompt
+    for turn in window.turns_of(ResourceClass.PRESERVED):
+        assert turn.resource_id in (prompt.resource_id, PLACEHOLDER_ID) or turn.to_bytes() == came[turn.resource_id]
+    paged = {key for key, fold in window.folded.items() if fold.how is Folding.PAGED}
+    assert paged == set(orjson.loads(orjson.dumps(window.turn(PLACEHOLDER_ID).metadata))["paged"])
+    assert {key for audit in audits for key in (one.resource_id for one in audit.folded)} == set(window.folded)
+    back = await again.expand()
+    assert back.missing == ()
+    restored = {turn.resource_id: turn.to_bytes() for turn in again.window.all_turns()}
+    assert restored == came | {prompt.resource_id: prompt.to_bytes()}
+    assert [turn.ordinal for turn in again.window.all_turns()] == list(range(1, 202))
+
+
+async def test_it_compresses_before_the_answer_and_never_rests_pressured() -> None:
+    session = ContextSession("s-1", config=SessionConfig(max_tokens=400))
+    states = []
+    for number in range(20):
+        await session.add_user_turn(_said(number))
+        states.append(session.state)
+        await session.add_assistant_turn(_said(number))
+        await session.add_tool_turn(_said(number))
+        states.append(session.state)
+    assert ContextState.PRESSURED not in states
+    assert ContextState.COMPRESSED in states
+
+
+async def test_paging_takes_the_oldest_preserved_turns_and_keeps_the_initial_prompt() -> None:
+    session = ContextSession("s-1", config=SessionConfig(max_tokens=400))
+    await session.add_system_turn("You are terse.")
+    for number in range(12):
+        await session.add_user_turn(_said(number))
+    window = session.window
+    first, placeholder, *left = window.all_turns()
+    assert is_pinned(window, first)
+    assert placeholder.resource_id == PLACEHOLDER_ID
+    assert placeholder.metadata["paged"] == [f"t{number}" for number in range(2, 14 - len(left))]
+    assert f"{12 - len(left)} earlier turns" in placeholder.content
+    assert [turn.content for turn in left] == [_said(number) for number in range(12 - len(left), 12)]
+    await session.expand(["t3"])
+    assert session.window.turn("t3").content == _said(1)
+    assert "t3" not in session.window.turn(PLACEHOLDER_ID).metadata["paged"]  # type: ignore[operator]
+
+
+async def test_required_turns_are_summarized_before_anything_is_paged() -> None:
+    session = ContextSession("s-1", config=SessionConfig(max_tokens=800, keep_recent=1))
+    await session.add_user_turn("Keep the log.")
+    for number in range(6):
+        await session.add_assistant_turn(f"Result: {number}. " + "the pump ran and was seen to run. " * 12)
+    window = session.window
+    assert {fold.how for fold in window.folded.values()} == {Folding.SUMMARIZED}
+    assert window.turn("t2").content.startswith("Result: 0.")
+    assert window.turn("t2").tokens <= 32
+
+
+async def test_a_session_that_does_not_compress_by_itself_refuses_turns_under_pressure() -> None:
+    session = ContextSession("s-1", config=SessionConfig(max_tokens=200, auto_compress=False))
+    while session.state is not ContextState.PRESSURED:
+        await session.add_assistant_turn("x" * 120) if session.window.all_turns() else await session.add_user_turn("go")
+    before = session.window
+    with pytest.raises(ContextPressureError, match=r"Compress or clear first\."):
+        await session.add_user_turn("still there?")
+    assert (session.window, session.can_send) == (before, False)
+    await session.compress()
+    assert (session.state, session.can_send) == (ContextState.COMPRESSED, True)
+    with pytest.raises(InvalidTransition, match="COMPRESSED"):
+        await session.compress()
+    await session.add_user_turn("still there?")
+
+
+async def test_a_model_is_never_given_more_than_the_window_may_hold() -> None:
+    session = ContextSession("s-1", config=SMALL)
+    await _talk(session, 0, 100)
+    await session.expand()
+    assert (session.state, session.window.overflow_tokens > 0) == (ContextState.PRESSURED, True)
+    with pytest.raises(ContextPressureError):
+        session.build_prompt("assistant")
+    await session.add_user_turn("And now?")
+    assert session.build_prompt("assistant").endswith("user: And now?")
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [("x" * 40_000, MessageTooLong), ("a\0b", TurnInvalid), ("\udfff", TurnInvalid), (None, TurnInvalid)],
+)
+async def test_a_message_that_cannot_be_taken_changes_nothing(message: Any, error: type[ContextError]) -> None:
+    session = ContextSession("s-1", config=SMALL)
+    await _talk(session, 0, 4)
+    before = (session.window, session.state)
+    with pytest.raises(error):
+        await session.add_user_turn(message)
+    assert (session.window, session.state) == before
+
+
+async def test_the_longest_message_fits_whatever_was_said_before() -> None:
+    session = ContextSession("s-1", config=SessionConfig(max_tokens=400))
+    await session.add_system_turn("You are terse.")
+    await _talk(session, 0, 10)
+    limit = session.message_limit
+    assert limit == 280 - 4 - 32
+    with pytest.raises(MessageTooLong, match=f"{limit + 1} tokens and {limit} fit"):
+        await session.add_user_turn("x" * (4 * limit + 1))
+    await session.add_user_turn("x" * 4 * limit)
+    assert session.pressure <= 0.7
+    assert session.window.all_turns()[-1].content == "x" * 4 * limit
+
+
+class _Failing:
+    """A summarizer, a store and a listener that are away."""
+
+    async def summarize(self, text: str, max_tokens: int) -> str:
+        raise ConnectionError("the model is away")
+
+    async def listen(self, audit: CompressionAudit) -> None:
+        raise ConnectionError("the log is away")
+
+
+class _FullStore(InMemoryContextStore):
+    async def put_turns(self, session_id: str, turns: Any) -> None:
+        raise ConnectionError("the store is away")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"summarizer": _Failing()}, {"on_compression": _Failing().listen}, {"store": _FullStore()}],
+    ids=["summarizer", "listener", "store"],
+)
+async def test_a_compression_that_fails_leaves_the_session_as_it_was(options: dict[str, Any]) -> None:
+    session = ContextSession("s-1", config=SessionConfig(max_tokens=200, keep_recent=1), **options)
+    await session.add_user_turn("go")
+    await session.add_assistant_turn("Result: " + "it runs well. " * 25)
+    before = (session.window, session.state, session.compressions)
+    with pytest.raises(ConnectionError):
+        await session.add_user_turn("and now? " * 25)
+    assert (session.window, session.state, session.compressions) == before
+
+
+async def test_a_store_that_changed_a_turn_is_found_out() -> None:
+    store = InMemoryContextStore()
+    session = ContextSession("s-1", store=store, config=SMALL)
+    await _talk(session, 0, 60)
+    folded = next(iter(session.window.folded))
+    before = session.window
+    await store.put_turns("s-1", {folded: b'{"role": "user"}'})
+    with pytest.raises(ArchiveCorrupted, match=folded):
+        await session.expand()
+    assert session.window == before
+
+
+async def test_what_a_store_lost_stays_folded() -> None:
+    store = InMemoryContextStore()
+    session = ContextSession("s-1", store=store, config=SMALL)
+    await _talk(session, 0, 60)
+    folded = tuple(session.window.folded)
+    await store.delete_turns("s-1")
+    result = await session.expand()
+    assert (result.restored, result.missing) == ((), folded)
+    with pytest.raises(UnknownResource, match="t999"):
+        await session.expand(["t999"])
+
+
+async def test_clear_forgets_and_gives_no_id_twice() -> None:
+    store = InMemoryContextStore()
+    session = ContextSession("s-1", store=store, config=SMALL)
+    came = await _talk(session, 0, 60)
+    folded = tuple(session.window.folded)
+    await session.clear()
+    assert (session.state, len(session.window), session.pressure) == (ContextState.EMPTY, 0, 0.0)
+    assert await store.get_turns("s-1", folded) == {}
+    assert (await session.add_user_turn("anew")).resource_id not in came
+    with pytest.raises(InvalidTransition):
+        await ContextSession("s-2").clear()
+
+
+async def test_a_saved_session_opens_in_another_window() -> None:
+    store = InMemoryContextStore()
+    session = ContextSession("s-1", store=store, config=SMALL)
+    await session.add_user_turn("x" * 4_000)
+    await session.update_threshold(task_progress=0.5, error_rate=0.1)
+    await session.save()
+    smaller = await ContextSession.open("s-1", store=store, config=SessionConfig(max_tokens=1_200))
+    assert (smaller.state, smaller.threshold) == (ContextState.PRESSURED, session.threshold)
+    assert smaller.window.all_turns() == session.window.all_turns()
+
+
+async def test_a_session_that_somebody_else_saved_is_stale() -> None:
+    store = InMemoryContextStore()
+    one, other = [ContextSession("s-1", store=store) for _ in range(2)]
+    await one.add_user_turn("mine")
+    assert await one.save() == 1
+    with pytest.raises(ContextStale, match="revision 0"):
+        await other.save()
+    assert await one.save() == 2
+
+
+@pytest.mark.parametrize("document", [b"{}", b"[]", b"no JSON", b'{"version": 2}', b'{"version": 1, "state": "ODD"}'])
+async def test_a_document_that_is_no_session_is_refused(document: bytes) -> None:
+    store = InMemoryContextStore()
+    await store.save("s-1", document, 0)
+    with pytest.raises(ContextStoreError, match="s-1"):
+        await ContextSession.open("s-1", store=store)
+
+
+@pytest.mark.parametrize("option", [{"target_pressure": 2.0}, {"paging_share": -1.0}, {"keep_recent": 0}])
+def test_a_setting_outside_its_range_is_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentInvalid, match=next(iter(option))):
+        SessionConfig(**option)
+
+
+async def test_changes_wait_for_one_another() -> None:
+    session = ContextSession("s-1", config=SMALL)
+    await session.add_user_turn("go")
+    await asyncio.gather(*(session.add_tool_turn(_said(number)) for number in range(60)))
+    ids = {turn.resource_id for turn in session.window.all_turns()} | set(session.window.folded)
+    assert ids - {PLACEHOLDER_ID} == {f"t{number}" for number in range(1, 62)}
+
+
+async def test_what_is_done_to_the_window_that_a_session_shows_does_not_reach_it() -> None:
+    session = ContextSession("s-1")
+    await session.add_user_turn("go")
+    session.window.append("assistant", "spoiled")
+    assert len(session.window) == 1
+
+
+async def test_a_promoted_answer_is_preserved_from_then_on() -> None:
+    session = ContextSession("s-1", config=SessionConfig(max_tokens=400))
+    await session.add_user_turn("go")
+    kept = await session.add_assistant_turn(_said(1))
+    await session.promote(kept.resource_id, ResourceClass.PRESERVED, "the user likes it")
+    for number in range(5):
+        await session.add_assistant_turn(_said(number))
+    assert session.window.turn(kept.resource_id) == kept
+    dropped = await session.add_assistant_turn("of no use")
+    await session.drop(dropped.resource_id)
+    await session.expand([dropped.resource_id])
+    assert session.window.turn(dropped.resource_id) == dropped

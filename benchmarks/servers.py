@@ -1,6 +1,7 @@
 """The servers of a run: a RabbitMQ and a Postgres with a migrated template, the same for raw limits and for the bus."""
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterable
@@ -13,7 +14,9 @@ import psutil
 
 from apc_bus.testing import PostgresServer, RabbitServer, start_given_postgres, start_rabbit
 from apc_persister.embedded import start_embedded
+from apc_persister.evidence.checkpoint import ensure_key
 from apc_persister.migrate import migrate
+from apc_persister.settings import LogKeySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,10 @@ async def start_servers() -> AsyncIterator[Servers]:
         BusUnavailable: there is no RabbitMQ.
     """
     async with AsyncExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="apc-bench-key-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["APC_LOG_KEY_FILE"] = str(folder / "log-key.pem")  # for the services that are started too
+        ensure_key(LogKeySettings())
         rabbit = await asyncio.to_thread(start_rabbit)
         stack.push_async_callback(asyncio.to_thread, rabbit.close)
         postgres = start_given_postgres() or await _embedded()

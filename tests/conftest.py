@@ -1,6 +1,7 @@
 """Real services for every test: a virtual host and a database of its own, never a mock, never a skip."""
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -21,6 +22,14 @@ from apc_bus.testing import (
     start_rabbit,
 )
 from apc_bus.topology import build_topology
+
+# Signs the checkpoints of every log of the tests, here and in the processes that they start; bytes 0 to 31.
+TEST_LOG_KEY = (
+    "-----BEGIN PRIVATE KEY-----\n"
+    "MC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f\n"
+    "-----END PRIVATE KEY-----\n"
+)
+os.environ["APC_LOG_KEY"] = TEST_LOG_KEY
 
 _RABBIT_FIXTURES = {"rabbit_server", "rabbit_node"}
 _POSTGRES_FIXTURES = {"postgres_server"}

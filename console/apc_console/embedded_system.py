@@ -39,6 +39,7 @@ from apc_contracts.registry import Registration
 from apc_orchestrator.service import Orchestrator
 from apc_orchestrator.settings import OrchestratorSettings
 from apc_persister.embedded import start_embedded
+from apc_persister.evidence.checkpoint import ensure_key
 from apc_persister.service import serve_persister
 from apc_persister.settings import PersisterSettings
 
@@ -199,7 +200,8 @@ async def run_embedded(settings: BusSettings, database: DatabaseSettings) -> Asy
 
 def _start_persister(system: EmbeddedSystem, settings: BusSettings, pool: asyncpg.Pool) -> None:
     stop = asyncio.Event()
-    own = PersisterSettings(shards=settings.shards)
+    own = PersisterSettings(shards=settings.shards, data_dir=settings.data_dir)
+    ensure_key(own)
     system.start_service("persister", serve_persister(own, system.connect("persister"), pool, stop), stop)
 
 

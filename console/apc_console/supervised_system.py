@@ -28,6 +28,8 @@ from apc_console.registration import (
 from apc_console.supervisor import ProcessSpec, Supervisor
 from apc_console.waiting import until
 from apc_contracts.registry import Registration
+from apc_persister.evidence.checkpoint import ensure_key
+from apc_persister.settings import PersisterSettings
 
 START_LIMIT = timedelta(seconds=30)
 """How long a fresh gate may take to take its shards, and then to log the registrations."""
@@ -72,10 +74,11 @@ async def run_supervised(
     """Migrate, declare, register, and run everything; leaving the context drains it: agents, gate, log writer.
 
     Raises:
-        BusUnavailable, DatabaseUnavailable, TopologyConflict, AgentNotFound: nothing was started.
+        BusUnavailable, DatabaseUnavailable, TopologyConflict, AgentNotFound, LogKeyUnusable: nothing was started.
         ServiceAway: the services did not take the registrations in time.
     """
     assert database.database_url is not None, "has_broker has checked it"
+    ensure_key(PersisterSettings(data_dir=settings.data_dir))
     url = database.database_url.get_secret_value()
     registrations = [load_agent(agent.module).registration(broker_user(settings)) for agent in agents]
     async with AsyncExitStack() as stack:

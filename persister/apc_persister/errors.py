@@ -7,11 +7,16 @@ ApcError
       EpochUnknown        a batch of an epoch that the database never gave
       BatchUnsupported    a batch format of another release
       ShardMismatch       a batch of another shard on this shard's queue
+      TreeBroken          rows and Merkle tree do not fit
     SchemaMissing         the database is not migrated, or to an older revision
     SchemaUnknown         the database was migrated by a newer release
     PoolTooSmall          every writer holds one connection; there must be one more
     EmbeddedUnavailable   the embedded PostgreSQL did not start
+    LogKeyMissing         no key to sign checkpoints with
+    LogKeyUnusable        it cannot be read, or is no Ed25519 key
 """
+
+from pathlib import Path
 
 from apc_contracts.errors import ApcError
 
@@ -67,6 +72,13 @@ class ShardMismatch(LogStopped):
         self.found = found
 
 
+class TreeBroken(LogStopped):
+    """Rows are missing that the tree must have, or the tree has what the log has not: run `apc log verify`."""
+
+    def __init__(self, shard: int, message: str) -> None:
+        super().__init__(shard, f"{message}; run `apc log verify`: somebody changed the log, or a backup is incomplete")
+
+
 class SchemaMissing(LogError):
     """The database lacks the schema of this release: run `apc migrate`."""
 
@@ -95,3 +107,22 @@ class PoolTooSmall(LogError):
 
 class EmbeddedUnavailable(LogError):
     """The embedded PostgreSQL did not start."""
+
+
+class LogKeyMissing(LogError):
+    """There is no key to sign the log's checkpoints with."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"no key to sign the log's checkpoints: {path} does not exist; make it once with "
+            "`apc log key --create`, or set APC_LOG_KEY_FILE or APC_LOG_KEY"
+        )
+        self.path = path
+
+
+class LogKeyUnusable(LogError):
+    """The signing key cannot be read or written, or is no Ed25519 key."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"the log's signing key {where} cannot be used: {reason}; it must be Ed25519 in PEM (PKCS8)")
+        self.where = where

@@ -68,7 +68,7 @@ async def project_sessions_carefully(connection: AnyConnection, intake: Intake, 
         except ENTRY_ERRORS as error:
             epoch, batch_no, row = state
             intake.place([unstorable(row, UNSTORABLE, error)], epoch, batch_no, now)
-            await store(connection, intake.placed[-1:])
+            await store(connection, intake.placed[-1:], now)
 
 
 async def new_changes(connection: AnyConnection, placed: Iterable[Placed]) -> list[RegistryEntry]:

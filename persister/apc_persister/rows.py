@@ -1,6 +1,6 @@
 """From the entries of a log batch to rows: which table an entry goes to, and its columns."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from apc_bus.log_batch import (
     PacketEntry,
     RegistryEntry,
 )
+from apc_persister.evidence.entries import ENTRY_VERSION, leaf_maker
 
 Row = tuple[Any, ...]
 
@@ -39,6 +40,7 @@ class Placed(NamedTuple):
 
 
 _PLACE = ("shard", "seq", "epoch", "batch_no")
+_LAST = ("entry_version",)
 _BEFORE_BODY = PacketEntry.__struct_fields__.index("body")
 _LIKE_ENTRY = PacketEntry.__struct_fields__[:_BEFORE_BODY]
 
@@ -54,14 +56,26 @@ AGENT_PACKETS = Table(
         "packet_hash",
         "user_id",
         "signature",
+        *_LAST,
     ),
 )
 PACKET_IDS = Table("packet_ids", ("session_id", "packet_id", "packet_hash", "payload_hash", "shard", "seq"))
-PACKET_EVENTS = Table("packet_events", (*_PLACE, *HopEntry.__struct_fields__))
-PACKET_LINEAGE = Table("packet_lineage", (*_PLACE, *LineageEntry.__struct_fields__))
-COORDINATION_EVENTS = Table("coordination_events", (*_PLACE, *CoordinationEntry.__struct_fields__))
-PACKET_CONFLICTS = Table("packet_conflicts", (*_PLACE, *ConflictEntry.__struct_fields__))
-REGISTRY_EVENTS = Table("registry_events", (*_PLACE, *RegistryEntry.__struct_fields__))
+PACKET_EVENTS = Table("packet_events", (*_PLACE, *HopEntry.__struct_fields__, *_LAST))
+PACKET_LINEAGE = Table("packet_lineage", (*_PLACE, *LineageEntry.__struct_fields__, *_LAST))
+COORDINATION_EVENTS = Table("coordination_events", (*_PLACE, *CoordinationEntry.__struct_fields__, *_LAST))
+PACKET_CONFLICTS = Table("packet_conflicts", (*_PLACE, *ConflictEntry.__struct_fields__, *_LAST))
+REGISTRY_EVENTS = Table("registry_events", (*_PLACE, *RegistryEntry.__struct_fields__, *_LAST))
+
+KIND_OF: Mapping[Table, str] = {
+    AGENT_PACKETS: "packet",
+    PACKET_EVENTS: "hop",
+    PACKET_LINEAGE: "lineage",
+    COORDINATION_EVENTS: "coordination",
+    PACKET_CONFLICTS: "conflict",
+    REGISTRY_EVENTS: "registry",
+}
+"""Table -> kind of its entries; table packet_ids has none."""
+_PACKET_VERSION = ENTRY_VERSION["packet"]
 
 Rows = dict[Table, list[Row]]
 
@@ -72,6 +86,17 @@ def rows_of(placed: Iterable[Placed]) -> Rows:
     for item in placed:
         _ADD[type(item.entry)](rows, item)
     return rows
+
+
+def leaves_of(rows: Rows, recorded_at: datetime) -> list[bytes]:
+    """The leaf hashes of these rows in the order of their numbers. Raises one of ENTRY_ERRORS of the store."""
+    found: list[tuple[int, bytes]] = []
+    for table, kind in KIND_OF.items():
+        if table in rows:
+            make = leaf_maker(kind, table.columns, recorded_at)
+            found += [(row[1], make(row)) for row in rows[table]]
+    found.sort()
+    return [leaf for _, leaf in found]
 
 
 def _add_packet(rows: Rows, item: Placed) -> None:
@@ -91,6 +116,7 @@ def _add_packet(rows: Rows, item: Placed) -> None:
             entry.packet_hash,
             entry.user_id,
             entry.signature,
+            _PACKET_VERSION,
         )
     )
     rows.setdefault(PACKET_IDS, []).append(
@@ -99,8 +125,10 @@ def _add_packet(rows: Rows, item: Placed) -> None:
 
 
 def _adder(table: Table) -> Callable[[Rows, Placed], None]:
+    version = (ENTRY_VERSION[KIND_OF[table]],)
+
     def add(rows: Rows, item: Placed) -> None:
-        rows.setdefault(table, []).append(item.place + astuple(item.entry))
+        rows.setdefault(table, []).append(item.place + astuple(item.entry) + version)
 
     return add
 

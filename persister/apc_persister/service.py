@@ -9,6 +9,8 @@ import structlog
 from apc_bus.database import check_durability
 from apc_bus.port import Bus
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.notary import Notary
 from apc_persister.guard import read_guard, warn_of_guard
 from apc_persister.migrate import SCHEMA_REVISION, read_revision
 from apc_persister.settings import PersisterSettings
@@ -18,12 +20,19 @@ log = structlog.get_logger(__name__)
 
 
 class Persister:
-    """The writers of all shards in one process."""
+    """The writers of all shards in one process.
+
+    Raises:
+        LogKeyMissing, LogKeyUnusable: no key to sign checkpoints with.
+    """
 
     def __init__(self, settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool) -> None:
+        signer = load_signer(settings)
         self._pool = pool
         self._settings = settings
-        self.writers = tuple(Writer(shard, bus, pool, settings) for shard in range(settings.shards))
+        self.writers = tuple(
+            Writer(shard, bus, pool, settings, Notary(shard, signer)) for shard in range(settings.shards)
+        )
 
     @property
     def is_ready(self) -> bool:

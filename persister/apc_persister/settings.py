@@ -1,14 +1,34 @@
 """Settings of the persister, from the environment (prefix APC_) and `.env`."""
 
 from datetime import timedelta
+from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from apc_bus.settings import BusSettings, DatabaseSettings
 
 
-class PersisterSettings(BusSettings, DatabaseSettings):
+class LogKeySettings(BusSettings):
+    """The log's name and the key that signs its checkpoints. Whoever only checks needs the public key alone."""
+
+    log_name: str = "apc-log"
+    """What the log calls itself in its checkpoints; with the shard it is their origin, `<log name>/<shard>`. Give
+    every installation a name of its own, best below a domain of yours: `example.org/apc-log`."""
+    log_key_file: Path | None = None
+    """Ed25519 key in PEM that signs checkpoints; none = `<data_dir>/log-key.pem`."""
+    log_key: SecretStr | None = None
+    """The same key as text, instead of a file."""
+
+    @field_validator("log_name")
+    @classmethod
+    def _one_word(cls, value: str) -> str:
+        if not value or any(letter.isspace() or letter == "+" for letter in value):
+            raise ValueError("must be one word without +")
+        return value
+
+
+class PersisterSettings(LogKeySettings, DatabaseSettings):
     """The persister: where broker and database are, and how much it takes at once."""
 
     model_config = SettingsConfigDict(

@@ -2,13 +2,14 @@
 culprit."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import asyncpg
 
 from apc_bus.log_batch import PacketEntry
 from apc_persister.conflicts import DUPLICATE_EVENT, UNSTORABLE, duplicate_id, unstorable
 from apc_persister.connection import AnyConnection
-from apc_persister.rows import Placed, rows_of
+from apc_persister.rows import Placed, leaves_of, rows_of
 
 ENTRY_ERRORS = (
     asyncpg.DataError,
@@ -46,13 +47,21 @@ async def replace_duplicates(connection: AnyConnection, placed: list[Placed]) ->
             placed[at] = placed[at]._replace(entry=duplicate_id(packet, first_hash))
 
 
-async def store(connection: AnyConnection, placed: Sequence[Placed]) -> None:
-    """COPY the rows of these entries. Raises one of ENTRY_ERRORS when an entry cannot be stored."""
-    for table, rows in rows_of(placed).items():
-        await connection.copy_records_to_table(table.name, schema_name="apc_log", columns=table.columns, records=rows)
+async def store(connection: AnyConnection, placed: Sequence[Placed], recorded_at: datetime) -> list[bytes]:
+    """COPY the rows of these entries; returns their leaf hashes. `recorded_at` is the time of the transaction.
+
+    Raises one of ENTRY_ERRORS when an entry cannot be stored, or has no canonical form.
+    """
+    rows = rows_of(placed)
+    leaves = leaves_of(rows, recorded_at)
+    for table, records in rows.items():
+        await connection.copy_records_to_table(
+            table.name, schema_name="apc_log", columns=table.columns, records=records
+        )
+    return leaves
 
 
-async def store_carefully(connection: AnyConnection, placed: Sequence[Placed]) -> list[Placed]:
+async def store_carefully(connection: AnyConnection, placed: Sequence[Placed], recorded_at: datetime) -> list[Placed]:
     """As `store`, but an entry that cannot be stored becomes a conflict at its place. Returns what was
     stored.
 
@@ -60,17 +69,17 @@ async def store_carefully(connection: AnyConnection, placed: Sequence[Placed]) -
     """
     try:
         async with connection.transaction():
-            await store(connection, placed)
+            await store(connection, placed, recorded_at)
         return list(placed)
     except ENTRY_ERRORS as error:
         if len(placed) > 1:
             middle = len(placed) // 2
             return [
-                *await store_carefully(connection, placed[:middle]),
-                *await store_carefully(connection, placed[middle:]),
+                *await store_carefully(connection, placed[:middle], recorded_at),
+                *await store_carefully(connection, placed[middle:], recorded_at),
             ]
         is_known = isinstance(error, asyncpg.UniqueViolationError)
         kind = DUPLICATE_EVENT if is_known else UNSTORABLE
         conflict = placed[0]._replace(entry=unstorable(placed[0].entry, kind, error))
-        await store(connection, [conflict])
+        await store(connection, [conflict], recorded_at)
         return [conflict]

@@ -9,6 +9,7 @@ from apc_bus.log_batch import RegistryEntry
 from apc_persister.conflicts import UNSTORABLE, unstorable
 from apc_persister.connection import AnyConnection
 from apc_persister.errors import LogStopped
+from apc_persister.evidence.notary import Notary
 from apc_persister.head import begin_intake, lock_head, move_head
 from apc_persister.intake import Intake, Received
 from apc_persister.projection import (
@@ -17,7 +18,7 @@ from apc_persister.projection import (
     project_sessions,
     project_sessions_carefully,
 )
-from apc_persister.rows import Placed
+from apc_persister.rows import Placed, leaves_of, rows_of
 from apc_persister.store import ENTRY_ERRORS, replace_duplicates, store, store_carefully
 
 
@@ -35,7 +36,7 @@ class Committed:
     """Entries that became conflicts of the writer."""
 
 
-async def commit(connection: AnyConnection, shard: int, messages: Sequence[Received]) -> Committed:
+async def commit(connection: AnyConnection, shard: int, messages: Sequence[Received], notary: Notary) -> Committed:
     """Write these messages, at least one, in one transaction; when this returns they are committed.
 
     First everything in bulk; if an entry is at fault, again with the culprits set aside as conflicts. When a
@@ -47,18 +48,19 @@ async def commit(connection: AnyConnection, shard: int, messages: Sequence[Recei
         the connection broke during COMMIT, that is unknown: doing it again is safe.
     """
     try:
-        done = await _attempt(connection, shard, messages, is_careful=False)
+        done = await _attempt(connection, shard, messages, notary, is_careful=False)
     except ENTRY_ERRORS:
-        done = await _attempt(connection, shard, messages, is_careful=True)
+        done = await _attempt(connection, shard, messages, notary, is_careful=True)
     crash_point("persister.after_commit")
     return done
 
 
 async def _attempt(
-    connection: AnyConnection, shard: int, messages: Sequence[Received], *, is_careful: bool
+    connection: AnyConnection, shard: int, messages: Sequence[Received], notary: Notary, *, is_careful: bool
 ) -> Committed:
     async with connection.transaction():
         head, now = await lock_head(connection, shard)
+        first_seq = head.next_seq
         intake = await begin_intake(connection, head, messages)
         taken = _take(intake, messages, now)
         before = len(intake.placed)
@@ -66,14 +68,16 @@ async def _attempt(
         await replace_duplicates(connection, intake.placed)
         changes = await new_changes(connection, intake.placed)
         if is_careful:
-            await _write_carefully(connection, intake, changes, now)
+            leaves = await _write_carefully(connection, intake, changes, now)
         else:
-            await store(connection, intake.placed)
+            leaves = await store(connection, intake.placed, now)
             for change in changes:
                 await apply_change(connection, change)
             await project_sessions(connection, shard, list(intake.sessions.values()))
+        tree = await notary.attest(connection, first_seq, leaves)
         await move_head(connection, intake)
         crash_point("persister.before_commit")
+    notary.confirm(tree)
     unstored = len(intake.placed) - before
     unstored += sum(item.entry is not entry for item, entry in zip(intake.placed, entries, strict=False))
     return Committed(taken, len(intake.placed), intake.duplicates, intake.fenced, unstored)
@@ -92,11 +96,12 @@ def _take(intake: Intake, messages: Sequence[Received], now: datetime) -> int:
 
 async def _write_carefully(
     connection: AnyConnection, intake: Intake, changes: Sequence[RegistryEntry], now: datetime
-) -> None:
+) -> list[bytes]:
     wanted = {id(change) for change in changes}
     checked = await _applied(connection, intake.placed, wanted)
-    intake.placed[:] = await store_carefully(connection, checked)
+    intake.placed[:] = await store_carefully(connection, checked, now)
     await project_sessions_carefully(connection, intake, now)
+    return leaves_of(rows_of(intake.placed), now)
 
 
 async def _applied(connection: AnyConnection, placed: Sequence[Placed], wanted: set[int]) -> list[Placed]:

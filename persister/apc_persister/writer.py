@@ -18,6 +18,7 @@ from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.topology import log_queue
 from apc_persister.connection import drop_connection, stands, take_connection
+from apc_persister.evidence.notary import Notary
 from apc_persister.intake import Received, read_message
 from apc_persister.settings import PersisterSettings
 from apc_persister.transaction import Committed, commit
@@ -65,6 +66,7 @@ class Writer:
     bus: Bus
     pool: asyncpg.Pool
     settings: PersisterSettings
+    notary: Notary
     counts: WriterCounts = field(default_factory=WriterCounts)
     _is_consuming: bool = False
     _connection: PoolConnectionProxy | None = None
@@ -141,7 +143,7 @@ class Writer:
                 # A time-out on our side too: the server's own do not help when the network swallows the
                 # answer.
                 async with asyncio.timeout(3 * self.settings.database_heartbeat.total_seconds()):
-                    done = await commit(connection, self.shard, messages)
+                    done = await commit(connection, self.shard, messages, self.notary)
             except _AWAY as error:
                 await self._note_failure(error)
                 messages = messages[:1]  # less at a time, should the size have been the reason
@@ -166,6 +168,7 @@ class Writer:
         if not stands(self._connection):
             await self._disconnect()
         if self._connection is None:
+            self.notary.forget()
             self._connection = await take_connection(self.pool, self.settings.database_heartbeat)
         return self._connection
 

@@ -28,7 +28,10 @@ from apc_orchestrator.publications import Tenure
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.sessions import Sessions
 from apc_persister.connection import drop_connection, take_connection
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.notary import Notary
 from apc_persister.intake import read_message
+from apc_persister.settings import PersisterSettings
 from apc_persister.transaction import commit
 
 from ..contracts.session.conftest import HANDLED, REGISTRY, Simulation
@@ -117,7 +120,7 @@ async def write(pool: asyncpg.Pool, bodies: list[bytes]) -> None:
     received = [read_message(0, Delivery(message, 1, "0", False)) for message in messages]
     connection = await take_connection(pool, timedelta(seconds=5))
     try:
-        await commit(connection, 0, received)
+        await commit(connection, 0, received, Notary(0, load_signer(PersisterSettings())))
     finally:
         await drop_connection(pool, connection)
     conflicts = await pool.fetch("SELECT kind, reason FROM apc_log.packet_conflicts WHERE kind <> 'security'")

@@ -3,6 +3,7 @@
 from apc_persister.testing.bench import LogBench, until
 from apc_persister.testing.entries import coordination, hop, lifecycle, packet_entry, session_row
 from apc_persister.testing.gate import ScriptedGate
+from apc_persister.testing.tampering import lift_guard
 
 __all__ = [
     "LogBench",
@@ -10,6 +11,7 @@ __all__ = [
     "coordination",
     "hop",
     "lifecycle",
+    "lift_guard",
     "packet_entry",
     "session_row",
     "until",

@@ -107,7 +107,7 @@ async def _make_log(server: PostgresServer) -> GuardedLog:
         entries: list[Entry] = [packet, *lifecycle(packet), coordination(packet, 1, "open", "A", "B")]
         placed = [Placed((0, seq, 1, 1), packet.created_at, entry) for seq, entry in enumerate(entries, 1)]
         await connection.set_type_codec("jsonb", schema="pg_catalog", format="binary", encoder=_jsonb, decoder=bytes)
-        await store(connection, placed)
+        await store(connection, placed, packet.created_at)
         await connection.execute("UPDATE apc_log.shards SET next_seq = $1 WHERE shard = 0", len(placed) + 1)
         await connection.execute(
             "INSERT INTO apc_log.log_checkpoints (shard, tree_size, root_hash, note) VALUES (0, 1, sha256('x'), 'n')"

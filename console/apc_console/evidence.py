@@ -1,0 +1,134 @@
+"""What `apc log` prints and writes."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from apc_console.database import open_log
+from apc_console.errors import InputUnusable
+from apc_console.output import print_json
+from apc_persister.check import CheckFailed, Checkpoint, PublicKey, parse_key, parse_note, read_keys, split_notes
+from apc_persister.evidence.checkpoint import Signer, ensure_key, key_file, load_signer
+from apc_persister.evidence.verify import Report, verify_shard
+from apc_persister.settings import LogKeySettings
+
+_SHARDS = "SELECT shard FROM apc_log.shards ORDER BY shard"
+
+
+def print_keys(*, create: bool) -> None:
+    """Print the public key of every shard. Raises LogKeyMissing, LogKeyUnusable."""
+    settings = LogKeySettings()
+    if create and ensure_key(settings):
+        print(f"made {key_file(settings)}: keep a copy, and keep it secret", file=sys.stderr)
+    signer = load_signer(settings)
+    for shard in range(settings.shards):
+        print(signer.public_key(shard))
+
+
+async def verify_log(first: int, files: Sequence[Path], keys: Sequence[str], *, as_json: bool) -> bool:
+    """Verify every shard; whether everything fits. Raises InputUnusable for a file that holds no checkpoints."""
+    trusted = _Keys(keys)
+    reports: list[Report] = []
+    async with open_log() as pool, pool.acquire() as connection:
+        shards = [row[0] for row in await connection.fetch(_SHARDS)]
+        outside = _read_checkpoints(files, [trusted.of(shard) for shard in shards])
+        for shard in shards:
+            total = await connection.fetchval("SELECT tree_size FROM apc_log.log_edges WHERE shard = $1", shard) or 0
+            key = trusted.of(shard)
+            with _progress(shard, max(0, total - first + 1), is_silent=as_json) as advance:
+                report = await verify_shard(
+                    connection, shard, key, first=first, outside=outside.get(key.name, ()), progress=advance
+                )
+            reports.append(report)
+    if as_json or not sys.stdout.isatty():
+        print_json([_document(report) for report in reports])
+    for report in reports:
+        _say(report, is_compared=bool(files))
+    return not any(report.findings for report in reports)
+
+
+class _Keys:
+    """Whom the reader trusts: the keys that were given, else the log's own."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._given = {key.name: key for text in texts for key in _read_key(text)}
+        self._signer: Signer | None = None
+
+    def of(self, shard: int) -> PublicKey:
+        if self._given:
+            for name, key in self._given.items():
+                if name.rpartition("/")[2] == str(shard):
+                    return key
+            raise InputUnusable(f"no key of shard {shard} was given with --key: take those of `apc log key`")
+        if self._signer is None:
+            self._signer = load_signer(LogKeySettings())
+        return self._signer.public_key(shard)
+
+
+def _read_key(text: str) -> list[PublicKey]:
+    try:
+        return [parse_key(text)] if text.count("+") >= 2 else read_keys(Path(text).read_text(encoding="utf-8"))
+    except (CheckFailed, OSError, UnicodeError) as error:
+        raise InputUnusable(f"--key {text}: {error}") from error
+
+
+def _read_checkpoints(files: Sequence[Path], keys: Sequence[PublicKey]) -> dict[str, list[Checkpoint]]:
+    """By origin. A note that is not signed by one of the keys proves nothing, so it is an error to offer it."""
+    by_origin = {key.name: key for key in keys}
+    found: dict[str, list[Checkpoint]] = {}
+    for file in _files_in(files):
+        try:
+            for text in split_notes(file.read_text(encoding="utf-8")):
+                note = parse_note(text)
+                key = by_origin.get(note.checkpoint.origin)
+                if key is None:
+                    raise CheckFailed(f"a checkpoint of {note.checkpoint.origin!r}, which is no log of this database")
+                found.setdefault(key.name, []).append(note.check(key))
+        except (CheckFailed, OSError, UnicodeError) as error:
+            raise InputUnusable(f"{file}: {error}") from error
+    if files and not found:
+        raise InputUnusable(f"no checkpoints in {', '.join(map(str, files))}")
+    return found
+
+
+def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(one for one in path.rglob("*") if one.is_file())
+        else:
+            yield path
+
+
+@contextmanager
+def _progress(shard: int, total: int, *, is_silent: bool) -> Iterator[Callable[[int], None]]:
+    if is_silent or not sys.stderr.isatty():
+        yield lambda entries: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"shard {shard}", total=total)
+        yield lambda entries: progress.advance(task, entries)
+
+
+def _document(report: Report) -> dict[str, object]:
+    return {**asdict(report), "is_whole": not report.findings}
+
+
+def _say(report: Report, *, is_compared: bool) -> None:
+    """One line a shard on the standard error, where a person looks also when the output is piped."""
+    if report.first is not None:
+        print(f"shard {report.shard}: NOT WHOLE, entry {report.first.seq}: {report.first.message}", file=sys.stderr)
+        for finding in report.findings:
+            if finding is not report.first:
+                print(f"shard {report.shard}: also {finding.message}", file=sys.stderr)
+        return
+    against = f"{report.outside} checkpoints held outside" if is_compared else "no checkpoint held outside"
+    print(
+        f"shard {report.shard}: {report.size} entries fit tree and {report.checkpoints} stored checkpoints; "
+        f"compared with {against}",
+        file=sys.stderr,
+    )

@@ -1,0 +1,473 @@
+"""Checks proofs and exported bundles of the log, offline: Python's standard library and `cryptography`, nothing else.
+
+This file runs alone: `python check.py FILE --key KEY`. Formats: docs/log-format.md; hashing: RFC 6962 section 2.1;
+checkpoints: C2SP tlog-checkpoint and signed-note with Ed25519.
+"""
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import IO, Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+PROOF, CONSISTENCY, BUNDLE = "apc-log-proof", "apc-log-consistency", "apc-log-bundle"
+VERSION = 1
+_ED25519 = b"\x01"
+_MAX_SIZE = 1 << 53
+_SIGNATURE = "— "
+_PLACE = ("epoch", "batch_no", "recorded_at")
+
+COLUMNS: Mapping[tuple[str, int], tuple[str, ...]] = {
+    ("packet", 1): (
+        *_PLACE,
+        *("packet_id", "packet_type", "channel", "run_phase", "session_id", "run_id", "task_id", "root_packet_id"),
+        *("parent_packet_id", "cause_packet_id", "sender_agent_id", "sender_role", "sender_swarm_id", "recipients"),
+        *("generation", "round", "step", "confidence", "created_at", "expires_at", "judged_at", "verdict"),
+        *("refusal_code", "refusal", "contract_hash", "facts", "stored_hash", "packet_hash", "user_id", "signature"),
+    ),
+    ("hop", 1): (
+        *_PLACE,
+        *("session_id", "packet_id", "recipient", "attempt", "from_state", "to_state", "events", "occurred_at"),
+        *("actor", "metadata"),
+    ),
+    ("lineage", 1): (
+        *_PLACE,
+        *("session_id", "packet_id", "protocol_id", "parent_protocol_ids", "ancestor_swarms", "cross_use_case"),
+        *("transfer_mode", "from_swarm", "to_swarm", "sender_score", "receiver_score"),
+    ),
+    ("coordination", 1): (
+        *_PLACE,
+        *("session_id", "round", "generation", "step", "cause_packet_id", "event", "from_state", "to_state", "facts"),
+    ),
+    ("conflict", 1): (
+        *_PLACE,
+        *("session_id", "packet_id", "kind", "code", "reason", "raw_hash", "first_hash", "second_hash", "user_id"),
+    ),
+    ("registry", 1): (*_PLACE, "change_id", "agent_id", "change"),
+    ("log", 1): (*_PLACE, "kind", "actor", "detail"),
+}
+"""(kind, version) -> what stands in an entry after kind, version, shard and seq. A kind that gains a column gains a
+version: a row says by its column entry_version how it is read, for ever."""
+
+
+class CheckFailed(Exception):
+    """What was to be proven is not."""
+
+
+# RFC 6962 section 2.1
+
+
+def leaf_hash(entry: bytes) -> bytes:
+    """The hash of an entry as a leaf."""
+    return sha256(b"\x00" + entry).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """The hash of an inner node."""
+    return sha256(b"\x01" + left + right).digest()
+
+
+def root_by_inclusion(index: int, size: int, leaf: bytes, path: Sequence[bytes]) -> bytes:
+    """The root that follows from a leaf and its audit path (RFC 9162 section 2.1.3.2).
+
+    `index` is the leaf's number from 0, `size` the number of leaves.
+
+    Raises:
+        CheckFailed: the path is too short or too long, or there is no such leaf.
+    """
+    if not 0 <= index < size:
+        raise CheckFailed(f"there is no leaf {index} in a tree of {size}")
+    node, last, found = index, size - 1, leaf
+    for sibling in path:
+        if last == 0:
+            raise CheckFailed("the path is too long")
+        if node & 1 or node == last:
+            found = node_hash(sibling, found)
+            while not node & 1 and node:
+                node, last = node >> 1, last >> 1
+        else:
+            found = node_hash(found, sibling)
+        node, last = node >> 1, last >> 1
+    if last:
+        raise CheckFailed("the path is too short")
+    return found
+
+
+def check_consistency(old: tuple[int, bytes], new: tuple[int, bytes], path: Sequence[bytes]) -> None:
+    """That the tree (size, root) `new` extends `old` (RFC 9162 section 2.1.4.2). Raises CheckFailed."""
+    (first, old_root), (second, new_root) = old, new
+    if not 0 < first <= second:
+        raise CheckFailed(f"a tree of {second} cannot extend one of {first}")
+    if first == second:
+        if path or old_root != new_root:
+            raise CheckFailed("two roots for one size, or a path where none is needed")
+        return
+    hashes = list(path)
+    if first & (first - 1) == 0:
+        hashes.insert(0, old_root)
+    if not hashes:
+        raise CheckFailed("the path is too short")
+    node, last = first - 1, second - 1
+    while node & 1:
+        node, last = node >> 1, last >> 1
+    old_found = new_found = hashes[0]
+    for sibling in hashes[1:]:
+        if last == 0:
+            raise CheckFailed("the path is too long")
+        if node & 1 or node == last:
+            old_found, new_found = node_hash(sibling, old_found), node_hash(sibling, new_found)
+            while not node & 1 and node:
+                node, last = node >> 1, last >> 1
+        else:
+            new_found = node_hash(new_found, sibling)
+        node, last = node >> 1, last >> 1
+    if last or old_found != old_root or new_found != new_root:
+        raise CheckFailed("the later log does not extend the earlier one")
+
+
+# C2SP signed-note and tlog-checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """Who signs checkpoints: an Ed25519 key under a name, which is the origin of the log."""
+
+    name: str
+    raw: bytes
+    """32 bytes."""
+
+    @property
+    def key_id(self) -> bytes:
+        """The 4 bytes that a signature starts with."""
+        return sha256(self.name.encode() + b"\n" + _ED25519 + self.raw).digest()[:4]
+
+    def __str__(self) -> str:
+        """As `parse_key` reads it (the "vkey" of signed-note)."""
+        return f"{self.name}+{self.key_id.hex()}+{base64.b64encode(_ED25519 + self.raw).decode()}"
+
+
+def parse_key(text: str) -> PublicKey:
+    """A key from `name+id+base64`. Raises CheckFailed."""
+    parts = text.strip().split("+", 2)
+    raw = _from_base64(parts[2]) if len(parts) == 3 else b""
+    if len(raw) != 33 or raw[:1] != _ED25519:
+        raise CheckFailed(f"not an Ed25519 key as `apc log key` prints it: {text.strip()!r}")
+    key = PublicKey(parts[0], raw[1:])
+    if key.key_id.hex() != parts[1]:
+        raise CheckFailed(f"the key's id does not fit its name and bytes: {text.strip()!r}")
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A tree head: what the log of one shard, `origin`, held when it had `size` entries."""
+
+    origin: str
+    size: int
+    root: bytes
+
+    @property
+    def text(self) -> str:
+        """The signed text."""
+        return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root).decode()}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A checkpoint and the signatures under it: (name, key id and signature)."""
+
+    checkpoint: Checkpoint
+    signatures: tuple[tuple[str, bytes], ...]
+
+    def check(self, key: PublicKey) -> Checkpoint:
+        """The checkpoint, once the key's signature holds. Raises CheckFailed."""
+        if key.name != self.checkpoint.origin:
+            raise CheckFailed(f"a checkpoint of {self.checkpoint.origin!r}, and the key is of {key.name!r}")
+        mine = [blob[4:] for name, blob in self.signatures if name == key.name and blob[:4] == key.key_id]
+        if not mine:
+            raise CheckFailed(f"the checkpoint of {self.checkpoint.size} entries is not signed by {key}")
+        for signature in mine:
+            try:
+                Ed25519PublicKey.from_public_bytes(key.raw).verify(signature, self.checkpoint.text.encode())
+            except InvalidSignature:
+                raise CheckFailed(f"the signature of the checkpoint of {self.checkpoint.size} is wrong") from None
+        return self.checkpoint
+
+
+def parse_note(text: str) -> Note:
+    """One signed checkpoint, exactly as it was written. Raises CheckFailed."""
+    body, separator, tail = text.partition("\n\n")
+    lines = body.split("\n")
+    if not separator or len(lines) != 3 or not tail.endswith("\n"):
+        raise CheckFailed("not a signed checkpoint: origin, size, root, an empty line, signatures")
+    origin, size, root = lines
+    if not origin or not size.isascii() or not size.isdigit() or len(size) > 16 or str(int(size)) != size:
+        raise CheckFailed("the checkpoint's origin or size is malformed")
+    checkpoint = Checkpoint(origin, int(size), _from_base64(root))
+    if len(checkpoint.root) != 32 or int(size) > _MAX_SIZE:
+        raise CheckFailed("the checkpoint's root is no SHA-256, or its size is beyond 2^53")
+    return Note(checkpoint, tuple(_parse_signature(line) for line in tail[:-1].split("\n")))
+
+
+def _parse_signature(line: str) -> tuple[str, bytes]:
+    name, _, signature = line.removeprefix(_SIGNATURE).partition(" ")
+    blob = _from_base64(signature)
+    if not line.startswith(_SIGNATURE) or not name or len(blob) < 5:
+        raise CheckFailed(f"not a signature line: {line!r}")
+    return name, blob
+
+
+def split_notes(text: str) -> Iterator[str]:
+    """The notes of a file of exported checkpoints: one after the other, an empty line between them."""
+    body: list[str] = []
+    signatures: list[str] = []
+    for line in text.split("\n"):
+        if line.startswith(_SIGNATURE) and body:
+            signatures.append(line)
+        elif line:
+            if signatures:
+                yield _joined(body, signatures)
+                body, signatures = [], []
+            body.append(line)
+    if body or signatures:
+        yield _joined(body, signatures)
+
+
+def _joined(body: Sequence[str], signatures: Sequence[str]) -> str:
+    return "\n".join([*body, "", *signatures, ""])
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise CheckFailed(f"not base64: {text!r}") from None
+    if base64.b64encode(raw).decode() != text:  # other spellings of the same bytes
+        raise CheckFailed(f"not canonical base64: {text!r}")
+    return raw
+
+
+# Entries
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the log, read from its canonical bytes."""
+
+    kind: str
+    shard: int
+    seq: int
+    values: Mapping[str, Any]
+    """By column."""
+
+
+def parse_entry(text: bytes) -> Entry:
+    """An entry by its columns. Raises CheckFailed on anything that is none."""
+    try:
+        kind, version, shard, seq, *values = json.loads(text)
+        columns = COLUMNS[kind, version]
+        if len(columns) != len(values) or type(shard) is not int or type(seq) is not int:
+            raise ValueError("other columns")
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckFailed(f"not an entry of a known kind and version: {error}") from None
+    return Entry(kind, shard, seq, dict(zip(columns, values, strict=True)))
+
+
+# Files
+
+
+def check_file(lines: Iterable[str], keys: Sequence[PublicKey]) -> list[str]:
+    """Check a proof or a bundle; returns what was proven, a sentence each.
+
+    `keys` are whom the reader trusts. Without any, the key inside the file is taken: then the file agrees with
+    itself, and the sentences name the key that it must be compared with.
+
+    Raises:
+        CheckFailed: something in it does not hold.
+    """
+    rest = iter(lines)
+    first = next(rest, "")
+    try:
+        document = _read_object(first)
+    except CheckFailed:  # a proof is one document, which may be indented
+        document = _read_object(first + "".join(rest))
+    checks: dict[Any, Callable[[], list[str]]] = {
+        PROOF: lambda: _check_proof(document, keys),
+        CONSISTENCY: lambda: _check_consistency_file(document, keys),
+        BUNDLE: lambda: _check_bundle(document, rest, keys),
+    }
+    check = checks.get(document.get("format"))
+    if check is None or document.get("version") != VERSION:
+        raise CheckFailed(f"format {document.get('format')!r}, version {document.get('version')!r} is not known")
+    return check()
+
+
+def _check_proof(document: Mapping[str, Any], keys: Sequence[PublicKey]) -> list[str]:
+    head, key = _head(document, "checkpoint", keys)
+    entry = _check_entry(document, head)
+    said = [f"entry {entry.seq} ({entry.kind}) is in the log {head.origin} of {head.size} entries", _signed_by(key)]
+    if "body" in document:
+        _check_body(document, entry)
+        said.insert(1, f"its bytes have the hash {entry.values['stored_hash']}")
+    return said
+
+
+def _check_consistency_file(document: Mapping[str, Any], keys: Sequence[PublicKey]) -> list[str]:
+    old, key = _head(document, "old", keys)
+    new, _ = _head(document, "new", keys)
+    check_consistency((old.size, old.root), (new.size, new.root), _hashes(document, "path"))
+    return [f"the log {new.origin} of {new.size} entries extends that of {old.size}", _signed_by(key)]
+
+
+def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequence[PublicKey]) -> list[str]:
+    run_id = _field(header, "run_id", str)
+    heads: dict[str, Checkpoint] = {}
+    said = []
+    for item in _field(header, "checkpoints", list):
+        head, key = _head(item, "checkpoint", keys)
+        heads[head.origin] = head
+        said.append(f"{_signed_by(key)}: log {head.origin} of {head.size} entries")
+    contracts = {_contract_hash(one) for one in _field(header, "contracts", list)}
+    seen: set[tuple[str, int]] = set()
+    packets = 0
+    for line in lines:
+        item = _read_object(line)
+        if "entries" in item:
+            return _end_bundle(item, lines, run_id, len(seen), packets, said)
+        origin = _field(item, "origin", str)
+        if origin not in heads:
+            raise CheckFailed(f"an entry of {origin!r}, of which the bundle has no checkpoint")
+        entry = _check_entry(item, heads[origin])
+        if (origin, entry.seq) in seen:
+            raise CheckFailed(f"entry {entry.seq} of {origin} stands twice in the bundle")
+        seen.add((origin, entry.seq))
+        if entry.kind == "packet":
+            _check_packet(item, entry, run_id, contracts)
+            packets += 1
+    raise CheckFailed("the bundle ends before its last line")
+
+
+def _check_packet(item: Mapping[str, Any], entry: Entry, run_id: str, contracts: set[str]) -> None:
+    _check_body(item, entry)
+    if entry.values["run_id"] != run_id:
+        raise CheckFailed(f"entry {entry.seq} is of run {entry.values['run_id']!r}")
+    if entry.values["contract_hash"] not in contracts:
+        raise CheckFailed(f"entry {entry.seq} was judged by a contract that is not in the bundle")
+
+
+def _end_bundle(
+    end: Mapping[str, Any], rest: Iterator[str], run_id: str, entries: int, packets: int, said: list[str]
+) -> list[str]:
+    if end["entries"] != entries or any(line.strip() for line in rest):
+        raise CheckFailed(f"the bundle says that it has {end['entries']} entries and holds {entries}")
+    return [f"run {run_id}: {entries} entries, {packets} of them packets with their bytes, are in the log", *said]
+
+
+def _check_entry(item: Mapping[str, Any], head: Checkpoint) -> Entry:
+    text = _field(item, "entry", str).encode()
+    entry = parse_entry(text)
+    if head.origin.rpartition("/")[2] != str(entry.shard):
+        raise CheckFailed(f"an entry of shard {entry.shard} in the log {head.origin}")
+    if root_by_inclusion(entry.seq - 1, head.size, leaf_hash(text), _hashes(item, "path")) != head.root:
+        raise CheckFailed(f"entry {entry.seq} is not in the log of {head.size} entries")
+    return entry
+
+
+def _check_body(item: Mapping[str, Any], entry: Entry) -> None:
+    body = _from_base64(_field(item, "body", str))
+    if entry.kind != "packet" or sha256(body).hexdigest() != entry.values["stored_hash"]:
+        raise CheckFailed(f"the bytes beside entry {entry.seq} are not those that it was made of")
+
+
+def _head(document: Mapping[str, Any], name: str, keys: Sequence[PublicKey]) -> tuple[Checkpoint, PublicKey]:
+    note = parse_note(_field(document, name, str))
+    inside = parse_key(_field(document, "key", str))
+    known = [key for key in keys if key.name == note.checkpoint.origin]
+    if keys and not known:
+        raise CheckFailed(f"no key of {note.checkpoint.origin!r} was given")
+    key = known[0] if known else inside
+    return note.check(key), key
+
+
+def _signed_by(key: PublicKey) -> str:
+    return f"signed by {key}"
+
+
+def _contract_hash(contract: object) -> str:
+    """Hash of a contract as the entries name it: it travels as the canonical text that was hashed."""
+    if not isinstance(contract, str):
+        raise CheckFailed("a contract in the bundle is not a text")
+    return sha256(contract.encode()).hexdigest()
+
+
+def _hashes(document: Mapping[str, Any], name: str) -> list[bytes]:
+    texts = _field(document, name, list)
+    if not all(isinstance(text, str) and len(text) == 64 and not set(text) - set("0123456789abcdef") for text in texts):
+        raise CheckFailed(f"{name} is not a list of hashes")
+    return [bytes.fromhex(text) for text in texts]
+
+
+def _field(document: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = document.get(name)
+    if not isinstance(value, kind):
+        raise CheckFailed(f"{name} is missing, or no {kind.__name__}")
+    return value
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckFailed(f"not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise CheckFailed("not a JSON object")
+    return document
+
+
+# The command
+
+
+def read_keys(text: str) -> list[PublicKey]:
+    """Keys, a line each; empty lines and lines with `#` are passed over. Raises CheckFailed."""
+    lines = (line.strip() for line in text.splitlines())
+    return [parse_key(line) for line in lines if line and not line.startswith("#")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 0 = everything holds, 1 = not, 2 = a file cannot be read."""
+    parser = argparse.ArgumentParser(description="Check a proof or an exported bundle of the log.")
+    parser.add_argument("file", help="what `apc log prove`, `consistency` or `export` wrote")
+    parser.add_argument("--key", action="append", default=[], help="public key, or a file with keys; may be repeated")
+    options = parser.parse_args(arguments)
+    try:
+        keys = [key for text in options.key for key in _keys_of(text)]
+        with open(options.file, encoding="utf-8") as file:
+            for sentence in check_file(file, keys):
+                print(sentence)
+    except CheckFailed as error:
+        print(f"NOT PROVEN: {error}", file=sys.stderr)
+        return 1
+    except (OSError, UnicodeError) as error:
+        print(f"cannot read it: {error}", file=sys.stderr)
+        return 2
+    if not keys:
+        print("no key was given: compare the key above with the one that the log's owner publishes")
+    return 0
+
+
+def _keys_of(text: str) -> list[PublicKey]:
+    if text.count("+") >= 2:
+        return [parse_key(text)]
+    file: IO[str]
+    with open(text, encoding="utf-8") as file:
+        return read_keys(file.read())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Signs the heads of the tree: C2SP tlog-checkpoint, a signed-note with Ed25519."""
+
+import base64
+from pathlib import Path
+
+import structlog
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from apc_persister.check import Checkpoint, PublicKey
+from apc_persister.errors import LogKeyMissing, LogKeyUnusable
+from apc_persister.settings import LogKeySettings
+
+KEY_FILE = "log-key.pem"
+"""In the data folder, unless a setting says otherwise."""
+
+log = structlog.get_logger(__name__)
+
+
+class Signer:
+    """The log's signing key. `log_name` is what the origins of all its shards start with."""
+
+    def __init__(self, key: Ed25519PrivateKey, log_name: str) -> None:
+        self._key = key
+        self._raw = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        self._log_name = log_name
+
+    def public_key(self, shard: int) -> PublicKey:
+        """The key under the origin of a shard: `<log name>/<shard>`."""
+        return PublicKey(f"{self._log_name}/{shard}", self._raw)
+
+    def sign(self, shard: int, size: int, root: bytes) -> str:
+        """The signed note of a tree head. The same head gives the same note, always."""
+        key = self.public_key(shard)
+        checkpoint = Checkpoint(key.name, size, root)
+        signature = base64.b64encode(key.key_id + self._key.sign(checkpoint.text.encode())).decode()
+        return f"{checkpoint.text}\n— {key.name} {signature}\n"
+
+
+def load_signer(settings: LogKeySettings) -> Signer:
+    """The signer of APC_LOG_KEY, APC_LOG_KEY_FILE, or the key in the data folder.
+
+    Raises:
+        LogKeyMissing: there is none; says how to make one.
+        LogKeyUnusable: not an unencrypted Ed25519 key in PEM.
+    """
+    if settings.log_key is not None:
+        return Signer(_parse(settings.log_key.get_secret_value(), "APC_LOG_KEY"), settings.log_name)
+    path = key_file(settings)
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise LogKeyMissing(path) from None
+    except (OSError, UnicodeError) as error:
+        raise LogKeyUnusable(str(path), str(error)) from error
+    return Signer(_parse(text, str(path)), settings.log_name)
+
+
+def key_file(settings: LogKeySettings) -> Path:
+    """Where the key stands unless it is in APC_LOG_KEY."""
+    return settings.log_key_file or settings.data_dir / KEY_FILE
+
+
+def ensure_key(settings: LogKeySettings) -> bool:
+    """Make a key where the settings look for one, unless there is one; whether it was made.
+
+    The file is for its owner alone (mode 0600). Whoever has it and the database can rewrite what no checkpoint held
+    elsewhere covers: keep it off the database's host, and a copy of it somewhere safe.
+
+    Raises:
+        LogKeyUnusable: the file cannot be written.
+    """
+    path = key_file(settings)
+    if settings.log_key is not None or path.exists():
+        return False
+    pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=False)
+        path.write_bytes(pem)
+    except FileExistsError:  # another process made it just now
+        return False
+    except OSError as error:
+        raise LogKeyUnusable(str(path), str(error)) from error
+    log.warning("log_key_made", file=str(path), hint="it signs the log's checkpoints: keep a copy, and keep it secret")
+    return True
+
+
+def _parse(text: str, where: str) -> Ed25519PrivateKey:
+    try:
+        # In an environment variable line ends often arrive as \n in two characters.
+        key = load_pem_private_key(text.replace("\\n", "\n").encode(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise LogKeyUnusable(where, str(error).splitlines()[0]) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise LogKeyUnusable(where, "it is of another kind")
+    return key

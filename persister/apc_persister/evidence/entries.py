@@ -1,0 +1,204 @@
+"""The canonical bytes of an entry, made of nothing but its stored row: [kind, version, shard, seq, columns…] as JCS.
+
+The writer makes them of the rows that it is about to store, `verify` and `prove` of the rows that Postgres gives back:
+both are the same bytes, whatever passes through PostgreSQL on the way. Columns by kind and version:
+`apc_persister.check.COLUMNS`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from operator import itemgetter
+from typing import Any
+
+import orjson
+import rfc8785
+
+from apc_persister.check import COLUMNS, leaf_hash
+
+KINDS: Mapping[str, str] = {
+    "packet": "agent_packets",
+    "hop": "packet_events",
+    "lineage": "packet_lineage",
+    "coordination": "coordination_events",
+    "conflict": "packet_conflicts",
+    "registry": "registry_events",
+    "log": "log_events",
+}
+"""kind -> table of schema apc_log."""
+ENTRY_VERSION: Mapping[str, int] = {kind: max(v for k, v in COLUMNS if k == kind) for kind in KINDS}
+"""The version that this release writes."""
+BYTES_COLUMN: Mapping[str, tuple[str, str]] = {
+    "packet": ("body_stored", "stored_hash"),
+    "conflict": ("raw", "raw_hash"),
+}
+"""kind -> the column of bytes that stands in the entry by its SHA-256 alone, and the name of that hash there."""
+
+JSON = frozenset({"facts", "refusal", "metadata", "change", "detail"})
+_FLOATS = frozenset({"confidence", "sender_score", "receiver_score"})
+TIMES = frozenset({"recorded_at", "created_at", "expires_at", "judged_at"})
+TIME_LISTS = frozenset({"occurred_at"})
+HASHES = frozenset({"contract_hash", "stored_hash", "packet_hash", "first_hash", "second_hash", "raw_hash"})
+
+_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER | orjson.OPT_UTC_Z
+# A number of orjson's that RFC 8785 writes otherwise: whole floats, exponents, integers of 16 digits and more, small
+# fractions. It stands behind `:`, `[` or `,`; a string that looks like one costs the slow way, never a wrong byte.
+_OTHER_NUMBER = re.compile(rb"[:\[,]-?(?:\d{16}|\d[\d.]*(?:e|\.0[,\]}])|0\.0000)")
+_BEYOND_BASIC_PLANE = re.compile(rb"[\xf0-\xf4]")  # keys beyond it sort otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the columns that need care stand in the values of an entry, after kind, version, shard and seq."""
+
+    columns: tuple[str, ...]
+    json: tuple[int, ...]
+    floats: tuple[int, ...]
+    times: tuple[int, ...]
+    time_lists: tuple[int, ...]
+    hashes: tuple[int, ...]
+
+
+def _layout(columns: tuple[str, ...]) -> Layout:
+    def places(names: frozenset[str]) -> tuple[int, ...]:
+        return tuple(place for place, name in enumerate(columns, 4) if name in names)
+
+    return Layout(columns, places(JSON), places(_FLOATS), places(TIMES), places(TIME_LISTS), places(HASHES))
+
+
+LAYOUTS: Mapping[tuple[str, int], Layout] = {key: _layout(columns) for key, columns in COLUMNS.items()}
+
+
+def canonical_value(value: Any) -> orjson.Fragment | None:
+    """A JSON value in its canonical form, numbers as IEEE doubles (RFC 8785); None stays None, which is SQL's NULL.
+
+    Raises ValueError or TypeError when it has none: NaN, infinity, a lone surrogate.
+    """
+    if value is None:
+        return None
+    try:
+        text = orjson.dumps(value, option=_OPTIONS)
+    except orjson.JSONEncodeError:  # an integer beyond 2^53, or worse
+        return _by_reference(value)
+    if _OTHER_NUMBER.search(b"[" + text + b"]") or (not text.isascii() and _BEYOND_BASIC_PLANE.search(text)):
+        return _by_reference(value)
+    return orjson.Fragment(text)
+
+
+def _by_reference(value: Any) -> orjson.Fragment:
+    try:
+        return orjson.Fragment(rfc8785.dumps(_as_doubles(value)))
+    except RecursionError as error:
+        raise ValueError("nested too deep for a canonical form") from error
+
+
+def _as_doubles(value: Any) -> Any:
+    """The same value, integers beyond 2^53 as the doubles that they are in JSON."""
+    match value:
+        case dict():
+            return {key: _as_doubles(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_as_doubles(item) for item in value]
+        case int() if abs(value) >= 1 << 53:
+            return float(value)
+        case _:
+            return value
+
+
+def _canonical_float(value: float | None) -> Any:
+    if value is None or (1e-4 <= value < 1e15 and value % 1):
+        return value
+    return orjson.Fragment(rfc8785.dumps(value))
+
+
+def _is_plain(time: datetime) -> bool:
+    """Whether orjson writes it as `_time_text` does: it leaves microseconds out when there are none."""
+    return time.tzinfo is UTC and time.microsecond != 0
+
+
+def _time_text(value: datetime) -> str:
+    """RFC 3339 in UTC with microseconds, also when there are none."""
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f").rjust(26, "0") + "Z"
+
+
+def leaf_maker(kind: str, table_columns: Sequence[str], recorded_at: datetime) -> Callable[[tuple[Any, ...]], bytes]:
+    """What makes the leaf hash of a row of this kind that is about to be stored, its columns in that order.
+
+    The maker raises ValueError, TypeError or LookupError for a row that has no canonical form.
+    """
+    version = ENTRY_VERSION[kind]
+    layout = LAYOUTS[kind, version]
+    if kind in BYTES_COLUMN and BYTES_COLUMN[kind][1] not in table_columns:
+        raw, name = BYTES_COLUMN[kind]
+        raw_place = layout.columns.index(name) + 4
+        names = [raw if column == name else column for column in layout.columns]
+    else:
+        raw_place, names = None, list(layout.columns)
+    found = [table_columns.index(name) if name != "recorded_at" else 0 for name in names]
+    pick = itemgetter(0, 1, *found)  # shard, seq, and the columns
+    recorded = layout.columns.index("recorded_at") + 4
+    recorded_text = _time_text(recorded_at)
+    times = tuple(place for place in layout.times if place != recorded)
+
+    def make(row: tuple[Any, ...]) -> bytes:
+        values = [kind, version, *pick(row)]
+        values[recorded] = recorded_text
+        if raw_place is not None:
+            values[raw_place] = sha256(values[raw_place]).digest()
+        for place in layout.json:
+            if values[place] is not None:
+                values[place] = canonical_value(orjson.loads(values[place]))
+        for place in layout.floats:
+            values[place] = _canonical_float(values[place])
+        for place in times:
+            if not _is_plain(values[place]):
+                values[place] = _time_text(values[place])
+        for place in layout.time_lists:
+            if not all(map(_is_plain, values[place])):
+                values[place] = [_time_text(time) for time in values[place]]
+        for place in layout.hashes:
+            if values[place] is not None:
+                values[place] = values[place].hex()
+        return leaf_hash(orjson.dumps(values, option=_OPTIONS))
+
+    return make
+
+
+def stored_entry(text: str, raw: bytes | None) -> bytes:
+    """The canonical bytes of a row as `apc_persister.evidence.reading` selects it.
+
+    `raw` is the row's column of bytes, whose hash goes into the entry. An altered row gives other bytes; one that the
+    writer cannot have stored (a body that does not fit its hash, a number that is none) gives bytes that fit no leaf.
+    """
+    values = orjson.loads(text)
+    kind = values[0]
+    layout = LAYOUTS[kind, values[1]]
+    if raw is not None:
+        _put_hash(values, layout.columns.index(BYTES_COLUMN[kind][1]) + 4, raw)
+    for place in layout.json:
+        if values[place] is not None:
+            values[place] = canonical_value(values[place])
+    for place in layout.floats:
+        if values[place] is not None:
+            values[place] = canonical_value(values[place])
+    for place in layout.times:
+        values[place] = _stored_time(values[place])
+    for place in layout.time_lists:
+        values[place] = [_stored_time(time) for time in values[place]]
+    return orjson.dumps(values, option=_OPTIONS)
+
+
+def _put_hash(values: list[Any], place: int, raw: bytes) -> None:
+    found = sha256(raw).hexdigest()
+    if values[place] not in (None, found):
+        found = f"{found} is not {values[place]}"
+    values[place] = found
+
+
+def _stored_time(text: str) -> str:
+    """From `2026-11-20T10:00:00.123456+00:00`, where PostgreSQL leaves trailing zeros out."""
+    if len(text) == 32 and text.endswith("+00:00"):
+        return text[:26] + "Z"
+    return _time_text(datetime.fromisoformat(text))

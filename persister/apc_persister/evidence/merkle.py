@@ -1,0 +1,116 @@
+"""The Merkle tree of a shard (RFC 6962 section 2.1), cut into tiles of 256 hashes (C2SP tlog-tiles): pure.
+
+Level 0 holds leaf hashes; a hash of level n + 1 is the root over one full tile of level n. The tree in memory is its
+edge: of every level the tile that is not full yet. That is all an append needs.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from apc_persister.check import node_hash
+
+TILE_WIDTH = 256
+HASH_SIZE = 32
+EMPTY_ROOT = sha256(b"").digest()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Tile:
+    """A full tile: 256 hashes one after the other."""
+
+    level: int
+    index: int
+    hashes: bytes
+
+
+def fold(hashes: Sequence[bytes]) -> bytes:
+    """The root over these hashes, at least one: MTH of RFC 6962, where a lonely right one goes up as it is."""
+    row = list(hashes)
+    while len(row) > 1:
+        pairs = [node_hash(row[at], row[at + 1]) for at in range(0, len(row) - 1, 2)]
+        row = pairs + row[-1:] if len(row) & 1 else pairs
+    return row[0]
+
+
+def split_hashes(hashes: bytes) -> list[bytes]:
+    """The hashes of a tile."""
+    return [hashes[at : at + HASH_SIZE] for at in range(0, len(hashes), HASH_SIZE)]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A tree by its size and its edge; the empty one by default."""
+
+    size: int = 0
+    edge: tuple[bytes, ...] = ()
+    """edge[level] = the hashes of the level's tile that is not full, fewer than 256."""
+
+    def extend(self, leaves: Iterable[bytes]) -> tuple["Tree", list[Tile]]:
+        """The tree with these leaf hashes appended, and the tiles that became full."""
+        added = list(leaves)
+        size = self.size + len(added)
+        tiles: list[Tile] = []
+        edge: list[bytes] = []
+        level = 0
+        while added or level < len(self.edge):
+            before = self.edge[level] if level < len(self.edge) else b""
+            hashes = before + b"".join(added)
+            index = (self.size >> 8 * level) // TILE_WIDTH
+            full = len(hashes) // (TILE_WIDTH * HASH_SIZE)
+            width = TILE_WIDTH * HASH_SIZE
+            new = [Tile(level, index + n, hashes[n * width : (n + 1) * width]) for n in range(full)]
+            edge.append(hashes[full * width :])
+            added = [fold(split_hashes(tile.hashes)) for tile in new]
+            tiles += new
+            level += 1
+        return Tree(size, tuple(edge)), tiles
+
+    @property
+    def root(self) -> bytes:
+        """The root hash."""
+        carried: list[bytes] = []
+        for hashes in self.edge:
+            row = split_hashes(hashes) + carried
+            carried = [fold(row)] if row else []
+        return carried[0] if carried else EMPTY_ROOT
+
+
+@dataclass(slots=True)
+class Frontier:
+    """A tree that takes leaves one by one and knows its root at every size: what `verify` counts up."""
+
+    size: int = 0
+    stack: list[bytes] = field(default_factory=list)
+    """Roots of the complete subtrees, the largest first; one for every bit that is set in size."""
+
+    def append(self, leaf: bytes) -> None:
+        """Add the next leaf."""
+        carry, stack = self.size, self.stack
+        while carry & 1:
+            leaf = node_hash(stack.pop(), leaf)
+            carry >>= 1
+        stack.append(leaf)
+        self.size += 1
+
+    @property
+    def root(self) -> bytes:
+        """The root hash at this size."""
+        if not self.stack:
+            return EMPTY_ROOT
+        found = self.stack[-1]
+        for left in reversed(self.stack[:-1]):
+            found = node_hash(left, found)
+        return found
+
+    @classmethod
+    def of(cls, tree: Tree) -> "Frontier":
+        """The frontier of a tree."""
+        stack: list[bytes] = []
+        for hashes in reversed(tree.edge):
+            row, at = split_hashes(hashes), 0
+            while at < len(row):
+                width = 1 << (len(row) - at).bit_length() - 1
+                stack.append(fold(row[at : at + width]))
+                at += width
+        return cls(tree.size, stack)

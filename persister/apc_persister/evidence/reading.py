@@ -1,0 +1,77 @@
+"""Reads rows back as entries: PostgreSQL renders each row as a JSON array, `stored_entry` makes it canonical."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from apc_persister.check import COLUMNS, leaf_hash
+from apc_persister.connection import AnyConnection
+from apc_persister.evidence.entries import BYTES_COLUMN, HASHES, KINDS, stored_entry
+
+NO_LEAF = b""
+"""Stands where no row gives a leaf."""
+
+
+def _select(kind: str) -> str:
+    versions = sorted(version for name, version in COLUMNS if name == kind)
+    whens = " ".join(f"WHEN {version} THEN {_array(kind, version)}" for version in versions)
+    raw = BYTES_COLUMN[kind][0] if kind in BYTES_COLUMN else "NULL::bytea"
+    return f"SELECT seq, CASE entry_version {whens} END::text AS entry, {raw} AS raw FROM apc_log.{KINDS[kind]}"
+
+
+def _array(kind: str, version: int) -> str:
+    return f"json_build_array('{kind}', entry_version, shard, seq, {', '.join(map(_value, COLUMNS[kind, version]))})"
+
+
+def _value(column: str) -> str:
+    if column == "raw_hash":
+        return "NULL"
+    return f"encode({column}, 'hex')" if column in HASHES else column
+
+
+_SELECTS: Mapping[str, str] = {kind: _select(kind) for kind in KINDS}
+
+
+@dataclass(slots=True)
+class Leaves:
+    """The leaf hashes of entries `first` to `last`, made of their rows."""
+
+    first: int
+    hashes: list[bytes]
+    """b'' where there is no row, or one that no release can have written."""
+    doubled: list[int] = field(default_factory=list)
+    """Numbers that two rows of different tables have."""
+
+
+async def prepare_reader(connection: AnyConnection) -> None:
+    """Set a connection up for `read_leaves`: times come in UTC, floats exact."""
+    await connection.execute("SET TIME ZONE 'UTC'; SET extra_float_digits = 1")
+
+
+async def read_leaves(connection: AnyConnection, shard: int, first: int, last: int) -> Leaves:
+    """The leaves of entries `first` to `last` of a shard; some 10^4 at once is a good measure."""
+    leaves = Leaves(first, [NO_LEAF] * (last - first + 1))
+    for kind in KINDS:
+        query = f"{_SELECTS[kind]} WHERE shard = $1 AND seq BETWEEN $2 AND $3"
+        for seq, text, raw in await connection.fetch(query, shard, first, last):
+            if leaves.hashes[seq - first]:
+                leaves.doubled.append(seq)
+            leaves.hashes[seq - first] = _leaf(text, raw)
+    return leaves
+
+
+def _leaf(text: str | None, raw: bytes | None) -> bytes:
+    if text is None:  # a version that this release does not know
+        return NO_LEAF
+    try:
+        return leaf_hash(stored_entry(text, raw))
+    except (ValueError, TypeError, LookupError):
+        return NO_LEAF
+
+
+async def read_entries(
+    connection: AnyConnection, shard: int, numbers: Sequence[int]
+) -> AsyncIterator[tuple[int, bytes, bytes | None]]:
+    """(seq, canonical bytes, column of bytes if any) of these entries of a shard, in no order."""
+    for kind in KINDS:
+        for row in await connection.fetch(f"{_SELECTS[kind]} WHERE shard = $1 AND seq = ANY($2)", shard, numbers):
+            yield row["seq"], stored_entry(row["entry"], row["raw"]), row["raw"]

@@ -1,0 +1,236 @@
+"""Recomputes the tree of a shard from its rows; compares it with tiles, checkpoints, and those held outside."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from apc_persister.check import CheckFailed, Checkpoint, PublicKey, parse_note
+from apc_persister.connection import AnyConnection
+from apc_persister.errors import TreeBroken
+from apc_persister.evidence.entries import KINDS
+from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree
+from apc_persister.evidence.reading import Leaves, prepare_reader, read_leaves
+from apc_persister.evidence.tiles import Tiles
+
+CHUNK = 32 * TILE_WIDTH
+"""Entries that are in memory at a time."""
+
+_CHECKPOINTS = """
+SELECT tree_size, root_hash, note FROM apc_log.log_checkpoints
+WHERE shard = $1 AND tree_size > $2 AND tree_size <= $3 ORDER BY tree_size
+"""
+_TILES = """
+SELECT level, index, hashes FROM apc_log.log_tiles
+WHERE shard = $1 AND level = $2 AND index BETWEEN $3 AND $4
+"""
+_NEXT_SEQ = "SELECT next_seq FROM apc_log.shards WHERE shard = $1"
+_LAST_SEQ = "SELECT max(seq) FROM apc_log.{table} WHERE shard = $1"
+_LAST_CHECKPOINT = "SELECT max(tree_size) FROM apc_log.log_checkpoints WHERE shard = $1"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that does not fit. `seq` is the first entry that it can be about."""
+
+    shard: int
+    seq: int
+    message: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What `verify` found in one shard."""
+
+    shard: int
+    size: int = 0
+    """Entries in the tree."""
+    root: bytes = b""
+    """Recomputed, unless there are findings."""
+    entries: int = 0
+    """Entries that were recomputed."""
+    checkpoints: int = 0
+    """Stored checkpoints that were recomputed."""
+    outside: int = 0
+    """Checkpoints held outside that were compared."""
+    pending: int = 0
+    """Entries that wait for the writer to take them into the tree (maintenance by SQL)."""
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, seq: int, message: str) -> None:
+        """Take a finding in."""
+        self.findings.append(Finding(self.shard, seq, message))
+
+    @property
+    def first(self) -> Finding | None:
+        """The finding about the earliest entry."""
+        return min(self.findings, key=lambda finding: finding.seq, default=None)
+
+
+async def verify_shard(
+    connection: AnyConnection,
+    shard: int,
+    key: PublicKey,
+    *,
+    first: int = 1,
+    outside: Iterable[Checkpoint] = (),
+    progress: Callable[[int], None] = lambda entries: None,
+) -> Report:
+    """Recompute what the log of a shard says from its rows, from entry `first` on.
+
+    The log may grow meanwhile. Stops at the first chunk of entries that do not fit. `outside` are checkpoints whose
+    signature was checked already; `progress` is told the number of entries after each chunk.
+    """
+    return await _Verification(connection, shard, key, outside, progress).run(first)
+
+
+class _Verification:
+    def __init__(
+        self,
+        connection: AnyConnection,
+        shard: int,
+        key: PublicKey,
+        outside: Iterable[Checkpoint],
+        progress: Callable[[int], None],
+    ) -> None:
+        self._connection = connection
+        self._shard = shard
+        self._key = key
+        self._progress = progress
+        self._outside: dict[int, set[bytes]] = {}
+        for checkpoint in outside:
+            self._outside.setdefault(checkpoint.size, set()).add(checkpoint.root)
+        self.report = Report(shard)
+        self._good = 0
+        """Size of the last checkpoint that fits."""
+
+    async def run(self, first: int) -> Report:
+        report = self.report
+        await prepare_reader(self._connection)
+        tiles = await self._open()
+        try:
+            tree = await tiles.tree_at((first - 1) // TILE_WIDTH * TILE_WIDTH if first <= tiles.tree.size else 0)
+        except TreeBroken as error:
+            report.add(1, str(error))
+            return report
+        self._good = tree.size
+        frontier = Frontier.of(tree)
+        while tree.size < tiles.tree.size and not report.findings:
+            last = min(tree.size + CHUNK, tiles.tree.size)
+            leaves = await read_leaves(self._connection, self._shard, tree.size + 1, last)
+            recomputed, full = tree.extend(leaves.hashes)
+            await self._compare_tiles(tiles.tree, leaves, full)
+            await self._compare_checkpoints(frontier, leaves.hashes)
+            tree = recomputed
+            report.entries += len(leaves.hashes)
+            self._progress(len(leaves.hashes))
+        if not report.findings:
+            report.root = tree.root
+            if tree != tiles.tree:
+                report.add(tree.size, "the stored edge of the tree differs from the entries")
+        return report
+
+    async def _open(self) -> Tiles:
+        """The tree as stored, and what can be said without reading a row."""
+        report = self.report
+        async with self._connection.transaction(isolation="repeatable_read", readonly=True):
+            tiles = await Tiles.open(self._connection, self._shard)
+            next_seq = await self._connection.fetchval(_NEXT_SEQ, self._shard) or 1
+            tables = [
+                await self._connection.fetchval(_LAST_SEQ.format(table=table), self._shard) for table in KINDS.values()
+            ]
+            last_checkpoint = await self._connection.fetchval(_LAST_CHECKPOINT, self._shard) or 0
+        report.size = tiles.tree.size
+        report.pending = max(0, next_seq - 1 - report.size)
+        last = max((seq for seq in tables if seq is not None), default=0)
+        if last >= next_seq:
+            report.add(next_seq, f"rows up to number {last} lie beyond the end of the log, which is {next_seq - 1}")
+        if report.size >= next_seq:
+            report.add(next_seq, f"the tree has {report.size} entries, the log ends at {next_seq - 1}: its tail is cut")
+        if last_checkpoint != report.size:
+            cut = min(last_checkpoint, report.size) + 1
+            report.add(cut, f"the last checkpoint has {last_checkpoint} entries, the tree {report.size}")
+        for size in sorted(self._outside):
+            if size > report.size:
+                report.add(
+                    report.size + 1,
+                    f"a checkpoint held outside has {size} entries, the log only {report.size}: its tail is cut",
+                )
+                break
+        return tiles
+
+    async def _compare_tiles(self, stored_tree: Tree, leaves: Leaves, full: Sequence[Tile]) -> None:
+        """Leaf by leaf with level 0, tile by tile above it."""
+        before = leaves.first - 1
+        low, high = before // TILE_WIDTH, (before + len(leaves.hashes) - 1) // TILE_WIDTH
+        stored = await self._stored_tiles(0, low, high)
+        for index in range(low, high + 1):
+            at = index * TILE_WIDTH - before
+            self._compare_leaves(leaves, at, _tile(stored, stored_tree, index))
+        for doubled in leaves.doubled:
+            self.report.add(doubled, f"entry {doubled} stands twice, in two tables")
+        if self.report.findings:
+            return
+        for level in sorted({tile.level for tile in full} - {0}):
+            tiles = [tile for tile in full if tile.level == level]
+            stored = await self._stored_tiles(level, tiles[0].index, tiles[-1].index)
+            for tile in tiles:
+                if stored.get(tile.index) != tile.hashes:
+                    first = (tile.index << 8 * (level + 1)) + 1
+                    self.report.add(first, f"tile {level}/{tile.index} differs from the entries below it")
+
+    async def _stored_tiles(self, level: int, low: int, high: int) -> Mapping[int, bytes]:
+        rows = await self._connection.fetch(_TILES, self._shard, level, low, high)
+        return {row["index"]: row["hashes"] for row in rows}
+
+    def _compare_leaves(self, leaves: Leaves, at: int, stored: bytes) -> None:
+        found = leaves.hashes[at : at + TILE_WIDTH]
+        if b"".join(found) == stored:
+            return
+        for offset, leaf in enumerate(found):
+            if leaf != stored[offset * HASH_SIZE : (offset + 1) * HASH_SIZE]:
+                seq = leaves.first + at + offset
+                what = "differs from its leaf in the tree" if leaf else "is missing, or of no known kind and version"
+                self.report.add(seq, f"entry {seq} {what}")
+                return
+
+    async def _compare_checkpoints(self, frontier: Frontier, hashes: Sequence[bytes]) -> None:
+        before = frontier.size
+        rows = await self._connection.fetch(_CHECKPOINTS, self._shard, before, before + len(hashes))
+        stored = {row["tree_size"]: row for row in rows}
+        sizes = {size for size in self._outside if before < size <= before + len(hashes)} | stored.keys()
+        append, done = frontier.append, 0
+        for size in sorted(sizes):
+            for leaf in hashes[done : size - before]:
+                append(leaf)
+            done = size - before
+            root = frontier.root
+            if size in stored:
+                self._compare_stored(size, root, stored[size]["root_hash"], stored[size]["note"])
+            if size in self._outside:
+                self.report.outside += 1
+                if self._outside[size] != {root}:
+                    self._say_rewritten(size, "a checkpoint held outside")
+            if not self.report.findings:
+                self._good = size
+        for leaf in hashes[done:]:
+            append(leaf)
+
+    def _compare_stored(self, size: int, root: bytes, stored: bytes, note: str) -> None:
+        self.report.checkpoints += 1
+        if stored != root:
+            self._say_rewritten(size, "the stored checkpoint")
+            return
+        try:
+            checkpoint = parse_note(note).check(self._key)
+        except CheckFailed as error:
+            self.report.add(self._good + 1, f"stored checkpoint of {size} entries: {error}")
+            return
+        if (checkpoint.size, checkpoint.root) != (size, root):
+            self.report.add(self._good + 1, f"the note of the stored checkpoint of {size} entries says something else")
+
+    def _say_rewritten(self, size: int, which: str) -> None:
+        between = f"an entry from {self._good + 1} to {size} was changed"
+        self.report.add(self._good + 1, f"{which} of {size} entries differs from the entries: {between}")
+
+
+def _tile(stored: Mapping[int, bytes], tree: Tree, index: int) -> bytes:
+    return tree.edge[0] if index == tree.size // TILE_WIDTH else stored.get(index, b"")

@@ -1,0 +1,149 @@
+"""The writer attests what it writes: rows, tiles and signed checkpoint in one transaction."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+
+import asyncpg
+import pytest
+
+from apc_bus.database import open_pool
+from apc_bus.log_batch import Entry
+from apc_bus.rabbit import apply_rabbit, connect_rabbit
+from apc_bus.settings import BusSettings
+from apc_bus.topology import build_topology
+from apc_persister.check import parse_note
+from apc_persister.errors import LogStopped, TreeBroken
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.merkle import Tree
+from apc_persister.evidence.reading import prepare_reader, read_leaves
+from apc_persister.evidence.verify import Report, verify_shard
+from apc_persister.settings import PersisterSettings
+from apc_persister.testing import LogBench, ScriptedGate, lifecycle, lift_guard, packet_entry, until
+
+KEY = load_signer(PersisterSettings()).public_key(0)
+
+
+async def verify(pool: asyncpg.Pool) -> Report:
+    async with pool.acquire() as connection:
+        return await verify_shard(connection, 0, KEY)
+
+
+async def log_packets(bench: LogBench, count: int) -> None:
+    packets = [packet_entry() for _ in range(count)]
+    entries: list[Entry] = []
+    for packet in packets:
+        entries += [packet, *lifecycle(packet)]
+    await bench.gate.log(entries)
+
+
+async def test_every_transaction_has_its_checkpoint(bench: LogBench) -> None:
+    await bench.gate.open()
+    for count in (1, 70, 3):
+        await log_packets(bench, count)
+        await bench.write()
+    notes = await bench.pool.fetch("SELECT tree_size, root_hash, note FROM apc_log.log_checkpoints ORDER BY tree_size")
+    async with bench.pool.acquire() as connection:
+        await prepare_reader(connection)
+        leaves = (await read_leaves(connection, 0, 1, 296)).hashes
+    assert [row["tree_size"] for row in notes] == [4, 284, 296]
+    for row in notes:
+        checkpoint = parse_note(row["note"]).check(KEY)
+        assert checkpoint.origin == "apc-log/0"
+        assert checkpoint.root == row["root_hash"] == Tree().extend(leaves[: row["tree_size"]])[0].root
+    assert await bench.pool.fetchval("SELECT hashes FROM apc_log.log_tiles WHERE level = 0") == b"".join(leaves[:256])
+    report = await verify(bench.pool)
+    assert (report.findings, report.entries, report.checkpoints) == ([], 296, 3)
+
+
+async def test_a_log_from_before_the_tree_is_taken_up_from_its_rows(bench: LogBench) -> None:
+    """An upgraded database, and entries that maintenance adds by SQL under the lock of the head."""
+    await bench.gate.open()
+    await log_packets(bench, 80)
+    await bench.write()
+    await lift_guard(bench.pool)
+    for table in ("log_tiles", "log_checkpoints", "log_edges"):
+        await bench.pool.execute(f"DELETE FROM apc_log.{table}")
+    await bench.pool.execute(
+        """
+        WITH head AS (UPDATE apc_log.shards SET next_seq = next_seq + 1 WHERE shard = 0
+                      RETURNING shard, next_seq - 1 AS seq, epoch, batch_no)
+        INSERT INTO apc_log.log_events (shard, seq, epoch, batch_no, kind, actor, detail)
+        SELECT *, 'maintenance', 'me', '{"a": 1.50}' FROM head
+        """
+    )
+    assert (await verify(bench.pool)).pending == 321
+    await log_packets(bench, 2)
+    await bench.write()
+    report = await verify(bench.pool)
+    assert (report.findings, report.size, report.pending) == ([], 329, 0)
+
+
+async def test_a_row_that_is_missing_stops_the_writer(bench: LogBench) -> None:
+    await bench.gate.open()
+    await log_packets(bench, 1)
+    await bench.write()
+    for change in ("DELETE FROM apc_log.log_edges", "UPDATE apc_log.shards SET next_seq = next_seq + 1"):
+        await bench.pool.execute(change)
+    await log_packets(bench, 1)
+    with pytest.raises(TreeBroken, match="entry 5 is missing"):
+        await bench.write()
+    await bench.pool.execute("UPDATE apc_log.shards SET next_seq = 3")
+    await bench.pool.execute("INSERT INTO apc_log.log_edges VALUES (0, 4, '{}')")
+    with pytest.raises(LogStopped, match="the tree has 4 entries and the log 2"):
+        await bench.write()
+
+
+async def test_an_entry_without_a_canonical_form_becomes_a_conflict(bench: LogBench) -> None:
+    packet = packet_entry()
+    values = {name: getattr(packet, name) for name in type(packet).__struct_fields__}
+    await bench.gate.open()
+    await bench.gate.log([type(packet)(**{**values, "confidence": float("nan")}), packet_entry()])
+    await bench.write()
+    assert await bench.count("agent_packets") == await bench.count("packet_conflicts") == 1
+    assert (await verify(bench.pool)).findings == []
+
+
+SERVE = """
+import asyncio
+from apc_bus.database import open_pool
+from apc_bus.rabbit import connect_rabbit
+from apc_persister import PersisterSettings, serve_persister
+
+async def main():
+    settings = PersisterSettings()
+    pool = await open_pool(settings.database_url.get_secret_value())
+    await serve_persister(settings, await connect_rabbit(settings), pool, asyncio.Event())
+
+asyncio.run(main())
+"""
+
+
+async def test_killed_after_signing(amqp_vhost_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrix row 45: killed with -9 between signing and commit, another writer goes on: one root for each size."""
+    await apply_rabbit(amqp_vhost_url, build_topology())
+    monkeypatch.setenv("APC_AMQP_URL", amqp_vhost_url)
+    bus, pool = await connect_rabbit(BusSettings()), await open_pool(postgres_url)
+    bench = LogBench(ScriptedGate(bus), bus, pool)
+    await bench.gate.open()
+    for _ in range(5):
+        await log_packets(bench, 2)
+    environment = {**os.environ, "APC_CRASH_AT": "persister.after_signing:3", "APC_DATABASE_URL": postgres_url}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVE, stdout=PIPE, stderr=PIPE, env={**environment, "APC_TRANSACTION_ENTRIES": "1"}
+    )
+    output, errors = await process.communicate()
+    assert process.returncode == -signal.SIGKILL, (output + errors).decode()
+    before = await bench.count("log_checkpoints")
+    assert before == 2, "the third was signed and not committed"
+    bench.settings = PersisterSettings(transaction_entries=1)
+    async with bench.writing() as persister:
+        await until(lambda: persister.writers[0].counts.messages >= 3)
+    rows = await pool.fetch("SELECT tree_size, note FROM apc_log.log_checkpoints ORDER BY tree_size")
+    heads = [parse_note(row["note"]).check(KEY) for row in rows]
+    assert [head.size for head in heads] == [8, 16, 24, 32, 40]
+    assert (await verify(pool)).findings == []
+    await pool.close()
+    await bus.close()

@@ -17,7 +17,10 @@ from apc_persister.testing import LogBench, ScriptedGate, lifecycle, packet_entr
 
 from .conftest import GuardedLog
 
-PROJECTIONS = {"apc_log.shards", "apc_log.sessions", "apc_log.agents"}
+PROJECTIONS = {
+    *("apc_log.shards", "apc_log.sessions", "apc_log.agents"),
+    *("apc_log.log_edges", "apc_log.checkpoint_exports"),
+}
 """Tables of apc_log whose rows may change. A new one belongs here, and its migration calls apc_guard.exempt."""
 
 LATER = """

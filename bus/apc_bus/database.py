@@ -66,13 +66,18 @@ async def check_durability(connection: asyncpg.Connection | PoolConnectionProxy)
     Raises:
         DatabaseNotDurable: fsync, full_page_writes or synchronous_commit is off.
     """
-    rows = await connection.fetch("SELECT name, setting FROM pg_settings WHERE name = ANY($1)", _DURABILITY)
-    off = sorted(row["name"] for row in rows if row["setting"] == "off")
+    off = await undurable_settings(connection)
     if off:
         raise DatabaseNotDurable(
             f"Postgres runs with {', '.join(off)} off and may lose committed rows: switch it on, "
             "or set APC_ALLOW_UNDURABLE_DATABASE=true for a test"
         )
+
+
+async def undurable_settings(connection: asyncpg.Connection | PoolConnectionProxy) -> list[str]:
+    """The settings that are off and without which a returned COMMIT may be lost; empty = durable."""
+    rows = await connection.fetch("SELECT name, setting FROM pg_settings WHERE name = ANY($1)", _DURABILITY)
+    return sorted(row["name"] for row in rows if row["setting"] == "off")
 
 
 async def _set_codecs(connection: asyncpg.Connection) -> None:

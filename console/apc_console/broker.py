@@ -54,17 +54,21 @@ async def planned_topology() -> Topology:
     return build_topology(settings.shards, agents, bound=settings.outstanding_bound)
 
 
+def topology_url(settings: BusSettings) -> str:
+    """AMQP URL of the deploy-time user, who may declare; needs APC_AMQP_URL or APC_TOPOLOGY_URL."""
+    given = ConsoleSettings().topology_url
+    return given.get_secret_value() if given else settings.amqp_nodes[0]
+
+
 async def apply(topology: Topology) -> None:
     """Declare a topology as the user of APC_TOPOLOGY_URL. Raises TopologyConflict, BusUnavailable."""
     from apc_bus.rabbit import apply_rabbit
     from apc_bus.rabbit.connections import Timing
 
-    given = ConsoleSettings().topology_url
     settings = BusSettings()
     broker_user(settings)
-    url = given.get_secret_value() if given else settings.amqp_nodes[0]
     seconds = CONNECT_PATIENCE.total_seconds()
-    await apply_rabbit(url, topology, timing=Timing(connect=seconds, patience=seconds))
+    await apply_rabbit(topology_url(settings), topology, timing=Timing(connect=seconds, patience=seconds))
 
 
 async def apply_planned_topology() -> Topology:

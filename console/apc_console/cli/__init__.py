@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from apc_console import __version__
 from apc_console.cli import agents, contract, log, packet, serve, topology
 from apc_console.cli.config import config
+from apc_console.cli.doctor import doctor
 from apc_console.cli.migrate import migrate
 from apc_console.cli.report import report
 from apc_console.cli.run import run
@@ -40,6 +41,7 @@ app.add_typer(topology.app, name="topology")
 app.add_typer(serve.app, name="serve")
 app.command()(migrate)
 app.command()(config)
+app.command()(doctor)
 
 
 def _print_version(is_asked: bool) -> None:

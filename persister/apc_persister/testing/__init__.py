@@ -1,6 +1,6 @@
 """Ships with the persister: real batches by hand, for the tests and benchmarks of whatever meets the log."""
 
-from apc_persister.testing.bench import LogBench, until
+from apc_persister.testing.bench import LogBench, lift_guard, until
 from apc_persister.testing.entries import coordination, hop, lifecycle, packet_entry, session_row
 from apc_persister.testing.gate import ScriptedGate
 from apc_persister.testing.tampering import lift_guard

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
 from apc_bus.testing import PostgresServer
-from apc_persister.guard import GuardState, read_guard
+from apc_persister.guard import EVENT_TRIGGERS, GuardState, read_guard
 from apc_persister.migrate import migrate
-from apc_persister.testing import LogBench, ScriptedGate
+from apc_persister.testing import LogBench, ScriptedGate, lift_guard
 
 from .conftest import GuardedLog
 
@@ -85,12 +85,12 @@ async def test_prevention_ends_at_the_superuser_and_it_is_seen(fresh_log: Guarde
     connection = await asyncpg.connect(fresh_log.url)
     try:
         assert (await read_guard(connection)).is_full
-        await connection.execute("ALTER EVENT TRIGGER apc_guard_ddl DISABLE")
+        await lift_guard(connection)
         await connection.execute("ALTER TABLE apc_log.agent_packets DISABLE TRIGGER ALL")
         await connection.execute("UPDATE apc_log.agent_packets SET user_id = 'x'")
 
         state = await read_guard(connection)
-        assert state.lacks == ("event trigger apc_guard_ddl is missing or disabled",)
+        assert state.lacks == tuple(f"event trigger {name} is missing or disabled" for name in EVENT_TRIGGERS)
         assert any("agent_packets lacks trigger" in hole for hole in state.holes)
 
         await migrate(fresh_log.url)

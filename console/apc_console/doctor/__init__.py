@@ -1,0 +1,6 @@
+"""`apc doctor`: everything that has to be right for the bus, looked at once, each finding with its fix."""
+
+from apc_console.doctor.examination import examine
+from apc_console.doctor.finding import Finding, Status
+
+__all__ = ["Finding", "Status", "examine"]

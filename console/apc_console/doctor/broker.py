@@ -1,0 +1,78 @@
+"""Looks at the broker: each node, the topology, the queues that must not fill up."""
+
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
+
+from apc_bus.errors import BusUnavailable
+from apc_bus.port import QueueDepth
+from apc_bus.rabbit import Inspection, inspect_rabbit
+from apc_bus.rabbit.connections import Nodes, Timing
+from apc_bus.topology import DEAD_QUEUE, Topology, gate_queue
+from apc_console.broker import CONNECT_PATIENCE
+from apc_console.doctor.finding import Finding, ok, warning, wrong
+
+APPLY = "apc topology apply"
+
+
+def _timing() -> Timing:
+    seconds = CONNECT_PATIENCE.total_seconds()
+    return Timing(connect=seconds, patience=seconds)
+
+
+async def look_at_nodes(urls: Sequence[str]) -> list[Finding]:
+    """Whether each node of APC_AMQP_URL takes a connection with these credentials."""
+    findings = []
+    for url in urls:
+        parts = urlsplit(url)
+        name = f"{parts.hostname}:{parts.port or 5672}"
+        try:
+            link = await Nodes([url], _timing()).connect("apc doctor")
+        except BusUnavailable as error:
+            findings.append(wrong("broker", str(error), "start RabbitMQ on that node, or correct APC_AMQP_URL"))
+        else:
+            await link.close(CONNECT_PATIENCE.total_seconds())
+            findings.append(ok("broker", f"{name} answers"))
+    return findings
+
+
+async def inspect_broker(url: str, topology: Topology) -> Inspection:
+    """What the broker holds of the topology. Raises BusUnavailable."""
+    return await inspect_rabbit(url, topology, timing=_timing())
+
+
+def judge_topology(found: Inspection) -> list[Finding]:
+    """What is missing or differs from the topology that the settings and the registry ask for."""
+    findings = [wrong("topology", f"{name} is missing", APPLY) for name in found.missing]
+    findings += [
+        wrong("topology", f"{what} differs", f"let it drain, delete it, then {APPLY}") for what in found.differing
+    ]
+    if not found.is_compared:
+        findings.append(
+            warning(
+                "topology",
+                "this user may not declare: types and arguments were not compared",
+                "set APC_TOPOLOGY_URL to the deploy-time user",
+            )
+        )
+    return findings or [ok("topology", "every exchange and queue is there as declared (bindings cannot be asked for)")]
+
+
+def judge_gates(depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Finding]:
+    """Whether somebody judges what comes in."""
+    findings = []
+    for shard in shards:
+        depth = depths.get(gate_queue(shard))
+        if depth is not None and depth.consumers == 0:
+            say = wrong if depth.messages else warning
+            waiting = f"{depth.messages} inputs wait and " if depth.messages else ""
+            findings.append(say("gate", f"shard {shard}: {waiting}no gate runs", "apc serve orchestrator"))
+    return findings or [ok("gate", "every shard has a gate")]
+
+
+def judge_dead_letters(depths: dict[str, QueueDepth]) -> list[Finding]:
+    """Whether deliveries ended as dead letters that nobody took."""
+    depth = depths.get(DEAD_QUEUE)
+    if depth is None or depth.messages == 0:
+        return []
+    fix = "a running gate takes them; `apc packet trace` shows what became of their packets"
+    return [warning("dead letters", f"{depth.messages} wait in {DEAD_QUEUE}", fix)]

@@ -1,0 +1,168 @@
+"""`apc doctor`: each thing is broken for real, and found, with its fix; nothing else is reported as wrong."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import aio_pika
+import asyncpg
+import pytest
+
+from apc_bus.rabbit import apply_rabbit, connect_rabbit
+from apc_bus.settings import BusSettings
+from apc_bus.topology import DEAD_QUEUE, build_topology, gate_queue, log_queue
+from apc_console.doctor import Finding, Status, examine
+from apc_console.doctor.database import look_at_database, now
+from apc_console.testing import ApcCommand
+from apc_persister.testing import ScriptedGate, packet_entry
+
+NO_BROKER = "amqp://guest:guest@127.0.0.1:9/"
+NO_DATABASE = "postgresql://someone:secret@127.0.0.1:9/apc"
+
+
+@pytest.fixture
+async def healthy(amqp_vhost_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A broker with the topology and a migrated database, named in the environment; no service runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("APC_AMQP_URL", amqp_vhost_url)
+    monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
+    await apply_rabbit(amqp_vhost_url, build_topology())
+
+
+@pytest.fixture
+async def database(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A superuser's connection to the database that is looked at."""
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
+
+
+async def found(status: Status) -> list[Finding]:
+    """Findings of one status; each but `ok` has a fix."""
+    findings = await examine()
+    assert all(finding.fix for finding in findings if finding.status is not Status.OK)
+    return [finding for finding in findings if finding.status is status]
+
+
+async def only_wrong() -> Finding:
+    """The one thing that is wrong."""
+    [finding] = await found(Status.WRONG)
+    return finding
+
+
+async def test_nothing_is_wrong_with_a_healthy_system(healthy: None) -> None:
+    assert await found(Status.WRONG) == []
+    assert {finding.check for finding in await found(Status.WARNING)} == {"gate", "log"}, "no service runs"
+    assert {"broker", "topology", "database", "durability", "clock", "schema", "guard"} <= {
+        finding.check for finding in await found(Status.OK)
+    }
+
+
+async def test_a_broker_node_that_is_away(healthy: None, amqp_vhost_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APC_AMQP_URL", f"{amqp_vhost_url},{NO_BROKER}")
+    finding = await only_wrong()
+    assert finding.check == "broker"
+    assert "127.0.0.1:9" in finding.finding
+
+
+async def test_a_queue_that_is_missing(healthy: None, amqp_vhost_url: str) -> None:
+    connection = await aio_pika.connect(amqp_vhost_url)
+    await (await connection.channel()).queue_delete(log_queue(0))
+    await connection.close()
+    finding = await only_wrong()
+    assert (finding.check, finding.finding) == ("topology", f"{log_queue(0)} is missing")
+    assert finding.fix == "apc topology apply"
+
+
+async def test_a_queue_with_other_arguments(healthy: None, amqp_vhost_url: str) -> None:
+    connection = await aio_pika.connect(amqp_vhost_url)
+    channel = await connection.channel()
+    await channel.queue_delete(gate_queue(0))
+    await channel.declare_queue(gate_queue(0), durable=True, arguments={"x-queue-type": "quorum"})
+    await connection.close()
+    finding = await only_wrong()
+    assert finding.check == "topology"
+    assert gate_queue(0) in finding.finding
+    assert "inequivalent arg" in finding.finding
+
+
+async def test_log_batches_that_nobody_writes(healthy: None) -> None:
+    bus = await connect_rabbit(BusSettings(), purpose="test")
+    gate = ScriptedGate(bus)
+    await gate.open()
+    await gate.log([packet_entry()])
+    finding = await only_wrong()
+    assert finding.check == "log"
+    assert "2 log batches wait" in finding.finding
+    assert finding.fix == "apc serve persister"
+
+    # A writer that has taken one and does not go on.
+    async with bus.subscribe(log_queue(0), prefetch=1) as subscription:
+        await subscription.receive()
+        finding = await only_wrong()
+        assert "the writer stands still" in finding.finding
+    await bus.close()
+
+
+async def test_dead_letters(healthy: None, amqp_vhost_url: str) -> None:
+    connection = await aio_pika.connect(amqp_vhost_url)
+    channel = await connection.channel()
+    await channel.default_exchange.publish(aio_pika.Message(b"x"), DEAD_QUEUE)
+    await connection.close()
+    assert "dead letters" in {finding.check for finding in await found(Status.WARNING)}
+
+
+@pytest.mark.parametrize("url", [NO_DATABASE, None])
+async def test_a_database_that_is_away(healthy: None, url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if url is None:
+        monkeypatch.delenv("APC_DATABASE_URL")  # and there is no data folder here
+    else:
+        monkeypatch.setenv("APC_DATABASE_URL", url)
+    finding = await only_wrong()
+    assert finding.check == "database"
+    assert "secret" not in finding.finding
+
+
+async def test_a_database_that_may_lose_commits(healthy: None, database: asyncpg.Connection) -> None:
+    name = await database.fetchval("SELECT current_database()")
+    await database.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    finding = await only_wrong()
+    assert finding.check == "durability"
+    assert "synchronous_commit off" in finding.finding
+
+
+@pytest.mark.parametrize(("revision", "fix"), [("0001", "apc migrate"), ("9999", "upgrade apc-bus")])
+async def test_another_schema(healthy: None, database: asyncpg.Connection, revision: str, fix: str) -> None:
+    await database.execute("UPDATE apc_guard.alembic_version SET version_num = $1", revision)
+    finding = await only_wrong()
+    assert (finding.check, finding.fix) == ("schema", fix)
+
+
+async def test_a_guard_with_a_hole(healthy: None, database: asyncpg.Connection) -> None:
+    await database.execute("ALTER EVENT TRIGGER apc_guard_ddl DISABLE")
+    [lack] = [finding for finding in await found(Status.WARNING) if finding.check == "guard"]
+    assert "event trigger apc_guard_ddl is missing or disabled" in lack.finding
+
+    await database.execute("ALTER TABLE apc_log.agent_packets DISABLE TRIGGER refuse_row_change")
+    hole = await only_wrong()
+    assert hole.check == "guard"
+    assert "apc_log.agent_packets lacks trigger refuse_row_change" in hole.finding
+
+
+async def test_clocks_that_differ(database: asyncpg.Connection) -> None:
+    findings = await look_at_database(database, may_be_undurable=False, clock=lambda: now() + timedelta(seconds=90))
+    [finding] = [finding for finding in findings if finding.status is Status.WRONG]
+    assert finding.check == "clock"
+    assert "differ by" in finding.finding
+
+
+def test_the_command_says_it_as_json_and_fails(apc: ApcCommand, postgres_url: str) -> None:
+    healthy = apc("doctor", given={"APC_DATABASE_URL": postgres_url})
+    assert healthy.returncode == 0, healthy.stderr
+    assert {row["status"] for row in json.loads(healthy.stdout)} == {"ok"}
+
+    broken = apc("doctor", "--json", given={"APC_DATABASE_URL": NO_DATABASE, "APC_AMQP_URL": NO_BROKER})
+    assert broken.returncode == 1, broken.stderr
+    assert [row["check"] for row in json.loads(broken.stdout) if row["status"] == "wrong"] == ["broker", "database"]
+    assert "secret" not in broken.stdout + broken.stderr

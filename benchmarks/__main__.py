@@ -12,6 +12,7 @@ from benchmarks.fan_out import measure_fan_out
 from benchmarks.figures import Figures
 from benchmarks.growth import measure_growth
 from benchmarks.in_process import measure_in_process
+from benchmarks.log import measure_log
 from benchmarks.persisting import measure_persister
 from benchmarks.pipeline import measure_pipeline
 from benchmarks.policy import measure_policy
@@ -21,7 +22,7 @@ from benchmarks.servers import start_servers
 from benchmarks.starting import measure_start
 from benchmarks.system import start_system
 
-PARTS = ("policy", "pipeline", "round_trip", "fan_out", "persister", "in_process", "start")
+PARTS = ("policy", "pipeline", "round_trip", "fan_out", "persister", "log", "in_process", "start")
 OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start"})
 
 
@@ -31,8 +32,8 @@ async def measure_only_growth(rows: int, figures: Figures) -> None:
         await measure_growth(servers, system, figures, rows)
 
 
-async def measure(parts: Sequence[str], count: int, figures: Figures) -> None:
-    """Measure the named parts; `count` packets a throughput, fewer where each costs more."""
+async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures) -> None:
+    """Measure the named parts; `count` packets a throughput, fewer where each costs more; `rows` in the log."""
     if "policy" in parts:
         measure_policy(figures)
     async with start_servers() as servers:
@@ -48,6 +49,8 @@ async def measure(parts: Sequence[str], count: int, figures: Figures) -> None:
                     await measure_start(system, figures)
         if "persister" in parts:
             await measure_persister(servers, figures, count)
+        if "log" in parts:
+            await measure_log(servers, figures, rows)
     if "in_process" in parts:
         await measure_in_process(figures, count)
 
@@ -56,6 +59,7 @@ def main() -> int:
     """The command; 0 whatever the figures are: they are reported, not tuned."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--packets", type=int, default=10_000, help="packets of a throughput run")
+    parser.add_argument("--rows", type=int, default=50_000, help="packets in the log of part `log`")
     parser.add_argument("--only", action="append", choices=PARTS, help="measure this part; may be repeated")
     parser.add_argument(
         "--growth",
@@ -73,7 +77,7 @@ def main() -> int:
         if arguments.growth is not None:
             run(measure_only_growth(arguments.growth, figures))
         else:
-            run(measure(arguments.only or PARTS, arguments.packets, figures))
+            run(measure(arguments.only or PARTS, arguments.packets, arguments.rows, figures))
     except BusUnavailable as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2

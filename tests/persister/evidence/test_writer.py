@@ -21,7 +21,7 @@ from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.reading import prepare_reader, read_leaves
 from apc_persister.evidence.verify import Report, verify_shard
 from apc_persister.settings import PersisterSettings
-from apc_persister.testing import LogBench, ScriptedGate, lifecycle, lift_guard, packet_entry, until
+from apc_persister.testing import LogBench, ScriptedGate, lifecycle, lift_guard, packet_entry
 
 KEY = load_signer(PersisterSettings()).public_key(0)
 
@@ -139,8 +139,9 @@ async def test_killed_after_signing(amqp_vhost_url: str, postgres_url: str, monk
     before = await bench.count("log_checkpoints")
     assert before == 2, "the third was signed and not committed"
     bench.settings = PersisterSettings(transaction_entries=1)
-    async with bench.writing() as persister:
-        await until(lambda: persister.writers[0].counts.messages >= 3)
+    async with bench.writing(), asyncio.timeout(20):
+        while await bench.count("log_checkpoints") < 5:
+            await asyncio.sleep(0.02)
     rows = await pool.fetch("SELECT tree_size, note FROM apc_log.log_checkpoints ORDER BY tree_size")
     heads = [parse_note(row["note"]).check(KEY) for row in rows]
     assert [head.size for head in heads] == [8, 16, 24, 32, 40]

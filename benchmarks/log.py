@@ -1,0 +1,60 @@
+"""A long log: what it costs to append to, to verify, and to prove from, and how that grows."""
+
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+
+from apc_bus.database import open_pool
+from apc_persister.connection import AnyConnection
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.verify import verify_shard
+from apc_persister.settings import PersisterSettings
+from benchmarks.figures import Figure, Figures
+from benchmarks.log_load import open_loader
+from benchmarks.servers import Servers
+
+FIRST = 10_000
+SAMPLE = 5_000
+"""Packets whose append is timed, behind the first ones and behind all."""
+VERIFY_BAR = 100_000
+GROWTH_BAR = 1.15
+
+
+async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
+    """Load `rows` packets with three hops each into a fresh database, and measure what reads it."""
+    pool = await open_pool(await servers.fresh_database(), max_size=4)
+    loader = await open_loader(pool)
+    await loader.load(FIRST)
+    first = await loader.load(SAMPLE)
+    if rows > FIRST + 2 * SAMPLE:
+        await loader.load(rows - FIRST - 2 * SAMPLE)
+    last = await loader.load(SAMPLE)
+    await loader.close()
+    await pool.execute("VACUUM ANALYZE")
+    figures.add(
+        Figure("log_append_first", first.rate, "packets/s", note=f"behind {FIRST:,} packets; hops and tree included"),
+        Figure("log_append_last", last.rate, "packets/s", first.rate, 1 / GROWTH_BAR, note=f"behind {rows:,} packets"),
+    )
+    async with pool.acquire() as connection:
+        await _measure_verify(connection, figures)
+    await pool.close()
+
+
+async def _measure_verify(connection: AnyConnection, figures: Figures) -> None:
+    began = time.perf_counter()
+    report = await verify_shard(connection, 0, load_signer(PersisterSettings()).public_key(0))
+    rate = report.entries / (time.perf_counter() - began)
+    assert not report.findings, report.findings
+    figures.add(
+        Figure("log_verify", rate, "entries/s", VERIFY_BAR, 1.0, note=f"{report.entries:,} entries, all recomputed")
+    )
+
+
+async def p95_ms(work: Callable[[], Awaitable[object]], times: int = 40) -> float:
+    """Milliseconds that the work takes, the 95th percentile of so many times."""
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        await work()
+        taken.append(1000 * (time.perf_counter() - began))
+    return statistics.quantiles(taken, n=20)[-1]

@@ -163,6 +163,8 @@ def _entry(row: LogRow) -> dict[str, Any]:
 def _timeline(timeline: PacketTimeline, with_events: bool) -> dict[str, Any]:
     entry = {"state": timeline.state, **_entry(timeline.packet)}
     del entry["kind"]
+    if timeline.stale is not None:
+        entry["stale"] = asdict(timeline.stale)
     if with_events:
         entry["transitions"] = [asdict(row) for row in timeline.transitions]
     return entry
@@ -182,6 +184,8 @@ def _print_table(timelines: Sequence[PacketTimeline]) -> None:
         way = f"{packet.sender_agent_id} → {', '.join(packet.recipients) or '-'}"
         phase = f"{packet.run_phase} r{packet.round} g{packet.generation}"
         state = f"{packet.refusal_code} {timeline.state}" if packet.refusal_code else timeline.state
+        if timeline.stale is not None:
+            state += " stale"
         table.add_row(f"{packet.judged_at:%H:%M:%S}", packet.packet_type, way, phase, state, str(packet.packet_id))
         for recipient, events in _events(timeline).items():
             table.add_row("", "", f"{recipient or 'packet'}: {' '.join(events)}", style="dim")

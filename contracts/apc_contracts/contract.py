@@ -54,6 +54,7 @@ class Contract:
     drift: DriftChecks
     limits: shape.Limits
     verification: shape.VerificationRules
+    retraction: shape.RetractionRules
     session: shape.SessionRules
     selection: shape.Selection
     effectiveness: shape.Effectiveness
@@ -157,6 +158,7 @@ def contract_from_bytes(body: bytes) -> Contract:
         drift=build_drift_checks(file),
         limits=file.limits,
         verification=file.verification,
+        retraction=file.retraction,
         session=file.session,
         selection=file.selection,
         effectiveness=file.effectiveness,

@@ -195,6 +195,16 @@ class Limits(Section):
     retry_after_ms: Positive
 
 
+class RetractionRules(Section):
+    """How a retraction spreads. Packets of `rests_on_nothing` are no ground and have none: they answer or take back.
+
+    `named_packets` is the largest number of stale packets that one SIGNAL QUERY to their owner names.
+    """
+
+    rests_on_nothing: tuple[PacketType, ...]
+    named_packets: Annotated[int, Field(ge=1, le=2000)]
+
+
 class VerificationRules(Section):
     """What a verification looks at, and what a finding does (docs/governance.md): `enforce` fails the packet, `warn`
     is recorded with the pass, `off` is not looked at.
@@ -240,6 +250,7 @@ class ContractFile(Section):
     session: SessionRules
     limits: Limits
     verification: VerificationRules
+    retraction: RetractionRules
     refusals: Refusals
 
 

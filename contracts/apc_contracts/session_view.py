@@ -32,6 +32,10 @@ class Identity:
     step: int
     """The session's step when the packet was routed."""
     retracted: bool = False
+    stale: bool = False
+    """It rests on a packet that was retracted."""
+    ended: str = "ARCHIVED"
+    """The overall state in which its machines ended; means nothing before."""
 
 
 class SessionView(Protocol):

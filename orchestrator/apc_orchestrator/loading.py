@@ -39,7 +39,7 @@ SELECT packet.packet_id, packet.packet_hash, ids.payload_hash, packet.packet_typ
        packet.sender_swarm_id, packet.recipients, packet.facts ->> 'to' AS addressed, packet.cause_packet_id,
        packet.root_packet_id, packet.verdict, packet.refusal, packet.run_phase,
        packet.facts ->> 'in_phase' AS in_phase, packet.round, packet.generation,
-       packet.step, packet.defines
+       packet.step, packet.defines, packet.refers_to, packet.parent_packet_id
 FROM apc_log.agent_packets AS packet
 JOIN apc_log.packet_ids AS ids USING (session_id, packet_id)
 WHERE packet.session_id = $1
@@ -47,13 +47,20 @@ ORDER BY packet.seq {}
 """
 IDENTITIES = _IDENTITIES.format("")
 STRANGERS = _IDENTITIES.format(f"DESC LIMIT {REFUSED_KEPT}")
-# What became of whole packets after their verdict: taken back, or held and then routed or refused.
+# What became of whole packets after their verdict: taken back, left without ground, or held and then routed or refused.
 AFTERMATH = """
-SELECT packet_id, to_state = 'RETRACTED' AS is_retracted, metadata -> 'refusal' AS refusal,
+SELECT packet_id, to_state = 'RETRACTED' AS is_retracted, events = '{stale}' AS is_stale,
+       metadata -> 'refusal' AS refusal,
        (metadata #>> '{facts,session,step}')::bigint AS released_at
 FROM apc_log.packet_events
-WHERE session_id = $1 AND recipient = '' AND (to_state = 'RETRACTED' OR from_state = 'SCHEMA_VALIDATED')
+WHERE session_id = $1 AND recipient = '' AND (to_state IN ('RETRACTED', '') OR from_state = 'SCHEMA_VALIDATED')
 ORDER BY seq
+"""
+# Packets whose machines all ended, and none of them in ARCHIVED.
+ENDED = """
+SELECT packet_id, min(to_state) AS state FROM apc_log.packet_events
+WHERE session_id = $1 AND recipient <> '' AND to_state = ANY ($2::text[])
+GROUP BY packet_id HAVING NOT bool_or(to_state = 'ARCHIVED')
 """
 # The machine of each recipient by its last hop; an end of the delivery may stand in a hop of its own (to_state '').
 # All recipients of a packet come when one of them is unfinished: what the others reached tells of its verification.
@@ -105,22 +112,29 @@ async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) 
             rows = await connection.fetch(STRANGERS, session_id)
             return {row["packet_id"]: _identity(row) for row in reversed(rows)}
         session = Session(decode_document(text), contract.selection.verified_score_epsilon)
-        _add_identities(session, await connection.fetch(IDENTITIES, session_id))
+        _add_identities(session, await connection.fetch(IDENTITIES, session_id), contract)
         _add_aftermath(session, await connection.fetch(AFTERMATH, session_id))
         terminal = sorted(contract.machine("packet_lifecycle").terminal)
         rows = await connection.fetch(UNFINISHED, session_id, terminal, LOCAL_RECIPIENTS)
         _add_unfinished(session, rows, contract)
+        _add_ends(session, await connection.fetch(ENDED, session_id, terminal))
     return session
 
 
-def _add_identities(session: Session, rows: Iterable[asyncpg.Record]) -> None:
+def _add_identities(session: Session, rows: Iterable[asyncpg.Record], contract: Contract) -> None:
     for row in rows:
         identity = session.identities[row["packet_id"]] = _identity(row)
         if identity.refusal is None:
             session.roots.add(identity.root)
-            session.claims.update(
-                name.removeprefix(CLAIM_PREFIX) for name in row["defines"] or () if name.startswith(CLAIM_PREFIX)
-            )
+            _add_references(session, row, contract)
+
+
+def _add_references(session: Session, row: asyncpg.Record, contract: Contract) -> None:
+    names = row["defines"] or ()
+    session.claims.update(name.removeprefix(CLAIM_PREFIX) for name in names if name.startswith(CLAIM_PREFIX))
+    packet_type = PacketType(row["packet_type"])
+    if packet_type not in contract.retraction.rests_on_nothing:
+        session.grounds.note(row["packet_id"], packet_type, row["parent_packet_id"], row["refers_to"] or (), names)
 
 
 def _identity(row: asyncpg.Record) -> Identity:
@@ -165,6 +179,8 @@ def _add_aftermath(session: Session, rows: Iterable[asyncpg.Record]) -> None:
         identity = session.identities[row["packet_id"]]
         if row["is_retracted"]:
             identity.retracted = True
+        elif row["is_stale"]:
+            identity.stale = True
         elif row["refusal"] is not None:
             identity.refusal = _refusal(orjson.loads(row["refusal"]))
         else:
@@ -183,6 +199,13 @@ def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], contract: 
             _add_open(session, row, received)
     for opened in session.open.values():
         _restore_rest(session, opened, contract)
+
+
+def _add_ends(session: Session, rows: Iterable[asyncpg.Record]) -> None:
+    for row in rows:
+        identity = session.identities[row["packet_id"]]
+        if row["packet_id"] not in session.open and not identity.retracted:
+            identity.ended = row["state"]
 
 
 def _add_held(session: Session, row: asyncpg.Record, received: ReceivedPacket) -> None:

@@ -144,6 +144,7 @@ def as_seen(session: Session) -> dict[str, Any]:
         },
         "held": [(packet_id, held.recipients, held.round, held.is_paused) for packet_id, held in session.held.items()],
         "claims": session.claims,
+        "grounds": asdict(session.grounds),
         "outstanding": session.outstanding,
         "roots": session.roots,
         "keys": session.keys,

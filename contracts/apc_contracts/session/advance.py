@@ -9,7 +9,15 @@ from apc_contracts.contract import Contract
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import ReceiptKind
-from apc_contracts.session import acknowledgements, barrier, emissions, lifecycle, promotion_path, verification
+from apc_contracts.session import (
+    acknowledgements,
+    barrier,
+    emissions,
+    lifecycle,
+    promotion_path,
+    staleness,
+    verification,
+)
 from apc_contracts.session.candidates import register_outcome
 from apc_contracts.session.conditions import settle
 from apc_contracts.session.counting import count
@@ -90,7 +98,7 @@ def _take_packet(moment: Moment, given: PacketInput) -> None:
     if kind in (VerdictKind.REPEAT, VerdictKind.RERUN):
         return
     packet_round = _round_of(session, packet)
-    _remember(session, given, packet_round)
+    _remember(session, given, packet_round, moment.contract)
     if kind is VerdictKind.REFUSED:
         lifecycle.refuse(given, moment.effects)
         _note_refusal(moment, given)
@@ -133,6 +141,7 @@ def _accept(
         note=note,
     )
     acknowledgements.expect(moment, opened)
+    staleness.judge_arrival(moment, opened)
     count(moment, opened)
     # After counting: what a packet counts for decides whether it rests at VERIFIED.
     lifecycle.apply_locally(session, opened, moment.now, moment.effects, contract)
@@ -187,7 +196,7 @@ def _note_verified(session: Session, opened: OpenPacket, contract: Contract) -> 
         promotion_path.judge(session, opened.packet, contract)
 
 
-def _remember(session: Session, given: PacketInput, packet_round: int) -> None:
+def _remember(session: Session, given: PacketInput, packet_round: int, contract: Contract) -> None:
     received, packet = given.received, given.received.packet
     session.identities[packet.packet_id] = Identity(
         packet_hash=received.packet_hash,
@@ -210,6 +219,7 @@ def _remember(session: Session, given: PacketInput, packet_round: int) -> None:
     if given.verdict.kind is not VerdictKind.REFUSED:
         session.roots.add(packet.trace.root_packet_id)
         verification.note_claims(session, packet)
+        staleness.note(session, packet, contract)
 
 
 def _rights(verdict: Verdict) -> frozenset[str]:

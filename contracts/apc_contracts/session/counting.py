@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from apc_contracts.packet import Packet
-from apc_contracts.session import acknowledgements, candidates, lifecycle, promotion_path
+from apc_contracts.session import acknowledgements, candidates, lifecycle, promotion_path, staleness
 from apc_contracts.session.document import KEYS_KEPT, Execution, RoundState
 from apc_contracts.session.movement import Moment, pause, resume, start_timer
 from apc_contracts.session.novelty import note_symbols, note_transfer
@@ -123,6 +123,7 @@ def _retraction(moment: Moment, packet: Packet[Any]) -> None:
     target: UUID = packet.payload.target_packet_id
     lifecycle.retract(moment.session, target, packet.sender.agent_id, moment.now, moment.effects, moment.contract)
     acknowledgements.forget(moment.session, target)
+    staleness.spread(moment, target)
     if moment.session.is_terminal:
         return
     candidates.forget(moment.session, target)

@@ -1,6 +1,6 @@
 """The orchestrator's own packets: built here, sealed and judged by the gate like any other."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -49,6 +49,7 @@ def emission(
     recipient: str = ALL_RECIPIENTS,
     symbolic_keys: Sequence[str] = (),
     lineage: Lineage | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Packet[Any]:
     """A packet of the orchestrator in this session; its id follows from the cause and the session's own count."""
     document = session.document
@@ -75,6 +76,7 @@ def emission(
         symbolic_keys=tuple(symbolic_keys),
         lineage=lineage,
         payload=payload,
+        metadata=metadata,
     )
 
 

@@ -1,7 +1,7 @@
 """The life of a packet after its verdict: routing, receipts, verification, rest and end (contract.md section 8)."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -34,6 +34,8 @@ RESTING_TYPES = frozenset({PacketType.ARBITRATION, PacketType.DECISION})
 """They rest at APPLIED until a later one supersedes them or the session ends."""
 MEASURING_TYPES = frozenset({PacketType.TRANSFER, PacketType.EVAL})
 """Their final verdicts are what the effectiveness of protocols is computed from."""
+ADVANCE = ("ROUTED", "DEAD_LETTERED", "DELIVERED", "APPLIED", "SUPERSEDED", "VERIFIED", "PROMOTED", "ARCHIVED")
+"""How far a delivery has come, in the order of the diagram (contract.md section 8); the log ranks them alike."""
 REROUTING = frozenset({"retry_scheduled", "requeued"})
 """Events that begin a new attempt."""
 _AGAIN = {
@@ -214,8 +216,9 @@ def complete(
         if events:
             _move(opened, recipient, progress, events, now, effects, contract, remark)
         is_at_end = is_at_end and progress.state in terminal and not progress.is_open
-    if is_at_end:
-        session.open.pop(opened.packet.packet_id, None)
+    if is_at_end and session.open.pop(opened.packet.packet_id, None) is not None:
+        ended = overall_state([progress.state for progress in opened.recipients.values()])
+        session.identities[opened.packet.packet_id].ended = ended
 
 
 def release_rest(session: Session, now: datetime, effects: Effects, contract: Contract) -> None:
@@ -239,16 +242,17 @@ def retract(session: Session, packet_id: UUID, by: str, now: datetime, effects: 
     opened = session.open.pop(packet_id, None)
     if opened is not None and opened.verification == "pending":
         session.document.verifying -= 1
-    refusal = session.identities[packet_id].refusal
-    state = "ARCHIVED" if refusal is None else "EXPIRED" if refusal.code == "EXPIRED" else "REJECTED_POLICY"
+    identity = session.identities[packet_id]
+    state, refusal = identity.ended, identity.refusal
+    if refusal is not None:
+        state = "EXPIRED" if refusal.code == "EXPIRED" else "REJECTED_POLICY"
     if opened is not None:
-        order = contract.machine(LIFECYCLE).states
-        state = min((one.state for one in opened.recipients.values()), key=order.index, default="ROUTED")
+        state = overall_state([one.state for one in opened.recipients.values()])
         for recipient, progress in opened.recipients.items():
             end_delivery(session, progress, recipient, effects)
     if session.held.pop(packet_id, None) is not None:
         state = "SCHEMA_VALIDATED"
-    session.identities[packet_id].retracted = True
+    identity.retracted = True
     hop = Hop(
         packet_id,
         "",
@@ -261,6 +265,12 @@ def retract(session: Session, packet_id: UUID, by: str, now: datetime, effects: 
         {"ended": "retraction"},
     )
     effects.hops.append(hop)
+
+
+def overall_state(states: Sequence[str]) -> str:
+    """Of a routed packet: the least advanced recipient's. Rejected and expired ones do not hold the rest back."""
+    advancing = [state for state in states if state in ADVANCE]
+    return min(advancing, key=ADVANCE.index) if advancing else min(states, default="ROUTED")
 
 
 def confirm_substrate(

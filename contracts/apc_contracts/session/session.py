@@ -9,6 +9,7 @@ from uuid import UUID
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.session.document import LONGEST_KEY, SessionDocument
+from apc_contracts.session.grounds import Grounds
 from apc_contracts.session_view import Identity
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 
@@ -75,6 +76,7 @@ class Session:
     swarm_of: dict[str, str] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     tasks: set[str] = field(default_factory=set)
+    grounds: Grounds = field(default_factory=Grounds)
     claims: set[str] = field(default_factory=set)
     """Ids of the claims that admitted CLAIMs and TASK_IRs have made."""
 

@@ -1,5 +1,6 @@
 """Reading the log: the same functions behind the command line, the HTTP API and the console."""
 
+from apc_persister.queries.impact import ImpactRow, PacketImpact, get_packet_impact
 from apc_persister.queries.replay import replay
 from apc_persister.queries.rows import (
     CoordinationRow,
@@ -7,6 +8,7 @@ from apc_persister.queries.rows import (
     PacketRow,
     PacketTimeline,
     Position,
+    StaleMark,
     TracePage,
     TransitionRow,
 )
@@ -14,12 +16,16 @@ from apc_persister.queries.trace import get_packet_timeline, list_agent_packets,
 
 __all__ = [
     "CoordinationRow",
+    "ImpactRow",
     "LogRow",
+    "PacketImpact",
     "PacketRow",
     "PacketTimeline",
     "Position",
+    "StaleMark",
     "TracePage",
     "TransitionRow",
+    "get_packet_impact",
     "get_packet_timeline",
     "list_agent_packets",
     "list_packet_events",

@@ -120,6 +120,17 @@ LogRow = PacketRow | TransitionRow | CoordinationRow
 
 
 @dataclass(frozen=True, slots=True)
+class StaleMark:
+    """A packet rests on one that was retracted."""
+
+    because_packet_id: UUID
+    """What it rests on: retracted, or stale itself."""
+    retraction_packet_id: UUID | None
+    """None: it came after the retraction."""
+    marked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class PacketTimeline:
     """A packet, the state it is in over all its recipients, and how it came there."""
 
@@ -127,6 +138,7 @@ class PacketTimeline:
     state: str
     transitions: tuple[TransitionRow, ...]
     """In the order of the log; empty when they were not asked for."""
+    stale: StaleMark | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,12 @@ JOIN apc_log.packet_transitions AS step USING (session_id, packet_id)
 ORDER BY step.shard, step.seq, step.ordinal
 """
 
+STALE = """
+SELECT stale.session_id, stale.packet_id, stale.because_packet_id, stale.retraction_packet_id, stale.marked_at
+FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
+JOIN apc_log.packet_stale AS stale USING (session_id, packet_id)
+"""
+
 COORDINATION = f"""
 SELECT {columns(CoordinationRow, "moved")} FROM apc_log.coordination_events AS moved
 WHERE moved.session_id IN (SELECT session_id FROM apc_log.sessions WHERE run_id = $1)

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_persister.queries.rows import PacketRow, PacketTimeline, Position, TracePage, TransitionRow
-from apc_persister.queries.statements import STATES, TRANSITIONS, page_of_packets, to_row
+from apc_persister.queries.rows import PacketRow, PacketTimeline, Position, StaleMark, TracePage, TransitionRow
+from apc_persister.queries.statements import STALE, STATES, TRANSITIONS, page_of_packets, to_row
 
 BEGINNING = Position(-1, 0)
 """Before the first entry of the log."""
@@ -44,13 +44,15 @@ async def trace(
         after=after,
     )
     states = await _states_of(pool, rows)
+    stale = await _stale_marks(pool, rows)
     transitions = await transitions_of(pool, rows) if with_events else []
     steps: dict[tuple[str, UUID], list[TransitionRow]] = {}
     for row in transitions:
         steps.setdefault((row.session_id, row.packet_id), []).append(row)
     packets = tuple(
-        PacketTimeline(row, state, tuple(steps.get((row.session_id, row.packet_id), ())))
+        PacketTimeline(row, state, tuple(steps.get(key, ())), stale.get(key))
         for row, state in zip(rows, states, strict=True)
+        for key in [(row.session_id, row.packet_id)]
     )
     return TracePage(packets, rows[-1].position if len(rows) == limit else None)
 
@@ -106,6 +108,16 @@ async def transitions_of(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> li
     sessions = [packet.session_id for packet in packets]
     ids = [packet.packet_id for packet in packets]
     return [to_row(TransitionRow, record) for record in await pool.fetch(TRANSITIONS, sessions, ids)]
+
+
+async def _stale_marks(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> dict[tuple[str, UUID], StaleMark]:
+    sessions, ids = [packet.session_id for packet in packets], [packet.packet_id for packet in packets]
+    return {
+        (row["session_id"], row["packet_id"]): StaleMark(
+            row["because_packet_id"], row["retraction_packet_id"], row["marked_at"]
+        )
+        for row in await pool.fetch(STALE, sessions, ids)
+    }
 
 
 async def _states_of(pool: asyncpg.Pool, packets: Iterable[PacketRow]) -> list[str]:

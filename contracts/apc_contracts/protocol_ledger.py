@@ -151,6 +151,10 @@ class ProtocolLedger:
         """The roots of its lineage."""
         return self._lineage.roots(protocol_id)
 
+    def family(self, protocol_id: str) -> frozenset[str]:
+        """Itself and its descendants: what a block of it covers."""
+        return self._lineage.family(protocol_id)
+
     def _subjects_of(self, protocol_id: str) -> list[Subject]:
         clusters = [Subject(DecayScope.CLUSTER, root) for root in sorted(self._lineage.roots(protocol_id))]
         return [Subject(DecayScope.PROTOCOL, protocol_id), *clusters]

@@ -16,6 +16,7 @@ from apc_contracts.contract import load_contract
 from apc_contracts.decay import read_decision
 from apc_contracts.vocabulary import TransferMode
 from apc_orchestrator.protocols import OtherShards, load_protocols
+from apc_persister.queries import list_protocols
 
 Build = Callable[..., Packet[Any]]
 
@@ -156,6 +157,9 @@ async def test_recorded_facts_give_the_verdict_again_and_other_shards_learn_of_i
     loaded, _ = await load_protocols(house.pool, contract)
     assert before.decayed(now) == loaded.decayed(now) == {"weak", "child"}
     assert before.tallies() == loaded.tallies()
+    (weak,) = await list_protocols(house.pool, contract)
+    assert (weak.protocol_id, weak.transfers, weak.accepted, weak.roots) == ("weak", 5, 0, ("weak",))
+    assert weak.blocked_at is not None and weak.blocked_by == "protocol:weak"
     rows = await house.pool.fetch(
         "SELECT body_stored, facts::text AS facts, refusal_code FROM apc_log.agent_packets "
         "WHERE packet_type IN ('TRANSFER', 'DECISION')"

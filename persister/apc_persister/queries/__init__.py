@@ -1,6 +1,7 @@
 """Reading the log: the same functions behind the command line, the HTTP API and the console."""
 
 from apc_persister.queries.impact import ImpactRow, PacketImpact, get_packet_impact
+from apc_persister.queries.protocols import ProtocolRow, list_protocols
 from apc_persister.queries.replay import replay
 from apc_persister.queries.rows import (
     CoordinationRow,
@@ -22,6 +23,7 @@ __all__ = [
     "PacketRow",
     "PacketTimeline",
     "Position",
+    "ProtocolRow",
     "StaleMark",
     "TracePage",
     "TransitionRow",
@@ -29,6 +31,7 @@ __all__ = [
     "get_packet_timeline",
     "list_agent_packets",
     "list_packet_events",
+    "list_protocols",
     "replay",
     "trace",
 ]

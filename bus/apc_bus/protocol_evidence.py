@@ -1,0 +1,116 @@
+"""Reading from the log what protocols are measured by, for the gate and for the queries: the views of migration
+0002, in the order in which the verdicts were given."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import asyncpg
+import orjson
+
+from apc_contracts.decay import DecayDecision, DecayKind, read_decision
+from apc_contracts.effectiveness import BILLION, EvalTally, RunTask
+from apc_contracts.protocol_ledger import JudgedTransfer, ProtocolLedger
+
+HEADS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards"
+# EVALs matter in runs with transfers, and in those that may still have some.
+SCORES = f"""
+SELECT run_id, task_id, count(*) AS evals, sum(round(outcome * {BILLION})::bigint) AS outcome,
+       count(drift_risk) AS drift_evals, coalesce(sum(round(drift_risk * {BILLION})::bigint), 0) AS drift
+FROM apc_log.eval_metrics
+WHERE run_id IN (SELECT run_id FROM apc_log.transfer_verdicts UNION SELECT run_id FROM apc_log.sessions WHERE is_open)
+GROUP BY run_id, task_id
+"""
+TRANSFERS = """
+SELECT judged_at, shard, seq, protocol_id, parent_protocol_ids, run_id, task_id, refusal_code
+FROM apc_log.transfer_verdicts
+"""
+DECISIONS = "SELECT judged_at, shard, seq, decay::text AS decay FROM apc_log.decay_decisions"
+EVALS = "SELECT run_id, task_id, outcome, drift_risk FROM apc_log.eval_metrics"
+LATER = " WHERE shard = $1 AND seq > $2 AND seq <= $3"
+
+Positions = dict[int, int]
+"""shard -> the last seq that was read."""
+
+
+class Place(NamedTuple):
+    """Where an event stands among those of all shards. `rank` puts a recovery before the verdicts of its moment: it is
+    logged after the TRANSFER that touched the protocol, but that one counts after it already."""
+
+    at: datetime
+    rank: int
+    shard: int
+    seq: int
+
+
+async def read_scores(connection: Any) -> dict[RunTask, EvalTally]:
+    """The EVALs of every (run, task) with transfers, and of open runs."""
+    return {
+        (row["run_id"], row["task_id"]): EvalTally(
+            row["evals"], int(row["outcome"]), row["drift_evals"], int(row["drift"])
+        )
+        for row in await connection.fetch(SCORES)
+    }
+
+
+async def read_transfers(connection: Any, *, shard: int | None = None, after: int = 0, last: int = 0) -> list[Any]:
+    """Final verdicts on TRANSFERs as (Place, JudgedTransfer): all, or those of a shard behind `after` up to `last`."""
+    rows = await _rows(connection, TRANSFERS, shard, after, last)
+    return [(Place(row["judged_at"], 1, row["shard"], row["seq"]), _transfer(row)) for row in rows]
+
+
+async def read_decisions(connection: Any, *, shard: int | None = None, after: int = 0, last: int = 0) -> list[Any]:
+    """Blocks and recoveries as (Place, DecayDecision), as `read_transfers`."""
+    found = []
+    for row in await _rows(connection, DECISIONS, shard, after, last):
+        decision = read_decision(orjson.loads(row["decay"]))
+        rank = 0 if decision.kind is DecayKind.RECOVERED else 2
+        found.append((Place(row["judged_at"], rank, row["shard"], row["seq"]), decision))
+    return found
+
+
+def recall(ledger: ProtocolLedger, events: Iterable[tuple[Place, JudgedTransfer | DecayDecision]]) -> None:
+    """Feed a ledger in order; it decides nothing."""
+    for _, event in sorted(events, key=lambda event: event[0]):
+        if isinstance(event, JudgedTransfer):
+            ledger.recall_transfer(event)
+        else:
+            ledger.apply(event)
+
+
+async def read_ledger(pool: asyncpg.Pool, ledger: ProtocolLedger) -> Positions:
+    """Feed an empty ledger everything that the log holds; how far that was."""
+    async with (
+        pool.acquire() as connection,
+        connection.transaction(isolation="repeatable_read", readonly=True),
+    ):
+        positions = {row["shard"]: row["last"] for row in await connection.fetch(HEADS)}
+        for task, scores in (await read_scores(connection)).items():
+            ledger.recall_scores(task, scores)
+        recall(ledger, [*await read_transfers(connection), *await read_decisions(connection)])
+    return positions
+
+
+async def read_shard(connection: Any, ledger: ProtocolLedger, shard: int, after: int, last: int) -> None:
+    """Feed a ledger what a shard judged behind `after`, up to `last`."""
+    evals = await connection.fetch(EVALS + LATER, shard, after, last)
+    transfers = await read_transfers(connection, shard=shard, after=after, last=last)
+    decisions = await read_decisions(connection, shard=shard, after=after, last=last)
+    # Nothing is awaited from here on: whoever asks the ledger meanwhile finds all of it or nothing.
+    for row in evals:
+        ledger.recall_eval((row["run_id"], row["task_id"]), row["outcome"], row["drift_risk"])
+    recall(ledger, [*transfers, *decisions])
+
+
+async def _rows(connection: Any, query: str, shard: int | None, after: int, last: int) -> list[Any]:
+    rows: list[Any]
+    if shard is None:
+        rows = await connection.fetch(query)
+    else:
+        rows = await connection.fetch(query + LATER, shard, after, last)
+    return rows
+
+
+def _transfer(row: Any) -> JudgedTransfer:
+    task = (row["run_id"], row["task_id"])
+    return JudgedTransfer(row["protocol_id"], tuple(row["parent_protocol_ids"]), task, row["refusal_code"])

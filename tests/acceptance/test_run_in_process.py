@@ -122,3 +122,16 @@ def test_the_report_can_be_made_again_from_the_log(finished_run: FinishedRun) ->
     assert again.returncode == 0, again.stderr
     model = (finished_run.apc.folder / "again/model.pkl").read_bytes()
     assert model == (finished_run.out / "model.pkl").read_bytes()
+
+
+def test_the_protocols_of_the_run_are_measured(finished_run: FinishedRun) -> None:
+    listed = finished_run.apc("protocols", "list", "--run-id", finished_run.summary["run_id"])
+    assert listed.returncode == 0, listed.stderr
+
+    rows = json.loads(listed.stdout)
+    assert rows and sum(row["accepted"] for row in rows) == finished_run.summary["transfers_accepted"]
+    for row in rows:
+        parts = 0.5 * row["acceptance_rate"] + 0.35 * row["average_outcome"] + 0.15 * (1 - row["average_drift_risk"])
+        assert row["effectiveness"] == pytest.approx(parts)
+        assert row["outcome_lift"] == pytest.approx(0.0, abs=1e-9)
+        assert row["blocked_by"] is None

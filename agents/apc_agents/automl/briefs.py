@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from apc_agents.automl.roster import SENTINEL_SWARM
 from apc_agents.automl.schema import ProblemKind
 from apc_agents.automl.spaces import FAMILIES, families_of
+from apc_agents.automl.table_profile import TableProfile
 from apc_contracts.payloads import TaskIrPayload
 from apc_contracts.task_ir import (
     ConstraintKind,
@@ -24,6 +25,8 @@ from apc_contracts.task_ir import (
 DIALECT = "apc-automl-recipes/1"
 SLICES = ("schema", "train", "held-out")
 UNTOUCHED = "untouched-"
+PRIOR = "prior-"
+PROFILE = "profile"
 
 
 class Brief(BaseModel):
@@ -33,6 +36,8 @@ class Brief(BaseModel):
     seed: int
     slices: Mapping[str, str]
     """`schema`, `train`, `held-out`, and for the sentinel alone `untouched-1`, … : the artifact's hash."""
+    priors: tuple[str, ...] = ()
+    """Recipes by hash that earlier runs on similar tables found good, best first: to begin with."""
 
     def untouched(self, round_number: int) -> str:
         """Hash of the slice that validates a round (rounds count from 1)."""
@@ -41,7 +46,12 @@ class Brief(BaseModel):
 
 
 def brief_payload(
-    swarm: str, task_id: str, run_id: str, problem: ProblemKind, brief: Brief, facts: Sequence[str]
+    swarm: str,
+    task_id: str,
+    run_id: str,
+    profile: TableProfile,
+    brief: Brief,
+    facts: Sequence[str],
 ) -> TaskIrPayload:
     """The TASK_IR of one role: a hypothesis, what would refute it, the limits, and the data by hash.
 
@@ -52,7 +62,7 @@ def brief_payload(
     claim = IrClaim(
         id=claim_id,
         hypothesis_id=claim_id,
-        text=_hypothesis(swarm, problem),
+        text=_hypothesis(swarm, profile.problem),
         confidence_pre=0.5,
         confidence_post=0.5,
     )
@@ -64,6 +74,7 @@ def brief_payload(
         cost=FalsifierCost.LOW,
     )
     seed = IrConstraint(id="seed", constraint_kind=ConstraintKind.QUALITY, expression=f"seed={brief.seed}")
+    looks = IrConstraint(id=PROFILE, constraint_kind=ConstraintKind.QUALITY, expression=profile.expression)
     table = [
         IrConstraint(id=f"table-{number}", constraint_kind=ConstraintKind.QUALITY, expression=fact)
         for number, fact in enumerate(facts, start=1)
@@ -71,21 +82,29 @@ def brief_payload(
     evidence = [
         IrEvidence(id=name, kind=EvidenceKind.DOC, ref=ref, supports=True) for name, ref in brief.slices.items()
     ]
+    evidence += [
+        IrEvidence(id=f"{PRIOR}{number}", kind=EvidenceKind.BENCH, ref=ref, supports=True)
+        for number, ref in enumerate(brief.priors, start=1)
+    ]
     header = IrHeader(task_id=task_id, run_id=run_id, swarm_id=swarm, dialect_id=DIALECT, dialect_hash=dialect_hash())
-    return TaskIrPayload(ir_header=header, objects=(claim, falsifier, seed, *table, *evidence))
+    return TaskIrPayload(ir_header=header, objects=(claim, falsifier, seed, looks, *table, *evidence))
 
 
 def read_brief(payload: TaskIrPayload) -> Brief | None:
     """The brief in a TASK_IR; None when it is not one of the librarian's."""
     if payload.ir_header.dialect_id != DIALECT:
         return None
-    slices = {thing.id: thing.ref for thing in payload.objects if isinstance(thing, IrEvidence)}
+    evidence = {thing.id: thing.ref for thing in payload.objects if isinstance(thing, IrEvidence)}
+    slices = {name: ref for name, ref in evidence.items() if not name.startswith(PRIOR)}
+    priors = tuple(ref for name, ref in evidence.items() if name.startswith(PRIOR))
     seeds = [
         int(thing.expression.removeprefix("seed="))
         for thing in payload.objects
         if isinstance(thing, IrConstraint) and thing.id == "seed"
     ]
-    return Brief(seed=seeds[0], slices=slices) if seeds and all(name in slices for name in SLICES) else None
+    return (
+        Brief(seed=seeds[0], slices=slices, priors=priors) if seeds and all(name in slices for name in SLICES) else None
+    )
 
 
 def brief_keys(swarm: str, problem: ProblemKind) -> tuple[str, ...]:

@@ -4,10 +4,11 @@ from typing import Any
 
 import rfc8785
 import structlog
+from pydantic import ValidationError
 
 from apc_agents.agent import Agent
 from apc_agents.automl import statements, work
-from apc_agents.automl.briefs import read_brief
+from apc_agents.automl.briefs import Brief, read_brief
 from apc_agents.automl.exchange import remember_import, send_transfers
 from apc_agents.automl.material import Measured
 from apc_agents.automl.notebook import Entry, Notebook
@@ -19,6 +20,7 @@ from apc_agents.automl.shelf import Shelf
 from apc_agents.automl.spaces import families_of
 from apc_agents.automl.workbench import Workbench
 from apc_agents.handler_context import HandlerContext
+from apc_bus.errors import ArtifactCorrupt, ArtifactMissing
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import (
     ClaimPayload,
@@ -104,6 +106,7 @@ class _Bench:
             return
         notebook = Notebook.read(ctx.state)
         notebook.brief = brief
+        notebook.priors = await self._priors(brief, ctx)
         notebook.write(ctx.state)
         study = await self._shelf.study(brief, ctx.artifacts)
         families = families_of(self._swarm, Schema.model_validate_json(study.schema.data).problem)
@@ -114,6 +117,16 @@ class _Bench:
         )
         ready = SignalPayload(signal=Signal.SYNC, reason="ready for generation 0")
         await ctx.emit(ready, to=ORCHESTRATOR, generation=0)
+
+    async def _priors(self, brief: Brief, ctx: HandlerContext) -> list[Recipe]:
+        """The recipes that the brief names. One that is gone from the store is only advice that is missing."""
+        found = []
+        for recipe_hash in brief.priors:
+            try:
+                found.append(Recipe.read(await ctx.artifacts.get(recipe_hash)))
+            except (ArtifactMissing, ArtifactCorrupt, ValidationError) as error:
+                log.warning("prior_unusable", artifact_hash=recipe_hash, reason=str(error))
+        return found
 
     async def work(self, session: SessionState, ctx: HandlerContext) -> None:
         """One generation, once: a method, a model, its gates, later what others may need."""
@@ -152,7 +165,7 @@ class _Bench:
             converging=session.state == CONVERGENCE,
         )
         imports = notebook.usable_imports(session.round, session.generation)
-        return next_recipe(place, schema, notebook.trials, imports)
+        return next_recipe(place, schema, notebook.trials, imports, notebook.priors)
 
     async def execute(self, session: SessionState, ctx: HandlerContext) -> None:
         """EXECUTION: the swarm whose EVAL won trains its recipe once more, on all data that may be seen."""
@@ -200,6 +213,7 @@ class _Bench:
             parent=artifact,
             proof_bundle=proof,
             confidence=gates["stability"],
+            symbolic_keys=(recipe.family, recipe.hash),
         )
 
     async def _say(self, ctx: HandlerContext, session: SessionState, payload: Payload, **options: Any) -> Packet[Any]:

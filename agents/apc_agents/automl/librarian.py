@@ -15,10 +15,11 @@ from apc_agents.automl.briefs import (
 )
 from apc_agents.automl.errors import TableInvalid
 from apc_agents.automl.material import Prepared
+from apc_agents.automl.priors import PastRuns, choose_priors
 from apc_agents.automl.roster import LIBRARIAN, LIBRARY_SWARM, SENTINEL, SENTINEL_SWARM, builder_id
-from apc_agents.automl.schema import Schema
 from apc_agents.automl.settings import AutomlSettings
-from apc_agents.automl.spaces import SWARMS
+from apc_agents.automl.spaces import SWARMS, families_of
+from apc_agents.automl.table_profile import TableProfile
 from apc_agents.automl.workbench import Workbench
 from apc_agents.handler_context import HandlerContext
 from apc_contracts.packet import Packet
@@ -32,8 +33,8 @@ MAXIMUM_NOTES = 20
 log = structlog.get_logger()
 
 
-def make_librarian(settings: AutomlSettings, workbench: Workbench) -> Agent:
-    """The librarian of one run. Without `settings.data` it opens no session."""
+def make_librarian(settings: AutomlSettings, workbench: Workbench, past: PastRuns | None = None) -> Agent:
+    """The librarian of one run. Without `settings.data` it opens no session; without a `past` it has no priors."""
     agent = Agent(LIBRARIAN, role="librarian", swarm=LIBRARY_SWARM, rights=("operate",))
 
     @agent.on_start
@@ -47,7 +48,7 @@ def make_librarian(settings: AutomlSettings, workbench: Workbench) -> Agent:
         if not isinstance(session, SessionState) or ctx.session_id != settings.session_id:
             return
         if session.state == "SESSION_OPEN" and not session.paused and not ctx.state.get("has_briefed"):
-            await _brief_everyone(settings, workbench, ctx)
+            await _brief_everyone(settings, workbench, past if settings.priors else None, ctx)
             ctx.state["has_briefed"] = True
 
     @agent.on(PacketType.IDEA)
@@ -85,7 +86,9 @@ async def _open_session(settings: AutomlSettings, ctx: HandlerContext) -> None:
     )
 
 
-async def _brief_everyone(settings: AutomlSettings, workbench: Workbench, ctx: HandlerContext) -> None:
+async def _brief_everyone(
+    settings: AutomlSettings, workbench: Workbench, past: PastRuns | None, ctx: HandlerContext
+) -> None:
     try:
         prepared = await workbench.run(
             work.prepare,
@@ -102,16 +105,21 @@ async def _brief_everyone(settings: AutomlSettings, workbench: Workbench, ctx: H
         return
     slices = await _store(prepared, ctx)
     public = {name: slices[name] for name in SLICES}
-    problem = Schema.model_validate_json(prepared.schema).problem
+    profile = TableProfile.of(prepared.profile)
+    trials = [] if past is None else await past.trials(ctx.run_id)
     facts = _facts(prepared.profile)
     recipients = {swarm: builder_id(swarm) for swarm in SWARMS} | {SENTINEL_SWARM: SENTINEL}
     for swarm, recipient in recipients.items():
         # Only the sentinel learns where the untouched slices are: what is not named cannot be trained on.
-        brief = Brief(seed=settings.seed, slices=slices if swarm == SENTINEL_SWARM else public)
+        brief = Brief(
+            seed=settings.seed,
+            slices=slices if swarm == SENTINEL_SWARM else public,
+            priors=tuple(choose_priors(profile, trials, families_of(swarm, profile.problem))),
+        )
         await ctx.emit(
-            brief_payload(swarm, ctx.task_id, ctx.run_id, problem, brief, facts),
+            brief_payload(swarm, ctx.task_id, ctx.run_id, profile, brief, facts),
             to=recipient,
-            symbolic_keys=brief_keys(swarm, problem),
+            symbolic_keys=brief_keys(swarm, profile.problem),
         )
 
 

@@ -44,6 +44,8 @@ class Notebook(BaseModel):
     brief: Brief | None = None
     entries: list[Entry] = []
     imports: list[Import] = []
+    priors: list[Recipe] = []
+    """What earlier runs found good, best first."""
     executed: list[UUID] = []
     """Winning EVALs that were refitted."""
 

@@ -7,26 +7,29 @@ point of a process of its own.
 from apc_agents.agent import Agent
 from apc_agents.automl.builder import make_builder
 from apc_agents.automl.librarian import make_librarian
+from apc_agents.automl.priors import LoggedPast, PastRuns
 from apc_agents.automl.sentinel import make_sentinel
 from apc_agents.automl.settings import AutomlSettings
 from apc_agents.automl.spaces import SWARMS
 from apc_agents.automl.workbench import Workbench
+from apc_bus.settings import DatabaseSettings
 
 MODULE = "apc_agents.automl.roles"
 ROLES = ("sentinel", "builder_linear", "builder_trees", "builder_neighbours", "librarian")
 """The functions below, in the order to start them: the librarian, who opens the session, last."""
 
 
-def make_agents(settings: AutomlSettings, workbench: Workbench) -> list[Agent]:
+def make_agents(settings: AutomlSettings, workbench: Workbench, past: PastRuns | None = None) -> list[Agent]:
     """All roles for one process, sharing its training processes (and nothing else); the librarian last."""
     builders = [make_builder(swarm, workbench) for swarm in SWARMS]
-    return [make_sentinel(workbench), *builders, make_librarian(settings, workbench)]
+    return [make_sentinel(workbench), *builders, make_librarian(settings, workbench, past)]
 
 
 def librarian() -> Agent:
     """The librarian, from the environment."""
-    settings = AutomlSettings()
-    return make_librarian(settings, Workbench(settings.training_processes))
+    settings, url = AutomlSettings(), DatabaseSettings().database_url
+    past = None if url is None else LoggedPast(url.get_secret_value())
+    return make_librarian(settings, Workbench(settings.training_processes), past)
 
 
 def sentinel() -> Agent:

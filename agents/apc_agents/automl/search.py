@@ -52,8 +52,17 @@ class Place(BaseModel):
     """In CONVERGENCE nothing new is drawn: the best imported recipe is tuned, else the swarm's own best."""
 
 
-def next_recipe(place: Place, schema: Schema, trials: Sequence[Trial], imports: Sequence[Imported]) -> Recipe:
-    """The method of one generation; none whose `method` was measured before, here or elsewhere, if others are left."""
+def next_recipe(
+    place: Place,
+    schema: Schema,
+    trials: Sequence[Trial],
+    imports: Sequence[Imported],
+    priors: Sequence[Recipe] = (),
+) -> Recipe:
+    """The method of one generation; none whose `method` was measured before, here or elsewhere, if others are left.
+
+    A swarm begins with its priors, best first, then the usual settings of the families that have none.
+    """
     generator = _generator(place)
     families = families_of(place.swarm, schema.problem)
     untried = [family for family in families if all(trial.recipe.family != family for trial in trials)]
@@ -68,7 +77,8 @@ def next_recipe(place: Place, schema: Schema, trials: Sequence[Trial], imports: 
         chosen = max(unused, key=lambda imported: (imported.score, imported.recipe.hash))
         return _tuned(chosen.recipe, place.swarm, schema, tried, generator)
     if not place.converging and untried:
-        return _default(untried[0], place.swarm)
+        known = next((prior for prior in priors if prior.family in untried), None)
+        return _default(untried[0], place.swarm) if known is None else _fitted(known, place.swarm, schema)
     best = best_trial(trials)
     if best is None or (not place.converging and generator.random() < EXPLORE_SHARE):
         return _drawn(families, place.swarm, schema, tried, generator)
@@ -94,6 +104,16 @@ def _default(family: str, swarm: str) -> Recipe:
         parameters=default_settings(space.parameters),
         ancestor_swarms=(swarm,),
     )
+
+
+def _fitted(prior: Recipe, swarm: str, schema: Schema) -> Recipe:
+    """The prior as it is, or tuned from it where a setting is none of this table's options."""
+    settings = {
+        (part, name): value if (value := getattr(prior, part).get(name)) in options else options[0]
+        for (part, name), options in axes_of(prior.family, schema).items()
+    }
+    fitted = _assemble(prior.family, settings, swarm, prior)
+    return prior if fitted.method == prior.method else fitted
 
 
 def _drawn(families: Sequence[str], swarm: str, schema: Schema, tried: set[str], generator: random.Random) -> Recipe:

@@ -53,6 +53,8 @@ class AutomlSettings(BaseSettings):
     """The one task of the run."""
     start_packet_id: UUID | None = None
     """Id of START; none = made from session_id."""
+    priors: bool = True
+    """Begin with what worked before on similar tables; without, a run depends on nothing before it."""
     training_processes: int = Field(default=1, ge=1, le=64)
     """Training processes of one worker process."""
 

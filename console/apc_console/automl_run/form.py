@@ -20,6 +20,7 @@ class RunForm:
     seed: int
     budget_seconds: int
     out: Path | None
+    priors: bool = True
 
     def settings(self, data_dir: Path) -> AutomlSettings:
         """The run as the roles know it, its ids fixed once; the sample table is written when none is named.
@@ -37,6 +38,7 @@ class RunForm:
             generations=self.generations,
             seed=self.seed,
             budget_seconds=self.budget_seconds,
+            priors=self.priors,
             session_id=run_id,
             run_id=run_id,
         )

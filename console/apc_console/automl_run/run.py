@@ -9,6 +9,7 @@ from pathlib import Path
 
 from apc_agents.automl import work
 from apc_agents.automl.outcome import Outcome, collect_outcome
+from apc_agents.automl.priors import LoggedPast
 from apc_agents.automl.progress import follow_run
 from apc_agents.automl.roles import MODULE, ROLES, make_agents
 from apc_agents.automl.settings import AutomlSettings
@@ -97,7 +98,7 @@ async def _system(plan: _Plan, workbench: Workbench) -> AsyncIterator[System]:
         from apc_console.embedded_system import run_embedded
 
         async with run_embedded(plan.bus, plan.database) as embedded:
-            await embedded.start_agents(make_agents(plan.settings, workbench))
+            await embedded.start_agents(make_agents(plan.settings, workbench, LoggedPast(embedded.database_url)))
             yield embedded
 
 

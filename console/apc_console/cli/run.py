@@ -10,9 +10,10 @@ def run(
     data: Annotated[Path | None, typer.Option(help="The table, a CSV with a header; default a sample.")] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
     generations: Annotated[int, typer.Option(min=1, max=1000, help="Below 11 there are no transfers.")] = 24,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The same seed, the same model.")] = 7,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Same seed and priors, same model.")] = 7,
     budget_seconds: Annotated[int, typer.Option(min=1, help="Wall time of the search.")] = 120,
     out: Annotated[Path | None, typer.Option(help="Where model and report go; default <data folder>/runs/RUN.")] = None,
+    priors: Annotated[bool, typer.Option(help="Begin with what worked before on similar tables.")] = True,
 ) -> None:
     """Search for the best model of a table under the protocol; every packet is judged and logged.
 
@@ -21,4 +22,4 @@ def run(
     from apc_console.automl_run import RunForm, run_swarm
     from apc_console.running import run_quietly
 
-    run_quietly(run_swarm(RunForm(data, target, generations, seed, budget_seconds, out)))
+    run_quietly(run_swarm(RunForm(data, target, generations, seed, budget_seconds, out, priors)))

@@ -11,7 +11,7 @@ from apc_agents.automl.builder import make_builder
 from apc_agents.automl.material import Prepared
 from apc_agents.automl.recipes import Recipe
 from apc_agents.automl.roster import LIBRARIAN, SENTINEL
-from apc_agents.automl.schema import ProblemKind
+from apc_agents.automl.table_profile import TableProfile
 from apc_agents.automl.workbench import Workbench
 from apc_agents.testing import AgentTestClient
 from apc_bus.artifacts import ArtifactStore
@@ -36,7 +36,7 @@ async def start(client: AgentTestClient, prepared: Prepared, swarm: str) -> None
         "train": await store.put(prepared.train),
         "held-out": await store.put(prepared.held_out),
     }
-    brief = brief_payload(swarm, "task-1", "run-1", ProblemKind.CLASSIFICATION, Brief(seed=7, slices=slices), ())
+    brief = brief_payload(swarm, "task-1", "run-1", TableProfile.of(prepared.profile), Brief(seed=7, slices=slices), ())
     await client.send(brief, sender=LIBRARIAN, phase=RunPhase.RESEARCH, round=1)
 
 

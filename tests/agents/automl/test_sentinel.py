@@ -11,9 +11,10 @@ from apc_agents.automl.briefs import Brief, brief_payload
 from apc_agents.automl.material import Measured, Prepared, Study
 from apc_agents.automl.recipes import Recipe
 from apc_agents.automl.roster import LIBRARIAN
-from apc_agents.automl.schema import ProblemKind, Schema
+from apc_agents.automl.schema import Schema
 from apc_agents.automl.search import Place, next_recipe
 from apc_agents.automl.sentinel import make_sentinel
+from apc_agents.automl.table_profile import TableProfile
 from apc_agents.automl.training import measure, refit
 from apc_agents.automl.workbench import Workbench
 from apc_agents.testing import AgentTestClient
@@ -42,7 +43,9 @@ async def brief(client: AgentTestClient, prepared: Prepared) -> None:
     parts = {"schema": prepared.schema, "train": prepared.train, "held-out": prepared.held_out}
     parts |= {f"untouched-{number}": rows for number, rows in enumerate(prepared.untouched, start=1)}
     slices = {name: await client.artifacts.put(data) for name, data in parts.items()}
-    payload = brief_payload("sentinel", "task-1", "run-1", ProblemKind.CLASSIFICATION, Brief(seed=7, slices=slices), ())
+    payload = brief_payload(
+        "sentinel", "task-1", "run-1", TableProfile.of(prepared.profile), Brief(seed=7, slices=slices), ()
+    )
     await client.send(payload, sender=LIBRARIAN, phase=RunPhase.RESEARCH, round=1)
 
 

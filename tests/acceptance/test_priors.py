@@ -1,0 +1,45 @@
+"""A second run on the same table begins with what the first one found good; `--no-priors` gives the first one again."""
+
+import json
+from typing import Any
+
+import pytest
+
+from apc_console.testing import ApcCommand, FinishedRun, read_summary
+
+
+def first_generation(apc: ApcCommand, run_id: str) -> tuple[list[str], dict[str, float]]:
+    """The priors that the briefs name, and what each swarm measured in generation 0."""
+    assert apc("packet", "replay", "--run-id", run_id, "--out", "replay.json").returncode == 0
+    entries = json.loads((apc.folder / "replay.json").read_text())
+    packets: list[dict[str, Any]] = [entry for entry in entries if entry["kind"] == "packet"]
+    priors = [
+        thing["ref"]
+        for packet in packets
+        if packet["packet_type"] == "TASK_IR"
+        for thing in packet["packet"]["payload"]["objects"]
+        if thing["id"].startswith("prior-")
+    ]
+    outcomes = {
+        packet["sender_swarm_id"]: packet["packet"]["payload"]["metric_set"]["outcome"]
+        for packet in packets
+        if packet["packet_type"] == "EVAL" and packet["run_phase"] == "DISCOVERY" and packet["generation"] == 0
+        if packet["sender_role"] == "builder"
+    }
+    return priors, outcomes
+
+
+@pytest.mark.timeout(330)
+def test_a_second_run_begins_where_the_first_one_ended(finished_run: FinishedRun) -> None:
+    apc = finished_run.apc
+    _, first = first_generation(apc, finished_run.summary["run_id"])
+    outcomes = {}
+    for name, option in (("second", "--priors"), ("alone", "--no-priors")):
+        run = apc("run", "--generations", "1", "--budget-seconds", "120", "--out", name, option, timeout_seconds=150)
+        assert run.returncode in (0, 3), run.stderr[-2000:]
+        priors, outcomes[name] = first_generation(apc, read_summary(apc.folder / name)["run_id"])
+        assert bool(priors) is (name == "second")
+
+    assert outcomes["alone"] == first
+    assert all(outcomes["second"][swarm] >= first[swarm] for swarm in first)
+    assert sum(outcomes["second"].values()) > sum(first.values())

@@ -1,4 +1,4 @@
-"""`apc packet`: validate and arbitrate packets by contract; read the log by run, session or packet."""
+"""`apc packet`: validate and arbitrate by contract; read the log by run, session or packet; take a packet back."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ import typer
 from apc_console.output import AsJson
 from apc_contracts.vocabulary import PacketType, RunPhase
 
-app = typer.Typer(help="Validate, arbitrate, trace and replay packets.", no_args_is_help=True)
+app = typer.Typer(help="Validate, arbitrate, trace, retract and replay packets.", no_args_is_help=True)
 
 ContractFile = Annotated[Path | None, typer.Option("--contract", help="Another contract file than the built-in.")]
 
@@ -84,3 +84,32 @@ def replay(
     from apc_console.running import run_quietly
 
     run_quietly(print_replay(run_id, task_id, out, as_json=as_json))
+
+
+PacketId = Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The packet.")]
+OfSession = Annotated[str | None, typer.Option("--session-id", help="Where several sessions know the id.")]
+
+
+@app.command()
+def impact(packet_id: PacketId, session_id: OfSession = None, as_json: AsJson = False) -> None:
+    """List everything that rests on a packet: what its retraction would mark stale."""
+    from apc_console.retraction import print_impact
+    from apc_console.running import run_quietly
+
+    run_quietly(print_impact(packet_id, session_id, as_json=as_json))
+
+
+@app.command()
+def retract(
+    packet_id: PacketId,
+    reason: Annotated[str, typer.Option(help="Why it is taken back; the log keeps it.")],
+    replacement: Annotated[UUID | None, typer.Option(help="The packet that stands in its place.")] = None,
+    session_id: OfSession = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be stale.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a packet back as its sender, and list what is stale now. Nothing is deleted."""
+    from apc_console.retraction import retract as send
+    from apc_console.running import run_quietly
+
+    run_quietly(send(packet_id, session_id, reason, replacement, dry_run=dry_run, as_json=as_json))

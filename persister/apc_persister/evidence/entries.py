@@ -198,7 +198,7 @@ def _put_hash(values: list[Any], place: int, raw: bytes) -> None:
 
 
 def _stored_time(text: str) -> str:
-    """From `2026-11-20T10:00:00.123456+00:00`, where PostgreSQL leaves trailing zeros out."""
-    if len(text) == 32 and text.endswith("+00:00"):
-        return text[:26] + "Z"
+    """From `2026-11-20T10:00:00.12+00:00`: PostgreSQL leaves trailing zeros out."""
+    if text[19:20] == "." and text.endswith("+00:00"):
+        return text[:-6].ljust(26, "0") + "Z"
     return _time_text(datetime.fromisoformat(text))

@@ -1,7 +1,9 @@
 """Reads rows back as entries: PostgreSQL renders each row as a JSON array, `stored_entry` makes it canonical."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import asyncpg
 
 from apc_persister.check import COLUMNS, leaf_hash
 from apc_persister.connection import AnyConnection
@@ -49,13 +51,26 @@ async def prepare_reader(connection: AnyConnection) -> None:
 
 async def read_leaves(connection: AnyConnection, shard: int, first: int, last: int) -> Leaves:
     """The leaves of entries `first` to `last` of a shard; some 10^4 at once is a good measure."""
-    leaves = Leaves(first, [NO_LEAF] * (last - first + 1))
+    return leaves_of(first, last, await read_rows(connection, shard, first, last))
+
+
+async def read_rows(connection: AnyConnection, shard: int, first: int, last: int) -> list[asyncpg.Record]:
+    """The rows of entries `first` to `last` of every kind, in no order, for `leaves_of`."""
+    rows: list[asyncpg.Record] = []
     for kind in KINDS:
         query = f"{_SELECTS[kind]} WHERE shard = $1 AND seq BETWEEN $2 AND $3"
-        for seq, text, raw in await connection.fetch(query, shard, first, last):
-            if leaves.hashes[seq - first]:
-                leaves.doubled.append(seq)
-            leaves.hashes[seq - first] = _leaf(text, raw)
+        rows += await connection.fetch(query, shard, first, last)
+    return rows
+
+
+def leaves_of(first: int, last: int, rows: Iterable[asyncpg.Record]) -> Leaves:
+    """The leaves of these rows."""
+    leaves = Leaves(first, [NO_LEAF] * (last - first + 1))
+    hashes = leaves.hashes
+    for seq, text, raw in rows:
+        if hashes[seq - first]:
+            leaves.doubled.append(seq)
+        hashes[seq - first] = _leaf(text, raw)
     return leaves
 
 

@@ -1,14 +1,19 @@
 """Recomputes the tree of a shard from its rows; compares it with tiles, checkpoints, and those held outside."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+import asyncpg
 
 from apc_persister.check import CheckFailed, Checkpoint, PublicKey, parse_note
 from apc_persister.connection import AnyConnection
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.entries import KINDS
 from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree
-from apc_persister.evidence.reading import Leaves, prepare_reader, read_leaves
+from apc_persister.evidence.reading import Leaves, leaves_of, prepare_reader, read_rows
 from apc_persister.evidence.tiles import Tiles
 
 CHUNK = 32 * TILE_WIDTH
@@ -19,8 +24,10 @@ SELECT tree_size, root_hash, note FROM apc_log.log_checkpoints
 WHERE shard = $1 AND tree_size > $2 AND tree_size <= $3 ORDER BY tree_size
 """
 _TILES = """
-SELECT level, index, hashes FROM apc_log.log_tiles
-WHERE shard = $1 AND level = $2 AND index BETWEEN $3 AND $4
+SELECT tile.level, tile.index, tile.hashes FROM generate_series(0, 6) AS above(level)
+JOIN apc_log.log_tiles AS tile
+  ON tile.shard = $1 AND tile.level = above.level
+ AND tile.index BETWEEN ($2::bigint - 1) >> 8 * (above.level + 1) AND ($3::bigint - 1) >> 8 * (above.level + 1)
 """
 _NEXT_SEQ = "SELECT next_seq FROM apc_log.shards WHERE shard = $1"
 _LAST_SEQ = "SELECT max(seq) FROM apc_log.{table} WHERE shard = $1"
@@ -99,10 +106,20 @@ class _Verification:
         for checkpoint in outside:
             self._outside.setdefault(checkpoint.size, set()).add(checkpoint.root)
         self.report = Report(shard)
+        self._arriving: asyncio.Task[_Chunk] | None = None
         self._good = 0
         """Size of the last checkpoint that fits."""
 
     async def run(self, first: int) -> Report:
+        with _quick_switches():
+            try:
+                return await self._run(first)
+            finally:
+                if self._arriving is not None:
+                    self._arriving.cancel()
+                    await asyncio.wait({self._arriving})
+
+    async def _run(self, first: int) -> Report:
         report = self.report
         await prepare_reader(self._connection)
         tiles = await self._open()
@@ -114,11 +131,10 @@ class _Verification:
         self._good = tree.size
         frontier = Frontier.of(tree)
         while tree.size < tiles.tree.size and not report.findings:
-            last = min(tree.size + CHUNK, tiles.tree.size)
-            leaves = await read_leaves(self._connection, self._shard, tree.size + 1, last)
+            chunk, leaves = await self._next(tree.size + 1, tiles.tree.size)
             recomputed, full = tree.extend(leaves.hashes)
-            await self._compare_tiles(tiles.tree, leaves, full)
-            await self._compare_checkpoints(frontier, leaves.hashes)
+            self._compare_tiles(tiles.tree, leaves, full, chunk.tiles)
+            self._compare_checkpoints(frontier, leaves.hashes, chunk.checkpoints)
             tree = recomputed
             report.entries += len(leaves.hashes)
             self._progress(len(leaves.hashes))
@@ -127,6 +143,24 @@ class _Verification:
             if tree != tiles.tree:
                 report.add(tree.size, "the stored edge of the tree differs from the entries")
         return report
+
+    async def _next(self, first: int, size: int) -> tuple["_Chunk", Leaves]:
+        """A chunk and its leaves. They are hashed in a thread while the rows of the chunk after it arrive."""
+        chunk = await (self._arriving or self._read(first, size))
+        self._arriving = None
+        if chunk.last < size:
+            self._arriving = asyncio.create_task(self._read(chunk.last + 1, size))
+        return chunk, await asyncio.to_thread(leaves_of, first, chunk.last, chunk.rows)
+
+    async def _read(self, first: int, size: int) -> "_Chunk":
+        last = min(first + CHUNK - 1, size)
+        tiles = await self._connection.fetch(_TILES, self._shard, first, last)
+        return _Chunk(
+            last,
+            await read_rows(self._connection, self._shard, first, last),
+            {(row["level"], row["index"]): row["hashes"] for row in tiles},
+            await self._connection.fetch(_CHECKPOINTS, self._shard, first - 1, last),
+        )
 
     async def _open(self) -> Tiles:
         """The tree as stored, and what can be said without reading a row."""
@@ -157,29 +191,23 @@ class _Verification:
                 break
         return tiles
 
-    async def _compare_tiles(self, stored_tree: Tree, leaves: Leaves, full: Sequence[Tile]) -> None:
+    def _compare_tiles(
+        self, tree: Tree, leaves: Leaves, full: Sequence[Tile], stored: Mapping[tuple[int, int], bytes]
+    ) -> None:
         """Leaf by leaf with level 0, tile by tile above it."""
         before = leaves.first - 1
-        low, high = before // TILE_WIDTH, (before + len(leaves.hashes) - 1) // TILE_WIDTH
-        stored = await self._stored_tiles(0, low, high)
-        for index in range(low, high + 1):
-            at = index * TILE_WIDTH - before
-            self._compare_leaves(leaves, at, _tile(stored, stored_tree, index))
+        for index in range(before // TILE_WIDTH, (before + len(leaves.hashes) - 1) // TILE_WIDTH + 1):
+            is_edge = index == tree.size // TILE_WIDTH
+            tile = tree.edge[0] if is_edge else stored.get((0, index), b"")
+            self._compare_leaves(leaves, index * TILE_WIDTH - before, tile)
         for doubled in leaves.doubled:
             self.report.add(doubled, f"entry {doubled} stands twice, in two tables")
         if self.report.findings:
             return
-        for level in sorted({tile.level for tile in full} - {0}):
-            tiles = [tile for tile in full if tile.level == level]
-            stored = await self._stored_tiles(level, tiles[0].index, tiles[-1].index)
-            for tile in tiles:
-                if stored.get(tile.index) != tile.hashes:
-                    first = (tile.index << 8 * (level + 1)) + 1
-                    self.report.add(first, f"tile {level}/{tile.index} differs from the entries below it")
-
-    async def _stored_tiles(self, level: int, low: int, high: int) -> Mapping[int, bytes]:
-        rows = await self._connection.fetch(_TILES, self._shard, level, low, high)
-        return {row["index"]: row["hashes"] for row in rows}
+        for tile in full:
+            if stored.get((tile.level, tile.index)) != tile.hashes:
+                first = (tile.index << 8 * (tile.level + 1)) + 1
+                self.report.add(first, f"tile {tile.level}/{tile.index} differs from the entries below it")
 
     def _compare_leaves(self, leaves: Leaves, at: int, stored: bytes) -> None:
         found = leaves.hashes[at : at + TILE_WIDTH]
@@ -192,9 +220,8 @@ class _Verification:
                 self.report.add(seq, f"entry {seq} {what}")
                 return
 
-    async def _compare_checkpoints(self, frontier: Frontier, hashes: Sequence[bytes]) -> None:
+    def _compare_checkpoints(self, frontier: Frontier, hashes: Sequence[bytes], rows: Sequence[asyncpg.Record]) -> None:
         before = frontier.size
-        rows = await self._connection.fetch(_CHECKPOINTS, self._shard, before, before + len(hashes))
         stored = {row["tree_size"]: row for row in rows}
         sizes = {size for size in self._outside if before < size <= before + len(hashes)} | stored.keys()
         append, done = frontier.append, 0
@@ -232,5 +259,23 @@ class _Verification:
         self.report.add(self._good + 1, f"{which} of {size} entries differs from the entries: {between}")
 
 
-def _tile(stored: Mapping[int, bytes], tree: Tree, index: int) -> bytes:
-    return tree.edge[0] if index == tree.size // TILE_WIDTH else stored.get(index, b"")
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What the database says of the entries up to `last`."""
+
+    last: int
+    rows: list[asyncpg.Record]
+    tiles: Mapping[tuple[int, int], bytes]
+    """(level, index) -> hashes."""
+    checkpoints: Sequence[asyncpg.Record]
+
+
+@contextmanager
+def _quick_switches() -> Iterator[None]:
+    """Let the loop have the interpreter soon while a thread hashes: by default it waits 5 ms for each piece of rows."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

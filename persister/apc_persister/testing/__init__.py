@@ -3,12 +3,13 @@
 from apc_persister.testing.bench import LogBench, lift_guard, until
 from apc_persister.testing.entries import coordination, hop, lifecycle, packet_entry, session_row
 from apc_persister.testing.gate import ScriptedGate
-from apc_persister.testing.tampering import lift_guard
+from apc_persister.testing.tampering import disable_guards
 
 __all__ = [
     "LogBench",
     "ScriptedGate",
     "coordination",
+    "disable_guards",
     "hop",
     "lifecycle",
     "lift_guard",

@@ -3,7 +3,7 @@
 import asyncpg
 
 
-async def lift_guard(pool: asyncpg.Pool) -> None:
+async def disable_guards(pool: asyncpg.Pool) -> None:
     """Disable the event triggers, then the triggers of every table of the log."""
     async with pool.acquire() as connection:
         for (name,) in await connection.fetch("SELECT evtname FROM pg_event_trigger"):

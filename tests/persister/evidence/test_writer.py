@@ -21,7 +21,7 @@ from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.reading import prepare_reader, read_leaves
 from apc_persister.evidence.verify import Report, verify_shard
 from apc_persister.settings import PersisterSettings
-from apc_persister.testing import LogBench, ScriptedGate, lifecycle, lift_guard, packet_entry
+from apc_persister.testing import LogBench, ScriptedGate, disable_guards, lifecycle, packet_entry
 
 KEY = load_signer(PersisterSettings()).public_key(0)
 
@@ -63,7 +63,7 @@ async def test_a_log_from_before_the_tree_is_taken_up_from_its_rows(bench: LogBe
     await bench.gate.open()
     await log_packets(bench, 80)
     await bench.write()
-    await lift_guard(bench.pool)
+    await disable_guards(bench.pool)
     for table in ("log_tiles", "log_checkpoints", "log_edges"):
         await bench.pool.execute(f"DELETE FROM apc_log.{table}")
     await bench.pool.execute(

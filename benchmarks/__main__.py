@@ -8,6 +8,7 @@ from pathlib import Path
 from apc_bus.errors import BusUnavailable
 from apc_bus.telemetry import configure_logs
 from apc_console.running import run
+from benchmarks.context import measure_context
 from benchmarks.fan_out import measure_fan_out
 from benchmarks.figures import Figures
 from benchmarks.growth import measure_growth
@@ -22,7 +23,9 @@ from benchmarks.servers import start_servers
 from benchmarks.starting import measure_start
 from benchmarks.system import start_system
 
-PARTS = ("policy", "pipeline", "round_trip", "fan_out", "persister", "log", "in_process", "start")
+PARTS = ("policy", "context", "pipeline", "round_trip", "fan_out", "persister", "log", "in_process", "start")
+ALONE = frozenset({"policy", "context"})
+"""Parts that need neither broker nor database."""
 OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start"})
 
 
@@ -36,6 +39,10 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
     """Measure the named parts; `count` packets a throughput, fewer where each costs more; `rows` in the log."""
     if "policy" in parts:
         measure_policy(figures)
+    if "context" in parts:
+        await measure_context(figures)
+    if set(parts) <= ALONE:
+        return
     async with start_servers() as servers:
         if OVER_RABBIT & set(parts):
             async with start_system(servers) as system:

@@ -13,6 +13,7 @@ ApcError
       StateInvalid      ctx.state holds something that JSON does not know
       StateStale        another worker has saved this document since it was read
       StateUnavailable  the state store does not answer
+    ContextError        apc_agents.context.errors
     HandlerFailed       a handler raised in a test client; the cause is its exception
 
 A handler itself raises `Reject` or `Retry` to end its packet in another way than by an outcome.

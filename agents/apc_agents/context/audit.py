@@ -109,7 +109,7 @@ def recorded(
 
 def _record(folded: FoldedTurn) -> FoldRecord:
     after = None if folded.summary is None else folded.summary.digest
-    return FoldRecord(folded.turn.resource_id, folded.how, folded.resource_class, folded.turn.digest, after)
+    return FoldRecord(folded.turn.resource_id, folded.how, folded.resource_class, folded.digest, after)
 
 
 def emit_compressions(ctx: HandlerContext) -> OnCompression:

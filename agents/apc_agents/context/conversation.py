@@ -18,6 +18,7 @@ from apc_agents.context.projector import (
     ExpansionResult,
     FoldedTurn,
     fits,
+    folded_turn,
 )
 from apc_agents.context.store import ContextStore
 from apc_agents.context.summarizing import ExtractiveSummarizer, Summarizer
@@ -145,9 +146,8 @@ class Conversation:
 
     async def _put_away(self, before: ContextWindow, folded: Sequence[FoldedTurn]) -> None:
         """Keep turns as they first came: a summary that is folded in turn is not worth keeping."""
-        first = {one.turn.resource_id: one.turn for one in folded if one.turn.resource_id not in before.folded}
-        if first:
-            stored = {resource_id: turn.to_bytes() for resource_id, turn in first.items()}
+        stored = {one.turn.resource_id: one.stored for one in folded if one.turn.resource_id not in before.folded}
+        if stored:
             await self.store.put_turns(self.session_id, stored)
 
     async def expand(self, resource_ids: Sequence[str] | None = None) -> ExpansionResult:
@@ -190,6 +190,6 @@ class Conversation:
         before = self.window
         self.window = before.copy()
         turn = self.window.drop(resource_id, rationale)
-        folded = (FoldedTurn(turn, Folding.DROPPED, ResourceClass.DROPPABLE),)
+        folded = (folded_turn(turn, Folding.DROPPED, ResourceClass.DROPPABLE),)
         await self._put_away(before, folded)
         self.audits.append(recorded(self.session_id, "dropped", before, self.window, folded))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from apc_agents.context.classification import INITIAL_PROMPT
 from apc_agents.context.linearity import ResourceClass
 from apc_agents.context.placeholder import PLACEHOLDER_ID, is_placeholder, with_placeholder
-from apc_agents.context.projector import CompressionResult, FoldedTurn, fits, fold_of
+from apc_agents.context.projector import CompressionResult, FoldedTurn, fits, folded_turn
 from apc_agents.context.turns import Turn
 from apc_agents.context.window import ContextWindow, Folding
 
@@ -31,10 +31,10 @@ def page_out(result: CompressionResult, down_to: float, keep_recent: int) -> Com
         total -= turn.tokens
     if not chosen:
         return result
-    paged = {key: FoldedTurn(turn, Folding.PAGED, window.class_of(turn)) for key, turn in chosen.items()}
+    paged = {key: folded_turn(turn, Folding.PAGED, window.class_of(turn)) for key, turn in chosen.items()}
     since = next(turn.timestamp for turn in window.all_turns() if is_placeholder(turn) or turn.resource_id in chosen)
     left = (turn for turn in window.all_turns() if turn.resource_id not in chosen)
-    changed = with_placeholder(window.with_folds({key: fold_of(one) for key, one in paged.items()}), left, since)
+    changed = with_placeholder(window.with_folds({key: one.fold for key, one in paged.items()}), left, since)
     return replace(
         result,
         window=changed,
@@ -49,7 +49,7 @@ def merged(before: tuple[FoldedTurn, ...], after: tuple[FoldedTurn, ...]) -> tup
     folded = {one.turn.resource_id: one for one in before}
     for one in after:
         first = folded.get(one.turn.resource_id)
-        folded[one.turn.resource_id] = one if first is None else replace(one, turn=first.turn)
+        folded[one.turn.resource_id] = one if first is None else replace(one, turn=first.turn, stored=first.stored)
     return tuple(sorted(folded.values(), key=lambda one: one.turn.ordinal))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from apc_agents.context.errors import ContextPressureError, InvalidTransition, TurnInvalid
 from apc_agents.context.projector import compress
-from apc_agents.context.render import render_messages
+from apc_agents.context.render import ComponentRenderer
 from apc_agents.context.turns import TurnRole
 from apc_agents.context.window import DEFAULT_THRESHOLD, ContextWindow
 
@@ -158,7 +158,7 @@ def context_transition(
         window.append(ROLE_OF_KIND[input.kind], input.payload)
         reached = state_of(window, threshold)
     return reached, ContextOutput(
-        messages=tuple(render_messages(window)),
+        messages=tuple(ComponentRenderer().render_messages(window)),
         pressure=window.pressure,
         state=reached,
         compressed=input.kind == "compress",

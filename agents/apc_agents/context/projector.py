@@ -4,17 +4,17 @@ Source: context-engineering-protocol, section 2.2; the laws: agents.md section 4
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
 
-from apc_agents.context.errors import ArchiveCorrupted, ArgumentInvalid, UnknownResource
+from apc_agents.context.errors import ArchiveCorrupted, ArgumentInvalid, TurnInvalid, UnknownResource
 from apc_agents.context.linearity import ResourceClass
 from apc_agents.context.placeholder import is_placeholder, with_placeholder
 from apc_agents.context.summarizing import ExtractiveSummarizer, Summarizer, cut
 from apc_agents.context.threshold import checked_fraction
-from apc_agents.context.turns import Turn, digest_of
+from apc_agents.context.turns import Turn, checked_content, digest_of
 from apc_agents.context.window import DEFAULT_THRESHOLD, ContextWindow, Fold, Folding
 
 
@@ -40,9 +40,26 @@ class FoldedTurn:
     """A turn that a compression took away or replaced: as it stood before, and what stands for it now."""
 
     turn: Turn
+    stored: bytes
+    """The turn as a store keeps it."""
     how: Folding
     resource_class: ResourceClass
     summary: Turn | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `stored`."""
+        return digest_of(self.stored)
+
+    @property
+    def fold(self) -> Fold:
+        """What a window remembers of it."""
+        return Fold(self.turn.ordinal, self.how, self.digest)
+
+
+def folded_turn(turn: Turn, how: Folding, resource_class: ResourceClass, summary: Turn | None = None) -> FoldedTurn:
+    """A folded turn with its stored form."""
+    return FoldedTurn(turn, turn.to_bytes(), how, resource_class, summary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,21 +195,21 @@ def compressing(window: ContextWindow, target_pressure: float, config: Compressi
     """The compression itself. Raises ArgumentInvalid."""
     target = checked_fraction("target_pressure", target_pressure)
     turns = window.all_turns()
-    touchable = turns[: max(0, len(turns) - config.keep_recent)]
+    touchable = [(turn, window.class_of(turn)) for turn in turns[: max(0, len(turns) - config.keep_recent)]]
     total, folded = window.total_tokens, dict[str, FoldedTurn]()
-    for turn in touchable:
+    for turn, resource_class in touchable:
         if fits(total, window, target):
             break
-        if window.class_of(turn) is ResourceClass.DROPPABLE:
-            folded[turn.resource_id] = FoldedTurn(turn, Folding.DROPPED, ResourceClass.DROPPABLE)
+        if resource_class is ResourceClass.DROPPABLE:
+            folded[turn.resource_id] = folded_turn(turn, Folding.DROPPED, resource_class)
             total -= turn.tokens
-    for turn in touchable:
+    for turn, resource_class in touchable:
         if fits(total, window, target):
             break
-        if window.class_of(turn) is ResourceClass.REQUIRED and turn.tokens > config.summary_tokens:
+        if resource_class is ResourceClass.REQUIRED and turn.tokens > config.summary_tokens:
             answer = yield SummaryWanted(turn.content, config.summary_tokens)
             summary = _summary(turn, answer, window, config.summary_tokens)
-            folded[turn.resource_id] = FoldedTurn(turn, Folding.SUMMARIZED, ResourceClass.REQUIRED, summary)
+            folded[turn.resource_id] = folded_turn(turn, Folding.SUMMARIZED, resource_class, summary)
             total -= turn.tokens - summary.tokens
     return _result(window, target, folded)
 
@@ -202,22 +219,21 @@ def fits(tokens: int, window: ContextWindow, target: float) -> bool:
     return tokens <= 0 or (window.max_tokens > 0 and tokens / window.max_tokens <= target)
 
 
-def fold_of(folded: FoldedTurn) -> Fold:
-    """What a window remembers of a folded turn."""
-    return Fold(folded.turn.ordinal, folded.how, folded.turn.digest)
-
-
 def _summary(turn: Turn, text: str, window: ContextWindow, max_tokens: int) -> Turn:
-    # A model may answer with more than it was asked for; what must fit is made to fit.
-    content = cut(text.replace("\0", " ").encode(errors="replace").decode(), max_tokens, window.counter)
-    return replace(turn, content=content, tokens=window.counter.count(content))
+    # A model may answer with more than it was asked for, and with what no store keeps.
+    try:
+        checked_content(text)
+    except TurnInvalid:
+        text = text.replace("\0", " ").encode(errors="replace").decode()
+    content = cut(text, max_tokens, window.counter)
+    return turn.saying(content, window.counter.count(content))
 
 
 def _result(window: ContextWindow, target: float, folded: Mapping[str, FoldedTurn]) -> CompressionResult:
     changed = window
     if folded:
         left = (_left(turn, folded.get(turn.resource_id)) for turn in window.all_turns())
-        folds = {resource_id: fold_of(one) for resource_id, one in folded.items()}
+        folds = {resource_id: one.fold for resource_id, one in folded.items()}
         changed = window.with_folds(folds).with_turns(turn for turn in left if turn is not None)
     return CompressionResult(
         window=changed,

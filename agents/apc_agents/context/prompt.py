@@ -27,6 +27,11 @@ class PromptBuilder:
     persona template has {name}, {degree} and {value}. What is filled in is text and never read as a template.
     """
 
+    system_templates: dict[str, str]
+    """By agent type."""
+    persona_templates: dict[str, str]
+    """By the name of a coordinate."""
+
     def __init__(self, system_templates: Mapping[str, str], persona_templates: Mapping[str, str]) -> None:
         """Templates by agent type, and by the name of a coordinate.
 

@@ -20,32 +20,32 @@ class ComponentRenderer:
     def render_chat(self, session: "ContextSession") -> dict[str, Any]:
         """The props of a chat: `messages`, `pressure` in 0..1, `status` ready|thinking|compressed, `canSend`."""
         return {
-            "messages": render_messages(session.window),
+            "messages": self.render_messages(session.window),
             "pressure": session.pressure,
-            "status": self._status(session),
+            "status": self._compute_status(session),
             "canSend": session.can_send,
         }
 
-    def _status(self, session: "ContextSession") -> str:
+    def render_messages(self, window: ContextWindow) -> list[dict[str, Any]]:
+        """The turns that may be seen: all but system turns, which hold prompts; a placeholder is seen too."""
+        return [self._render_message(turn, window) for turn in window.all_turns() if _is_visible(turn)]
+
+    def _render_message(self, turn: Turn, window: ContextWindow) -> dict[str, Any]:
+        return {
+            "id": turn.resource_id,
+            "role": turn.role.value,
+            "content": turn.content,
+            "timestamp": turn.timestamp.isoformat(),
+            "isPreserved": self._is_preserved(turn, window),
+        }
+
+    def _is_preserved(self, turn: Turn, window: ContextWindow) -> bool:
+        return window.class_of(turn) is ResourceClass.PRESERVED
+
+    def _compute_status(self, session: "ContextSession") -> str:
         if session.is_thinking:
             return "thinking"
         return "compressed" if session.is_compressed else "ready"
-
-
-def render_messages(window: ContextWindow) -> list[dict[str, Any]]:
-    """The turns that may be seen: all but system turns, which hold prompts; a placeholder is seen too."""
-    return [render_message(turn, window) for turn in window.all_turns() if _is_visible(turn)]
-
-
-def render_message(turn: Turn, window: ContextWindow) -> dict[str, Any]:
-    """One message: id, role, content, timestamp (ISO 8601), isPreserved."""
-    return {
-        "id": turn.resource_id,
-        "role": turn.role.value,
-        "content": turn.content,
-        "timestamp": turn.timestamp.isoformat(),
-        "isPreserved": window.class_of(turn) is ResourceClass.PRESERVED,
-    }
 
 
 def _is_visible(turn: Turn) -> bool:

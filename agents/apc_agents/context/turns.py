@@ -40,10 +40,13 @@ class Turn:
 
     def to_document(self) -> dict[str, Any]:
         """The stored turn as JSON."""
+        return self._fields() | {"timestamp": self.timestamp.isoformat()}
+
+    def _fields(self) -> dict[str, Any]:
         return {
             "role": self.role.value,
             "content": self.content,
-            "timestamp": self.timestamp.isoformat(),
+            "timestamp": self.timestamp,
             "resource_id": self.resource_id,
             "ordinal": self.ordinal,
             "metadata": self.metadata,
@@ -51,12 +54,18 @@ class Turn:
 
     def to_bytes(self) -> bytes:
         """The stored turn: UTF-8 JSON with sorted keys; the same turn always gives the same bytes."""
-        return orjson.dumps(self.to_document(), option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(self._fields(), option=orjson.OPT_SORT_KEYS)
 
     @property
     def digest(self) -> str:
         """SHA-256 of the stored turn, 64 hex digits."""
         return digest_of(self.to_bytes())
+
+    def saying(self, content: str, tokens: int) -> "Turn":
+        """The same turn with another content."""
+        return Turn(
+            self.role, content, self.timestamp, self.resource_id, self.ordinal, tokens=tokens, metadata=self.metadata
+        )
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], tokens: int) -> "Turn":

@@ -302,8 +302,8 @@ class ContextWindow:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the digests of the turns in their order, 64 hex digits."""
-        return digest_of("".join(turn.digest for turn in self._turns).encode())
+        """SHA-256 over the stored turns in their order, a line each, 64 hex digits."""
+        return digest_of(b"\n".join(turn.to_bytes() for turn in self._turns))
 
     def resized(self, max_tokens: int) -> "ContextWindow":
         """The same turns for a model that takes more, or less. Raises ArgumentInvalid."""

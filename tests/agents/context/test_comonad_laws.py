@@ -9,7 +9,7 @@ from apc_agents.context.comonad import Store
 
 from .windows import windows
 
-LAWS = settings(max_examples=200)
+LAWS = settings(max_examples=100)
 
 
 @given(windows())
@@ -82,7 +82,7 @@ def test_what_a_function_does_to_its_view_reaches_no_other(window: ContextWindow
     assert (window.all_turns(), window.position, window.total_tokens) == before
 
 
-@given(windows(max_turns=40))
+@given(windows(max_turns=30))
 @LAWS
 def test_extend_and_duplicate_share_every_turn(window: ContextWindow) -> None:
     turns = window.all_turns()

@@ -10,7 +10,7 @@ from apc_agents.context.paging import page_out
 
 from .windows import TARGETS, stored, windows
 
-LAWS = settings(max_examples=200)
+LAWS = settings(max_examples=100)
 CONFIG = CompressionConfig(summary_tokens=4)
 PROJECTOR = ContextProjector(CONFIG)
 DROPPABLE, PRESERVED = ResourceClass.DROPPABLE, ResourceClass.PRESERVED
@@ -140,3 +140,10 @@ async def test_expanding_one_by_one_is_expanding_at_once(
 @LAWS
 async def test_the_plain_function_does_the_same(window: ContextWindow, target: float) -> None:
     assert compress(window, target, CONFIG) == await PROJECTOR.compress(window, target)
+
+
+@given(windows())
+@LAWS
+def test_the_pressure_of_the_projector_is_that_of_the_window(window: ContextWindow) -> None:
+    used = sum(turn.tokens for turn in window.all_turns())
+    assert PROJECTOR.pressure(window) == (min(1.0, used / window.max_tokens) if window.max_tokens else 0.0)

@@ -71,7 +71,7 @@ class _Seen:
 
 
 @given(st.lists(OPERATIONS, max_size=8), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=150)
 async def test_a_check_knows_what_comes_and_refuses_only_what_would_fail(
     operations: list[Any], auto_compress: bool
 ) -> None:

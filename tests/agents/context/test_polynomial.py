@@ -139,7 +139,7 @@ def test_an_input_with_a_payload_that_does_not_fit_changes_nothing(
 
 
 @given(st.lists(st.sampled_from(sorted(INPUTS)), max_size=30), st.integers(0, 60))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_no_walk_takes_an_input_that_its_state_does_not_list(kinds: list[str], max_tokens: int) -> None:
     state, window = EMPTY, ContextWindow(max_tokens)
     for kind in kinds:

@@ -191,7 +191,7 @@ def test_metadata_is_a_copy() -> None:
     assert turn.metadata == {"a": [1]}
 
 
-@given(windows(max_turns=40))
+@given(windows(max_turns=30))
 def test_a_stored_window_is_the_same_again(window: ContextWindow) -> None:
     again = ContextWindow.from_document(orjson.loads(orjson.dumps(window.to_document())), clock=ticking())
     assert again == window

@@ -1,0 +1,133 @@
+"""The tables of docs/mind: every name exists, every test is collected, nothing that must be listed is missing."""
+
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(page for page in (ROOT / "docs" / "mind").glob("*.md") if page.name != "README.md")
+_CODE = re.compile(r"`([^`]+)`")
+_NAME = re.compile(r"(?P<module>[\w.]+):(?P<attributes>[\w.]+)(?:\[(?P<key>[^\]]+)\])?")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table."""
+
+    section: str
+    what: str
+    name: str
+    test: str
+
+
+def _rows(page: Path) -> list[Row]:
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    return [Row(section, what, name.strip("`"), test.strip("`")) for section, what, name, test in cells]
+
+
+def _complete_for(page: Path) -> list[str]:
+    """What the page says it has a row for every member of."""
+    said = re.search(r"^Complete for:(.*?)(?:\n\n|\Z)", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return _CODE.findall(said[1]) if said else []
+
+
+def _found(name: str) -> Any:
+    """What a name stands for. Raises LookupError."""
+    parsed = _NAME.fullmatch(name)
+    if parsed is None:
+        raise LookupError(f"{name!r} is not module:attribute")
+    value: Any = importlib.import_module(parsed["module"])
+    for attribute in parsed["attributes"].split("."):
+        value = _attribute(value, attribute, name)
+    if parsed["key"] is not None and parsed["key"] not in _members(value):
+        raise LookupError(f"{name}: no such key")
+    return value
+
+
+def _attribute(owner: Any, attribute: str, name: str) -> Any:
+    if hasattr(owner, attribute):
+        return getattr(owner, attribute)
+    if attribute in _fields(owner):
+        return None
+    raise LookupError(f"{name}: {owner} has no {attribute}")
+
+
+def _fields(owner: Any) -> set[str]:
+    """The names of the fields of a dataclass, a model, or an annotated class."""
+    fields = getattr(owner, "__dataclass_fields__", {}) or getattr(owner, "model_fields", {})
+    return {*fields, *getattr(owner, "__annotations__", {})}
+
+
+def _members(value: Any) -> set[str]:
+    """The names inside an enumeration, a mapping, or a class with fields."""
+    if isinstance(value, type) and issubclass(value, Enum):
+        return set(value.__members__)
+    if isinstance(value, Mapping):
+        return {key.name if isinstance(key, Enum) else str(key) for key in value}
+    return _fields(value)
+
+
+@pytest.fixture(scope="module")
+def collected() -> set[str]:
+    """The node ids of every test file that a table names, without parameters."""
+    files = sorted({row.test.split("::")[0] for page in PAGES for row in _rows(page)})
+    missing = [file for file in files if not (ROOT / file).is_file()]
+    assert not missing
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return {line.split("[")[0] for line in run.stdout.splitlines() if "::" in line}
+
+
+def test_there_are_tables() -> None:
+    assert PAGES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_name_of_a_table_exists(page: Path) -> None:
+    rows = _rows(page)
+    assert rows
+    wrong = []
+    for row in rows:
+        assert row.section, row
+        assert row.what, row
+        try:
+            _found(row.name)
+        except (LookupError, ImportError) as error:
+            wrong.append(str(error))
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_test_of_a_table_is_collected(page: Path, collected: set[str]) -> None:
+    assert [row.test for row in _rows(page) if row.test not in collected] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_is_complete_for_has_a_row_each(page: Path) -> None:
+    names = {row.name for row in _rows(page)}
+    missing = [
+        f"{whole}: {member}"
+        for whole in _complete_for(page)
+        for member in sorted(_members(_found(whole)))
+        if not {f"{whole}.{member}", f"{whole}[{member}]"} & names
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["apc_agents.context", "apc_agents.context:Nothing", "apc_agents.context:PATHS[self.stream.x]", "no.module:x"],
+)
+def test_a_name_that_is_gone_is_found_out(name: str) -> None:
+    with pytest.raises((LookupError, ImportError)):
+        _found(name)

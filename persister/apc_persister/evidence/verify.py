@@ -198,8 +198,8 @@ class _Verification:
         before = leaves.first - 1
         for index in range(before // TILE_WIDTH, (before + len(leaves.hashes) - 1) // TILE_WIDTH + 1):
             is_edge = index == tree.size // TILE_WIDTH
-            tile = tree.edge[0] if is_edge else stored.get((0, index), b"")
-            self._compare_leaves(leaves, index * TILE_WIDTH - before, tile)
+            level_0 = tree.edge[0] if is_edge else stored.get((0, index), b"")
+            self._compare_leaves(leaves, index * TILE_WIDTH - before, level_0)
         for doubled in leaves.doubled:
             self.report.add(doubled, f"entry {doubled} stands twice, in two tables")
         if self.report.findings:

@@ -76,4 +76,6 @@ class PingAgent(Agent):
             self.finished.set()
             return
         self.note_start()
-        await context.emit(idea(), to=echo.agent_id)
+        thought = idea()
+        # Under a key of its own: two who only answer each other are a loop to the gate.
+        await context.emit(thought, to=echo.agent_id, symbolic_keys=(thought.method_id,))

@@ -1,5 +1,6 @@
 """The typical packet: the 1.2 kB IDEA that the protocol document gives as its example."""
 
+import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -25,12 +26,13 @@ from apc_contracts.vocabulary import PROTOCOL_VERSION, Channel, DeliveryMode, Ru
 
 HOUR_MS = 3_600_000
 TASK = "task-01"
+_numbers = itertools.count()
 
 
 def idea() -> IdeaPayload:
-    """The example's payload."""
+    """The example's payload, each under a method_id of its own: the loop guard refuses who repeats itself."""
     return IdeaPayload(
-        method_id="method-gbdt-calibrated-v2",
+        method_id=f"method-gbdt-c{next(_numbers):012}",
         intent="Use calibrated gradient boosting on time-split features.",
         assumptions=("Label delay <= 7 days", "No future leakage in feature windows"),
         required_capabilities=("time_split_validation", "calibration", "drift_monitoring"),

@@ -52,6 +52,7 @@ class Contract:
     policies: Mapping[RunPhase, PhasePolicy]
     promotion_gate: PromotionGate
     drift: DriftChecks
+    loops: shape.Loops
     limits: shape.Limits
     verification: shape.VerificationRules
     retraction: shape.RetractionRules
@@ -156,6 +157,7 @@ def contract_from_bytes(body: bytes) -> Contract:
         policies={phase: build_policy(file, phase) for phase in file.phases},
         promotion_gate=gate,
         drift=build_drift_checks(file),
+        loops=file.loops,
         limits=file.limits,
         verification=file.verification,
         retraction=file.retraction,

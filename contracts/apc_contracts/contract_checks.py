@@ -52,6 +52,7 @@ def check_contract(file: ContractFile) -> None:
     _check_phases(file)
     _check_windows(file)
     _check_names(file)
+    _check_loops(file)
     _check_refusals(file)
 
 
@@ -175,6 +176,14 @@ def _check_names(file: ContractFile) -> None:
     events = {edge.event for edge in file.machines[SESSION_MACHINE].edges}
     for raiser, raised in file.raised_by.items():
         _refuse_unknown(raised, events, f"raised_by.{raiser}")
+
+
+def _check_loops(file: ContractFile) -> None:
+    for name, threshold in (("same_content", file.loops.same_content), ("idle_turns", file.loops.idle_turns)):
+        if threshold.refuse_after < threshold.query_after:
+            raise ContractInvalid(f"loops.{name}.refuse_after", "the senders are asked before they are refused")
+    if file.loops.contents_kept < file.loops.same_content.refuse_after:
+        raise ContractInvalid("loops.contents_kept", "it must hold as many contents as one may be repeated")
 
 
 def _check_refusals(file: ContractFile) -> None:

@@ -179,6 +179,27 @@ class SessionRules(Section):
     timer_kinds: tuple[Name, ...]
 
 
+class LoopThreshold(Section):
+    """Beyond `query_after` the senders are asked, beyond `refuse_after` they are refused (LOOP_DETECTED)."""
+
+    query_after: Positive
+    refuse_after: Positive
+
+
+class Loops(Section):
+    """The loop guard. Packets of one content, idle turns of one stretch; what a session remembers for it.
+
+    `same_content` counts packets of one sender, payload, recipients and generation; `idle_turns` how often senders of a
+    stretch spoke again with no new symbolic key and no new evidence_ref.
+    """
+
+    same_content: LoopThreshold
+    idle_turns: LoopThreshold
+    contents_kept: Positive
+    evidence_kept: Positive
+    queries_per_generation: Positive
+
+
 class Limits(Section):
     """Bounds of packets and of the gate; bytes, levels, nodes, milliseconds, packets, deliveries.
 
@@ -248,6 +269,7 @@ class ContractFile(Section):
     required: Required
     rights: Rights
     session: SessionRules
+    loops: Loops
     limits: Limits
     verification: VerificationRules
     retraction: RetractionRules

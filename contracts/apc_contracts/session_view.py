@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
+from apc_contracts.loops import LoopState, Stretch
+from apc_contracts.packet import Packet
 from apc_contracts.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import PacketType, RunPhase
 
@@ -36,6 +38,8 @@ class Identity:
     """It rests on a packet that was retracted."""
     ended: str = "ARCHIVED"
     """The overall state in which its machines ended; means nothing before."""
+    stretch: Stretch | None = None
+    """The stretch with nothing new that it ends; None when it begins one."""
 
 
 class SessionView(Protocol):
@@ -109,4 +113,8 @@ class SessionView(Protocol):
 
     def smallest_top_k(self, to_swarm: str) -> int | None:
         """The smallest top_k of the TRANSFERs for that swarm that were in order in the present generation."""
+        ...
+
+    def loop_of(self, packet: Packet[Any], payload_hash: bytes, cause: UUID | None, /) -> LoopState:
+        """What the session remembers that bears on a packet of an agent: repetitions, and the stretch it ends."""
         ...

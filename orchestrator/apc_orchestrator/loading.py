@@ -9,6 +9,7 @@ import orjson
 
 from apc_contracts.contract import Contract
 from apc_contracts.limits import Limits
+from apc_contracts.loops import read_loop
 from apc_contracts.parsing import ReceivedPacket, read_packet
 from apc_contracts.references import CLAIM_PREFIX
 from apc_contracts.session import (
@@ -19,6 +20,7 @@ from apc_contracts.session import (
     Session,
     completion_of,
     decode_document,
+    recount_contents,
 )
 from apc_contracts.session.lifecycle import RESTING_TYPES
 from apc_contracts.session.verification import requested
@@ -39,7 +41,7 @@ SELECT packet.packet_id, packet.packet_hash, ids.payload_hash, packet.packet_typ
        packet.sender_swarm_id, packet.recipients, packet.facts ->> 'to' AS addressed, packet.cause_packet_id,
        packet.root_packet_id, packet.verdict, packet.refusal, packet.run_phase,
        packet.facts ->> 'in_phase' AS in_phase, packet.round, packet.generation,
-       packet.step, packet.defines, packet.refers_to, packet.parent_packet_id
+       packet.step, packet.defines, packet.refers_to, packet.parent_packet_id, packet.facts ->> 'loop' AS loop
 FROM apc_log.agent_packets AS packet
 JOIN apc_log.packet_ids AS ids USING (session_id, packet_id)
 WHERE packet.session_id = $1
@@ -113,6 +115,8 @@ async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) 
             return {row["packet_id"]: _identity(row) for row in reversed(rows)}
         session = Session(decode_document(text), contract.selection.verified_score_epsilon)
         _add_identities(session, await connection.fetch(IDENTITIES, session_id), contract)
+        # Now: a packet counts where it came, and the aftermath tells where a held one was released.
+        recount_contents(session, contract)
         _add_aftermath(session, await connection.fetch(AFTERMATH, session_id))
         terminal = sorted(contract.machine("packet_lifecycle").terminal)
         rows = await connection.fetch(UNFINISHED, session_id, terminal, LOCAL_RECIPIENTS)
@@ -155,6 +159,7 @@ def _identity(row: asyncpg.Record) -> Identity:
         round=row["round"],
         generation=row["generation"],
         step=row["step"],
+        stretch=None if row["loop"] is None else read_loop(orjson.loads(row["loop"])).stretch,
     )
 
 

@@ -148,6 +148,8 @@ def as_seen(session: Session) -> dict[str, Any]:
         "outstanding": session.outstanding,
         "roots": session.roots,
         "keys": session.keys,
+        "contents": list(session.contents.items()),
+        "evidence": session.evidence,
         "tasks": session.tasks,
         "members": session.members,
     }

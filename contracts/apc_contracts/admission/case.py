@@ -8,6 +8,7 @@ from uuid import UUID
 
 from apc_contracts.contract import Contract
 from apc_contracts.facts import Facts
+from apc_contracts.loops import NO_LOOP, LoopState
 from apc_contracts.packet import Packet
 from apc_contracts.registry import Registration
 from apc_contracts.session_view import Identity, SessionView
@@ -23,7 +24,8 @@ class Case:
 
     `sender` is the registration of the packet's sender, None when there is none or no registry; `parent` is what
     the session remembers of the parent, None when it knows none. `generation` is the packet's own, or at a
-    barrier the one that closes.
+    barrier the one that closes. `loop` is what the loop guard found, once it was asked: the one thing that a rule
+    leaves here, so that the record need not ask again.
     """
 
     __slots__ = (
@@ -31,6 +33,7 @@ class Case:
         "facts",
         "generation",
         "is_from_orchestrator",
+        "loop",
         "packet",
         "parent",
         "sender",
@@ -57,6 +60,7 @@ class Case:
         self.sender_id = sender_id
         self.is_from_orchestrator = sender_id == ORCHESTRATOR
         self.sender: Registration | None = facts.registry.get(sender_id) if facts.registry is not None else None
+        self.loop: LoopState = NO_LOOP
         self.parent: Identity | None = None
         if session is not None and parent_id is not None:
             self.parent = session.identity(parent_id)

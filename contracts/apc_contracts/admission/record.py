@@ -13,6 +13,7 @@ from apc_contracts.admission.drift import DRIFT_FACTS
 from apc_contracts.admission.routing import swarm_of, unreachable
 from apc_contracts.admission.stage import Stage
 from apc_contracts.facts import SignatureState
+from apc_contracts.loops import NO_LOOP
 from apc_contracts.session_view import Identity, SessionView
 from apc_contracts.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
@@ -38,6 +39,10 @@ def facts_record(case: Case, stage: Stage, ruling: Ruling) -> Record:
             record["transfer"] = _transfer(case, case.session)
     if facts.decay is not None:
         record["decay"] = dict(facts.decay)
+    if case.loop is not NO_LOOP:
+        loop = case.loop.record
+        if loop:
+            record["loop"] = loop
     if ruling is not None:
         _note_evidence(record, case, ruling)
     return record
@@ -214,6 +219,7 @@ _EVIDENCE: dict[str, Callable[[Case], Record]] = {
     "PROTOCOL_DECAYED": _decayed,
     "NOT_RETRACTABLE": _target,
     "DRIFT_CHECK_FAILED": _drift,
+    "LOOP_DETECTED": _paused,
     "OVERLOADED": _full,
     "BUDGET_EXHAUSTED": _budget,
 }

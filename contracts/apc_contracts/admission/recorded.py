@@ -11,6 +11,7 @@ from apc_contracts.admission.snapshot import SessionSnapshot
 from apc_contracts.admission.stage import Stage
 from apc_contracts.contract import Contract
 from apc_contracts.facts import Facts, SignatureState
+from apc_contracts.loops import read_loop
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.registry import Registration, Right
@@ -125,6 +126,7 @@ def _session(packet: Packet[Any], record: Record) -> SessionSnapshot:
         protocols=_protocols(packet, transfer, knows_symbols),
         last_generations=_last_generations(record, now),
         accepted=_accepted(packet, transfer),
+        loop=read_loop(record.get("loop")),
         top_k={packet.payload.to_swarm: transfer["top_k"]} if "top_k" in transfer else {},
     )
 

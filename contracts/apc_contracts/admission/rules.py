@@ -9,6 +9,7 @@ from apc_contracts.admission import (
     drift,
     identity,
     life,
+    loops,
     phase,
     routing,
     sender,
@@ -86,22 +87,29 @@ RELEASE: tuple[Rule, ...] = (
     Rule("PROTOCOL_DECAYED", throttle.protocol_is_alive, packet_types=_TRANSFER),
     Rule("NOT_RETRACTABLE", authority.target_is_retractable, _SESSION, _RETRACTION),
     Rule("DRIFT_CHECK_FAILED", drift.keeps_to_the_course, _AGENTS, _WORK),
+)
+"""Judged when the packet may go through: on arrival, for a held TRANSFER at its barrier."""
+
+REPEATING: tuple[Rule, ...] = (Rule("LOOP_DETECTED", loops.ends_no_loop, _LIVE | _SESSION | _AGENTS),)
+"""Judged once, when the packet comes, held ones included: from then on it counts."""
+
+ROOM: tuple[Rule, ...] = (
     Rule("OVERLOADED", capacity.inbox_has_room, _LIVE | _AGENTS),
     Rule("OVERLOADED", capacity.acks_have_room, _SESSION | _AGENTS),
 )
-"""Judged when the packet may go through: on arrival, for a held TRANSFER at its barrier."""
+"""Judged when the packet would be delivered, as RELEASE."""
 
 SPENDING: tuple[Rule, ...] = (Rule("BUDGET_EXHAUSTED", capacity.budget_is_left, _SESSION | _AGENTS, _WORK),)
 """Judged once, when the packet comes, held ones included: then it is spent."""
 
-RULES = ARRIVAL + STANDING + WAITING + RELEASE + SPENDING
+RULES = ARRIVAL + STANDING + WAITING + RELEASE + REPEATING + ROOM + SPENDING
 """All rules, in the order of contract.md 12. The codes before SENDER_MISMATCH are `parse_packet`'s."""
 
 
 _RULES_OF_STAGE = {
     Stage.ARRIVAL: RULES,
-    Stage.RESUME: STANDING + WAITING + RELEASE,
-    Stage.BARRIER: RELEASE,
+    Stage.RESUME: STANDING + WAITING + RELEASE + ROOM,
+    Stage.BARRIER: RELEASE + ROOM,
 }
 
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
+from apc_contracts.loops import NO_LOOP, LoopState
+from apc_contracts.packet import Packet
 from apc_contracts.session_view import Identity
 from apc_contracts.vocabulary import RunPhase
 
@@ -36,6 +39,7 @@ class SessionSnapshot:
     last_generations: Mapping[int, int] = field(default_factory=dict)
     accepted: Mapping[str, int] = field(default_factory=dict)
     top_k: Mapping[str, int] = field(default_factory=dict)
+    loop: LoopState = NO_LOOP
 
     def identity(self, packet_id: UUID) -> Identity | None:
         """What is remembered of a packet."""
@@ -76,3 +80,7 @@ class SessionSnapshot:
     def smallest_top_k(self, to_swarm: str) -> int | None:
         """The smallest top_k among them; None when none named one."""
         return self.top_k.get(to_swarm)
+
+    def loop_of(self, _packet: Packet[Any], _payload_hash: bytes, _cause: UUID | None) -> LoopState:
+        """What bears on the one packet that this snapshot is for."""
+        return self.loop

@@ -18,6 +18,7 @@ from apc_contracts.session.effects import (
     Transition,
 )
 from apc_contracts.session.emissions import timer
+from apc_contracts.session.loops import recount_contents
 from apc_contracts.session.opening import open_session
 from apc_contracts.session.promotion_path import completion_of
 from apc_contracts.session.recipients import handles, resolve_recipients
@@ -52,6 +53,7 @@ __all__ = [
     "decode_document",
     "handles",
     "open_session",
+    "recount_contents",
     "resolve_recipients",
     "timer",
     "timer_kind",

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from apc_contracts.contract import Contract
+from apc_contracts.loops import read_loop
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import ReceiptKind
@@ -28,6 +29,7 @@ from apc_contracts.session.effects import (
     ReleaseInput,
     Transition,
 )
+from apc_contracts.session.loops import note_content, query_loop
 from apc_contracts.session.movement import Moment
 from apc_contracts.session.session import HeldPacket, OpenPacket, Session
 from apc_contracts.session_view import Identity
@@ -104,6 +106,9 @@ def _take_packet(moment: Moment, given: PacketInput) -> None:
         _note_refusal(moment, given)
         return
     _hear(session, packet.sender.agent_id)
+    note_content(session, session.identities[packet.packet_id], moment.contract)
+    if "loop" in given.verdict.facts:
+        query_loop(moment, given)
     if packet.sender.agent_id != ORCHESTRATOR and packet.packet_type not in CONTROL_TYPES:
         spent = session.document.spent
         spent["packets"] = spent.get("packets", 0) + 1
@@ -215,6 +220,7 @@ def _remember(session: Session, given: PacketInput, packet_round: int, contract:
         round=packet_round,
         generation=packet.trace.generation,
         step=session.step,
+        stretch=read_loop(given.verdict.facts.get("loop")).stretch,
     )
     if given.verdict.kind is not VerdictKind.REFUSED:
         session.roots.add(packet.trace.root_packet_id)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from apc_contracts.session import acknowledgements, lifecycle
+from apc_contracts.session.loops import note_evidence
 from apc_contracts.session.movement import Moment, barrier, may, open_generation, transition
 from apc_contracts.session.novelty import note_symbols, note_top_k, note_transfer
 from apc_contracts.session.session import HeldPacket, Session
@@ -116,6 +117,7 @@ def _release(moment: Moment, item: HeldPacket, record: dict[str, Any]) -> None:
     session.held.pop(packet.packet_id)
     session.identities[packet.packet_id].step = session.step
     note_symbols(session, packet)
+    note_evidence(session, packet, moment.contract)
     note_transfer(session, packet)
     opened = lifecycle.route(
         session,

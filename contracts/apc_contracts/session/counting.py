@@ -7,6 +7,7 @@ from uuid import UUID
 from apc_contracts.packet import Packet
 from apc_contracts.session import acknowledgements, candidates, lifecycle, promotion_path, staleness
 from apc_contracts.session.document import KEYS_KEPT, Execution, RoundState
+from apc_contracts.session.loops import note_evidence
 from apc_contracts.session.movement import Moment, pause, resume, start_timer
 from apc_contracts.session.novelty import note_symbols, note_transfer
 from apc_contracts.session.session import OpenPacket
@@ -18,6 +19,7 @@ def count(moment: Moment, opened: OpenPacket) -> None:
     """Count a packet of the present round; packets of an older round are admitted, not counted."""
     session, packet = moment.session, opened.packet
     note_symbols(session, packet)
+    note_evidence(session, packet, moment.contract)
     if packet.packet_type is PacketType.RETRACTION:
         _retraction(moment, packet)
     if session.is_terminal or (opened.round != session.round and not _is_operation(packet)):

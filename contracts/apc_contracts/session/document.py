@@ -7,6 +7,7 @@ the log when a session is loaded.
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
+from zlib import crc32
 
 import msgspec
 import orjson
@@ -100,6 +101,8 @@ class RoundState:
     """to_swarm -> TRANSFERs accepted in the open generation."""
     smallest_top_k: dict[str, int] = field(default_factory=dict)
     """to_swarm -> the smallest top_k of the TRANSFERs that were in order in the open generation."""
+    queried: list[int] = field(default_factory=list)
+    """Checksums of the groups of senders that were asked about a loop in the open generation."""
     arbitration: Arbitration | None = None
     winner: Candidate | None = None
     execution: Execution = field(default_factory=Execution)
@@ -148,6 +151,8 @@ class SessionDocument:
     generation: int = 0
     step: int = 0
     phase_step: int = 0
+    generation_step: int = 0
+    """The step at which the open generation began."""
     paused_at: datetime | None = None
     deadlines: dict[str, datetime] = field(default_factory=dict)
     """Kind of timer -> when it is due; they stand still while the session is paused."""
@@ -171,6 +176,8 @@ class SessionDocument:
     last_generations: dict[str, int] = field(default_factory=dict)
     """Round (as text) -> its last generation."""
     symbolic_keys: list[str] = field(default_factory=list)
+    evidence: list[int] = field(default_factory=list)
+    """Checksums of the newest evidence_refs, oldest first."""
     protocols: dict[str, list[str]] = field(default_factory=dict)
     """protocol_id -> swarms that hold it."""
     round_state: RoundState = field(default_factory=RoundState)
@@ -181,6 +188,11 @@ class SessionDocument:
     def encode(self) -> bytes:
         """JSON bytes."""
         return orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
+
+
+def checksum(text: str) -> int:
+    """What the document keeps of a text that only has to be recognised: 32 bits."""
+    return crc32(text.encode())
 
 
 _decoder = msgspec.json.Decoder(SessionDocument)

@@ -81,6 +81,9 @@ def open_generation(moment: Moment, generation: int) -> None:
     current.evaluated.clear()
     current.accepted_transfers.clear()
     current.smallest_top_k.clear()
+    current.queried.clear()
+    document.generation_step = document.step
+    moment.session.contents.clear()
     current.has_generation_expired = False
     start_timer(moment, "generation", document.generation_deadline_ms)
 

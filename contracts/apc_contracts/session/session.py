@@ -3,15 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
+from apc_contracts.loops import NO_LOOP, LoopState, extend, longest
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.session.document import LONGEST_KEY, SessionDocument
+from apc_contracts.session.document import LONGEST_KEY, SessionDocument, checksum
 from apc_contracts.session.grounds import Grounds
 from apc_contracts.session_view import Identity
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
+
+Content: TypeAlias = tuple[str, bytes, int, tuple[str, ...]]
+"""sender, payload_hash, generation and recipients of a packet."""
 
 
 @dataclass(slots=True)
@@ -74,6 +78,9 @@ class Session:
     roots: set[UUID] = field(default_factory=set)
     members: frozenset[str] = frozenset()
     swarm_of: dict[str, str] = field(default_factory=dict)
+    contents: dict[Content, int] = field(default_factory=dict)
+    """What was sent since the generation opened, and how often; the longest unrepeated first."""
+    evidence: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
     tasks: set[str] = field(default_factory=set)
     grounds: Grounds = field(default_factory=Grounds)
@@ -85,6 +92,7 @@ class Session:
         self.swarm_of = {agent: swarm for swarm, agents in document.swarms.items() for agent in agents}
         self.members = frozenset({*self.swarm_of, *document.members, document.opener, ORCHESTRATOR})
         self.keys = set(document.symbolic_keys)
+        self.evidence = set(document.evidence)
         self.tasks = set(document.task_ids)
 
     @property
@@ -195,6 +203,32 @@ class Session:
 
     def smallest_top_k(self, to_swarm: str) -> int | None:
         return self.document.round_state.smallest_top_k.get(to_swarm)
+
+    def loop_of(self, packet: Packet[Any], payload_hash: bytes, cause: UUID | None, /) -> LoopState:
+        sender = packet.sender.agent_id
+        addressed = tuple([recipient.agent_id for recipient in packet.recipients])
+        repeats = self.contents.get((sender, payload_hash, packet.trace.generation, addressed), 0)
+        known = self._answered(packet.trace.parent_packet_id, cause)
+        stretch = None
+        if known and not self._brings_something_new(packet):
+            stretch = longest(extend(one.stretch, one.sender, sender) for one in known)
+        return LoopState(repeats, stretch) if repeats or stretch is not None else NO_LOOP
+
+    def _answered(self, parent: UUID | None, cause: UUID | None) -> list[Identity]:
+        """What a packet answers; neither the orchestrator nor who opened the session takes part by that."""
+        named = (parent,) if cause is None or cause == parent else (parent, cause)
+        found = [self.identities.get(one) for one in named if one is not None]
+        opener = self.identities.get(self.document.start_packet_id)
+        return [one for one in found if one is not None and one is not opener and one.sender != ORCHESTRATOR]
+
+    def _brings_something_new(self, packet: Packet[Any]) -> bool:
+        for key in packet.symbolic_keys:
+            if key[:LONGEST_KEY] not in self.keys:
+                return True
+        bundle = packet.proof_bundle
+        if bundle is None:
+            return False
+        return any(checksum(reference) not in self.evidence for reference in bundle.evidence_refs)
 
     @property
     def live_swarms(self) -> list[str]:

@@ -1,5 +1,6 @@
 """Packets by hand: a cast of four agents in one session."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,7 @@ Cast = Mapping[str, tuple[str, tuple[str, ...]]]
 SESSION = "s-1"
 RUN = "run-1"
 ROLE = "role"
+_numbers = itertools.count()
 AGENTS: Cast = {
     "librarian": ("library", ("operate",)),
     "red-1": ("red", ()),
@@ -94,9 +96,9 @@ def make_start(session_id: str = SESSION, *, cast: Cast = AGENTS, **spec: Any) -
 
 
 def make_idea(intent: str = "intent") -> IdeaPayload:
-    """An IDEA that every phase of research takes."""
+    """An IDEA that every phase of research takes; no two are equal, for the gate refuses who repeats itself."""
     return IdeaPayload(
-        method_id="method",
+        method_id=f"method-{next(_numbers)}",
         intent=intent,
         assumptions=(),
         required_capabilities=(),

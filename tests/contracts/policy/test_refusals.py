@@ -11,6 +11,7 @@ import pytest
 from apc_contracts import PacketType, Right, RunPhase, SignatureState, VerdictKind, reply_id
 from apc_contracts.admission import RULES, judge_recorded
 from apc_contracts.contract import Contract
+from apc_contracts.loops import LoopState, Stretch
 
 from .conftest import (
     CREATED,
@@ -393,6 +394,17 @@ CASES: dict[str, Expected] = {
         "proof_bundle",
     ),
     "other_contract": (idea(facts={"is_contract_deployed": False}), "DRIFT_CHECK_FAILED", "protocol_version"),
+    "same_content": (idea(session={"loop": LoopState(repeats=32)}), "LOOP_DETECTED", "payload"),
+    "same_content_in_a_pause": (
+        idea(session={"loop": LoopState(repeats=32), "is_paused": True}),
+        "LOOP_DETECTED",
+        "payload",
+    ),
+    "idle_turns": (
+        idea(session={"loop": LoopState(stretch=Stretch(33, frozenset({"builder-1", "sentinel-1"})))}),
+        "LOOP_DETECTED",
+        "trace.parent_packet_id",
+    ),
     "full_inbox": (idea(facts={"outstanding": {"sentinel-1": 100}}), "OVERLOADED", "recipients[0]"),
     "full_member": (
         idea(
@@ -410,7 +422,7 @@ CASES: dict[str, Expected] = {
     ),
 }
 PARSED = frozenset({"TOO_LARGE", "TOO_DEEP", "MALFORMED", "SCHEMA_INVALID"})
-LATER = frozenset({"LOOP_DETECTED", "QUOTA_EXCEEDED"})
+LATER = frozenset({"QUOTA_EXCEEDED"})
 
 
 @pytest.mark.parametrize(("scene", "code", "path"), CASES.values(), ids=CASES.keys())

@@ -72,8 +72,8 @@ def test_a_flood_of_transfers_is_arbitrated_in_parts(simulation: Any) -> None:
     research(simulation, start)
     for _ in range(11):
         generation(simulation, start, 0.9, 0.2)
-    for _ in range(900):
-        simulation.send("red-1", transfer(0.9, 0.1), "blue-1", parent=start, lineage=lineage())
+    for number in range(900):
+        simulation.send("red-1", transfer(0.9 - number / 10_000, 0.1), "blue-1", parent=start, lineage=lineage())
     generation(simulation, start, 0.9, 0.2)
     parts = [one for one in simulation.packets if one.packet_type is PacketType.ARBITRATION]
     assert [len(part.payload.candidates) for part in parts] == [401, 401, 101]

@@ -1,0 +1,82 @@
+"""Loops: the same content from the same sender, and senders who answer each other with nothing new (issue 3, item 8).
+
+A *stretch* is the chain of causes or parents since a packet last brought a symbolic key or an evidence_ref that the
+session had not seen. A sender who speaks again in a stretch, after somebody else, takes one *idle turn*: a cycle of n
+senders has n of them a round.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a packet ends: the idle turns so far, and who has spoken."""
+
+    idle_turns: int
+    voices: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopState:
+    """What the session remembers that bears on one packet.
+
+    `repeats` counts packets of the same sender, payload, recipients and generation that were admitted before it since
+    the session's generation opened; `stretch` is None when the packet begins one.
+    """
+
+    repeats: int = 0
+    stretch: Stretch | None = None
+
+    @property
+    def idle_turns(self) -> int:
+        """Of the stretch, 0 without one."""
+        return 0 if self.stretch is None else self.stretch.idle_turns
+
+    @property
+    def record(self) -> Record:
+        """The JSON form in the log; empty when there is nothing to say."""
+        record: Record = {"repeats": self.repeats} if self.repeats else {}
+        if self.stretch is not None:
+            record |= {"idle_turns": self.stretch.idle_turns, "voices": sorted(self.stretch.voices)}
+        return record
+
+
+NO_LOOP = LoopState()
+
+
+def read_loop(record: Record | None) -> LoopState:
+    """The state that `LoopState.record` gave; `NO_LOOP` for None."""
+    if not record:
+        return NO_LOOP
+    stretch = _stretch(record["idle_turns"], *record["voices"]) if "voices" in record else None
+    return LoopState(record.get("repeats", 0), stretch)
+
+
+# Memoised: thousands of packets end the same few stretches, and each is kept as long as its packet is remembered.
+@lru_cache(4096)
+def extend(before: Stretch | None, last_speaker: str, sender: str) -> Stretch | None:
+    """The stretch after a packet with nothing new; `before` and `last_speaker` are those of what it answers.
+
+    None while there is one voice: who goes on alone takes no turns.
+    """
+    if before is None:
+        return None if sender == last_speaker else _stretch(0, *sorted((last_speaker, sender)))
+    if sender == last_speaker:
+        return before
+    turns = before.idle_turns + (sender in before.voices)
+    return _stretch(turns, *sorted(before.voices | {sender}))
+
+
+def longest(stretches: Iterable[Stretch | None]) -> Stretch | None:
+    """The one with the most idle turns: who names another parent than its cause does not begin anew."""
+    return max((one for one in stretches if one is not None), key=lambda one: one.idle_turns, default=None)
+
+
+@lru_cache(4096)
+def _stretch(idle_turns: int, *voices: str) -> Stretch:
+    return Stretch(idle_turns, frozenset(voices))

@@ -128,6 +128,8 @@ def _packet_line(row: PacketRow) -> Any:
     text.append(f"{row.run_phase} r{row.round} g{row.generation}  {row.packet_id}", style="dim")
     if row.refusal is not None:
         text.append(f"  {row.refusal['code']} at {row.refusal['path']}: {row.refusal['message']}", style="red")
+    if row.facts.get("warnings"):
+        text.append(f"  warning: {', '.join(row.facts['warnings'])}", style="yellow")
     return text
 
 
@@ -187,6 +189,9 @@ def _print_table(timelines: Sequence[PacketTimeline]) -> None:
         if timeline.stale is not None:
             state += " stale"
         table.add_row(f"{packet.judged_at:%H:%M:%S}", packet.packet_type, way, phase, state, str(packet.packet_id))
+        warnings = packet.facts.get("warnings")
+        if warnings:
+            table.add_row("", "", f"warning: {', '.join(warnings)}", style="yellow")
         for recipient, events in _events(timeline).items():
             table.add_row("", "", f"{recipient or 'packet'}: {' '.join(events)}", style="dim")
     Console().print(table)

@@ -74,7 +74,7 @@ def judge(case: Case, stage: Stage) -> Verdict:
         return Verdict(ruling, facts=record)
     warnings = warnings_of(case)
     if warnings:
-        note_warnings(record, case)
+        note_warnings(record, case, warnings)
     return Verdict(ruling or VerdictKind.ACCEPTED, warnings=warnings, facts=record)
 
 

@@ -4,7 +4,7 @@ The record is kept for every packet, so it is small. Rules that had nothing to s
 speaks against a packet only what decided is kept. `recorded` makes the same verdict from it again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from apc_contracts.admission.capacity import first_full
@@ -48,8 +48,9 @@ def facts_record(case: Case, stage: Stage, ruling: Ruling) -> Record:
     return record
 
 
-def note_warnings(record: Record, case: Case) -> None:
-    """The facts of anti-drift checks in mode `warn` that failed."""
+def note_warnings(record: Record, case: Case, warnings: Sequence[Refusal]) -> None:
+    """The anti-drift checks in mode `warn` that failed, by name for a reader, and their facts for a replay."""
+    record["warnings"] = [warning.rule for warning in warnings]
     record["drift"] = _drift_facts(case)
 
 

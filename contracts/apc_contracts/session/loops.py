@@ -14,7 +14,7 @@ from apc_contracts.session import emissions
 from apc_contracts.session.document import checksum
 from apc_contracts.session.effects import PacketInput
 from apc_contracts.session.movement import Moment
-from apc_contracts.session.session import Session
+from apc_contracts.session.session import Session, content_of
 from apc_contracts.session_view import Identity
 from apc_contracts.verdict import VerdictKind
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
@@ -25,7 +25,7 @@ def note_content(session: Session, identity: Identity, contract: Contract) -> No
     if identity.packet_type in CONTROL_TYPES or identity.sender == ORCHESTRATOR:
         return
     contents = session.contents
-    content = identity.sender, identity.payload_hash, identity.generation, identity.addressed
+    content = content_of(identity.sender, identity.payload_hash, identity.generation, identity.addressed)
     contents[content] = contents.pop(content, 0) + 1
     if len(contents) > contract.loops.contents_kept:
         del contents[next(iter(contents))]

@@ -1,6 +1,6 @@
 """A session in memory: its state document, and the packets that are still on their way."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -14,8 +14,8 @@ from apc_contracts.session.grounds import Grounds
 from apc_contracts.session_view import Identity
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 
-Content: TypeAlias = tuple[str, bytes, int, tuple[str, ...]]
-"""sender, payload_hash, generation and recipients of a packet."""
+Content: TypeAlias = tuple[bytes, str, int, str | tuple[str, ...]]
+"""payload_hash, sender, generation and recipients of a packet."""
 
 
 @dataclass(slots=True)
@@ -205,14 +205,15 @@ class Session:
         return self.document.round_state.smallest_top_k.get(to_swarm)
 
     def loop_of(self, packet: Packet[Any], payload_hash: bytes, cause: UUID | None, /) -> LoopState:
-        sender = packet.sender.agent_id
-        addressed = tuple([recipient.agent_id for recipient in packet.recipients])
-        repeats = self.contents.get((sender, payload_hash, packet.trace.generation, addressed), 0)
-        known = self._answered(packet.trace.parent_packet_id, cause)
+        sender, trace = packet.sender.agent_id, packet.trace
+        content = content_of(sender, payload_hash, trace.generation, [one.agent_id for one in packet.recipients])
+        repeats, parent = self.contents.get(content, 0), trace.parent_packet_id
         stretch = None
-        if known and not self._brings_something_new(packet):
-            stretch = longest(extend(one.stretch, one.sender, sender) for one in known)
-        return LoopState(repeats, stretch) if repeats or stretch is not None else NO_LOOP
+        if parent is not None or cause is not None:
+            known = self._answered(parent, cause)
+            if known and not self._brings_something_new(packet):
+                stretch = longest(extend(one.stretch, one.sender, sender) for one in known)
+        return NO_LOOP if repeats == 0 and stretch is None else LoopState(repeats, stretch)
 
     def _answered(self, parent: UUID | None, cause: UUID | None) -> list[Identity]:
         """What a packet answers; neither the orchestrator nor who opened the session takes part by that."""
@@ -239,3 +240,8 @@ class Session:
         """A swarm's verified score in (0, 1]: the best loss over its own (contract.md section 5)."""
         epsilon = self.score_epsilon
         return (1.0 - best_outcome + epsilon) / (1.0 - own_outcome + epsilon)
+
+
+def content_of(sender: str, payload_hash: bytes, generation: int, addressed: Sequence[str]) -> Content:
+    """What counts as the same content; one recipient, the usual case, stands by itself."""
+    return payload_hash, sender, generation, addressed[0] if len(addressed) == 1 else tuple(addressed)

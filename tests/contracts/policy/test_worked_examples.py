@@ -74,5 +74,13 @@ def test_the_promotion_gate(row: Row, contract: Contract) -> None:
     assert (", ".join(passes_promotion(metrics, contract).failed) or "nothing") == row["what fails"]
 
 
+@pytest.mark.parametrize("row", examples("loops"), ids=str)
+def test_thresholds_of_the_loop_guard(row: Row, contract: Contract) -> None:
+    threshold = getattr(contract.loops, row["what is counted"])
+
+    assert str(threshold.query_after) == row["the senders are asked beyond"]
+    assert str(threshold.refuse_after) == row["refused beyond"]
+
+
 def test_every_example_of_the_page_has_rows() -> None:
     assert all(len(examples(name)) > 3 for name in ("windows", "verified", "selection", "gate"))

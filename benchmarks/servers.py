@@ -62,6 +62,7 @@ async def start_servers() -> AsyncIterator[Servers]:
         folder = Path(tempfile.mkdtemp(prefix="apc-bench-key-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         os.environ["APC_LOG_KEY_FILE"] = str(folder / "log-key.pem")  # for the services that are started too
+        os.environ["APC_CHECKPOINTS_URL"] = str(folder / "checkpoints")
         ensure_key(LogKeySettings())
         rabbit = await asyncio.to_thread(start_rabbit)
         stack.push_async_callback(asyncio.to_thread, rabbit.close)

@@ -30,6 +30,7 @@ TEST_LOG_KEY = (
     "-----END PRIVATE KEY-----\n"
 )
 os.environ["APC_LOG_KEY"] = TEST_LOG_KEY
+os.environ["APC_CHECKPOINTS_URL"] = "memory:///"  # not into the folder that the tests are run from
 
 _RABBIT_FIXTURES = {"rabbit_server", "rabbit_node"}
 _POSTGRES_FIXTURES = {"postgres_server"}

@@ -14,6 +14,7 @@ ApcError
     EmbeddedUnavailable   the embedded PostgreSQL did not start
     LogKeyMissing         no key to sign checkpoints with
     LogKeyUnusable        it cannot be read, or is no Ed25519 key
+    ExportFailed          checkpoints could not be brought outside
 """
 
 from pathlib import Path
@@ -126,3 +127,11 @@ class LogKeyUnusable(LogError):
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"the log's signing key {where} cannot be used: {reason}; it must be Ed25519 in PEM (PKCS8)")
         self.where = where
+
+
+class ExportFailed(LogError):
+    """Checkpoints could not be brought to the place outside the database."""
+
+    def __init__(self, target: str, reason: str) -> None:
+        super().__init__(f"cannot export checkpoints to {target}: {reason}; check APC_CHECKPOINTS_URL")
+        self.reason = reason

@@ -10,6 +10,8 @@ from apc_bus.database import check_durability
 from apc_bus.port import Bus
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
 from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.exporter import Exporter
+from apc_persister.evidence.gauges import publish_gauges
 from apc_persister.evidence.notary import Notary
 from apc_persister.guard import read_guard, warn_of_guard
 from apc_persister.migrate import SCHEMA_REVISION, read_revision
@@ -24,6 +26,7 @@ class Persister:
 
     Raises:
         LogKeyMissing, LogKeyUnusable: no key to sign checkpoints with.
+        ExportFailed: APC_CHECKPOINTS_URL names no place that can be used.
     """
 
     def __init__(self, settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool) -> None:
@@ -33,6 +36,8 @@ class Persister:
         self.writers = tuple(
             Writer(shard, bus, pool, settings, Notary(shard, signer)) for shard in range(settings.shards)
         )
+        self.exporter = Exporter(pool, settings.shards, settings.checkpoints_target, settings.checkpoint_interval)
+        publish_gauges(self.exporter)
 
     @property
     def is_ready(self) -> bool:
@@ -52,7 +57,13 @@ class Persister:
         """
         await self._check()
         log.info("persister_started", shards=len(self.writers))
-        results = await asyncio.gather(*(w.run(stop) for w in self.writers), return_exceptions=True)
+        are_done = asyncio.Event()
+        exporting = asyncio.create_task(self.exporter.run(are_done))
+        try:
+            results = await asyncio.gather(*(w.run(stop) for w in self.writers), return_exceptions=True)
+        finally:
+            are_done.set()
+            await exporting
         log.info("persister_stopped")
         for result in results:
             if result is not None:

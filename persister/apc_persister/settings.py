@@ -43,6 +43,17 @@ class PersisterSettings(LogKeySettings, DatabaseSettings):
     """At low load a transaction begins at the earliest so long after the one before: a commit costs the database and
     this process as much for one batch as for ten. Nobody waits for it: the gate goes on when the broker has the
     batch."""
+    checkpoints_url: str | None = None
+    """Where checkpoints go outside the database: a folder, `file:///…`, `s3://bucket/prefix`, or a webhook
+    `https://…`; none = `<data_dir>/checkpoints`. Best out of reach of whoever administers the database."""
+    checkpoint_interval: timedelta = timedelta(milliseconds=500)
+    """Between two looks for checkpoints to export: with an export it is the window in which a change of the log by
+    its administrator can stay unseen."""
     database_heartbeat: timedelta = timedelta(seconds=10)
     """The server ends a statement or an idle transaction of the writer after this time, so that a frozen
     writer does not hold the shard."""
+
+    @property
+    def checkpoints_target(self) -> str:
+        """URL or absolute folder of the exported checkpoints."""
+        return self.checkpoints_url or str((self.data_dir / "checkpoints").resolve())

@@ -1,14 +1,16 @@
 """The tree against the published vectors of RFC 6962 implementations, and against its recursive definition."""
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from hashlib import sha256
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apc_persister.check import leaf_hash, node_hash
+from apc_persister.check import CheckFailed, check_consistency, leaf_hash, node_hash, root_by_inclusion
 from apc_persister.evidence.merkle import EMPTY_ROOT, Frontier, Tree, fold
+from apc_persister.evidence.proofs import consistency_path, inclusion_path
+from apc_persister.evidence.tiles import Tiles
 
 # The eight leaves and their roots that every implementation of Certificate Transparency is tested with.
 LEAVES = [
@@ -67,6 +69,99 @@ def test_growing_in_steps_is_growing_at_once(sizes: list[int]) -> None:
     at_once, all_tiles = Tree().extend(leaves)
     assert at_once.root == tree.root and at_once.size == tree.size == len(leaves)
     assert sorted(tiles) == sorted(all_tiles)
+
+
+class TilesInMemory(Tiles):
+    """The tiles of a tree without a database."""
+
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        self.tree, full = Tree().extend(leaves)
+        self._full = {(tile.level, tile.index): tile.hashes for tile in full}
+
+    async def hashes(self, level: int, index: int, width: int) -> bytes:
+        edge = self.tree.edge[level] if index == (self.tree.size >> 8 * level) // 256 else b""
+        found = self._full.get((level, index), edge)
+        assert len(found) >= 32 * width
+        return found[: 32 * width]
+
+
+MANY = some_leaves(66_500)
+TILES = TilesInMemory(MANY)
+SIZES = st.integers(1, 700) | st.integers(65_000, 66_500)
+
+
+def made_by(coroutine: Coroutine[None, None, list[bytes]]) -> list[bytes]:
+    """What a coroutine returns that waits for nothing."""
+    with pytest.raises(StopIteration) as ended:
+        coroutine.send(None)
+    found: list[bytes] = ended.value.value
+    return found
+
+
+def path_by_definition(index: int, leaves: Sequence[bytes]) -> list[bytes]:
+    """PATH of RFC 6962 section 2.1.1, word for word."""
+    if len(leaves) == 1:
+        return []
+    k = 1 << (len(leaves) - 1).bit_length() - 1
+    if index < k:
+        return [*path_by_definition(index, leaves[:k]), definition(leaves[k:])]
+    return [*path_by_definition(index - k, leaves[k:]), definition(leaves[:k])]
+
+
+def proof_by_definition(old: int, leaves: Sequence[bytes], is_whole: bool = True) -> list[bytes]:
+    """SUBPROOF of RFC 6962 section 2.1.2, word for word."""
+    if old == len(leaves):
+        return [] if is_whole else [definition(leaves)]
+    k = 1 << (len(leaves) - 1).bit_length() - 1
+    if old <= k:
+        return [*proof_by_definition(old, leaves[:k], is_whole), definition(leaves[k:])]
+    return [*proof_by_definition(old - k, leaves[k:], False), definition(leaves[:k])]
+
+
+@given(size=st.integers(1, 700), place=st.floats(0, 1, exclude_max=True))
+def test_proofs_are_those_of_the_definition(size: int, place: float) -> None:
+    index = int(place * size)
+    leaves = MANY[:size]
+    assert made_by(inclusion_path(TILES, index, size)) == path_by_definition(index, leaves)
+    assert made_by(consistency_path(TILES, index + 1, size)) == proof_by_definition(index + 1, leaves)
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=SIZES, place=st.floats(0, 1, exclude_max=True), flip=st.integers(0, 255))
+def test_proofs_hold_and_altered_ones_do_not(size: int, place: float, flip: int) -> None:
+    index = int(place * size)
+    new = (size, Tree().extend(MANY[:size])[0].root)
+    old = (index + 1, Tree().extend(MANY[: index + 1])[0].root)
+    path = made_by(inclusion_path(TILES, index, size))
+    assert root_by_inclusion(index, size, MANY[index], path) == new[1]
+    proof = made_by(consistency_path(TILES, old[0], size))
+    check_consistency(old, new, proof)
+    for other in (index - 1, index + 1):
+        if 0 <= other < size:
+            assert _root_or_none(other, size, MANY[index], path) != new[1]
+    for altered in _altered(path, flip):
+        assert _root_or_none(index, size, MANY[index], altered) != new[1]
+    for altered in _altered(proof, flip):
+        with pytest.raises(CheckFailed):
+            check_consistency(old, new, altered)
+
+
+def _root_or_none(index: int, size: int, leaf: bytes, path: Sequence[bytes]) -> bytes | None:
+    try:
+        return root_by_inclusion(index, size, leaf, path)
+    except CheckFailed:
+        return None
+
+
+def _altered(path: Sequence[bytes], flip: int) -> list[list[bytes]]:
+    bit = (1 << flip).to_bytes(32)
+    altered = [[*path, bit]]
+    for at, step in enumerate(path):
+        changed = bytes(a ^ b for a, b in zip(step, bit, strict=True))
+        altered += [[*path[:at], changed, *path[at + 1 :]], [*path[:at], *path[at + 1 :]]]
+        if at and path[at] != path[at - 1]:
+            altered.append([*path[: at - 1], path[at], path[at - 1], *path[at + 1 :]])
+    return altered
 
 
 @pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 70_000])

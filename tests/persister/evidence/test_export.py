@@ -1,0 +1,166 @@
+"""Checkpoints leave the database as they are made, oldest first, and again after a crash."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from asyncio.subprocess import PIPE
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from apc_persister.check import parse_note, split_notes
+from apc_persister.errors import ExportFailed
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.exporter import Exporter
+from apc_persister.evidence.outside import Folder, Objects, name_of, open_outside
+from apc_persister.settings import PersisterSettings
+from apc_persister.testing import LogBench, packet_entry
+
+SIGNER = load_signer(PersisterSettings())
+INTERVAL = timedelta(milliseconds=10)
+EXPORT = """
+import asyncio, sys
+from datetime import timedelta
+from apc_bus.database import open_pool
+from apc_persister.evidence.exporter import Exporter
+
+async def main():
+    pool = await open_pool(sys.argv[1])
+    await Exporter(pool, 1, sys.argv[2], timedelta(seconds=1)).run(asyncio.Event())
+
+asyncio.run(main())
+"""
+
+
+def sizes_in(file: Path) -> list[int]:
+    key = SIGNER.public_key(0)
+    return [parse_note(text).check(key).size for text in split_notes(file.read_text(encoding="utf-8"))]
+
+
+async def write_checkpoints(bench: LogBench, count: int) -> None:
+    for _ in range(count):
+        await bench.gate.log([packet_entry()])
+        await bench.write()
+
+
+async def export_once(exporter: Exporter) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await exporter.run(stop)
+
+
+async def test_a_running_persister_exports(bench: LogBench, tmp_path: Path) -> None:
+    bench.settings = PersisterSettings(checkpoints_url=str(tmp_path), checkpoint_interval=INTERVAL)
+    await bench.gate.open()
+    async with bench.writing() as persister, asyncio.timeout(20):
+        for count in (1, 2, 3):
+            await bench.gate.log([packet_entry()])
+            while persister.exporter.exported < count:
+                await asyncio.sleep(0.01)
+        assert persister.exporter.exposed_seconds == 0
+        assert persister.exporter.exported_age_seconds < 20
+        await bench.gate.log([packet_entry()])
+        while await bench.count("log_checkpoints") < 4:
+            await asyncio.sleep(0.01)
+    assert sizes_in(tmp_path / "shard-0.checkpoints") == [1, 2, 3, 4], "the last one at the end of the process"
+
+
+async def test_a_new_place_gets_everything_and_a_failing_one_does_not_lose_its_turn(
+    bench: LogBench, tmp_path: Path
+) -> None:
+    await bench.gate.open()
+    await write_checkpoints(bench, 2)
+    blocked = tmp_path / "blocked"
+    blocked.write_text("no folder")
+    exporter = Exporter(bench.pool, 1, str(blocked), INTERVAL)
+    await export_once(exporter)
+    assert exporter.failures == 1 and exporter.exposed_seconds > 0
+    blocked.unlink()
+    await export_once(exporter)
+    assert sizes_in(blocked / "shard-0.checkpoints") == [1, 2] and exporter.exposed_seconds == 0
+    other = Exporter(bench.pool, 1, (tmp_path / "other").as_uri(), INTERVAL)
+    await export_once(other)
+    assert sizes_in(tmp_path / "other" / "shard-0.checkpoints") == [1, 2]
+
+
+async def test_killed_after_an_export(bench: LogBench, postgres_url: str, tmp_path: Path) -> None:
+    await bench.gate.open()
+    await write_checkpoints(bench, 3)
+    environment = {**os.environ, "APC_CRASH_AT": "persister.after_export"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", EXPORT, postgres_url, str(tmp_path), stdout=PIPE, stderr=PIPE, env=environment
+    )
+    output, errors = await process.communicate()
+    assert process.returncode == -signal.SIGKILL, (output + errors).decode()
+    await export_once(Exporter(bench.pool, 1, str(tmp_path), INTERVAL))
+    assert sizes_in(tmp_path / "shard-0.checkpoints") == [1, 2, 3, 1, 2, 3], "again: at least once"
+
+
+async def test_a_torn_note_is_cut_before_the_next(tmp_path: Path) -> None:
+    note = SIGNER.sign(0, 7, b"r" * 32)
+    await Folder(tmp_path).put(0, 7, f"{note}\n")
+    file = tmp_path / "shard-0.checkpoints"
+    whole = file.read_bytes()
+    for torn in (1, len(whole) - 1, whole.index(b"\n\n") + 2):
+        file.write_bytes(whole + whole[:torn])
+        await Folder(tmp_path).put(0, 7, f"{note}\n")
+        assert file.read_bytes() == whole + whole
+
+
+async def test_an_object_store(tmp_path: Path) -> None:
+    import obstore
+
+    objects = Objects("memory:///")
+    await objects.put(0, 7, SIGNER.sign(0, 7, b"r" * 32))
+    found = await obstore.get_async(objects._store, "shard-0/00000000000000000007.checkpoints")
+    assert bytes(await found.bytes_async()).decode() == SIGNER.sign(0, 7, b"r" * 32)
+
+
+@pytest.fixture
+def webhook() -> Iterator[tuple[str, list[bytes]]]:
+    """A server that refuses the first POST and keeps the others."""
+    bodies: list[bytes] = []
+    answers = [503]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status = answers.pop() if answers else 204
+            if status == 204:
+                bodies.append(body)
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/hook?token=secret", bodies
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def test_a_webhook(bench: LogBench, webhook: tuple[str, list[bytes]]) -> None:
+    url, bodies = webhook
+    await bench.gate.open()
+    await write_checkpoints(bench, 2)
+    exporter = Exporter(bench.pool, 1, url, INTERVAL)
+    await export_once(exporter)
+    assert (exporter.failures, bodies) == (1, [])
+    await export_once(exporter)
+    assert [parse_note(text).checkpoint.size for text in split_notes(bodies[0].decode())] == [1, 2]
+    targets = [row[0] for row in await bench.pool.fetch("SELECT target FROM apc_log.checkpoint_exports")]
+    assert name_of(url) in targets and not any("secret" in target for target in targets)
+
+
+def test_a_place_that_does_not_exist() -> None:
+    with pytest.raises(ExportFailed, match="APC_CHECKPOINTS_URL"):
+        open_outside("nowhere://bucket")

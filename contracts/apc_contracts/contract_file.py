@@ -203,7 +203,8 @@ class Loops(Section):
 class Limits(Section):
     """Bounds of packets and of the gate; bytes, levels, nodes, milliseconds, packets, deliveries.
 
-    `pending_acks` counts the ACKs that one session waits for: its document, which every log batch carries, holds them.
+    `pending_acks` counts the ACKs that one session waits for, `task_budgets` the tasks in its tree budget: they live in
+    its document, which every log batch carries. `swarms` bounds a SessionSpec: SYNC has a score of each.
     """
 
     packet_bytes: Positive
@@ -213,6 +214,8 @@ class Limits(Section):
     held_packets: Annotated[int, Field(ge=0)]
     outstanding_deliveries: Positive
     pending_acks: Positive
+    task_budgets: Positive
+    swarms: Positive
     retry_after_ms: Positive
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -40,6 +41,14 @@ class Identity:
     """The overall state in which its machines ended; means nothing before."""
     stretch: Stretch | None = None
     """The stretch with nothing new that it ends; None when it begins one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is left of one resource for the packets of a task, and in whose part: a task's, or '' the session's."""
+
+    holder: str
+    left: float
 
 
 class SessionView(Protocol):
@@ -89,8 +98,20 @@ class SessionView(Protocol):
         ...
 
     @property
-    def packets_left(self) -> int | None:
-        """What is left of the packet budget; None when there is none."""
+    def task_budgets(self) -> int:
+        """Tasks in the tree budget."""
+        ...
+
+    def budget_parts(self, task_id: str, now: datetime) -> dict[str, Part]:
+        """Resource -> what is left for the packets of a task; only resources that are limited."""
+        ...
+
+    def parts_to_cut(self, task_id: str, giver_task: str, now: datetime) -> dict[str, Part]:
+        """Resource -> what a TASK_IR that belongs to `giver_task` can reserve for a task."""
+        ...
+
+    def task_giver(self, task_id: str) -> str | None:
+        """Who reserved a part for the task; None when it has none of its own."""
         ...
 
     def identity(self, packet_id: UUID) -> Identity | None: ...

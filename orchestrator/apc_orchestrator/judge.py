@@ -301,11 +301,10 @@ class Judge:
             self._deliver(batch, session, route)
         for denial in effects.denials:
             self._answers.denial(batch, denial)
-        # What the RESUME itself says goes out before what the held packets, judged after it, may say of a later state.
         for packet in advanced.emissions:
             self.judge_own(batch, packet)
         for item in effects.resumed:
-            self._release(batch, session, item, cause)
+            self._release(batch, session, item, cause, is_last=item is effects.resumed[-1])
         for final in effects.final_verdicts:
             self._account_for(batch, session, final)
 
@@ -315,11 +314,11 @@ class Judge:
             packet = decay_packet(session, decision, final.packet, batch.now, self._contract)
             self.judge_own(batch, packet, decision.record)
 
-    def _release(self, batch: Batch, session: Session, item: HeldPacket, cause: UUID) -> None:
+    def _release(self, batch: Batch, session: Session, item: HeldPacket, cause: UUID, *, is_last: bool) -> None:
         """RESUME: judge what the pause held as if it came now."""
         facts = self._facts.of_held(item, batch.now)
         verdict = judge_held(item.received.packet, session, facts, self._contract)
-        given = ReleaseInput(item, verdict, cause, batch.now, facts.decayed_protocols)
+        given = ReleaseInput(item, verdict, cause, batch.now, is_last, facts.decayed_protocols)
         self._apply(batch, session, advance(session, given, self._contract), cause)
 
     def _count(self, effects: Effects) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from apc_contracts.admission.capacity import budget_is_left
+from apc_contracts.admission.budget import budget_is_left
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.admission.drift import warnings_of
 from apc_contracts.admission.loops import ends_no_loop

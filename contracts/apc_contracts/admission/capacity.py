@@ -1,4 +1,4 @@
-"""Is there room for it: OVERLOADED, BUDGET_EXHAUSTED. The orchestrator's own packets are exempt."""
+"""Is there room for it: OVERLOADED. The orchestrator's own packets are exempt."""
 
 from typing import Any
 
@@ -34,15 +34,6 @@ def acks_have_room(case: Case) -> Refusal | None:
     message = f"session {session.session_id} waits for {bound} ACKs: send a new packet later, or without requires_ack"
     retry_after_ms = case.contract.limits.retry_after_ms
     return Refusal("OVERLOADED", "acks_have_room", "routing.requires_ack", message, retry_after_ms)
-
-
-def budget_is_left(case: Case) -> Refusal | None:
-    """The session may spend one more packet. Control types are free, else the end could not be recorded."""
-    left = case.session.packets_left if case.session is not None else None
-    if left is None or left > 0:
-        return None
-    message = "the session's packet budget is spent: open a session with a larger one"
-    return Refusal("BUDGET_EXHAUSTED", "budget_is_left", "trace.session_id", message)
 
 
 def first_full(case: Case, agent_id: str) -> str | None:

@@ -5,6 +5,15 @@ from apc_contracts.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import PRESENCE_SESSION, PacketType, Signal
 
 
+def spec_has_room(case: Case) -> Refusal | None:
+    """A SessionSpec names no more swarms than a SYNC, with a score of each, has room for."""
+    spec, bound = case.packet.payload.session, case.contract.limits.swarms
+    if case.packet.payload.signal is not Signal.START or spec is None or len(spec.swarms) <= bound:
+        return None
+    message = f"{len(spec.swarms)} swarms, the limit is {bound}: open several sessions, or make fewer, larger swarms"
+    return Refusal("TOO_LARGE", "spec_has_room", "payload.session.swarms", message)
+
+
 def session_is_here(case: Case) -> Refusal | None:
     """The session exists and belongs to this shard. START opens one; HEARTBEAT has the reserved `_presence`."""
     session_id = case.packet.trace.session_id

@@ -4,7 +4,7 @@ The record is kept for every packet, so it is small. Rules that had nothing to s
 speaks against a packet only what decided is kept. `recorded` makes the same verdict from it again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from apc_contracts.admission.capacity import first_full
@@ -14,7 +14,7 @@ from apc_contracts.admission.routing import swarm_of, unreachable
 from apc_contracts.admission.stage import Stage
 from apc_contracts.facts import SignatureState
 from apc_contracts.loops import NO_LOOP
-from apc_contracts.session_view import Identity, SessionView
+from apc_contracts.session_view import Identity, Part, SessionView
 from apc_contracts.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
@@ -202,7 +202,19 @@ def _full(case: Case) -> Record:
 
 def _budget(case: Case) -> Record:
     """A pause would have held the packet, and the later rules were not asked."""
-    return {"packets_left": case.session.packets_left if case.session is not None else None} | _paused(case)
+    session, packet = case.session, case.packet
+    if session is None:
+        return {}
+    task_id, now = packet.trace.task_id, case.facts.now
+    record: Record = {"parts": _parts(session.budget_parts(task_id, now))}
+    if packet.packet_type is PacketType.TASK_IR:
+        record["cut_from"] = _parts(session.parts_to_cut(packet.payload.ir_header.task_id, task_id, now))
+        record["task_budgets"] = session.task_budgets
+    return record | _paused(case)
+
+
+def _parts(parts: Mapping[str, Part]) -> Record:
+    return {name: [part.holder, part.left] for name, part in parts.items()}
 
 
 _EVIDENCE: dict[str, Callable[[Case], Record]] = {

@@ -15,7 +15,7 @@ from apc_contracts.loops import read_loop
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.registry import Registration, Right
-from apc_contracts.session_view import Identity
+from apc_contracts.session_view import Identity, Part
 from apc_contracts.verdict import Verdict, VerdictKind
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
 
@@ -115,7 +115,9 @@ def _session(packet: Packet[Any], record: Record) -> SessionSnapshot:
         is_terminal=record.get("is_terminal", False),
         held_count=held or 0,
         pending_acks=record.get("pending_acks", 0),
-        packets_left=record.get("packets_left"),
+        task_budgets=record.get("task_budgets", 0),
+        parts=_parts(record.get("parts", {})),
+        cut_from=_parts(record.get("cut_from", {})),
         verified_scores=transfer.get("scores", {}),
         swarms={swarm: () for swarm in transfer.get("swarms", ())},
         identities=_identities(packet, record),
@@ -129,6 +131,10 @@ def _session(packet: Packet[Any], record: Record) -> SessionSnapshot:
         loop=read_loop(record.get("loop")),
         top_k={packet.payload.to_swarm: transfer["top_k"]} if "top_k" in transfer else {},
     )
+
+
+def _parts(recorded: Record) -> dict[str, Part]:
+    return {name: Part(holder, left) for name, (holder, left) in recorded.items()}
 
 
 def _protocols(packet: Packet[Any], transfer: Record, knows_symbols: bool) -> dict[str, frozenset[str]]:

@@ -5,6 +5,7 @@ from functools import cache
 
 from apc_contracts.admission import (
     authority,
+    budget,
     capacity,
     drift,
     identity,
@@ -24,6 +25,7 @@ _ALL = frozenset(PacketType)
 _WORK = _ALL - CONTROL_TYPES
 _SIGNAL = frozenset({PacketType.SIGNAL})
 _SIGNALS = frozenset({PacketType.SIGNAL, PacketType.HEARTBEAT})
+_TASK_IR = frozenset({PacketType.TASK_IR})
 _TRANSFER = frozenset({PacketType.TRANSFER})
 _RETRACTION = frozenset({PacketType.RETRACTION})
 _ARBITRATION = frozenset({PacketType.ARBITRATION})
@@ -35,6 +37,7 @@ _SESSION = Scope.SESSION
 _AGENTS = Scope.AGENTS
 
 ARRIVAL: tuple[Rule, ...] = (
+    Rule("TOO_LARGE", life.spec_has_room, _AGENTS, _SIGNALS),
     Rule("SENDER_MISMATCH", sender.no_copies, _LIVE),
     Rule("SENDER_MISMATCH", sender.sender_is_authentic, _LIVE),
     Rule("UNKNOWN_SENDER", sender.sender_is_known, _LIVE),
@@ -99,16 +102,22 @@ ROOM: tuple[Rule, ...] = (
 )
 """Judged when the packet would be delivered, as RELEASE."""
 
-SPENDING: tuple[Rule, ...] = (Rule("BUDGET_EXHAUSTED", capacity.budget_is_left, _SESSION | _AGENTS, _WORK),)
+SPENDING: tuple[Rule, ...] = (
+    Rule("BUDGET_EXHAUSTED", budget.budget_is_left, _SESSION | _AGENTS, _WORK),
+    Rule("BUDGET_EXHAUSTED", budget.reservation_fits, _SESSION | _AGENTS, _TASK_IR),
+)
 """Judged once, when the packet comes, held ones included: then it is spent."""
 
+RESERVING: tuple[Rule, ...] = (Rule("BUDGET_EXHAUSTED", budget.held_reservation_fits, _SESSION | _AGENTS, _TASK_IR),)
+"""Judged at RESUME: what a held TASK_IR asks for is reserved only then."""
+
 RULES = ARRIVAL + STANDING + WAITING + RELEASE + REPEATING + ROOM + SPENDING
-"""All rules, in the order of contract.md 12. The codes before SENDER_MISMATCH are `parse_packet`'s."""
+"""All rules, in the order of contract.md 12. The other codes before SENDER_MISMATCH are `parse_packet`'s."""
 
 
 _RULES_OF_STAGE = {
     Stage.ARRIVAL: RULES,
-    Stage.RESUME: STANDING + WAITING + RELEASE + ROOM,
+    Stage.RESUME: STANDING + WAITING + RELEASE + ROOM + RESERVING,
     Stage.BARRIER: RELEASE + ROOM,
 }
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from apc_contracts.loops import NO_LOOP, LoopState
 from apc_contracts.packet import Packet
-from apc_contracts.session_view import Identity
+from apc_contracts.session_view import Identity, Part
 from apc_contracts.vocabulary import RunPhase
 
 
@@ -27,7 +28,10 @@ class SessionSnapshot:
     is_terminal: bool = False
     held_count: int = 0
     pending_acks: int = 0
-    packets_left: int | None = None
+    task_budgets: int = 0
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    cut_from: Mapping[str, Part] = field(default_factory=dict)
+    givers: Mapping[str, str] = field(default_factory=dict)
     verified_scores: Mapping[str, float] = field(default_factory=dict)
     swarms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     identities: Mapping[UUID, Identity] = field(default_factory=dict)
@@ -44,6 +48,18 @@ class SessionSnapshot:
     def identity(self, packet_id: UUID) -> Identity | None:
         """What is remembered of a packet."""
         return self.identities.get(packet_id)
+
+    def budget_parts(self, task_id: str, now: datetime) -> dict[str, Part]:
+        """What is left for the task at hand."""
+        return dict(self.parts)
+
+    def parts_to_cut(self, task_id: str, giver_task: str, now: datetime) -> dict[str, Part]:
+        """What the TASK_IR at hand can reserve."""
+        return dict(self.cut_from)
+
+    def task_giver(self, task_id: str) -> str | None:
+        """Who reserved a part for the task."""
+        return self.givers.get(task_id)
 
     def is_member(self, agent_id: str) -> bool:
         """Whether the agent belongs to the session."""

@@ -13,6 +13,7 @@ from apc_contracts.receipts import ReceiptKind
 from apc_contracts.session import (
     acknowledgements,
     barrier,
+    budgets,
     emissions,
     lifecycle,
     promotion_path,
@@ -63,10 +64,13 @@ def advance(session: Session, given: PacketInput | ReceiptsInput | ReleaseInput,
     elif isinstance(given, ReleaseInput):
         moment = Moment(session, given.cause, given.now, effects, contract, _rights(given.verdict), given.decayed)
         _take_released(moment, given)
+        return _finish(moment, may_sync=given.is_last, must_sync=given.is_last)
     else:
         cause = given.received.packet.packet_id
         moment = Moment(session, cause, given.now, effects, contract, _rights(given.verdict), given.decayed)
         _take_packet(moment, given)
+        if effects.resumed:
+            return _finish(moment, may_sync=False)
     return _finish(moment)
 
 
@@ -81,14 +85,14 @@ def confirm_substrate(
     return _finish(moment)
 
 
-def _finish(moment: Moment) -> Advanced:
-    """Move the session as far as it can go now."""
+def _finish(moment: Moment, *, may_sync: bool = True, must_sync: bool = False) -> Advanced:
+    """Move the session as far as it can go now, and say where it stands: once for one cause."""
     session, effects = moment.session, moment.effects
     if not session.is_terminal:
         settle(moment)
         if session.is_terminal:
             _end(moment)
-    if effects.is_sync_due:
+    if must_sync or (effects.is_sync_due and may_sync):
         # First: what else is sent may move the session on, and cause a SYNC of its own.
         effects.emissions.insert(0, emissions.sync(session, moment.cause, moment.now, moment.contract))
     return Advanced(session, effects.transitions, effects.emissions, effects)
@@ -110,8 +114,8 @@ def _take_packet(moment: Moment, given: PacketInput) -> None:
     if "loop" in given.verdict.facts:
         query_loop(moment, given)
     if packet.sender.agent_id != ORCHESTRATOR and packet.packet_type not in CONTROL_TYPES:
-        spent = session.document.spent
-        spent["packets"] = spent.get("packets", 0) + 1
+        if not budgets.releases(session.document, packet, moment.rights, moment.contract):
+            budgets.draw_packet(session.document, packet)
     if kind is VerdictKind.HELD:
         lifecycle.hold(given, moment.effects)
         item = HeldPacket(given.received, given.recipients, packet_round, is_paused=session.is_paused)
@@ -147,6 +151,8 @@ def _accept(
     )
     acknowledgements.expect(moment, opened)
     staleness.judge_arrival(moment, opened)
+    if not session.is_terminal:
+        budgets.note(session.document, received.packet, moment.rights, moment.now, contract)
     count(moment, opened)
     # After counting: what a packet counts for decides whether it rests at VERIFIED.
     lifecycle.apply_locally(session, opened, moment.now, moment.effects, contract)
@@ -259,9 +265,13 @@ def _hear_agent(session: Session, agent_id: str) -> None:
 
 
 def _note_refusal(moment: Moment, given: PacketInput) -> None:
-    refusal = given.verdict.refusal
-    if refusal is not None and refusal.code == "BUDGET_EXHAUSTED" and not moment.session.is_terminal:
-        moment.session.document.halt_reason = "BUDGET_EXHAUSTED packets"
+    """The session's last packet is spent: it ends. While a task has some left, it does not."""
+    refusal, document = given.verdict.refusal, moment.session.document
+    budget = document.budgets.get("packets")
+    if refusal is None or refusal.code != "BUDGET_EXHAUSTED" or moment.session.is_terminal or budget is None:
+        return
+    if document.spent.get("packets", 0) >= budget:
+        document.halt_reason = "BUDGET_EXHAUSTED packets"
 
 
 def _end(moment: Moment) -> None:

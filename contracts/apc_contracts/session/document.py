@@ -113,6 +113,24 @@ class RoundState:
 
 
 @dataclass(slots=True)
+class TaskBudget:
+    """The part of the budget that is reserved for a task; without limits a note of where the task draws from."""
+
+    parent: str
+    """The task whose part it was cut from; '' = the session."""
+    giver: str = ""
+    """Who sent the TASK_IR that reserved it."""
+    is_reserved: bool = False
+    limits: dict[str, float] = field(default_factory=dict)
+    """packets, tokens, cost."""
+    cut_from: dict[str, str] = field(default_factory=dict)
+    """Of each limit the task whose part it was taken from; '' = the session's."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """Drawn from this part, the parts cut out of it not included; never more than the limits."""
+    wall_due: datetime | None = None
+
+
+@dataclass(slots=True)
 class PendingAck:
     """A routed packet that waits for the ACK or NACK of some of its recipients."""
 
@@ -161,7 +179,8 @@ class SessionDocument:
     verifying: int = 0
     """Packets whose verification was begun and has no result yet."""
     spent: dict[str, float] = field(default_factory=dict)
-    """packets, tokens, cost drawn from the budgets."""
+    """packets, tokens, cost drawn from the budgets, by all tasks together."""
+    task_budgets: dict[str, TaskBudget] = field(default_factory=dict)
     halt_reason: str | None = None
     briefs: dict[str, list[str]] = field(default_factory=dict)
     """swarm_id -> symbolic keys of its latest research brief."""

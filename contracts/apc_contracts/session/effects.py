@@ -38,12 +38,16 @@ class ReceiptsInput:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseInput:
-    """A packet that a pause held, judged at RESUME. `cause` is the RESUME."""
+    """A packet that a pause held, judged at RESUME. `cause` is the RESUME.
+
+    The RESUME and all that it releases are one cause, so they have one SYNC: it follows from the last of them.
+    """
 
     item: HeldPacket
     verdict: Verdict
     cause: UUID
     now: datetime
+    is_last: bool
     decayed: frozenset[str] = frozenset()
 
 

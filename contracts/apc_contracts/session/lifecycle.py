@@ -1,6 +1,5 @@
 """The life of a packet after its verdict: routing, receipts, verification, rest and end (contract.md section 8)."""
 
-import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -8,8 +7,8 @@ from uuid import UUID
 
 from apc_contracts.contract import Contract
 from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.receipts import Receipt, ReceiptKind
-from apc_contracts.session import verification
+from apc_contracts.receipts import Receipt, ReceiptKind, Usage
+from apc_contracts.session import budgets, verification
 from apc_contracts.session.effects import (
     Denial,
     Effects,
@@ -160,7 +159,7 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
             break  # what follows speaks of an attempt that is over
     _log_receipts(opened, first, before, progress, events, times, ended, told, effects)
     if told is not None and told.usage is not None:
-        spend(session, told.usage.tokens or 0, told.usage.cost or 0.0)
+        spend(session, opened, told.usage)
     if not REROUTING.isdisjoint(events):
         _reroute(session, opened, first.recipient, progress, effects)
     if progress.state == "APPLIED":
@@ -301,13 +300,10 @@ def end_delivery(session: Session, progress: Progress, recipient: str, effects: 
         del session.outstanding[recipient]
 
 
-def spend(session: Session, tokens: float, cost: float) -> None:
-    """Draw usage from the session's budget; receipts are counted once by their caller."""
-    spent = session.document.spent
-    for name, amount in (("tokens", tokens), ("cost", cost)):
-        if amount:
-            # Bounded, for infinity has no JSON: a document that cannot be read again would stop the shard.
-            spent[name] = min(spent.get(name, 0.0) + float(amount), sys.float_info.max)
+def spend(session: Session, opened: OpenPacket, usage: Usage) -> None:
+    """Draw what handling a packet has cost from the budget of its task; receipts are counted once by their caller."""
+    for name, amount in (("tokens", usage.tokens), ("cost", usage.cost)):
+        budgets.draw(session.document, opened.packet.trace.task_id, name, float(amount or 0))
 
 
 def _events_of(kind: ReceiptKind, state: str) -> Iterable[str]:
@@ -440,7 +436,7 @@ def _charge_late(
         if receipt.attempt not in progress.given_up or usage is None:
             continue
         progress.given_up.remove(receipt.attempt)
-        spend(session, usage.tokens or 0, usage.cost or 0.0)
+        spend(session, opened, usage)
         metadata = {"late": str(receipt.kind)} | _told(receipt)
         packet_id, recipient, kind = opened.packet.packet_id, receipt.recipient, str(receipt.kind)
         effects.hops.append(

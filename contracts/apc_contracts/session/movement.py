@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from apc_contracts.contract import Contract
+from apc_contracts.session import budgets
 from apc_contracts.session.document import Execution, RoundState
 from apc_contracts.session.effects import Effects, Transition
 from apc_contracts.session.session import Session
@@ -116,6 +117,7 @@ def resume(moment: Moment) -> None:
         return
     stood_still = moment.now - document.paused_at
     document.deadlines = {kind: due + stood_still for kind, due in document.deadlines.items()}
+    budgets.stand_still(document, stood_still)
     document.paused_at = None
     moment.effects.is_sync_due = True
 

@@ -9,9 +9,10 @@ from uuid import UUID
 from apc_contracts.loops import NO_LOOP, LoopState, extend, longest
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.session import budgets
 from apc_contracts.session.document import LONGEST_KEY, SessionDocument, checksum
 from apc_contracts.session.grounds import Grounds
-from apc_contracts.session_view import Identity
+from apc_contracts.session_view import Identity, Part
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 
 Content: TypeAlias = tuple[bytes, str, int, str | tuple[str, ...]]
@@ -157,9 +158,18 @@ class Session:
         return {swarm: tuple(agents) for swarm, agents in self.document.swarms.items()}
 
     @property
-    def packets_left(self) -> int | None:
-        budget = self.document.budgets.get("packets")
-        return None if budget is None else int(budget - self.document.spent.get("packets", 0))
+    def task_budgets(self) -> int:
+        return len(self.document.task_budgets)
+
+    def budget_parts(self, task_id: str, now: datetime) -> dict[str, Part]:
+        return budgets.parts(self.document, task_id, now)
+
+    def parts_to_cut(self, task_id: str, giver_task: str, now: datetime) -> dict[str, Part]:
+        return budgets.parts_to_cut(self.document, task_id, giver_task, now)
+
+    def task_giver(self, task_id: str) -> str | None:
+        part = self.document.task_budgets.get(task_id)
+        return part.giver if part is not None and part.is_reserved else None
 
     @property
     def open_deliveries(self) -> int:

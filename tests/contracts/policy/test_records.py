@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from apc_contracts import ORCHESTRATOR, PacketType, Registration, Right, RunPhase, SignatureState, reply_id
 from apc_contracts.admission import admit, judge_recorded
 from apc_contracts.contract import load_contract
+from apc_contracts.session_view import Part
 
 from .conftest import (
     CREATED,
@@ -87,7 +88,7 @@ def sessions(draw: st.DrawFn, phase: RunPhase) -> dict[str, Any]:
         "is_terminal": draw(rarely(True, False)),
         "is_paused": draw(rarely(True, False)),
         "held_count": draw(st.sampled_from([0, 1000])),
-        "packets_left": draw(rarely(0, None)),
+        "parts": draw(rarely({"packets": Part("", 0)}, {})),
         "members": draw(rarely(frozenset(), frozenset({"builder-1"}))),
         "tasks": draw(rarely(frozenset(), frozenset({"task-01"}))),
         "roots": draw(rarely(frozenset(), frozenset({ROOT_ID}))),

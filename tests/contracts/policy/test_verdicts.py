@@ -20,6 +20,7 @@ from apc_contracts import (
 )
 from apc_contracts.admission import admit, judge_held, judge_recorded, judge_transfer, transfer_record
 from apc_contracts.contract import Contract
+from apc_contracts.session_view import Part
 
 from .conftest import (
     CREATED,
@@ -83,7 +84,9 @@ ACCEPTED: dict[str, Scene] = {
     "ready": Scene(PacketType.SIGNAL, {"payload__signal": "SYNC"}),
     "veto": Scene(PacketType.SIGNAL, {"payload__signal": "VETO"}, agents={"builder-1": VALIDATOR}),
     "control_in_pause": Scene(PacketType.ACK, session={"is_paused": True}),
-    "retraction_after_the_end": Scene(PacketType.RETRACTION, session={"is_terminal": True, "packets_left": 0}),
+    "retraction_after_the_end": Scene(
+        PacketType.RETRACTION, session={"is_terminal": True, "parts": {"packets": Part("", 0)}}
+    ),
     "orchestrators_retraction": orchestrators(PacketType.RETRACTION),
     "approved": Scene(
         PacketType.DECISION,
@@ -133,7 +136,12 @@ ACCEPTED: dict[str, Scene] = {
     "bootstrap_orchestrator": replace(orchestrators(PacketType.SIGNAL), agents={ORCHESTRATOR: None}),
     "orchestrator_is_exempt": replace(
         orchestrators(PacketType.DECISION, run_phase="RESEARCH", trace__task_id="other"),
-        session={"phase": RunPhase.PROMOTION, "is_terminal": True, "packets_left": 0, "is_paused": True},
+        session={
+            "phase": RunPhase.PROMOTION,
+            "is_terminal": True,
+            "parts": {"packets": Part("", 0)},
+            "is_paused": True,
+        },
         facts=AS_ORCHESTRATOR | {"outstanding": {"sentinel-1": 999}},
     ),
     "commons": orchestrators(PacketType.ARTIFACT, run_phase="PROMOTION", payload__artifact_kind="PROTOCOL"),
@@ -202,7 +210,7 @@ def test_pause_holds_work(kind: PacketType, contract: Contract) -> None:
 def test_held_is_judged_again_without_its_identity_and_budget(contract: Contract) -> None:
     scene = Scene(
         packet={"packet_id": str(reply_id(PARENT_ID, "builder-1", 0)), **under_parent()},
-        session={"packets_left": 0},
+        session={"parts": {"packets": Part("", 0)}},
     )
     known = identity(sender="builder-1", verdict=VerdictKind.HELD)
     view = scene.view

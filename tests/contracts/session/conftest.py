@@ -158,7 +158,7 @@ class Simulation:
             trace=Trace(
                 session_id="s-1",
                 run_id="run-1",
-                task_id="task-1",
+                task_id=fields.pop("task", "task-1"),
                 root_packet_id=identity.root if identity else packet_id,
                 parent_packet_id=parent_id,
                 generation=session.generation if generation is None and session else generation or 0,
@@ -261,19 +261,19 @@ class Simulation:
         for request in effects.verifications:
             self._verify(request.received.packet)
         for item in effects.resumed:
-            self._release(item)
+            self._release(item, is_last=item is effects.resumed[-1])
         for packet in advanced.emissions:
             verdict = self.take(packet)
             assert verdict.kind is VerdictKind.ACCEPTED, (packet, verdict.refusal)
 
-    def _release(self, item: HeldPacket) -> None:
+    def _release(self, item: HeldPacket, *, is_last: bool) -> None:
         assert self.session is not None
         received = item.received
         facts = Facts(
             now=self.now, registry=REGISTRY, packet_hash=received.packet_hash, payload_hash=received.payload_hash
         )
         verdict = judge_held(received.packet, self.session, facts, self.contract)
-        given = ReleaseInput(item, verdict, self.packets[-1].packet_id, self.now)
+        given = ReleaseInput(item, verdict, self.packets[-1].packet_id, self.now, is_last)
         self._apply(advance(self.session, given, self.contract))
 
     def _deliver(self, route: Route) -> None:

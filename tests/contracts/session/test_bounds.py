@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from apc_contracts import Packet, RetractionPayload, SignalPayload
+from apc_contracts import Packet, RetractionPayload, SignalPayload, load_contract
 from apc_contracts.receipts import Receipt, ReceiptKind, Usage
 from apc_contracts.sealing import seal
 from apc_contracts.session import ReceiptsInput, advance, decode_document
+from apc_contracts.session.emissions import sync
+from apc_contracts.session_payloads import SessionSpec, SwarmSpec
 from apc_contracts.vocabulary import PacketType, Signal
 
 from .test_path import (
@@ -139,3 +141,23 @@ def test_retracting_what_is_held_takes_it_off_the_barrier(simulation: Any) -> No
     simulation.send("red-1", RetractionPayload(target_packet_id=held.packet_id, reason="wrong"))
     generation(simulation, start, 0.9, 0.2)
     assert not simulation.session.document.protocols
+
+
+def test_a_session_has_no_more_swarms_than_a_sync_has_room_for(simulate: Any) -> None:
+    bound = load_contract().limits.swarms
+    swarms = tuple(SwarmSpec(swarm_id=f"{number:064}", agents=(f"a{number:063}",)) for number in range(bound + 1))
+    refused = simulate()
+    _, verdict = refused.send("librarian", start_of(swarms))
+    assert (verdict.refusal.code, verdict.refusal.path) == ("TOO_LARGE", "payload.session.swarms")
+    assert "257 swarms, the limit is 256" in verdict.refusal.message
+    simulation = simulate()
+    simulation.send("librarian", start_of(swarms[:bound]))
+    document = simulation.session.document
+    document.best_outcomes = {swarm.swarm_id: 1 / 3 for swarm in swarms[:bound]}
+    state = sync(simulation.session, document.start_packet_id, simulation.now, simulation.contract)
+    assert len(seal(state).body) < 50_000
+
+
+def start_of(swarms: tuple[SwarmSpec, ...]) -> SignalPayload:
+    spec = SessionSpec(swarms=swarms, generation_limit=1, generation_deadline_ms=10_000, state_deadline_ms=100_000)
+    return SignalPayload(signal=Signal.START, session=spec)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from apc_contracts import load_contract
 from apc_contracts.session import decode_document
+from apc_contracts.session.budgets import left_of
 
 from .conftest import Simulation
 from .walk import Walk
@@ -47,6 +48,12 @@ def books_balance(walked: Walk) -> None:
     timers = {f"ack:{packet_id}:{pending.attempt}" for packet_id, pending in document.pending_acks.items()}
     assert timers == {kind for kind in document.deadlines if kind.startswith("ack:")}
     assert all(pending.missing for pending in document.pending_acks.values())
+    parts = document.task_budgets
+    for task, part in parts.items():
+        assert all((left_of(document, task, name) or 0) >= 0 for name in part.limits)
+        assert not part.parent or part.parent in parts
+    if "packets" in document.budgets:
+        assert document.spent.get("packets", 0) <= document.budgets["packets"]
     if session.is_terminal:
         assert not session.held and not document.deadlines and not document.pending_acks
 

@@ -19,6 +19,7 @@ from apc_contracts import (
 from apc_contracts.payloads import Candidate, ExpectedImpact
 from apc_contracts.receipts import ReceiptKind
 from apc_contracts.session_payloads import Budgets
+from apc_contracts.task_ir import ConstraintKind, IrConstraint
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, AckStatus, Channel, CommitmentLevel, RunPhase, Signal
 
 from .conftest import HANDLED, Simulation
@@ -70,6 +71,7 @@ class Walk:
             (1, self.pass_some_time),
             (1, self.pause_or_resume),
             (3, self.ask_or_answer),
+            (1, self.give_or_end_a_task),
         )
         (act,) = self.random.choices([act for _, act in acts], [weight for weight, _ in acts])
         act()
@@ -221,6 +223,26 @@ class Walk:
         packet_id = self.random.choice(tuple(asked))
         answer = AckPayload(acked_packet_id=packet_id, ack_status=AckStatus.ACCEPTED)
         self.send(self.random.choice(asked[packet_id]), answer, "librarian", parent=packet_id)
+
+    def give_or_end_a_task(self) -> None:
+        """A TASK_IR that reserves a part of the budget, or the DECISION that gives one back."""
+        task = self.random.choice(("task-1", "task-2", "task-3"))
+        payload: Any = brief(task)
+        if self.random.random() < 0.5:
+            amount = self.random.randint(1, 30)
+            budget = IrConstraint(
+                id="b", constraint_kind=ConstraintKind.BUDGET, expression=f"packets={amount}; wall_ms={amount}000"
+            )
+            payload = payload.model_copy(update={"objects": (budget,)})
+        elif task in self.session.document.task_budgets:
+            payload = DecisionPayload(
+                decision_id="d",
+                recommendation="done",
+                priority_distribution={},
+                next_actions=(),
+                commitment_level=CommitmentLevel.DONE,
+            )
+        self.send(self.random.choice(("librarian", "judge")), payload, "sentinel", task=task)
 
     def pass_some_time(self) -> None:
         self.simulation.pass_time(seconds=self.random.choice((1, 11, 30)))

@@ -1,0 +1,188 @@
+"""The tree budget: the session's budget, and the parts of it that are reserved for tasks (contract.md section 3).
+
+A TASK_IR with a BUDGET constraint cuts a part for its task out of the part of the task that it belongs to. A task
+draws each resource from the nearest part that names it, its own or an ancestor's; the root is the session. What is
+reserved is gone for everybody else until a DECISION DONE of the task gives back what is unspent.
+
+`packets`, `tokens` and `cost` are amounts. `wall_ms` is a deadline: time passes for all tasks at once, so nothing is
+taken from the parent. Tokens and cost are known when they are spent: what a part cannot bear is drawn from the next one
+up.
+"""
+
+import sys
+from datetime import datetime, timedelta
+from math import fsum
+from typing import Any
+
+from apc_contracts.budget_expression import RESOURCES, budget_of
+from apc_contracts.contract import Contract
+from apc_contracts.packet import Packet
+from apc_contracts.session.document import SessionDocument, TaskBudget
+from apc_contracts.session_view import Part
+from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType
+
+SESSION = ""
+"""The holder of the root's part."""
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def parts(document: SessionDocument, task_id: str, now: datetime) -> dict[str, Part]:
+    """Resource -> what is left for the packets of a task, and in whose part; only resources that are limited."""
+    found: dict[str, Part] = {}
+    if not document.budgets and not document.task_budgets:
+        return found
+    for name in RESOURCES:
+        holder = _holder(document, task_id, name)
+        left = _time_left(document, holder, now) if name == "wall_ms" else left_of(document, holder, name)
+        if left is not None:
+            found[name] = Part(holder, left)
+    return found
+
+
+def parts_to_cut(document: SessionDocument, task_id: str, giver_task: str, now: datetime) -> dict[str, Part]:
+    """As `parts`: what a TASK_IR that belongs to `giver_task` can reserve for a task."""
+    return parts(document, _parent_of(document, task_id, giver_task), now)
+
+
+def left_of(document: SessionDocument, holder: str, name: str) -> float | None:
+    """What is neither spent nor reserved of a part; None when nothing limits it."""
+    budget = document.budgets.get(name) if holder == SESSION else document.task_budgets[holder].limits[name]
+    if budget is None:
+        return None
+    return budget - fsum((spent_of(document, holder, name), *_reserved(document, holder, name)))
+
+
+def spent_of(document: SessionDocument, holder: str, name: str) -> float:
+    """What was drawn from a part itself, released parts included, live ones not."""
+    if holder != SESSION:
+        return document.task_budgets[holder].spent.get(name, 0)
+    return document.spent.get(name, 0) - fsum(part.spent.get(name, 0) for part in document.task_budgets.values())
+
+
+def draw(document: SessionDocument, task_id: str, name: str, amount: float) -> None:
+    """Spend for a task. What its part cannot bear goes to the next one up; the session bears all the rest."""
+    if not amount:
+        return
+    # Bounded, for infinity has no JSON: a document that cannot be read again would stop the shard.
+    document.spent[name] = min(document.spent.get(name, 0) + amount, sys.float_info.max)
+    holder = _holder(document, task_id, name)
+    while holder != SESSION and amount > 0:
+        part = document.task_budgets[holder]
+        taken = min(amount, max(0, left_of(document, holder, name) or 0))
+        part.spent[name] = part.spent.get(name, 0) + taken
+        amount -= taken
+        holder = part.cut_from[name]
+
+
+def draw_packet(document: SessionDocument, packet: Packet[Any]) -> None:
+    """An agent's packet that is no control type costs one packet."""
+    draw(document, packet.trace.task_id, "packets", 1)
+
+
+def note(
+    document: SessionDocument, packet: Packet[Any], rights: frozenset[str], now: datetime, contract: Contract
+) -> None:
+    """What an accepted packet means for the tree: a TASK_IR reserves, a DECISION DONE releases."""
+    if packet.packet_type is PacketType.TASK_IR:
+        _reserve(document, packet, now)
+    elif releases(document, packet, rights, contract):
+        release(document, packet.trace.task_id)
+
+
+def releases(document: SessionDocument, packet: Packet[Any], rights: frozenset[str], contract: Contract) -> bool:
+    """Whether this is the DECISION DONE that ends a part: of who gave the task, of the right to decide, or ours."""
+    if packet.packet_type is not PacketType.DECISION or packet.payload.commitment_level is not CommitmentLevel.DONE:
+        return False
+    part = document.task_budgets.get(packet.trace.task_id)
+    sender = packet.sender.agent_id
+    if part is None or not part.is_reserved:
+        return False
+    return sender in (part.giver, ORCHESTRATOR) or contract.rights.moves_session in rights
+
+
+def release(document: SessionDocument, task_id: str) -> None:
+    """Give back what is unspent, of the tasks below it too. What still comes of them draws from the parts above."""
+    tree = document.task_budgets
+    part = tree[task_id]
+    for child in [name for name, other in tree.items() if other.parent == task_id]:
+        release(document, child)
+    for name, amount in part.spent.items():
+        above = part.cut_from[name]
+        if above != SESSION:
+            tree[above].spent[name] = tree[above].spent.get(name, 0) + amount
+    tree[task_id] = TaskBudget(part.parent)
+    if part.parent == SESSION:
+        for name in [name for name in tree if _is_below(document, name, task_id)]:
+            del tree[name]
+
+
+def stand_still(document: SessionDocument, pause: timedelta) -> None:
+    """A pause is over: the tasks' time did not pass."""
+    for part in document.task_budgets.values():
+        if part.wall_due is not None:
+            part.wall_due += pause
+
+
+def _reserve(document: SessionDocument, packet: Packet[Any], now: datetime) -> None:
+    """Cut the part of a new task; the first reservation of a task stands until it is released.
+
+    A task without a budget of its own is noted where its parent has one, so that it draws from there.
+    """
+    tree, task_id, limits = document.task_budgets, packet.payload.ir_header.task_id, budget_of(packet.payload)
+    part = tree.get(task_id)
+    if part is not None and part.is_reserved:
+        return
+    parent = _parent_of(document, task_id, packet.trace.task_id)
+    if part is None:
+        if not limits and parent == SESSION:
+            return
+        part = tree[task_id] = TaskBudget(parent)
+    if limits:
+        part.giver, part.is_reserved = packet.sender.agent_id, True
+        wall = limits.pop("wall_ms", None)
+        part.limits = limits
+        part.cut_from = {name: _holder(document, parent, name) for name in limits}
+        part.wall_due = None if wall is None else _clock(document, now) + wall * _MILLISECOND
+
+
+def _parent_of(document: SessionDocument, task_id: str, giver_task: str) -> str:
+    """Out of whose part a task's is cut: of the task that its first TASK_IR belonged to; it keeps its place."""
+    part = document.task_budgets.get(task_id)
+    if part is not None:
+        return part.parent
+    return giver_task if giver_task in document.task_budgets else SESSION
+
+
+def _holder(document: SessionDocument, task_id: str, name: str) -> str:
+    """Whose part a task draws from."""
+    tree = document.task_budgets
+    part = tree.get(task_id)
+    while part is not None:
+        if name in part.limits or (name == "wall_ms" and part.wall_due is not None):
+            return task_id
+        task_id, part = part.parent, tree.get(part.parent)
+    return SESSION
+
+
+def _reserved(document: SessionDocument, holder: str, name: str) -> list[float]:
+    """The amounts of the parts that were cut out of this one."""
+    return [part.limits[name] for part in document.task_budgets.values() if part.cut_from.get(name) == holder]
+
+
+def _time_left(document: SessionDocument, holder: str, now: datetime) -> float | None:
+    due = document.deadlines.get("wall") if holder == SESSION else document.task_budgets[holder].wall_due
+    return None if due is None else (due - _clock(document, now)) / _MILLISECOND
+
+
+def _clock(document: SessionDocument, now: datetime) -> datetime:
+    """A paused session's time stands still."""
+    return document.paused_at or now
+
+
+def _is_below(document: SessionDocument, task_id: str, top: str) -> bool:
+    while task_id != SESSION:
+        if task_id == top:
+            return True
+        part = document.task_budgets.get(task_id)
+        task_id = SESSION if part is None else part.parent
+    return False

@@ -161,6 +161,8 @@ class EpochOpen(msgspec.Struct, frozen=True, array_like=True):
     version: int
     shard: int
     holder: UUID
+    contract: bytes = b""
+    """The contract file that the holder judges by; the log keeps each one once."""
 
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")

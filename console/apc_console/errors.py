@@ -5,6 +5,7 @@ ApcError
     InputUnusable      a file, an option or a CSV that cannot be used; says what to change
     ModuleUnusable     `module:agent` does not lead to an agent
     ServiceAway        a broker, a database or a service that does not answer in time
+    LogDiffers         a log that does not say again what was recorded (exit 4)
     NothingPassed      a run that ended without a promoted model (exit 3)
     Interrupted        a run that was told to stop before its end (exit 130)
 """
@@ -30,6 +31,12 @@ class ModuleUnusable(ConsoleError):
 
 class ServiceAway(ConsoleError):
     """A broker, a database or a service that does not answer in time."""
+
+
+class LogDiffers(ConsoleError):
+    """A log that does not say again what was recorded; names the place."""
+
+    exit_code: ClassVar[int] = 4
 
 
 class NothingPassed(ConsoleError):

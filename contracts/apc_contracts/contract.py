@@ -47,6 +47,8 @@ class Contract:
 
     name: str
     hash: bytes
+    body: bytes
+    """The file's bytes: the log keeps them, so that a verdict can be recomputed for as long as it stands."""
     file: ContractFile
     machines: Mapping[str, Machine]
     policies: Mapping[RunPhase, PhasePolicy]
@@ -152,6 +154,7 @@ def contract_from_bytes(body: bytes) -> Contract:
     return Contract(
         name=file.name,
         hash=sha256(body).digest(),
+        body=body,
         file=file,
         machines={name: build_machine(file, name, gate.whole) for name in file.machines},
         policies={phase: build_policy(file, phase) for phase in file.phases},

@@ -1,6 +1,5 @@
 """From verdicts, hops and transitions to the entries of a log batch."""
 
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -17,8 +16,8 @@ from apc_bus.log_batch import (
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.session import Hop, Session, Transition
-from apc_contracts.verdict import Refusal, Verdict
-from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+from apc_contracts.verdict import Verdict
+from apc_contracts.vocabulary import PacketType
 
 
 def packet_entry(
@@ -150,26 +149,3 @@ def conflict_entry(
 ) -> ConflictEntry:
     """The row of packet_conflicts for what takes no id."""
     return ConflictEntry(session_id, packet_id, kind, code, reason, raw, first_hash, second_hash, user_id)
-
-
-def hops_without_session(packet: Packet[Any], refusal: Refusal | None, now: datetime) -> list[HopEntry]:
-    """The whole life of a sign of life, which the gate applies itself, or of a packet whose session does not exist."""
-    sender = packet.sender.agent_id
-    if refusal is not None:
-        event, state = ("ttl_expired", "EXPIRED") if refusal.code == "EXPIRED" else ("policy_fail", "REJECTED_POLICY")
-        return [_hop(packet, "", "DRAFT", state, ["emit", "schema_pass", event], sender, now)]
-    admitted = ["emit", "schema_pass", "policy_pass", "route_selected"]
-    ended = ["verification_pass", "non_promotable_complete"]
-    return [
-        _hop(packet, "", "DRAFT", "ROUTED", admitted, sender, now),
-        _hop(packet, ORCHESTRATOR, "ROUTED", "APPLIED", ["delivery_ack", "consumer_apply"], ORCHESTRATOR, now),
-        _hop(packet, ORCHESTRATOR, "APPLIED", "ARCHIVED", ended, ORCHESTRATOR, now),
-    ]
-
-
-def _hop(
-    packet: Packet[Any], recipient: str, before: str, after: str, events: list[str], actor: str, now: datetime
-) -> HopEntry:
-    times = [now] * len(events)
-    session_id = packet.trace.session_id
-    return HopEntry(session_id, packet.packet_id, recipient, 1, before, after, events, times, actor, None)

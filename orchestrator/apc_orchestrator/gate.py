@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Hashable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from uuid import UUID
 
 import asyncpg
 import structlog
@@ -17,6 +18,7 @@ from apc_contracts.identity import new_packet_id
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.inbox import PROBE_BODY, TYPE_RECEIPTS
 from apc_orchestrator.protocols import OtherShards, load_protocols
+from apc_orchestrator.publications import Tenure
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.service_state import ShardState
 from apc_orchestrator.settings import OrchestratorSettings
@@ -78,7 +80,7 @@ class Gate:
             first = await self._stand_by(inputs, stop)
             if first is None:
                 return
-            taken = await _unless(stop, take_shard(inputs, self._pool, self._shard, self._bus.user))
+            taken = await _unless(stop, self._take(inputs))
             if taken is None:
                 return
             tenure, holder = taken
@@ -128,6 +130,9 @@ class Gate:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _take(self, inputs: Subscription) -> tuple[Tenure, UUID]:
+        return await take_shard(inputs, self._pool, self._shard, self._bus.user, self._contract.body)
 
     async def _stand_by(self, inputs: Subscription, stop: asyncio.Event) -> list[Delivery] | None:
         """Wait to be the active consumer: whoever receives anything is.

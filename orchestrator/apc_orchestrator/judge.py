@@ -7,7 +7,7 @@ from uuid import UUID
 
 from apc_bus.log_batch import RegistryEntry
 from apc_bus.port import Message
-from apc_contracts.admission import admit, judge_held
+from apc_contracts.admission import admit, judge_held, note_place
 from apc_contracts.contract import Contract
 from apc_contracts.errors import PacketRefused
 from apc_contracts.facts import Facts
@@ -32,11 +32,13 @@ from apc_contracts.session import (
     advance,
     confirm_substrate,
     decay_packet,
+    hops_without_session,
     open_session,
     resolve_recipients,
+    stranger,
 )
 from apc_contracts.verdict import Refusal, Verdict, VerdictKind
-from apc_contracts.vocabulary import ALL_RECIPIENTS, PRESENCE_SESSION, SUBSTRATE_RECIPIENT
+from apc_contracts.vocabulary import PRESENCE_SESSION, SUBSTRATE_RECIPIENT
 from apc_orchestrator import publications
 from apc_orchestrator.answers import Answers
 from apc_orchestrator.batch import Batch, Outgoing
@@ -44,7 +46,6 @@ from apc_orchestrator.entries import (
     conflict_entry,
     coordination_entry,
     hop_entry,
-    hops_without_session,
     lineage_entry,
     packet_entry,
 )
@@ -224,10 +225,7 @@ class Judge:
         if session is None and not is_refused and packet.trace.session_id != PRESENCE_SESSION:
             session = self._open(packet, batch.now)
         recipients = self._resolve(packet, session)
-        if packet.recipients[0].agent_id == ALL_RECIPIENTS:
-            verdict.facts["to"] = ALL_RECIPIENTS
-        if session is not None and packet.run_phase is not session.run_phase:
-            verdict.facts["in_phase"] = session.run_phase.value
+        note_place(verdict.facts, packet, session)
         advanced = None
         if session is not None:
             decayed = self._protocols.decayed(batch.now)
@@ -254,9 +252,10 @@ class Judge:
         """A sign of life, or a packet for a session that does not exist."""
         packet = received.packet
         session_id = packet.trace.session_id
-        batch.entries.extend(hops_without_session(packet, refusal, batch.now))
+        hops = hops_without_session(packet, refusal, batch.now)
+        batch.entries.extend(hop_entry(session_id, hop) for hop in hops)
         if refusal is not None and session_id != PRESENCE_SESSION:
-            self._sessions.remember_stranger(session_id, packet.packet_id, _stranger(received, refusal, facts.cause))
+            self._sessions.remember_stranger(session_id, packet.packet_id, stranger(received, refusal, facts.cause))
 
     def _repeat_stranger(self, batch: Batch, received: ReceivedPacket, known: Identity, facts: Facts) -> None:
         """A packet that was refused before its session began: its recorded refusal again, or a conflict."""
@@ -390,28 +389,6 @@ class Judge:
         """Refusals up to and including BAD_SIGNATURE, and conflicts: they occupy nobody's id."""
         order = list(contract.refusals.order)
         return [*order[: order.index(contract.refusals.last_without_id) + 1], "DUPLICATE_CONFLICT"]
-
-
-def _stranger(received: ReceivedPacket, refusal: Refusal, cause: UUID | None) -> Identity:
-    packet = received.packet
-    named = tuple(recipient.agent_id for recipient in packet.recipients)
-    return Identity(
-        packet_hash=received.packet_hash,
-        payload_hash=received.payload_hash,
-        packet_type=packet.packet_type,
-        sender=packet.sender.agent_id,
-        swarm_id=packet.sender.swarm_id,
-        recipients=named,
-        addressed=named,
-        cause=cause,
-        root=packet.trace.root_packet_id,
-        verdict=VerdictKind.REFUSED,
-        refusal=refusal,
-        run_phase=packet.run_phase,
-        round=0,
-        generation=packet.trace.generation,
-        step=0,
-    )
 
 
 def _encoded(receipt: Receipt) -> bytes:

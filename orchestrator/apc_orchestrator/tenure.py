@@ -45,11 +45,14 @@ async def read_head(pool: asyncpg.Pool, shard: int) -> Head:
     return Head(0, None, 0) if row is None else Head(row["epoch"], row["holder"], row["batch_no"])
 
 
-async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user: str) -> tuple[Tenure, UUID]:
+async def take_shard(
+    inputs: Subscription, pool: asyncpg.Pool, shard: int, user: str, contract: bytes
+) -> tuple[Tenure, UUID]:
     """Become the holder: everything confirmed before stands in Postgres when this returns.
 
     Waits as long as the persister or the database is away. The opening goes out on the channel that consumes the
-    shard's inputs, so that only its active consumer can get it confirmed.
+    shard's inputs, so that only its active consumer can get it confirmed. It brings the contract file along, which the
+    log keeps: whoever replays needs it.
 
     Raises:
         ShardLost: another gate has taken the shard meanwhile.
@@ -57,7 +60,7 @@ async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user:
     """
     holder = uuid4()
     await _when_available(lambda: read_head(pool, shard), shard)
-    opening = epoch_open(EpochOpen(LOG_BATCH_VERSION, shard, holder), user)
+    opening = epoch_open(EpochOpen(LOG_BATCH_VERSION, shard, holder, contract), user)
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:

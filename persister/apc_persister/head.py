@@ -26,6 +26,9 @@ VALUES ($1, $2, $3, $4, $5)
 _MOVE = """
 UPDATE apc_log.shards SET epoch = $2, holder = $3, batch_no = $4, next_seq = $5 WHERE shard = $1
 """
+_KEEP_CONTRACT = """
+INSERT INTO apc_log.contracts (contract_hash, document) VALUES (sha256($1), $1) ON CONFLICT DO NOTHING
+"""
 
 
 async def lock_head(connection: AnyConnection, shard: int) -> tuple[Head, datetime]:
@@ -52,8 +55,10 @@ async def begin_intake(connection: AnyConnection, head: Head, messages: Sequence
 
 
 async def move_head(connection: AnyConnection, intake: Intake) -> None:
-    """Write the epochs that were given and where the log ends now."""
+    """Write the epochs that were given, the contracts of their holders, and where the log ends now."""
     head = intake.head
     for epoch in intake.opened:
         await connection.execute(_OPEN, head.shard, epoch.epoch, epoch.holder, epoch.mark_epoch, epoch.mark_batch_no)
+    for document in intake.contracts:
+        await connection.execute(_KEEP_CONTRACT, document)
     await connection.execute(_MOVE, head.shard, head.epoch, head.holder, head.batch_no, head.next_seq)

@@ -120,6 +120,8 @@ class Intake:
     opened: list[Epoch] = field(default_factory=list)
     sessions: dict[str, tuple[int, int, SessionRow]] = field(default_factory=dict)
     """session_id -> epoch, batch_no and the last row; an earlier one of the same transaction is overtaken."""
+    contracts: set[bytes] = field(default_factory=set)
+    """The contract files that the openings brought along."""
     duplicates: int = 0
     fenced: int = 0
 
@@ -148,6 +150,8 @@ class Intake:
         if opening.holder in self.known:
             self.duplicates += 1
             return
+        if opening.contract:
+            self.contracts.add(opening.contract)
         head = self.head
         epoch = Epoch(head.epoch + 1, opening.holder, head.epoch, head.batch_no)
         self.known[opening.holder] = epoch

@@ -16,6 +16,11 @@ def test_every_sender_says_the_same_over_both_transports(
     run = apc("run", *options, timeout_seconds=400, given=servers)
     assert run.returncode == 0, run.stderr[-3000:]
 
+    verified = apc(
+        "packet", "replay", "--run-id", read_summary(apc.folder / "out")["run_id"], "--verify", given=servers
+    )
+    assert verified.returncode == 0, verified.stderr
+
     here = statements_of(finished_run.apc, finished_run.summary["run_id"])
     there = statements_of(apc, read_summary(apc.folder / "out")["run_id"], servers)
 

@@ -57,6 +57,17 @@ def test_transfers_were_offered_and_ruled_on(finished_run: FinishedRun) -> None:
     assert summary["transfers_accepted"] + sum(summary["transfers_refused"].values()) > 0
 
 
+def test_the_run_comes_out_again_as_it_was_recorded(finished_run: FinishedRun) -> None:
+    run_id = finished_run.summary["run_id"]
+
+    verified = finished_run.apc("packet", "replay", "--run-id", run_id, "--verify")
+
+    assert verified.returncode == 0, verified.stderr
+    found = json.loads(verified.stdout)
+    assert found["is_verified"]
+    assert found["packets"] == finished_run.summary["packets_logged"]
+
+
 def test_replay_prints_the_run_in_causal_order(finished_run: FinishedRun) -> None:
     command = next(
         line.split(":", 1)[1] for line in finished_run.process.stdout.splitlines() if line.startswith("Every step:")

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from apc_console.testing import ApcCommand, FinishedRun, read_summary
+from apc_persister.testing import replay_everything
 
 ROLES = (
     "serve orchestrator",
@@ -60,6 +61,7 @@ async def test_a_run_survives_the_death_of_every_process(
         assert summary["is_promoted"]
         assert summary["model_hash"] == finished_run.summary["model_hash"]
         await _check_log(pool)
+        await replay_everything(pool)
     finally:
         await pool.close()
         _end(running)

@@ -14,6 +14,7 @@ import pytest
 
 from apc_console.testing import ApcCommand, read_summary, statements_of
 from apc_orchestrator.testing import until
+from apc_persister.testing import replay_everything
 
 SERVICES = ("serve orchestrator", "serve persister")
 AGENTS = (
@@ -73,6 +74,7 @@ async def run_killing(kills: list[tuple[int, str]], amqp_url: str, database_url:
         assert await pool.fetchval(DOUBLED) == 0
         assert await pool.fetchval(OPEN) == 0
         assert await pool.fetch(CONFLICTS) == []
+        await replay_everything(pool)
     finally:
         await pool.close()
         end(running)

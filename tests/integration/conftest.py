@@ -23,6 +23,7 @@ from apc_orchestrator import Orchestrator, OrchestratorSettings
 from apc_orchestrator.testing import ScriptedAgents, make_start, until
 from apc_persister.service import Persister
 from apc_persister.settings import PersisterSettings
+from apc_persister.testing import replay_everything
 
 RECIPIENT_STATE = """
 SELECT state FROM apc_log.packet_recipient_state WHERE packet_id = $1 AND recipient = $2
@@ -153,6 +154,7 @@ async def house(amqp_vhost_url: str, postgres_url: str, tmp_path: Path, shards: 
         agents = ScriptedAgents(bus, shards=shards)
         await apply_rabbit(amqp_vhost_url, build_topology(shards, agents.queues))
         yield House(settings, pool, ArtifactStore.open(tmp_path / "artifacts"), agents, shards)
+        await replay_everything(pool)
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ from apc_contracts.vocabulary import (
 from apc_orchestrator import Orchestrator, OrchestratorSettings
 from apc_persister.service import Persister
 from apc_persister.settings import PersisterSettings
+from apc_persister.testing import replay_everything
 
 SESSION = "s-1"
 AGENTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -280,6 +281,7 @@ async def house(postgres_url: str, tmp_path: Path) -> AsyncIterator[House]:
         pool = await open_pool(postgres_url, max_size=6)
         resources.push_async_callback(pool.close)
         yield House(MemoryBroker(build_topology(1, agents)), pool, ArtifactStore.open(tmp_path / "artifacts"))
+        await replay_everything(pool)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import typer
 
+from apc_console.errors import InputUnusable
 from apc_console.output import AsJson
 from apc_contracts.vocabulary import PacketType, RunPhase
 
@@ -77,13 +78,31 @@ def replay(
     run_id: Annotated[str, typer.Option(help="The run.")],
     task_id: Annotated[str | None, typer.Option(help="Only the packets of this task.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write JSON to this file.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Recompute every verdict and transition; exit 4 at the first difference.")
+    ] = False,
+    what_if: Annotated[
+        Path | None, typer.Option(help="Another contract file: print what it would have decided otherwise.")
+    ] = None,
+    contract_file: Annotated[
+        list[Path] | None,
+        typer.Option("--contract", help="A contract file that the run was judged by, if the log does not hold it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a whole run in causal order: packets, their transitions, the moves of the session."""
-    from apc_console.log_view import print_replay
     from apc_console.running import run_quietly
 
-    run_quietly(print_replay(run_id, task_id, out, as_json=as_json))
+    if not verify and what_if is None:
+        from apc_console.log_view import print_replay
+
+        run_quietly(print_replay(run_id, task_id, out, as_json=as_json))
+        return
+    if task_id is not None:
+        raise InputUnusable("--verify and --what-if take a run whole: leave --task-id out")
+    from apc_console.replaying import print_verified
+
+    run_quietly(print_verified(run_id, contract_file or (), what_if, out, as_json=as_json))
 
 
 PacketId = Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The packet.")]

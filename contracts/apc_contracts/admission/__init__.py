@@ -6,8 +6,8 @@ offline validator and the replay alike.
 
 from apc_contracts.admission.admit import admit, judge_held, judge_transfer, transfer_record
 from apc_contracts.admission.case import Case, Rule
-from apc_contracts.admission.record import facts_record
-from apc_contracts.admission.recorded import judge_recorded
+from apc_contracts.admission.record import facts_record, note_place
+from apc_contracts.admission.recorded import judge_in_session, judge_recorded
 from apc_contracts.admission.rules import RULES
 from apc_contracts.admission.snapshot import SessionSnapshot
 from apc_contracts.admission.stage import Stage
@@ -21,7 +21,9 @@ __all__ = [
     "admit",
     "facts_record",
     "judge_held",
+    "judge_in_session",
     "judge_recorded",
     "judge_transfer",
+    "note_place",
     "transfer_record",
 ]

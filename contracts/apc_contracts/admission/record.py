@@ -14,9 +14,10 @@ from apc_contracts.admission.routing import swarm_of, unreachable
 from apc_contracts.admission.stage import Stage
 from apc_contracts.facts import SignatureState
 from apc_contracts.loops import NO_LOOP
+from apc_contracts.packet import Packet
 from apc_contracts.session_view import Identity, Part, SessionView
 from apc_contracts.verdict import Refusal, VerdictKind
-from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType
 
 Record = dict[str, Any]
 
@@ -52,6 +53,14 @@ def note_warnings(record: Record, case: Case, warnings: Sequence[Refusal]) -> No
     """The anti-drift checks in mode `warn` that failed, by name for a reader, and their facts for a replay."""
     record["warnings"] = [warning.rule for warning in warnings]
     record["drift"] = _drift_facts(case)
+
+
+def note_place(record: Record, packet: Packet[Any], session: SessionView | None) -> None:
+    """What an entry says beside its verdict: that a BROADCAST was resolved; the phase, if the packet named another."""
+    if packet.recipients[0].agent_id == ALL_RECIPIENTS:
+        record["to"] = ALL_RECIPIENTS
+    if session is not None and packet.run_phase is not session.run_phase:
+        record["in_phase"] = session.run_phase.value
 
 
 def _note_sender(record: Record, case: Case) -> None:

@@ -15,7 +15,7 @@ from apc_contracts.loops import read_loop
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.registry import Registration, Right
-from apc_contracts.session_view import Identity, Part
+from apc_contracts.session_view import Identity, Part, SessionView
 from apc_contracts.verdict import Verdict, VerdictKind
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
 
@@ -30,12 +30,20 @@ def judge_recorded(received: ReceivedPacket, record: Record, contract: Contract)
     """
     packet = received.packet
     session = _session(packet, record) if "session" in record else None
+    return judge_in_session(received, record, session, contract)
+
+
+def judge_in_session(
+    received: ReceivedPacket, record: Record, session: SessionView | None, contract: Contract
+) -> Verdict:
+    """As `judge_recorded`, but in a session at hand: whatever the record says of its session is found out anew."""
     generation = record.get("transfer", {}).get("generation")
-    case = Case(packet, session, _facts(received, record), contract, generation)
+    case = Case(received.packet, session, recorded_facts(received, record), contract, generation)
     return judge(case, Stage(record.get("stage", Stage.ARRIVAL)))
 
 
-def _facts(received: ReceivedPacket, record: Record) -> Facts:
+def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
+    """The facts that neither packet nor session give, as they were recorded."""
     is_offline = record.get("offline", False)
     cause, drift = record.get("cause"), record.get("drift", {})
     return Facts(

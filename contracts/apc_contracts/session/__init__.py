@@ -23,6 +23,7 @@ from apc_contracts.session.opening import open_session
 from apc_contracts.session.promotion_path import completion_of
 from apc_contracts.session.recipients import handles, resolve_recipients
 from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Session
+from apc_contracts.session.strangers import hops_without_session, stranger
 from apc_contracts.session.timers import timer_kind
 from apc_contracts.session.verification import Verification
 from apc_contracts.session_view import Identity, SessionView
@@ -52,9 +53,11 @@ __all__ = [
     "decay_packet",
     "decode_document",
     "handles",
+    "hops_without_session",
     "open_session",
     "recount_contents",
     "resolve_recipients",
+    "stranger",
     "timer",
     "timer_kind",
 ]

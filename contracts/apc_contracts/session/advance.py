@@ -37,8 +37,9 @@ from apc_contracts.session_view import Identity
 from apc_contracts.verdict import Verdict, VerdictKind
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType
 
-SENT_BY_OTHERS = frozenset({ReceiptKind.DEAD_LETTERED, ReceiptKind.EXPIRED, ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
-"""Kinds that say nothing of the recipient being alive: mostly others send them about it."""
+OWN_EVENTS = frozenset({"delivery_ack", "consumer_apply", "consumer_reject", "retry_scheduled"})
+OWN_ENDINGS = frozenset({ReceiptKind.OUTCOME.value, ReceiptKind.REJECT.value, ReceiptKind.RETRY.value})
+"""What an agent itself reports; of dead letters, expiries and requeues mostly others tell."""
 VERIFICATION_KINDS = frozenset({ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL})
 
 
@@ -188,13 +189,20 @@ def _take_receipts(moment: Moment, given: ReceiptsInput) -> None:
     if first.kind in VERIFICATION_KINDS:
         opened = lifecycle.settle_verification(session, first, given.now, moment.effects, moment.contract)
     else:
-        if first.kind not in SENT_BY_OTHERS:
-            _hear_agent(session, first.recipient)
         opened = lifecycle.receive(session, given, moment.effects, moment.contract)
+        _hear_recipient(session, first.recipient, moment.effects)
     if opened is not None:
         _note_verified(session, opened, moment.contract)
         if opened.verification == "failed":
             promotion_path.note_falsified(session, opened.packet.packet_id)
+
+
+def _hear_recipient(session: Session, agent_id: str, effects: Effects) -> None:
+    """Only a receipt that is recorded brings an agent back: what leaves no trace in the log moves nothing."""
+    for hop in effects.hops[:1]:
+        said = hop.metadata or {}
+        if said.get("ended", said.get("late")) in OWN_ENDINGS or not OWN_EVENTS.isdisjoint(hop.events):
+            _hear_agent(session, agent_id)
 
 
 def _note_verified(session: Session, opened: OpenPacket, contract: Contract) -> None:

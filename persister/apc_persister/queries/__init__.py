@@ -2,6 +2,7 @@
 
 from apc_persister.queries.impact import ImpactRow, PacketImpact, get_packet_impact
 from apc_persister.queries.protocols import ProtocolRow, list_protocols
+from apc_persister.queries.recorded import DatabaseRecords, read_recorded
 from apc_persister.queries.replay import replay
 from apc_persister.queries.rows import (
     CoordinationRow,
@@ -14,9 +15,11 @@ from apc_persister.queries.rows import (
     TransitionRow,
 )
 from apc_persister.queries.trace import get_packet_timeline, list_agent_packets, list_packet_events, trace
+from apc_persister.queries.verify import Records, Replayed, verify_run
 
 __all__ = [
     "CoordinationRow",
+    "DatabaseRecords",
     "ImpactRow",
     "LogRow",
     "PacketImpact",
@@ -24,6 +27,8 @@ __all__ = [
     "PacketTimeline",
     "Position",
     "ProtocolRow",
+    "Records",
+    "Replayed",
     "StaleMark",
     "TracePage",
     "TransitionRow",
@@ -32,6 +37,8 @@ __all__ = [
     "list_agent_packets",
     "list_packet_events",
     "list_protocols",
+    "read_recorded",
     "replay",
     "trace",
+    "verify_run",
 ]

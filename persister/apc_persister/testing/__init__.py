@@ -3,6 +3,7 @@
 from apc_persister.testing.bench import LogBench, lift_guard, until
 from apc_persister.testing.entries import coordination, hop, lifecycle, packet_entry, session_row
 from apc_persister.testing.gate import ScriptedGate
+from apc_persister.testing.replaying import replay_everything
 from apc_persister.testing.tampering import disable_guards
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "lifecycle",
     "lift_guard",
     "packet_entry",
+    "replay_everything",
     "session_row",
     "until",
 ]

@@ -1,0 +1,98 @@
+"""The receipts that made a hop: what the log keeps of them is enough to take them again."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from apc_contracts.receipts import Receipt, ReceiptKind, Usage
+from apc_contracts.replay.entries import RecordedHop
+from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
+
+_KIND_OF_EVENT = {
+    "delivery_ack": ReceiptKind.DELIVERY_ACK,
+    "consumer_apply": ReceiptKind.CONSUMER_APPLY,
+    "consumer_reject": ReceiptKind.REJECT,
+    "retry_scheduled": ReceiptKind.RETRY,
+    "ttl_expired": ReceiptKind.EXPIRED,
+    "expired_before_handler": ReceiptKind.EXPIRED,
+    "dead_lettered": ReceiptKind.DEAD_LETTERED,
+    "requeued": ReceiptKind.REQUEUE,
+    "discarded": ReceiptKind.DISCARD,
+}
+_VERIFICATIONS = {
+    "verification_pass": ReceiptKind.VERIFICATION_PASS,
+    "verification_fail": ReceiptKind.VERIFICATION_FAIL,
+}
+_NEW_ATTEMPT = frozenset({"retry_scheduled", "requeued"})
+
+
+def is_substrate_confirm(hop: RecordedHop) -> bool:
+    """Whether the stream's confirm made this hop."""
+    return hop.recipient == SUBSTRATE_RECIPIENT and hop.actor == ORCHESTRATOR and hop.events[0] == "delivery_ack"
+
+
+def verification_of(hop: RecordedHop, session_id: str) -> tuple[Receipt, ...]:
+    """The result of checking an ARTIFACT's bytes, if that is what this hop begins with; else nothing."""
+    kind = _VERIFICATIONS.get(hop.events[0])
+    if kind is None:
+        return ()
+    said = hop.metadata or {}
+    error = said.get("error", said.get("warning"))
+    return (_receipt(hop, session_id, kind, ORCHESTRATOR, 1, hop.occurred_at[0], error=error),)
+
+
+def receipts_of(hop: RecordedHop, session_id: str) -> tuple[Receipt, ...]:
+    """The receipts behind a recipient's hop, in the order in which they counted.
+
+    Raises:
+        KeyError, ValueError: no receipts make such a hop.
+    """
+    return tuple(_reported(hop, session_id))
+
+
+def _reported(hop: RecordedHop, session_id: str) -> Iterator[Receipt]:
+    said = hop.metadata or {}
+    usage = Usage(**said["usage"]) if "usage" in said else None
+    if "late" in said:  # a handler that ended after its attempt was given up: it moves nothing
+        kind = ReceiptKind(said["late"])
+        yield _receipt(
+            hop, session_id, kind, hop.recipient, hop.attempt, hop.occurred_at[0], usage=usage, error=said.get("error")
+        )
+        return
+    ended = ReceiptKind(said["ended"]) if "ended" in said else None
+    begins_anew = not _NEW_ATTEMPT.isdisjoint(hop.events)
+    # A hop that begins an attempt was made by receipts of the one before.
+    attempt = hop.attempt - 1 if begins_anew else hop.attempt
+    events = zip(hop.events, hop.occurred_at, strict=True) if hop.to_state else ()
+    counted = [(_KIND_OF_EVENT[event], at) for event, at in events]
+    if ended is not None and all(kind is not ended for kind, _ in counted):
+        counted.append((ended, datetime.fromisoformat(said["ended_at"])))
+    # What a receipt said beside its kind was said by the one that ended the attempt.
+    teller = len(counted) - 1 if begins_anew else [kind for kind, _ in counted].index(ended) if ended else None
+    for place, (kind, at) in enumerate(counted):
+        at = datetime.fromisoformat(said["ended_at"]) if kind is ended else at
+        told: dict[str, Any] = {"usage": usage, "error": said.get("error")} if place == teller else {}
+        yield _receipt(hop, session_id, kind, hop.recipient, attempt, at, **told)
+
+
+def _receipt(
+    hop: RecordedHop,
+    session_id: str,
+    kind: ReceiptKind,
+    recipient: str,
+    attempt: int,
+    at: datetime,
+    *,
+    usage: Usage | None = None,
+    error: str | None = None,
+) -> Receipt:
+    return Receipt(
+        packet_id=hop.packet_id,
+        session_id=session_id,
+        recipient=recipient,
+        kind=kind,
+        attempt=attempt,
+        usage=usage,
+        at=at,
+        error=error,
+    )

@@ -1,0 +1,349 @@
+"""One session played again, a log batch at a time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+from uuid import UUID
+
+from apc_contracts.admission import judge_held, judge_in_session, note_place
+from apc_contracts.admission.recorded import recorded_facts
+from apc_contracts.contract import Contract
+from apc_contracts.decay import read_decision
+from apc_contracts.errors import ContractError, PacketRefused
+from apc_contracts.facts import Facts
+from apc_contracts.limits import Limits
+from apc_contracts.packet import Packet
+from apc_contracts.parsing import ReceivedPacket, read_packet
+from apc_contracts.replay.columns import as_json, envelope_columns
+from apc_contracts.replay.entries import Entry, RecordedHop, RecordedPacket, RecordedTransition
+from apc_contracts.replay.errors import ReplayDiffers, ReplayImpossible
+from apc_contracts.replay.reports import is_substrate_confirm, receipts_of, verification_of
+from apc_contracts.replay.what_if import WhatIf
+from apc_contracts.sealing import seal
+from apc_contracts.session import (
+    Advanced,
+    FinalVerdict,
+    HeldPacket,
+    Hop,
+    Identity,
+    PacketInput,
+    ReceiptsInput,
+    ReleaseInput,
+    Session,
+    Transition,
+    advance,
+    confirm_substrate,
+    decay_packet,
+    hops_without_session,
+    open_session,
+    resolve_recipients,
+    stranger,
+    timer,
+    timer_kind,
+)
+from apc_contracts.verdict import Verdict
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PRESENCE_SESSION
+
+NOTHING = "nothing"
+
+
+class SessionReplay:
+    """Plays one session again from its entries and compares as it goes.
+
+    `contract_of` gives the contract behind a contract_hash, None when nobody has it. `session` is where the
+    session stands after what was taken; None before its START.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        contract_of: Callable[[bytes], Contract | None],
+        what_if: WhatIf | None = None,
+    ) -> None:
+        self._session_id = session_id
+        self._contract_of = contract_of
+        self._what_if = what_if
+        self.session: Session | None = None
+        self.packets = 0
+        self.hops = 0
+        self.transitions = 0
+        self._strangers: dict[UUID, Identity] = {}
+        self._contract: Contract | None = None
+        self._entries: Sequence[Entry] = ()
+        self._at = 0
+        self._now: datetime | None = None
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        """Play all entries that one log batch has of this session, in the order of the log.
+
+        Raises:
+            ReplayDiffers: the first entry that does not come out again as it was recorded.
+            ReplayImpossible: a body or a contract that the replay needs is not there.
+        """
+        self._entries, self._at = entries, 0
+        self._now = _moment_of(entries) or self._now
+        while self._at < len(entries):
+            entry = entries[self._at]
+            try:
+                self._take_input(entry)
+            except (ReplayDiffers, ReplayImpossible):
+                raise
+            except (ContractError, LookupError, ValueError, TypeError, AttributeError) as error:
+                # What the gate never wrote can be of any shape; it need not even be playable.
+                raise ReplayDiffers(entry.shard, entry.seq, entry.table, "an entry", repr(error)) from error
+
+    def check_document(self, document: Mapping[str, Any], entry: tuple[int, int]) -> None:
+        """Compare the session with its state document, as the projection `sessions` holds it.
+
+        `entry` is the last entry (shard, seq) that was taken. Raises ReplayDiffers.
+        """
+        mine = None if self.session is None else as_json(self.session.document)
+        if mine is None or mine.keys() != document.keys():
+            raise ReplayDiffers(*entry, "sessions.document", sorted(document), sorted(mine or {}))
+        for name, value in mine.items():
+            if document[name] != value:
+                raise ReplayDiffers(*entry, f"sessions.document.{name}", document[name], value)
+
+    def _take_input(self, entry: Entry) -> None:
+        """An entry that nothing before it has caused: an input of the gate."""
+        if isinstance(entry, RecordedPacket):
+            self._take_packet(self._next_packet(None), None)
+        elif isinstance(entry, RecordedHop):
+            self._take_hop(entry)
+        else:
+            self._differ(entry, "coordination_events", f"{entry.event} to {entry.to_state}", NOTHING)
+
+    def _take_packet(self, entry: RecordedPacket, expected: Packet[Any] | None) -> None:
+        contract = self._contract_for(entry)
+        received = self._read(entry, contract)
+        packet = received.packet
+        if packet.sender.agent_id == ORCHESTRATOR:
+            self._check_own(entry, received, expected or self._timer(entry, contract))
+        verdict = self._judge(entry, received, contract)
+        is_refused = verdict.refusal is not None
+        if self.session is None and not is_refused and self._session_id != PRESENCE_SESSION:
+            self.session = open_session(packet, entry.judged_at, contract)
+            self.session.identities.update(self._strangers)
+        note_place(verdict.facts, packet, self.session)
+        self._compare(entry, "facts", dict(entry.facts), as_json(verdict.facts))
+        self._check_recipients(entry, packet)
+        self.packets += 1
+        if self.session is None:
+            self._pass_without_session(entry, received, verdict)
+            return
+        decayed = self._decayed()
+        given = PacketInput(received, verdict, entry.recipients, entry.cause_packet_id, entry.judged_at, decayed)
+        advanced = advance(self.session, given, contract)
+        identity = self.session.identities[packet.packet_id]
+        self._compare(entry, "round", entry.round, identity.round)
+        # A packet that a barrier of its own making releases bears the step before it.
+        self._compare(entry, "step", entry.step, identity.step)
+        self._follow(advanced, packet.packet_id)
+
+    def _read(self, entry: RecordedPacket, contract: Contract) -> ReceivedPacket:
+        if entry.body is None:
+            raise ReplayImpossible(entry.shard, entry.seq, f"the body of packet {entry.packet_id} was erased")
+        bounds = contract.limits
+        try:
+            limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+            received = read_packet(entry.body, limits)
+        except PacketRefused as error:
+            raise ReplayDiffers(entry.shard, entry.seq, "agent_packets.body_stored", "a packet", error) from error
+        self._compare(entry, "packet_hash", entry.packet_hash.hex(), received.packet_hash.hex())
+        self._compare(entry, "packet_id", entry.packet_id, received.packet.packet_id)
+        for name, value in envelope_columns(received.packet).items():
+            self._compare(entry, name, entry.envelope[name], value)
+        return received
+
+    def _judge(self, entry: RecordedPacket, received: ReceivedPacket, contract: Contract) -> Verdict:
+        facts = dict(entry.facts)
+        self._compare(entry, "facts.now", facts.get("now"), entry.judged_at.isoformat())
+        self._compare(entry, "facts.user", facts.get("user") or "", entry.user_id)
+        cause = None if entry.cause_packet_id is None else str(entry.cause_packet_id)
+        self._compare(entry, "facts.cause", facts.get("cause"), cause)
+        verdict = judge_in_session(received, facts, self.session, contract)
+        self._compare(entry, "verdict", entry.verdict, verdict.kind.value)
+        refusal = None if verdict.refusal is None else verdict.refusal.document
+        self._compare(entry, "refusal", entry.refusal, refusal)
+        if self._what_if is not None:
+            self._what_if.note_packet(entry, received, self.session, verdict)
+        return verdict
+
+    def _check_own(self, entry: RecordedPacket, received: ReceivedPacket, expected: Packet[Any] | None) -> None:
+        """A packet of the orchestrator follows from the session to the byte."""
+        if expected is None:
+            self._differ(entry, "agent_packets", f"{entry.envelope['packet_type']} of the orchestrator", NOTHING)
+        body = seal(expected).body
+        if body != received.body:
+            self._differ(entry, "agent_packets.body_stored", received.body.decode(), body.decode())
+
+    def _timer(self, entry: RecordedPacket, contract: Contract) -> Packet[Any] | None:
+        """The timer packet that this one claims to be, if such a deadline runs and has passed."""
+        session = self.session
+        kind = timer_kind(session, entry.packet_id) if session is not None else None
+        if session is None or kind is None or session.document.deadlines[kind] > entry.judged_at:
+            return None
+        return timer(session, kind, entry.judged_at, contract)
+
+    def _check_recipients(self, entry: RecordedPacket, packet: Packet[Any]) -> None:
+        """Only the registry knows who a BROADCAST reaches: for that the recorded recipients are taken as they are."""
+        if self.session is None or packet.recipients[0].agent_id != ALL_RECIPIENTS:
+            named = tuple(recipient.agent_id for recipient in packet.recipients)
+            self._compare(entry, "recipients", entry.recipients, named)
+        elif not {*entry.recipients} <= self.session.members:
+            nobody = resolve_recipients(packet, self.session, {})
+            self._differ(entry, "agent_packets.recipients", entry.recipients, f"members only, or {nobody}")
+
+    def _pass_without_session(self, entry: RecordedPacket, received: ReceivedPacket, verdict: Verdict) -> None:
+        refusal = verdict.refusal
+        for hop in hops_without_session(received.packet, refusal, entry.judged_at):
+            self._expect_hop(hop)
+        if refusal is not None:
+            known = stranger(received, refusal, entry.cause_packet_id)
+            self._strangers[received.packet.packet_id] = known
+
+    def _take_hop(self, hop: RecordedHop) -> None:
+        """Receipts, a verification's result, the stream's confirm: whatever made this hop is taken again."""
+        session, contract, now = self.session, self._contract, self._now
+        if session is None or contract is None or now is None:
+            self._differ(hop, "packet_events", hop.events, "nothing before START")
+        if is_substrate_confirm(hop):
+            advanced = confirm_substrate(session, hop.packet_id, now, contract, self._decayed())
+        else:
+            receipts = verification_of(hop, self._session_id) or receipts_of(hop, self._session_id)
+            advanced = advance(session, ReceiptsInput(receipts, now, self._decayed()), contract)
+        before = self._at
+        self._follow(advanced, hop.packet_id)
+        if self._at == before:
+            self._differ(hop, "packet_events", f"{hop.from_state} to {hop.to_state} by {list(hop.events)}", NOTHING)
+
+    def _follow(self, advanced: Advanced, cause: UUID) -> None:
+        """Everything that one input caused, in the order in which the gate logs it."""
+        effects = advanced.effects
+        for hop in effects.hops:
+            self._expect_hop(hop)
+        for transition in effects.transitions:
+            self._expect_transition(transition)
+        for packet in advanced.emissions:
+            # A timer or a reply that was sent before is a repeat: it is said again, and not logged again.
+            if advanced.session.identity(packet.packet_id) is None:
+                self._take_packet(self._next_packet(packet), packet)
+        for item in effects.resumed:
+            self._release(advanced.session, item, cause)
+        for final in effects.final_verdicts:
+            self._account_for(advanced.session, final)
+
+    def _account_for(self, session: Session, final: FinalVerdict) -> None:
+        """Blocks and recoveries of protocols: each must follow from its own evidence and be said as it is recorded."""
+        while (entry := self._decay_of(final)) is not None:
+            contract = self._contract_for(entry)
+            decision = read_decision(entry.facts["decay"])
+            if not decision.is_justified(contract.effectiveness):
+                self._differ(entry, "agent_packets.facts.decay", decision.record, "a decision that its evidence bears")
+            packet = decay_packet(session, decision, final.packet, entry.judged_at, contract)
+            self._take_packet(self._next_packet(packet), packet)
+
+    def _decay_of(self, final: FinalVerdict) -> RecordedPacket | None:
+        """The next entry, if it says what became of a protocol by this verdict."""
+        entry = self._entries[self._at] if self._at < len(self._entries) else None
+        if not isinstance(entry, RecordedPacket) or "decay" not in entry.facts:
+            return None
+        return entry if entry.envelope["parent_packet_id"] == final.packet.packet_id else None
+
+    def _decayed(self) -> frozenset[str]:
+        """The blocked protocols that the rulings of the input at hand found: the ledger of all sessions knows them."""
+        found: set[str] = set()
+        for entry in self._entries[self._at :]:
+            if isinstance(entry, RecordedPacket):
+                if entry.envelope["sender_agent_id"] != ORCHESTRATOR:
+                    break
+            elif isinstance(entry, RecordedHop):
+                found.update((entry.metadata or {}).get("facts", {}).get("decayed", ()))
+        return frozenset(found)
+
+    def _release(self, session: Session, item: HeldPacket, cause: UUID) -> None:
+        """RESUME: a packet that the pause held is judged. Held once more, for its barrier, it leaves no entry."""
+        contract, now = self._contract, self._now
+        assert contract is not None and now is not None
+        packet = item.received.packet
+        entry = self._entries[self._at] if self._at < len(self._entries) else None
+        record: Mapping[str, Any] | None = None
+        if isinstance(entry, RecordedHop) and entry.packet_id == packet.packet_id:
+            record = (entry.metadata or {}).get("facts")
+        facts = Facts(now=now) if record is None else recorded_facts(item.received, dict(record))
+        verdict = judge_held(packet, session, facts, contract)
+        advanced = advance(session, ReleaseInput(item, verdict, cause, now, self._decayed()), contract)
+        self._follow(advanced, cause)
+
+    def _expect_hop(self, hop: Hop) -> None:
+        wanted = f"{hop.from_state} to {hop.to_state} of {hop.packet_id} for {hop.recipient!r}"
+        entry = self._next(RecordedHop, wanted)
+        for name in ("packet_id", "recipient", "attempt", "from_state", "to_state", "actor"):
+            self._compare(entry, name, getattr(entry, name), getattr(hop, name))
+        self._compare(entry, "events", list(entry.events), hop.events)
+        self._compare(entry, "occurred_at", list(entry.occurred_at), hop.occurred_at)
+        self._compare(entry, "metadata", entry.metadata, as_json(hop.metadata))
+        self.hops += 1
+        self._note_ruling(entry)
+
+    def _note_ruling(self, hop: RecordedHop) -> None:
+        record = (hop.metadata or {}).get("facts")
+        opened = self.session.open.get(hop.packet_id) if self.session is not None else None
+        if self._what_if is not None and record is not None and opened is not None:
+            self._what_if.note_ruling(hop, opened.received, record)
+
+    def _expect_transition(self, transition: Transition) -> None:
+        entry = self._next(RecordedTransition, f"{transition.event} to {transition.to_state}")
+        for name in ("event", "from_state", "to_state", "round", "generation", "step", "cause"):
+            self._compare(entry, name, getattr(entry, name), getattr(transition, name))
+        self._compare(entry, "facts", dict(entry.facts), as_json(transition.facts))
+        self.transitions += 1
+        if self._what_if is not None:
+            self._what_if.note_transition(entry)
+
+    def _next_packet(self, expected: Packet[Any] | None) -> RecordedPacket:
+        wanted = "a packet" if expected is None else f"{expected.packet_type.value} {expected.packet_id}"
+        entry: RecordedPacket = self._next(RecordedPacket, wanted)
+        return entry
+
+    def _next(self, kind: type[Any], wanted: str) -> Any:
+        """The next entry, if it is of the kind that must follow now."""
+        if self._at >= len(self._entries):
+            last = self._entries[-1]
+            self._differ(last, "the entries that follow in its batch", NOTHING, wanted)
+        entry = self._entries[self._at]
+        if not isinstance(entry, kind):
+            self._differ(entry, entry.table, f"an entry of {entry.table}", wanted)
+        self._at += 1
+        return entry
+
+    def _contract_for(self, entry: RecordedPacket) -> Contract:
+        if self._contract is None or self._contract.hash != entry.contract_hash:
+            found = self._contract_of(entry.contract_hash)
+            if found is None:
+                message = f"nobody has contract {entry.contract_hash.hex()}: name its file with --contract"
+                raise ReplayImpossible(entry.shard, entry.seq, message)
+            self._contract = found
+        return self._contract
+
+    def _compare(self, entry: Entry, column: str, recorded: Any, recomputed: Any) -> None:
+        if recorded != recomputed:
+            self._differ(entry, f"{entry.table}.{column}", recorded, recomputed)
+
+    @staticmethod
+    def _differ(entry: Entry, what: str, recorded: Any, recomputed: Any) -> NoReturn:
+        raise ReplayDiffers(entry.shard, entry.seq, what, recorded, recomputed)
+
+
+def _moment_of(entries: Sequence[Entry]) -> datetime | None:
+    """The moment of a log batch, at which all its inputs were judged.
+
+    Packets name it; a batch without one shows it in the gate's own hops. Where neither is, nothing depends on it.
+    """
+    for entry in entries:
+        if isinstance(entry, RecordedPacket):
+            return entry.judged_at
+    for entry in entries:
+        if isinstance(entry, RecordedHop) and entry.actor == ORCHESTRATOR and entry.occurred_at:
+            return entry.occurred_at[-1]
+    return None

@@ -1,0 +1,189 @@
+"""Whatever the gate did, the replay does again from the log alone; whatever is altered in the log, it names."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, cast
+
+import asyncpg
+import pytest
+
+from apc_contracts import Packet
+from apc_contracts.contract import contract_from_bytes
+from apc_contracts.replay import Entry, RecordedPacket
+from apc_persister.queries import DatabaseRecords, Replayed, read_recorded, verify_run
+from apc_persister.testing import lift_guard
+from apc_persister.testing.batch_records import BatchRecords
+
+from ..contracts.session.walk import Walk
+from .test_loading import CONTRACT, JudgedSimulation
+
+Path = tuple[str, ...]
+NOT_ALTERED = frozenset({"shard", "seq", "epoch", "batch_no", "contract_hash", "body"})
+"""Where an entry stands, and what has a hash of its own."""
+REGISTRYS_OWN = frozenset({"recipients"})
+"""Who a BROADCAST reached: only the registry knows."""
+
+
+def records_of(seed: int, steps: int = 80) -> BatchRecords:
+    """The log of a random walk through a session."""
+    simulation = JudgedSimulation(CONTRACT)
+    walk = Walk(simulation, seed)
+    for _ in range(steps):
+        walk.step()
+    return BatchRecords([batch.seal(0, 1) for batch in simulation.batches])
+
+
+async def replayed(records: BatchRecords, **others: Any) -> Replayed:
+    (run_id,) = records.runs
+    return await verify_run(records, run_id, [CONTRACT], **others)
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_a_walk_comes_out_as_it_was_recorded(seed: int) -> None:
+    records = records_of(seed)
+    found = await replayed(records)
+    assert found.problem is None
+    (entries,) = records.entries.values()
+    assert found.packets + found.hops + found.transitions == len(entries)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_is_altered_is_found(seed: int) -> None:
+    records, random = records_of(seed), Random(seed)
+    ((session_id, entries),) = records.entries.items()
+    for _ in range(60):
+        at = random.randrange(len(entries))
+        name, altered = alter(entries[at], random)
+        records.entries[session_id] = [*entries[:at], altered, *entries[at + 1 :]]
+        problem = (await replayed(records)).problem
+        assert problem is not None or name in REGISTRYS_OWN, f"{entries[at].table}.{name} of {entries[at]}"
+
+
+async def test_the_same_contract_would_have_changed_nothing() -> None:
+    found = await replayed(records_of(1), other=CONTRACT)
+    assert found.decisions > 50
+    assert found.changes == ()
+
+
+async def test_another_contract_would_have_decided_otherwise() -> None:
+    file = json.loads(CONTRACT.body)
+    for phase in file["phases"].values():
+        phase["packet_types"] = [name for name in phase["packet_types"] if name != "EVAL"]
+    records = records_of(1)
+    found = await replayed(records, other=contract_from_bytes(json.dumps(file).encode()))
+    assert found.problem is None
+    (entries,) = records.entries.values()
+    packets = [entry for entry in entries if isinstance(entry, RecordedPacket)]
+    evals = [one for one in packets if one.envelope["packet_type"] == "EVAL"]
+    accepted = {one.packet_id for one in evals if one.verdict == "accepted"}
+    assert accepted
+    changes = {change.packet_id: change for change in found.changes}
+    assert accepted <= changes.keys()
+    assert {changes[packet_id].was for packet_id in accepted} == {"accepted"}
+    assert {change.would_be for change in changes.values()} == {"refused PHASE_FORBIDS_TYPE"}
+
+
+async def test_a_contract_that_nobody_has_is_asked_for() -> None:
+    (run_id,) = (records := records_of(2)).runs
+    found = await verify_run(records, run_id, [])
+    assert "name its file with --contract" in str(found.problem)
+
+
+@pytest.mark.parametrize(
+    ("alteration", "what"),
+    [
+        ("UPDATE apc_log.agent_packets SET verdict = 'held' WHERE seq = $1", "agent_packets.verdict"),
+        (
+            """UPDATE apc_log.agent_packets SET facts = jsonb_set(facts, '{session,generation}', '7') WHERE seq = $1""",
+            "agent_packets.facts",
+        ),
+        ("UPDATE apc_log.agent_packets SET sender_swarm_id = 'blue' WHERE seq = $1", "agent_packets.sender_swarm_id"),
+    ],
+)
+async def test_an_altered_row_is_named(
+    house: Any,
+    packet: Callable[..., Packet[Any]],
+    start: Callable[..., Packet[Any]],
+    idea: Any,
+    alteration: str,
+    what: str,
+) -> None:
+    async with house.persister(), house.gate():
+        await house.register()
+        opening = start()
+        await house.publish(opening)
+        await house.quiet()
+        sent = packet("red-1", idea, ("sentinel",), parent=opening)
+        await house.publish(sent)
+        await house.quiet()
+        await house.handle("sentinel")
+        await house.quiet()
+    pool: asyncpg.Pool = house.pool
+    assert await pool.fetchval("SELECT document FROM apc_log.contracts") == CONTRACT.body
+    seq = await pool.fetchval("SELECT seq FROM apc_log.agent_packets WHERE packet_id = $1", sent.packet_id)
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await lift_guard(cast(asyncpg.Connection, connection))
+        await connection.execute("ALTER TABLE apc_log.agent_packets DISABLE TRIGGER USER")
+        await connection.execute(alteration, seq)
+        found = await verify_run(DatabaseRecords(connection), "run-1", [])
+        assert found.problem is not None
+        assert (found.problem.seq, found.problem.document["what"]) == (seq, what)
+        await transaction.rollback()
+    async with read_recorded(pool) as records:
+        assert (await verify_run(records, "run-1", [])).problem is None, "the log holds its contract"
+
+
+def alter(entry: Entry, random: Random) -> tuple[str, Entry]:
+    """The entry with one value changed, and the name of its column."""
+    while True:
+        name = random.choice([field.name for field in fields(entry) if field.name not in NOT_ALTERED])
+        value = getattr(entry, name)
+        if isinstance(value, Mapping):
+            places = list(paths(value))
+            changed = put_other(value, random.choice(places)) if places else value
+        else:
+            changed = other_than(value)
+        if changed != value:
+            change: dict[str, Any] = {name: changed}
+            return name, replace(entry, **change)
+
+
+def paths(value: Any, above: Path = ()) -> Iterator[Path]:
+    """The ways to every value in nested objects."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield (*above, key)
+            yield from paths(inner, (*above, key))
+
+
+def put_other(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The object with another value at the end of this path, or none when there is no other."""
+    first, *rest = path
+    changed = dict(value)
+    if rest:
+        changed[first] = put_other(changed[first], tuple(rest))
+        return changed
+    other = other_than(changed.pop(first))
+    return changed if other is None else changed | {first: other}
+
+
+def other_than(value: Any) -> Any:
+    """A value of the same type that differs; None where there is none."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return value + "x"
+        case datetime():
+            return value + timedelta(seconds=1)
+        case list() | tuple() if value:
+            return value[:-1]
+        case _:
+            return None

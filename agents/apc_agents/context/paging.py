@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from apc_agents.context.classification import INITIAL_PROMPT
 from apc_agents.context.linearity import ResourceClass
-from apc_agents.context.placeholder import PLACEHOLDER_ID, is_placeholder, with_placeholder
+from apc_agents.context.placeholder import is_placeholder, with_placeholder
 from apc_agents.context.projector import CompressionResult, FoldedTurn, fits, folded_turn
 from apc_agents.context.turns import Turn
 from apc_agents.context.window import ContextWindow, Folding
@@ -23,7 +23,8 @@ def page_out(result: CompressionResult, down_to: float, keep_recent: int) -> Com
     The turns stay whole in the store, and a placeholder with their ids stays in the window.
     """
     window, chosen = result.window, dict[str, Turn]()
-    total = window.total_tokens + (0 if PLACEHOLDER_ID in window.linearity else PLACEHOLDER_TOKENS)
+    has_placeholder = any(is_placeholder(turn) for turn in window.all_turns())
+    total = window.total_tokens + (0 if has_placeholder else PLACEHOLDER_TOKENS)
     for turn in _candidates(window, keep_recent):
         if fits(total, window, down_to):
             break
@@ -35,6 +36,8 @@ def page_out(result: CompressionResult, down_to: float, keep_recent: int) -> Com
     since = next(turn.timestamp for turn in window.all_turns() if is_placeholder(turn) or turn.resource_id in chosen)
     left = (turn for turn in window.all_turns() if turn.resource_id not in chosen)
     changed = with_placeholder(window.with_folds({key: one.fold for key, one in paged.items()}), left, since)
+    if changed.total_tokens >= window.total_tokens:
+        return result  # The placeholder would take more room than the turns that it stands for.
     return replace(
         result,
         window=changed,

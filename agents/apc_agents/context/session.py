@@ -6,14 +6,14 @@ Source: context-engineering-protocol, sections 3.1, 5.1 and 5.2; agents.md secti
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import orjson
 from pydantic import JsonValue
 
 from apc_agents.context.audit import CompressionAudit, OnCompression
 from apc_agents.context.conversation import Conversation, SessionConfig
-from apc_agents.context.errors import ContextPressureError, ContextStoreError
+from apc_agents.context.errors import ArgumentInvalid, ContextPressureError, ContextStoreError
 from apc_agents.context.linearity import ResourceClass
 from apc_agents.context.placeholder import is_placeholder
 from apc_agents.context.polynomial import VALID_DIRECTIONS, ContextState, state_of
@@ -31,6 +31,16 @@ if TYPE_CHECKING:
     from apc_agents.context.operad import Composition
 
 DOCUMENT_VERSION = 1
+
+
+class SessionOptions(TypedDict, total=False):
+    """What a session may be given beside its store; as in the constructor."""
+
+    config: SessionConfig
+    summarizer: Summarizer
+    counter: TokenCounter
+    prompts: PromptBuilder
+    on_compression: OnCompression
 
 
 async def _unheard(audit: CompressionAudit) -> None:
@@ -84,7 +94,7 @@ class ContextSession:
         )
 
     @classmethod
-    async def open(cls, session_id: str, *, store: ContextStore, **options: Any) -> Self:
+    async def open(cls, session_id: str, *, store: ContextStore, **options: Unpack[SessionOptions]) -> Self:
         """The session as it was saved last, or an empty one; `options` as in the constructor.
 
         With another `max_tokens` than it was saved with, the state follows the pressure in the new window.
@@ -328,7 +338,7 @@ class ContextSession:
             conversation.state = ContextState[document["state"]]
             conversation.threshold = AdaptiveThreshold(**document["threshold"])
             conversation.compressions = document["compressions"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ArgumentInvalid) as error:
             raise ContextStoreError(f"what is stored of session {self.session_id} is no context: {error!r}") from error
         conversation.window = window.resized(self.config.max_tokens)
         if window.max_tokens != self.config.max_tokens and conversation.state is not ContextState.EMPTY:

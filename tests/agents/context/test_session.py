@@ -5,6 +5,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from apc_agents.context import (
     ArchiveCorrupted,
@@ -24,12 +26,14 @@ from apc_agents.context import (
     SessionConfig,
     Turn,
     TurnInvalid,
+    TurnRole,
     UnknownResource,
 )
 from apc_agents.context.paging import is_pinned
 from apc_agents.context.placeholder import PLACEHOLDER_ID
 
 SMALL = SessionConfig(max_tokens=2_000)
+BROKEN = b'{"version": 1, "window": {"max_tokens": 9, "position": 4, "next_ordinal": 1, "turns": [], "linearity": {}}}'
 
 
 def _said(number: int) -> str:
@@ -79,6 +83,39 @@ async def test_a_chat_of_200_turns_stays_below_its_limit_and_loses_nothing() -> 
     restored = {turn.resource_id: turn.to_bytes() for turn in again.window.all_turns()}
     assert restored == came | {prompt.resource_id: prompt.to_bytes()}
     assert [turn.ordinal for turn in again.window.all_turns()] == list(range(1, 202))
+
+
+@given(
+    st.booleans(),
+    st.lists(st.tuples(st.sampled_from(TurnRole), st.floats(0, 1), st.booleans()), max_size=30),
+    st.integers(60, 600),
+)
+@settings(max_examples=80, deadline=None)
+async def test_whatever_is_said_it_rests_below_its_threshold_and_loses_nothing(
+    has_prompt: bool, said: list[tuple[TurnRole, float, bool]], max_tokens: int
+) -> None:
+    session, came = ContextSession("s-1", config=SessionConfig(max_tokens=max_tokens)), dict[str, bytes]()
+    first = await session.add_system_turn("ok") if has_prompt else await session.add_user_turn("ok")
+    came[first.resource_id] = first.to_bytes()
+    for role, share, is_marked in said:
+        # From nothing to the longest turn that is taken.
+        content = ("Result: " if is_marked else "") + "so. " * int(share * session.message_limit)
+        content = content[: 4 * session.message_limit]
+        add = {
+            TurnRole.USER: session.add_user_turn,
+            TurnRole.ASSISTANT: session.add_assistant_turn,
+            TurnRole.TOOL: session.add_tool_turn,
+            TurnRole.SYSTEM: session.add_system_turn,
+        }[role]
+        turn = await add(content)
+        came[turn.resource_id] = turn.to_bytes()
+        assert session.pressure <= 0.7
+        assert session.state is not ContextState.PRESSURED
+        if role in (TurnRole.USER, TurnRole.TOOL):
+            assert session.window.all_turns()[-1] == turn, "what waits for an answer is there"
+    assert not has_prompt or session.window.all_turns()[0] == first
+    await session.expand()
+    assert {turn.resource_id: turn.to_bytes() for turn in session.window.all_turns()} == came
 
 
 async def test_it_compresses_before_the_answer_and_never_rests_pressured() -> None:
@@ -262,7 +299,9 @@ async def test_a_session_that_somebody_else_saved_is_stale() -> None:
     assert await one.save() == 2
 
 
-@pytest.mark.parametrize("document", [b"{}", b"[]", b"no JSON", b'{"version": 2}', b'{"version": 1, "state": "ODD"}'])
+@pytest.mark.parametrize(
+    "document", [b"{}", b"[]", b"no JSON", b'{"version": 2}', b'{"version": 1, "state": "ODD"}', BROKEN]
+)
 async def test_a_document_that_is_no_session_is_refused(document: bytes) -> None:
     store = InMemoryContextStore()
     await store.save("s-1", document, 0)

@@ -229,7 +229,7 @@ class SessionReplay:
             if advanced.session.identity(packet.packet_id) is None:
                 self._take_packet(self._next_packet(packet), packet)
         for item in effects.resumed:
-            self._release(advanced.session, item, cause)
+            self._release(advanced.session, item, cause, is_last=item is effects.resumed[-1])
         for final in effects.final_verdicts:
             self._account_for(advanced.session, final)
 
@@ -261,7 +261,7 @@ class SessionReplay:
                 found.update((entry.metadata or {}).get("facts", {}).get("decayed", ()))
         return frozenset(found)
 
-    def _release(self, session: Session, item: HeldPacket, cause: UUID) -> None:
+    def _release(self, session: Session, item: HeldPacket, cause: UUID, *, is_last: bool) -> None:
         """RESUME: a packet that the pause held is judged. Held once more, for its barrier, it leaves no entry."""
         contract, now = self._contract, self._now
         assert contract is not None and now is not None
@@ -272,7 +272,7 @@ class SessionReplay:
             record = (entry.metadata or {}).get("facts")
         facts = Facts(now=now) if record is None else recorded_facts(item.received, dict(record))
         verdict = judge_held(packet, session, facts, contract)
-        advanced = advance(session, ReleaseInput(item, verdict, cause, now, self._decayed()), contract)
+        advanced = advance(session, ReleaseInput(item, verdict, cause, now, is_last, self._decayed()), contract)
         self._follow(advanced, cause)
 
     def _expect_hop(self, hop: Hop) -> None:

@@ -58,6 +58,7 @@ class Contract:
     limits: shape.Limits
     verification: shape.VerificationRules
     retraction: shape.RetractionRules
+    superseding: shape.SupersedingRules
     session: shape.SessionRules
     selection: shape.Selection
     effectiveness: shape.Effectiveness
@@ -164,6 +165,7 @@ def contract_from_bytes(body: bytes) -> Contract:
         limits=file.limits,
         verification=file.verification,
         retraction=file.retraction,
+        superseding=file.superseding,
         session=file.session,
         selection=file.selection,
         effectiveness=file.effectiveness,

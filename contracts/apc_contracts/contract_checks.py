@@ -54,6 +54,7 @@ def check_contract(file: ContractFile) -> None:
     _check_names(file)
     _check_loops(file)
     _check_refusals(file)
+    _check_standing(file)
 
 
 def fact_types(file: ContractFile, scope: FactScope) -> dict[str, FactType]:
@@ -207,3 +208,9 @@ def _refuse_twice(names: Iterable[str], place: str, what: str) -> None:
         if name in seen:
             raise ContractInvalid(f"{place}[{index}]", f"the {what} {name!r} stands there twice")
         seen.add(name)
+
+
+def _check_standing(file: ContractFile) -> None:
+    for name, ranks in (("authority", file.superseding.authority), ("commitment", file.superseding.commitment)):
+        if len(set(ranks)) < len(ranks):
+            raise ContractInvalid(f"superseding.{name}", "a rank stands there twice: list each once, from low to high")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from apc_contracts.registry import Right
-from apc_contracts.vocabulary import ArtifactKind, PacketType, RunPhase, Signal
+from apc_contracts.vocabulary import ArtifactKind, CommitmentLevel, PacketType, RunPhase, Signal
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -21,6 +21,7 @@ RetryLimit = Annotated[int, Field(ge=0, le=10)]
 
 FactType = Literal["float", "bool", "string"]
 FactScope = Literal["machine", "promotion", "transfer", "drift"]
+Authority = Literal["member", "deciding", "orchestrator"]
 Mode = Literal["enforce", "warn", "off"]
 ThrottleCode = Literal["THROTTLE_MODE", "THROTTLE_CROSS_USE_CASE", "THROTTLE_SCORE", "THROTTLE_TOP_K"]
 
@@ -219,6 +220,19 @@ class Limits(Section):
     retry_after_ms: Positive
 
 
+class SupersedingRules(Section):
+    """What rests at APPLIED until something of no lower standing on the same subject comes (contract.md 7 and 8).
+
+    Standing is compared by authority first, then by commitment level, both from low to high; then the later one is
+    higher. DECISIONs on one parent of the types `same_parent` are about the same subject.
+    """
+
+    types: tuple[Literal[PacketType.ARBITRATION, PacketType.DECISION], ...]
+    authority: Annotated[tuple[Authority, ...], Field(min_length=3, max_length=3)]
+    commitment: Annotated[tuple[CommitmentLevel, ...], Field(min_length=4, max_length=4)]
+    same_parent: tuple[PacketType, ...]
+
+
 class RetractionRules(Section):
     """How a retraction spreads. Packets of `rests_on_nothing` are no ground and have none: they answer or take back.
 
@@ -276,6 +290,7 @@ class ContractFile(Section):
     limits: Limits
     verification: VerificationRules
     retraction: RetractionRules
+    superseding: SupersedingRules
     refusals: Refusals
 
 

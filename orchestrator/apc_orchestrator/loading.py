@@ -22,7 +22,7 @@ from apc_contracts.session import (
     decode_document,
     recount_contents,
 )
-from apc_contracts.session.lifecycle import RESTING_TYPES
+from apc_contracts.session.superseding import rest
 from apc_contracts.session.verification import requested
 from apc_contracts.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import (
@@ -82,6 +82,7 @@ WITH machine AS (
     SELECT packet.seq, packet.packet_id, packet.round, packet.recipients, shared.state AS shared_state,
            recipient.name AS recipient, recipient.place, own.state, own.attempt, own.ended_attempt,
            own.given_up, own.late, own.has_passed, own.has_failed, packet.facts ? 'held' AS was_paused,
+           packet.facts -> 'rights' AS rights,
            packet.channel = 'INTRA_AGENT' OR recipient.name = ANY ($3::text[]) AS is_local,
            packet.body_stored
     FROM apc_log.agent_packets AS packet
@@ -195,8 +196,10 @@ def _add_aftermath(session: Session, rows: Iterable[asyncpg.Record]) -> None:
 def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], contract: Contract) -> None:
     bounds = contract.limits
     limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+    rights: dict[UUID, frozenset[str]] = {}
     for row in rows:
         opened = session.open.get(row["packet_id"])
+        rights[row["packet_id"]] = frozenset(orjson.loads(row["rights"] or "[]"))
         received = opened.received if opened is not None else read_packet(row["body_stored"], limits)
         if row["shared_state"] == "SCHEMA_VALIDATED":
             _add_held(session, row, received)
@@ -204,6 +207,7 @@ def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], contract: 
             _add_open(session, row, received)
     for opened in session.open.values():
         _restore_rest(session, opened, contract)
+        rest(session, opened, rights[opened.packet.packet_id], contract)
 
 
 def _add_ends(session: Session, rows: Iterable[asyncpg.Record]) -> None:
@@ -241,7 +245,7 @@ def _restore_rest(session: Session, opened: OpenPacket, contract: Contract) -> N
     is_applied = any(progress.state == "APPLIED" for progress in opened.recipients.values())
     if is_applied and not opened.verification:
         # What does not rest at APPLIED is there only while it is verified.
-        is_resting = opened.packet.packet_type in RESTING_TYPES
+        is_resting = opened.packet.packet_type in contract.superseding.types
         is_pending = not is_resting or requested(session, opened.received, contract) is not None
         opened.verification = "pending" if is_pending else "passed"
         opened.is_evidence_counted = not is_pending

@@ -136,6 +136,7 @@ def as_seen(session: Session) -> dict[str, Any]:
             packet_id: (
                 opened.round,
                 opened.verification,
+                opened.standing,
                 opened.completion,
                 opened.is_evidence_counted,
                 {name: (one.state, one.attempt, one.is_open) for name, one in opened.recipients.items()},

@@ -18,6 +18,7 @@ from apc_contracts.session import (
     lifecycle,
     promotion_path,
     staleness,
+    superseding,
     verification,
 )
 from apc_contracts.session.candidates import register_outcome
@@ -154,6 +155,8 @@ def _accept(
     staleness.judge_arrival(moment, opened)
     if not session.is_terminal:
         budgets.note(session.document, received.packet, moment.rights, moment.now, contract)
+    for earlier in superseding.enter(session, opened, moment.rights, contract):
+        lifecycle.complete(session, earlier, moment.now, moment.effects, contract)
     count(moment, opened)
     # After counting: what a packet counts for decides whether it rests at VERIFIED.
     lifecycle.apply_locally(session, opened, moment.now, moment.effects, contract)

@@ -61,7 +61,7 @@ def arbitrate(moment: Moment) -> None:
     ranked = emissions.ranked_candidates(document)
     document.step += 1
     payload = ArbitrationPayload(
-        arbitration_id=f"candidates-{document.round}-{document.step}",
+        arbitration_id=f"candidates-{document.round}",
         candidates=tuple(_rows(ranked, moment.session)),
         winner_candidate_id=ranked[0].candidate_id,
         scoring={candidate.candidate_id: float(rank) for rank, candidate in enumerate(ranked, start=1)},

@@ -176,6 +176,8 @@ class SessionDocument:
     """Kind of timer -> when it is due; they stand still while the session is paused."""
     emitted: int = 0
     """Packets the orchestrator emitted in this session; the ordinal of the next id."""
+    superseded: dict[UUID, UUID] = field(default_factory=dict)
+    """ARBITRATIONs and DECISIONs that are superseded, but not at their end for each recipient -> by which packet."""
     verifying: int = 0
     """Packets whose verification was begun and has no result yet."""
     spent: dict[str, float] = field(default_factory=dict)

@@ -28,9 +28,8 @@ Record = dict[str, Any]
 LIFECYCLE = "packet_lifecycle"
 ADMITTED = ["emit", "schema_pass", "policy_pass", "route_selected"]
 RELEASED = ["policy_pass", "route_selected"]
+SUPERSEDED = ["higher_conflict_resolution_arrived", "supersession_recorded"]
 HANDED_OVER = ["delivery_ack", "consumer_apply"]
-RESTING_TYPES = frozenset({PacketType.ARBITRATION, PacketType.DECISION})
-"""They rest at APPLIED until a later one supersedes them or the session ends."""
 MEASURING_TYPES = frozenset({PacketType.TRANSFER, PacketType.EVAL})
 """Their final verdicts are what the effectiveness of protocols is computed from."""
 ADVANCE = ("ROUTED", "DEAD_LETTERED", "DELIVERED", "APPLIED", "SUPERSEDED", "VERIFIED", "PROMOTED", "ARCHIVED")
@@ -211,11 +210,14 @@ def complete(
     is_at_end = True
     terminal = contract.machine(LIFECYCLE).terminal
     for recipient, progress in opened.recipients.items():
-        events = _completion_events(session, opened, progress)
-        if events:
+        events = _completion_events(session, opened, progress, contract)
+        if events and events[0] == SUPERSEDED[0]:
+            by = {"superseded_by": str(session.document.superseded[opened.packet.packet_id])}
+            _move(opened, recipient, progress, events, now, effects, contract, by)
+        elif events:
             _move(opened, recipient, progress, events, now, effects, contract, remark)
         is_at_end = is_at_end and progress.state in terminal and not progress.is_open
-    if is_at_end and session.open.pop(opened.packet.packet_id, None) is not None:
+    if is_at_end and _forget(session, opened.packet.packet_id) is not None:
         ended = overall_state([progress.state for progress in opened.recipients.values()])
         session.identities[opened.packet.packet_id].ended = ended
 
@@ -238,9 +240,7 @@ def promote(session: Session, packet_id: UUID, now: datetime, effects: Effects, 
 
 def retract(session: Session, packet_id: UUID, by: str, now: datetime, effects: Effects, contract: Contract) -> None:
     """One row for the whole packet; it ends all its machines."""
-    opened = session.open.pop(packet_id, None)
-    if opened is not None and opened.verification == "pending":
-        session.document.verifying -= 1
+    opened = _forget(session, packet_id)
     identity = session.identities[packet_id]
     state, refusal = identity.ended, identity.refusal
     if refusal is not None:
@@ -325,12 +325,23 @@ def _events_of(kind: ReceiptKind, state: str) -> Iterable[str]:
     return [*handed, "consumer_reject" if kind is ReceiptKind.REJECT else "retry_scheduled"]
 
 
-def _completion_events(session: Session, opened: OpenPacket, progress: Progress) -> list[str]:
+def _forget(session: Session, packet_id: UUID) -> OpenPacket | None:
+    """All machines of a packet are at their end."""
+    opened = session.open.pop(packet_id, None)
+    if opened is not None and opened.verification == "pending":
+        session.document.verifying -= 1
+    session.document.superseded.pop(packet_id, None)
+    return opened
+
+
+def _completion_events(session: Session, opened: OpenPacket, progress: Progress, contract: Contract) -> list[str]:
     events = []
     if progress.state == "APPLIED":
         if opened.verification == "failed":
             return ["verification_fail"]
-        is_resting = opened.packet.packet_type in RESTING_TYPES and not session.is_terminal
+        if opened.packet.packet_id in session.document.superseded:
+            return SUPERSEDED
+        is_resting = opened.packet.packet_type in contract.superseding.types and not session.is_terminal
         if opened.verification != "passed" or is_resting:
             return []
         events.append("verification_pass")

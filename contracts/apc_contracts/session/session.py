@@ -43,6 +43,8 @@ class OpenPacket:
     completion: str | None = "non_promotable_complete"
     """The event that ends a VERIFIED machine; None while it rests there until validation."""
 
+    standing: tuple[int, int] = (0, 0)
+    """Of an ARBITRATION or DECISION: authority and commitment, by rank."""
     is_evidence_counted: bool = False
     """Its VERIFIED evidence has been counted in the session."""
 
@@ -84,6 +86,8 @@ class Session:
     evidence: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
     tasks: set[str] = field(default_factory=set)
+    resting: dict[tuple[str, str], list[UUID]] = field(default_factory=dict)
+    """Subject -> ARBITRATIONs or DECISIONs about it that were not at their end when last looked at."""
     grounds: Grounds = field(default_factory=Grounds)
     claims: set[str] = field(default_factory=set)
     """Ids of the claims that admitted CLAIMs and TASK_IRs have made."""

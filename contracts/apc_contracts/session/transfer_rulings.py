@@ -38,17 +38,20 @@ def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Moment) -> None:
     """
     ranks = {row.packet.packet_id: rank for rank, row in enumerate(_selected(rulings), start=1)}
     for first in range(0, len(rulings), emissions.MOST_CANDIDATES):
-        _emit_part(rulings[first : first + emissions.MOST_CANDIDATES], ranks, moment)
+        part = rulings[first : first + emissions.MOST_CANDIDATES]
+        _emit_part(part, 1 + first // emissions.MOST_CANDIDATES, ranks, moment)
 
 
-def _emit_part(rulings: Sequence[RankedTransfer], ranks: Mapping[UUID, int], moment: Moment) -> None:
+def _emit_part(rulings: Sequence[RankedTransfer], number: int, ranks: Mapping[UUID, int], moment: Moment) -> None:
     none = moment.contract.selection.no_transfer_candidate
     selected = _selected(rulings)
     document = moment.session.document
     document.step += 1
     nothing = Candidate(candidate_id=none, packet_ref_ids=(), score_components={}, total_score=0.0)
+    # The id names the subject: a part must not supersede the one before it.
+    subject = f"transfers-{document.round}-{document.generation}"
     payload = ArbitrationPayload(
-        arbitration_id=f"transfers-{document.round}-{document.generation}",
+        arbitration_id=subject if number == 1 else f"{subject}-part-{number}",
         candidates=(*(_candidate(row) for row in rulings), nothing),
         winner_candidate_id=str(selected[0].packet.packet_id) if selected else none,
         scoring={f"selected:{row.packet.packet_id}": float(ranks[row.packet.packet_id]) for row in selected},

@@ -109,6 +109,20 @@ def test_trace_filters(finished_run: FinishedRun) -> None:
     assert all(packet["transitions"] for packet in packets)
 
 
+def test_arbitrations_are_listed(finished_run: FinishedRun) -> None:
+    listed = finished_run.apc("arbitrations", "list", "--run-id", finished_run.summary["run_id"])
+
+    rows = json.loads(listed.stdout)
+    assert {row["subject"] for row in rows} == {"transfers", "candidates"}
+    for row in rows:
+        by_id = {one["candidate_id"]: one for one in row["candidates"]}
+        best = max(row["candidates"], key=lambda one: one["total_score"] if not one["refused_with"] else -1)
+        assert by_id[row["winner_candidate_id"]]["total_score"] == best["total_score"]
+        assert len(row["selected"]) == sum(one["rank"] is not None for one in by_id.values()) or (
+            row["subject"] == "candidates" and len(row["selected"]) == 1
+        )
+
+
 def test_the_agents_are_registered(finished_run: FinishedRun) -> None:
     listed = json.loads(finished_run.apc("agents", "list").stdout)
 

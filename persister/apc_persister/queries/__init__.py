@@ -1,5 +1,6 @@
 """Reading the log: the same functions behind the command line, the HTTP API and the console."""
 
+from apc_persister.queries.arbitrations import ArbitrationCandidate, ArbitrationRow, list_arbitrations
 from apc_persister.queries.impact import ImpactRow, PacketImpact, get_packet_impact
 from apc_persister.queries.protocols import ProtocolRow, list_protocols
 from apc_persister.queries.recorded import DatabaseRecords, read_recorded
@@ -18,6 +19,8 @@ from apc_persister.queries.trace import get_packet_timeline, list_agent_packets,
 from apc_persister.queries.verify import Records, Replayed, verify_run
 
 __all__ = [
+    "ArbitrationCandidate",
+    "ArbitrationRow",
     "CoordinationRow",
     "DatabaseRecords",
     "ImpactRow",
@@ -35,6 +38,7 @@ __all__ = [
     "get_packet_impact",
     "get_packet_timeline",
     "list_agent_packets",
+    "list_arbitrations",
     "list_packet_events",
     "list_protocols",
     "read_recorded",

@@ -1,0 +1,119 @@
+"""`apc arbitrations list`: what the orchestrator weighed, and who was selected (contract.md 5, 10)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import asyncpg
+import orjson
+
+from apc_contracts.payloads import ArbitrationPayload
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+
+SELECTED = "selected:"
+"""Prefix of the keys of `scoring` in an arbitration of TRANSFERs; the value is the rank, from 1."""
+
+_FILTERS: Mapping[str, str] = {
+    "run_id": "packet.run_id = {}",
+    "session_id": "packet.session_id = {}",
+    "task_id": "packet.task_id = {}",
+}
+_ARBITRATIONS = f"""
+SELECT packet.judged_at, packet.packet_id, packet.session_id, packet.run_id, packet.task_id, packet.round,
+       packet.generation, packet.step, packet.body_stored
+FROM apc_log.agent_packets AS packet
+WHERE packet.packet_type = '{PacketType.ARBITRATION}' AND packet.sender_agent_id = '{ORCHESTRATOR}'
+  AND packet.verdict = 'accepted' AND {{}}
+ORDER BY packet.judged_at DESC, packet.shard, packet.seq DESC LIMIT {{}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ArbitrationCandidate:
+    """One of those weighed: a TRANSFER or a swarm's EVAL, the candidate `none`, or the trivial baseline."""
+
+    candidate_id: str
+    packet_ids: tuple[UUID, ...]
+    total_score: float
+    score_components: Mapping[str, float]
+    refused_with: tuple[str, ...]
+    """risk_flags: the refusal codes of a TRANSFER that did not go through."""
+    rank: int | None
+    """Its place, from 1, among the TRANSFERs that went through or among the swarms' candidates; None for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArbitrationRow:
+    """A live arbitration. `subject`: TRANSFERs at a barrier, or the candidates for EXECUTION.
+
+    `selected` are the packets that go on: every TRANSFER that went through, best first, or the winner's EVAL.
+    """
+
+    judged_at: datetime
+    packet_id: UUID
+    session_id: str
+    run_id: str
+    task_id: str
+    round: int
+    generation: int
+    step: int
+    arbitration_id: str
+    subject: Literal["transfers", "candidates"]
+    winner_candidate_id: str
+    selected: tuple[UUID, ...]
+    candidates: tuple[ArbitrationCandidate, ...]
+
+
+async def list_arbitrations(
+    pool: asyncpg.Pool,
+    *,
+    run_id: str | None = None,
+    session_id: str | None = None,
+    task_id: str | None = None,
+    limit: int = 100,
+) -> list[ArbitrationRow]:
+    """The newest first. Those whose bodies were erased are left out: nothing of them can be read."""
+    given = {"run_id": run_id, "session_id": session_id, "task_id": task_id}
+    values = [value for value in given.values() if value is not None]
+    names = [name for name, value in given.items() if value is not None]
+    clauses = [_FILTERS[name].format(f"${at}") for at, name in enumerate(names, 1)]
+    statement = _ARBITRATIONS.format(" AND ".join(clauses) or "true", f"${len(values) + 1}")
+    return [row for record in await pool.fetch(statement, *values, limit) if (row := _row(record)) is not None]
+
+
+def _row(record: asyncpg.Record) -> ArbitrationRow | None:
+    body = record["body_stored"]
+    if not body:
+        return None
+    payload = ArbitrationPayload.model_validate_json(orjson.dumps(orjson.loads(body)["payload"]))
+    is_of_transfers = payload.arbitration_id.startswith("transfers-")
+    ranks = {name.removeprefix(SELECTED): int(rank) for name, rank in payload.scoring.items()}
+    candidates = tuple(_candidate(row, ranks) for row in payload.candidates)
+    return ArbitrationRow(
+        **{name: record[name] for name in record.keys() if name != "body_stored"},  # a Record is no dict
+        arbitration_id=payload.arbitration_id,
+        subject="transfers" if is_of_transfers else "candidates",
+        winner_candidate_id=payload.winner_candidate_id,
+        selected=_selected(candidates, None if is_of_transfers else payload.winner_candidate_id),
+        candidates=candidates,
+    )
+
+
+def _candidate(row: Any, ranks: Mapping[str, int]) -> ArbitrationCandidate:
+    return ArbitrationCandidate(
+        candidate_id=row.candidate_id,
+        packet_ids=row.packet_ref_ids,
+        total_score=row.total_score,
+        score_components=dict(row.score_components),
+        refused_with=row.risk_flags or (),
+        rank=ranks.get(row.candidate_id),
+    )
+
+
+def _selected(candidates: tuple[ArbitrationCandidate, ...], winner: str | None) -> tuple[UUID, ...]:
+    """With a winner its packets alone, else those of all that have a rank."""
+    ranked = sorted((one for one in candidates if one.rank is not None), key=lambda one: one.rank or 0)
+    going_on = [one for one in ranked if winner is None or one.candidate_id == winner]
+    return tuple(packet_id for one in going_on for packet_id in one.packet_ids)

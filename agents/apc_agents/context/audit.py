@@ -7,8 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
 from apc_agents.context.linearity import ResourceClass
 from apc_agents.context.projector import FoldedTurn
+from apc_agents.context.turns import digest_of
 from apc_agents.context.window import ContextWindow, Folding
 from apc_agents.handler_context import HandlerContext
 from apc_contracts.payloads import SignalPayload
@@ -116,12 +119,14 @@ def emit_compressions(ctx: HandlerContext) -> OnCompression:
     """Tells every compression as an INTRA_AGENT SIGNAL QUERY of the agent to itself, so that the log has it.
 
     The packet never reaches another agent; the gate logs it. `emit` derives its id from the packet at hand, so that
-    a handler that runs again tells it once.
+    a handler that runs again tells it once. The reason holds the SHA-256 of the metadata, which is no part of the
+    payload_hash: a handler that folds something else when it runs again is recorded as a rerun, not taken for a repeat.
     """
 
     async def emit(audit: CompressionAudit) -> None:
         for metadata in audit.metadata():
-            payload = SignalPayload(signal=Signal.QUERY, reason="context compressed")
+            digest = digest_of(orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS))
+            payload = SignalPayload(signal=Signal.QUERY, reason=f"context compressed, metadata sha256:{digest}")
             await ctx.emit(payload, to=ctx.agent.agent_id, channel=Channel.INTRA_AGENT, metadata=metadata)
 
     return emit

@@ -68,8 +68,18 @@ class Operation(Protocol):
         ...
 
 
+class _Composable:
+    """Lets an operation begin a composition."""
+
+    __slots__ = ()
+
+    def __rshift__(self: Operation, other: "Composition | Operation") -> "Composition":
+        """First this, then the other."""
+        return compose(self, other)
+
+
 @dataclass(frozen=True, slots=True)
-class Append:
+class Append(_Composable):
     """Add a turn."""
 
     role: TurnRole
@@ -95,7 +105,7 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(_Composable):
     """Assign a class to a turn."""
 
     resource_id: str
@@ -111,7 +121,7 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class Promote:
+class Promote(_Composable):
     """Raise the class of a turn."""
 
     resource_id: str
@@ -127,7 +137,7 @@ class Promote:
 
 
 @dataclass(frozen=True, slots=True)
-class Compress:
+class Compress(_Composable):
     """Compress to a target pressure in 0..1."""
 
     target_pressure: float
@@ -146,7 +156,7 @@ class Compress:
 
 
 @dataclass(frozen=True, slots=True)
-class Expand:
+class Expand(_Composable):
     """Put folded turns back; no ids = all of them."""
 
     resource_ids: tuple[str, ...] = ()
@@ -165,7 +175,7 @@ class Expand:
 
 
 @dataclass(frozen=True, slots=True)
-class Seek:
+class Seek(_Composable):
     """Move the focus."""
 
     position: int

@@ -25,7 +25,7 @@ from apc_agents.context.summarizing import ExtractiveSummarizer, Summarizer
 from apc_agents.context.threshold import AdaptiveThreshold
 from apc_agents.context.tokens import TokenCounter
 from apc_agents.context.turns import Turn, TurnRole
-from apc_agents.context.window import ContextWindow
+from apc_agents.context.window import Clock, ContextWindow, utc_now
 
 if TYPE_CHECKING:
     from apc_agents.context.operad import Composition
@@ -40,6 +40,7 @@ class SessionOptions(TypedDict, total=False):
     summarizer: Summarizer
     counter: TokenCounter
     prompts: PromptBuilder
+    clock: Clock
     on_compression: OnCompression
 
 
@@ -64,6 +65,7 @@ class ContextSession:
         summarizer: Summarizer | None = None,
         counter: TokenCounter | None = None,
         prompts: PromptBuilder | None = None,
+        clock: Clock = utc_now,
         on_compression: OnCompression = _unheard,
     ) -> None:
         """An empty session; `open` finds a saved one.
@@ -74,6 +76,8 @@ class ContextSession:
             summarizer: shortens REQUIRED turns; default an extract that asks no model.
             counter: counts tokens; default an estimate.
             prompts: the templates; default those of the package.
+            clock: gives the time of a new turn. In a handler `lambda: ctx.packet.created_at` makes the same turns, and
+                the same audit, when it runs again after a crash.
             on_compression: told of every compression before it takes effect.
         """
         config = config or SessionConfig()
@@ -83,11 +87,12 @@ class ContextSession:
         self._prompts = prompts or default_prompts()
         self._renderer = ComponentRenderer()
         self._on_compression = on_compression
+        self._clock = clock
         self._lock = asyncio.Lock()
         self._revision = 0
         self._conversation = Conversation(
             session_id=session_id,
-            window=ContextWindow(config.max_tokens, counter=counter),
+            window=ContextWindow(config.max_tokens, counter=counter, clock=clock),
             store=self._store,
             config=config,
             summarizer=summarizer or ExtractiveSummarizer(counter),
@@ -334,7 +339,9 @@ class ContextSession:
             document = orjson.loads(stored)
             if document["version"] != DOCUMENT_VERSION:
                 raise ContextStoreError(f"session {self.session_id} has version {document['version']}: this reads 1")
-            window = ContextWindow.from_document(document["window"], counter=conversation.window.counter)
+            window = ContextWindow.from_document(
+                document["window"], counter=conversation.window.counter, clock=self._clock
+            )
             conversation.state = ContextState[document["state"]]
             conversation.threshold = AdaptiveThreshold(**document["threshold"])
             conversation.compressions = document["compressions"]

@@ -58,7 +58,8 @@ class ContextSnapshot(Generic[A]):
     """The window itself, focused at `position`: snapshots nest."""
 
 
-def _now() -> datetime:
+def utc_now() -> datetime:
+    """The time of this machine, in UTC."""
     return datetime.now(UTC)
 
 
@@ -75,7 +76,7 @@ class ContextWindow:
     )  # fmt: skip
 
     def __init__(
-        self, max_tokens: int = DEFAULT_MAX_TOKENS, *, counter: TokenCounter | None = None, clock: Clock = _now
+        self, max_tokens: int = DEFAULT_MAX_TOKENS, *, counter: TokenCounter | None = None, clock: Clock = utc_now
     ) -> None:
         """An empty window.
 
@@ -348,7 +349,7 @@ class ContextWindow:
 
     @classmethod
     def from_document(
-        cls, document: Mapping[str, Any], *, counter: TokenCounter | None = None, clock: Clock = _now
+        cls, document: Mapping[str, Any], *, counter: TokenCounter | None = None, clock: Clock = utc_now
     ) -> "ContextWindow":
         """The window that `to_document` described; tokens are counted anew."""
         window = cls(document["max_tokens"], counter=counter, clock=clock)

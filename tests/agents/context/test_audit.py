@@ -75,11 +75,16 @@ STORE = InMemoryContextStore()
 
 @agent.on(PacketType.IDEA)
 async def talk(idea: Packet[Any], ctx: HandlerContext) -> None:
-    session = await ContextSession.open(
-        ctx.session_id, store=STORE, config=CONFIG, on_compression=emit_compressions(ctx)
+    session = ContextSession(
+        ctx.session_id,
+        store=STORE,
+        config=CONFIG,
+        clock=lambda: ctx.packet.created_at,
+        on_compression=emit_compressions(ctx),
     )
     await _fill(session)
-    await session.save()
+    if not await STORE.load(ctx.session_id):
+        await session.save()
 
 
 async def test_an_agent_tells_its_compressions_to_the_log_and_to_nobody_else(idea: Any) -> None:
@@ -99,6 +104,18 @@ async def test_an_agent_tells_its_compressions_to_the_log_and_to_nobody_else(ide
     assert all({"before"} <= one.keys() for packet in told for one in _context(packet)["folded"])
     expanded = await session.expand()
     assert set(expanded.restored) <= listed
+
+
+async def test_a_handler_that_runs_again_tells_the_same(idea: Any, make_packet: Any) -> None:
+    cause, told = make_packet(idea(), to="talker-1"), list[list[Packet[Any]]]()
+    for _ in range(2):
+        async with AgentTestClient(agent) as client:
+            await client.deliver(cause)
+            await client.settled()
+            told.append([one for one in client.emitted if one.channel is Channel.INTRA_AGENT])
+    first, second = ([(one.packet_id, one.payload.reason) for one in run] for run in told)
+    assert first == second
+    assert len(set(first)) == len(first)
 
 
 def _context(packet: Packet[Any]) -> Mapping[str, Any]:

@@ -50,6 +50,7 @@ def test_composition_is_associative_and_has_an_identity(one: Composition, two: C
     assert (one >> two) >> three == one >> (two >> three)
     assert IDENTITY >> one == one == one >> IDENTITY
     assert compose(one, two, three) == one >> two >> three
+    assert Seek(0) >> one == compose(Seek(0), one)
 
 
 class _Seen:
@@ -98,14 +99,12 @@ async def test_a_check_knows_what_comes_and_refuses_only_what_would_fail(
 async def test_a_composition_runs_as_a_whole() -> None:
     session = _session()
     await session.run(
-        compose(
-            Append(TurnRole.SYSTEM, "You are terse."),
-            Append(TurnRole.USER, "How far is Rome?"),
-            Append(TurnRole.ASSISTANT, "Far."),
-            Promote("t3", ResourceClass.REQUIRED),
-            Compress(0.9),
-            Seek(1),
-        )
+        Append(TurnRole.SYSTEM, "You are terse.")
+        >> Append(TurnRole.USER, "How far is Rome?")
+        >> Append(TurnRole.ASSISTANT, "Far.")
+        >> Promote("t3", ResourceClass.REQUIRED)
+        >> Compress(0.9)
+        >> Seek(1)
     )
     assert (session.state, session.window.position, len(session.window)) == (ContextState.COMPRESSED, 1, 3)
 

@@ -45,7 +45,7 @@ class Emitter:
         self._bus = bus
         self._builder = builder
         self._acknowledgements = acknowledgements
-        self._contract = contract
+        self.contract = contract
         self._settings = settings
         self._sign = sign
         self._deliver_locally = deliver_locally
@@ -95,7 +95,7 @@ class Emitter:
     ) -> tuple[Built, Publication]:
         try:
             built = self._builder.build(draft, cause, ordinal)
-            sealed = seal_judged(built.packet, self._contract)
+            sealed = seal_judged(built.packet, self.contract)
         except EmitRefused:
             emission.criticised(False)
             raise
@@ -106,7 +106,7 @@ class Emitter:
 
     async def _answered(self, packet: Packet[Any], expectation: Expectation, emission: Emission) -> None:
         try:
-            await expectation.answered(_gate_waits(packet, self._contract) + self._settings.ack_grace)
+            await expectation.answered(_gate_waits(packet, self.contract) + self._settings.ack_grace)
         except (EmitRefused, EmitRejected, EmitTimeout):
             emission.answered(False)
             raise

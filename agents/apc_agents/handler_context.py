@@ -14,6 +14,7 @@ from apc_agents.errors import AgentError
 from apc_agents.phase import SessionKnowledge
 from apc_agents.state_cache import StateDocument
 from apc_bus.artifacts import ArtifactStore
+from apc_contracts.contract import Contract
 from apc_contracts.packet import Lineage, Packet, ProofBundle
 from apc_contracts.payloads import AckPayload, NackPayload, Payload
 from apc_contracts.session_payloads import SessionState
@@ -107,6 +108,11 @@ class HandlerContext:
     @state.setter
     def state(self, value: dict[str, Any]) -> None:
         self._document.value = value
+
+    @property
+    def contract(self) -> Contract:
+        """The contract that the worker judges its own packets by."""
+        return self._emitter.contract
 
     @property
     def artifacts(self) -> ArtifactStore:

@@ -18,6 +18,8 @@ class WorkerSettings(BaseSettings):
     """Number of gate shards; the same for every service."""
     database_url: SecretStr | None = None
     """`postgresql://…` for ctx.state; none = the state lives in memory and ends with the worker."""
+    contract: str | None = None
+    """Path of the deployment's contract file; the packaged apc/1.0 by default. The gate's is what counts."""
     worker_prefetch: int = Field(default=100, ge=1, le=65535)
     """Packets that the broker hands to each of the two queues ahead; 1 when a handler may crash the process."""
     worker_consumer: Literal["handlers", "bulk"] = "handlers"

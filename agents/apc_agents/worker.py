@@ -45,7 +45,7 @@ class Worker:
         settings: default from the environment.
         states: where ctx.state is kept; default in memory.
         artifacts: what ctx.artifacts is; default none.
-        contract: for the local admit(); default the packaged one.
+        contract: for the local admit() and ctx.contract; default the one that the settings name.
         sign: makes the signature header of what the agent emits; default none.
         on_failure: told of every exception that a handler raised.
         on_invocation: told of the steps of every run of a handler that emitted something.
@@ -69,7 +69,7 @@ class Worker:
         self._settings = settings or WorkerSettings()
         sessions = Sessions(agent.agent_id)
         acknowledgements = Acknowledgements()
-        contract = contract or load_contract()
+        contract = contract or load_contract(self._settings.contract)
         self._emitter = Emitter(
             bus,
             Builder(agent.actor, sessions),

@@ -61,12 +61,20 @@ class _Service:
 class EmbeddedSystem:
     """A running system; made by `run_embedded`."""
 
-    def __init__(self, url: str, settings: BusSettings, pool: asyncpg.Pool, artifacts: ArtifactStore) -> None:
+    def __init__(
+        self,
+        url: str,
+        settings: BusSettings,
+        pool: asyncpg.Pool,
+        artifacts: ArtifactStore,
+        contract: Path | None = None,
+    ) -> None:
         self.database_url = url
         self.artifacts = artifacts
         self.pool = pool
         """For reading the log and keeping agents' state; the services have pools of their own."""
         self._settings = settings
+        self.contract = str(contract) if contract is not None else OrchestratorSettings().contract
         self._broker = MemoryBroker(build_topology(settings.shards, bound=settings.outstanding_bound))
         self._operator = self.connect(OPERATOR)
         self._services: list[_Service] = []
@@ -140,7 +148,7 @@ class EmbeddedSystem:
         worker = Worker(
             agent,
             self.connect(user),
-            settings=WorkerSettings(shards=self._settings.shards),
+            settings=WorkerSettings(shards=self._settings.shards, contract=self.contract),
             states=PostgresStateStore(self.pool),
             artifacts=self.artifacts,
         )
@@ -177,8 +185,12 @@ class EmbeddedSystem:
 
 
 @asynccontextmanager
-async def run_embedded(settings: BusSettings, database: DatabaseSettings) -> AsyncIterator[EmbeddedSystem]:
+async def run_embedded(
+    settings: BusSettings, database: DatabaseSettings, contract: Path | None = None
+) -> AsyncIterator[EmbeddedSystem]:
     """Start everything but agents; leaving the context drains it.
+
+    `contract` is the file that gate and agents go by; by default the one that the settings name.
 
     Raises:
         InputUnusable: another system uses the data folder.
@@ -190,7 +202,7 @@ async def run_embedded(settings: BusSettings, database: DatabaseSettings) -> Asy
         await migrate_url(url)
         pools = [await _pool(stack, url, database) for _ in range(3)]
         artifacts = ArtifactStore.open(settings.artifacts, max_bytes=settings.max_artifact_bytes)
-        system = EmbeddedSystem(url, settings, pools[0], artifacts)
+        system = EmbeddedSystem(url, settings, pools[0], artifacts, contract)
         await system.restore()
         stack.push_async_callback(system.drain)
         _start_persister(system, settings, pools[1])
@@ -207,7 +219,7 @@ def _start_persister(system: EmbeddedSystem, settings: BusSettings, pool: asyncp
 
 def _start_orchestrator(system: EmbeddedSystem, settings: BusSettings, pool: asyncpg.Pool) -> Orchestrator:
     stop = asyncio.Event()
-    own = OrchestratorSettings(shards=settings.shards, operator_user=OPERATOR)
+    own = OrchestratorSettings(shards=settings.shards, operator_user=OPERATOR, contract=system.contract)
     orchestrator = Orchestrator(own, system.connect("orchestrator"), pool, system.artifacts)
     system.start_service("orchestrator", orchestrator.run(stop), stop)
     return orchestrator

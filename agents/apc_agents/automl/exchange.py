@@ -5,15 +5,14 @@ from apc_agents.automl.recipes import Recipe
 from apc_agents.automl.roster import builder_id
 from apc_agents.automl.spaces import SWARMS
 from apc_agents.handler_context import HandlerContext
+from apc_contracts.contract import Contract
 from apc_contracts.packet import Lineage, Packet
 from apc_contracts.payloads import TransferPayload, TransferPolicy
 from apc_contracts.session_payloads import SessionState
 from apc_contracts.vocabulary import RunPhase, TransferMode
 
-FIRST_GENERATION = 11
-SCORE_FACTOR = 1.2
-"""As the rule of the transfer window (contract.md section 5): what it would refuse is not sent."""
 TOP_K = 2
+"""Where the window asks for none."""
 MODES = {
     RunPhase.REFINEMENT: TransferMode.SELECTIVE_IMPORT,
     RunPhase.CONVERGENCE: TransferMode.WINNER_TO_LOSERS,
@@ -24,13 +23,15 @@ async def send_transfers(swarm: str, notebook: Notebook, session: SessionState, 
     """Offer the swarm's best recipe to every swarm that is clearly behind, by the scores of the SYNC."""
     mode, best = MODES.get(session.run_phase), notebook.best()
     own = session.scores.get(swarm)
-    if session.generation < FIRST_GENERATION or mode is None or best is None or own is None:
+    window = ctx.contract.window(session.generation)
+    if not window.is_open or mode is None or best is None or own is None:
         return
+    factor = score_factor(ctx.contract)
     recipe = best.trial.recipe
     protocol = await ctx.artifacts.put(recipe.canonical())
     for other in SWARMS:
         score = session.scores.get(other)
-        if other == swarm or score is None or not own > score * SCORE_FACTOR:
+        if other == swarm or score is None or not own > score * factor:
             continue
         await ctx.emit(
             TransferPayload(
@@ -39,7 +40,7 @@ async def send_transfers(swarm: str, notebook: Notebook, session: SessionState, 
                 to_swarm=other,
                 sender_score=own,
                 receiver_score=score,
-                transfer_policy=TransferPolicy(mode=mode, top_k=TOP_K),
+                transfer_policy=TransferPolicy(mode=mode, top_k=window.top_k_limit or TOP_K),
             ),
             to=builder_id(other),
             run_phase=session.run_phase,
@@ -53,6 +54,11 @@ async def send_transfers(swarm: str, notebook: Notebook, session: SessionState, 
                 transfer_mode=mode,
             ),
         )
+
+
+def score_factor(contract: Contract) -> float:
+    """How far ahead a swarm must be to offer anything: the strictest of the windows, whichever is open."""
+    return max((window.score_multiplier or 1.0 for window in contract.windows if window.is_open), default=1.0)
 
 
 async def remember_import(transfer: Packet[TransferPayload], ctx: HandlerContext) -> None:

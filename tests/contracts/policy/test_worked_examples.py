@@ -7,6 +7,8 @@ import pytest
 
 from apc_contracts import PacketType
 from apc_contracts.contract import Contract
+from apc_contracts.decay import half_lives, is_decayed
+from apc_contracts.effectiveness import EvalTally, ProtocolTally, measure
 from apc_contracts.offline import validate_offline
 from apc_contracts.promotion import passes_promotion
 from apc_contracts.session import Session, open_session
@@ -82,5 +84,25 @@ def test_thresholds_of_the_loop_guard(row: Row, contract: Contract) -> None:
     assert str(threshold.refuse_after) == row["refused beyond"]
 
 
+@pytest.mark.parametrize("row", examples("effectiveness"), ids=str)
+def test_effectiveness_and_blocks(row: Row, contract: Contract) -> None:
+    scores = EvalTally()
+    for outcome, drift_risk in zip(row["outcomes"].split(), row["drift_risks"].split(), strict=True):
+        scores.count(float(outcome), float(drift_risk))
+    tally = ProtocolTally(int(row["transfers"]), int(row["accepted"]), set(), scores)
+
+    figures = measure(tally, contract.effectiveness)
+
+    for name in ("acceptance_rate", "average_outcome", "average_drift_risk", "effectiveness"):
+        assert f"{getattr(figures, name):.6f}" == row[name]
+    assert is_decayed(figures, contract.effectiveness) is (row["blocked"] == "yes")
+
+
+@pytest.mark.parametrize("row", examples("half-life"), ids=str)
+def test_half_lives_of_a_block(row: Row, contract: Contract) -> None:
+    assert half_lives(int(row["transfers behind the block"]), contract.effectiveness) == int(row["half-lives"])
+
+
 def test_every_example_of_the_page_has_rows() -> None:
-    assert all(len(examples(name)) > 3 for name in ("windows", "verified", "selection", "gate"))
+    names = ("windows", "verified", "selection", "gate", "effectiveness", "half-life")
+    assert all(len(examples(name)) > 3 for name in names)

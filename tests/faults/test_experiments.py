@@ -1,0 +1,32 @@
+"""The experiments of `apc bench`, with fewer runs than the figures in docs/governance.md."""
+
+import pytest
+
+from apc_agents.automl.generated import Generator
+from apc_console.bench.homogenization import measure_homogenization
+from apc_console.bench.priors import measure_priors
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+
+
+async def test_a_second_run_on_a_similar_table_starts_better() -> None:
+    said: list[str] = []
+
+    found = await measure_priors(Generator.FRIEDMAN, 2, 9, said.append)
+
+    assert len(said) == 2
+    for run in found["runs"]:
+        assert run["mean_with"] > run["mean_without"]
+
+
+async def test_open_windows_let_more_through_and_earlier() -> None:
+    found = await measure_homogenization(Generator.FRIEDMAN, 2, 13, lambda _: None)
+
+    for on, off in zip(found["runs"]["on"], found["runs"]["off"], strict=True):
+        assert off["transfers_accepted"] > on["transfers_accepted"]
+        assert set(on["diversity_by_generation"]) == set(range(13))
+        # Until the first import can be used both do the same.
+        for generation in range(3):
+            assert on["diversity_by_generation"][generation] == off["diversity_by_generation"][generation]
+    (diversity,) = [row for row in found["summary"] if row["figure"] == "diversity"]
+    assert diversity["on - off"]["low"] <= diversity["on - off"]["mean"] <= diversity["on - off"]["high"]

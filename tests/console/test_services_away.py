@@ -18,6 +18,8 @@ NO_DATABASE = "postgresql://someone:secret@127.0.0.1:9/apc"
         (("migrate",), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
         (("packet", "trace"), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
         (("agents", "list"), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
+        (("session", "list"), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
+        (("session", "stop", "s-1"), {"APC_DATABASE_URL": NO_DATABASE}, "APC_AMQP_URL"),
         (("topology", "apply"), {"APC_AMQP_URL": NO_BROKER}, "broker"),
         (("up",), {"APC_AMQP_URL": NO_BROKER}, "APC_DATABASE_URL"),
         (("run",), {"APC_AMQP_URL": NO_BROKER}, "APC_DATABASE_URL"),

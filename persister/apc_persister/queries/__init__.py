@@ -15,6 +15,7 @@ from apc_persister.queries.rows import (
     TracePage,
     TransitionRow,
 )
+from apc_persister.queries.sessions import HeldRow, SessionRow, get_session, list_held_packets, list_sessions
 from apc_persister.queries.trace import get_packet_timeline, list_agent_packets, list_packet_events, trace
 from apc_persister.queries.verify import Records, Replayed, verify_run
 
@@ -23,6 +24,7 @@ __all__ = [
     "ArbitrationRow",
     "CoordinationRow",
     "DatabaseRecords",
+    "HeldRow",
     "ImpactRow",
     "LogRow",
     "PacketImpact",
@@ -32,15 +34,19 @@ __all__ = [
     "ProtocolRow",
     "Records",
     "Replayed",
+    "SessionRow",
     "StaleMark",
     "TracePage",
     "TransitionRow",
     "get_packet_impact",
     "get_packet_timeline",
+    "get_session",
     "list_agent_packets",
     "list_arbitrations",
+    "list_held_packets",
     "list_packet_events",
     "list_protocols",
+    "list_sessions",
     "read_recorded",
     "replay",
     "trace",

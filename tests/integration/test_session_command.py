@@ -1,0 +1,68 @@
+"""`apc session`, as an operator runs it beside the services."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from apc_console.testing import ApcCommand
+from apc_contracts import TaskIrPayload
+from apc_contracts.session_payloads import Budgets
+from apc_contracts.task_ir import ConstraintKind, IrConstraint, IrHeader
+from apc_orchestrator.testing import SESSION, make_idea, make_packet, make_start, until
+
+
+def brief() -> TaskIrPayload:
+    header = IrHeader(task_id="task-2", run_id="run-1", swarm_id="library", dialect_id="d", dialect_hash="h")
+    budget = IrConstraint(id="b", constraint_kind=ConstraintKind.BUDGET, expression="packets=4")
+    return TaskIrPayload(ir_header=header, objects=(budget,))
+
+
+async def test_an_operator_looks_at_a_session_and_moves_it(house: Any, postgres_url: str, tmp_path: Path) -> None:
+    apc = ApcCommand(tmp_path)
+    given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
+
+    async def run(*arguments: str) -> Any:
+        return await asyncio.to_thread(apc, "session", *arguments, given=given)
+
+    house.opening = make_start(budgets=Budgets(packets=10, wall_ms=3_600_000))
+    asked = make_packet("librarian", brief(), ("red-1",), parent=house.opening, requires_ack=True)
+    held = make_packet("red-1", make_idea(), ("blue-1",), parent=house.opening)
+    async with house.persister(), house.gate():
+        await house.open_session()
+        await house.agents.publish(asked)
+        await until(house.is_logged(asked.packet_id))
+        paused = await run("pause", SESSION, "--reason", "lunch")
+        assert paused.stdout == f"PAUSE accepted: session {SESSION} is paused in SESSION_OPEN\n", paused.stderr
+        await house.agents.publish(held)
+        await until(house.is_logged(held.packet_id))
+        shown = json.loads((await run("show", SESSION)).stdout)
+        listed = json.loads((await run("list", "--running")).stdout)
+        resumed = await run("resume", SESSION)
+        assert resumed.stdout == f"RESUME accepted: session {SESSION} is SESSION_OPEN\n"
+        refused = await run("pause", SESSION, "--as", "red-1")
+        stopped = await run("stop", SESSION)
+        assert stopped.stdout == f"STOP accepted: session {SESSION} is HALTED\n"
+        too_late = await run("resume", SESSION)
+        missing = await run("stop", "elsewhere")
+        assert json.loads((await run("list", "--running")).stdout) == []
+        (ended,) = json.loads((await run("list")).stdout)
+    assert listed == [{key: shown["session"][key] for key in listed[0]}]
+    assert (shown["session"]["is_paused"], shown["session"]["state"]) == (True, "SESSION_OPEN")
+    packets = [row for row in shown["budgets"] if row["resource"] == "packets"]
+    assert packets == [
+        {"task": "", "resource": "packets", "limit": 10, "spent": 2, "left": 4},
+        {"task": "task-2", "resource": "packets", "limit": 4, "spent": 0, "left": 4},
+    ]
+    (time,) = [row for row in shown["budgets"] if row["resource"] == "wall_ms"]
+    assert 0 < time["left"] <= 3_600_000
+    assert [(row["packet_id"], row["missing"]) for row in shown["pending_acks"]] == [(str(asked.packet_id), ["red-1"])]
+    assert [row["packet_id"] for row in shown["held"]] == [str(held.packet_id)]
+    assert {row["agent_id"] for row in shown["members"] if row["is_live"]} >= {"red-1", "blue-1", "librarian"}
+    for failed, words in (
+        (refused, "the gate refused PAUSE: NOT_AUTHORIZED at payload.signal: PAUSE needs the right operate"),
+        (too_late, "the gate refused RESUME: SESSION_TERMINAL at trace.session_id"),
+        (missing, "the log holds no session 'elsewhere'"),
+    ):
+        assert failed.returncode == 2 and words in failed.stderr and len(failed.stderr.splitlines()) == 1
+    assert ended["why_halted"] == "STOP by librarian"

@@ -1,20 +1,31 @@
 """What `apc log` prints and writes."""
 
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from uuid import UUID
 
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
-from apc_console.output import print_json
+from apc_console.output import opened, print_json, to_json
+from apc_contracts.contract import packaged_contract_bytes
 from apc_persister.check import CheckFailed, Checkpoint, PublicKey, parse_key, parse_note, read_keys, split_notes
 from apc_persister.evidence.checkpoint import Signer, ensure_key, key_file, load_signer
+from apc_persister.evidence.documents import (
+    bundle_lines,
+    find_packet,
+    last_checkpoint,
+    prove_consistency,
+    prove_entry,
+)
 from apc_persister.evidence.verify import Report, verify_shard
 from apc_persister.settings import LogKeySettings
 
 _SHARDS = "SELECT shard FROM apc_log.shards ORDER BY shard"
+_ENTRY = re.compile(r"(\d{1,9})/(\d{1,16})")
 
 
 def print_keys(*, create: bool) -> None:
@@ -25,6 +36,68 @@ def print_keys(*, create: bool) -> None:
     signer = load_signer(settings)
     for shard in range(settings.shards):
         print(signer.public_key(shard))
+
+
+async def print_checkpoints(shard: int | None) -> None:
+    """Print the newest checkpoint of every shard, or of one, an empty line behind each."""
+    async with open_log() as pool, pool.acquire() as connection:
+        shards = [row[0] for row in await connection.fetch(_SHARDS) if shard in (None, row[0])]
+        notes = [await last_checkpoint(connection, one) for one in shards]
+    for note in notes:
+        if note is not None:
+            print(note)
+
+
+async def write_proof(what: str, session_id: str | None, out: Path | None, keys: Sequence[str]) -> None:
+    """Write the proof of a packet, or of the entry `shard/seq`. Raises InputUnusable, ProofImpossible."""
+    async with open_log() as pool, pool.acquire() as connection:
+        number = _ENTRY.fullmatch(what)
+        if number:
+            shard, seq = int(number[1]), int(number[2])
+        else:
+            shard, seq = await find_packet(connection, _packet_id(what), session_id)
+        _write_document(await prove_entry(connection, _Keys(keys).of(shard), shard, seq), out)
+
+
+async def write_consistency(shard: int, old: int, new: int, out: Path | None, keys: Sequence[str]) -> None:
+    """Write the proof that a later log extends an earlier one. Raises ProofImpossible."""
+    async with open_log() as pool, pool.acquire() as connection:
+        _write_document(await prove_consistency(connection, _Keys(keys).of(shard), shard, old, new), out)
+
+
+async def write_bundle(run_id: str, out: Path | None, contracts: Sequence[Path], keys: Sequence[str]) -> None:
+    """Write the bundle of a run line by line. Raises InputUnusable, ProofImpossible."""
+    given = [_read_bytes(path) for path in contracts] or [packaged_contract_bytes()]
+    count = -2  # header and end
+    async with open_log() as pool, pool.acquire() as connection:
+        lines = bundle_lines(connection, run_id, _Keys(keys).of, given)
+        first = await anext(lines)  # before the file is made
+        with opened(out) as file:
+            file.write(first + b"\n")
+            count += 1
+            async for line in lines:
+                file.write(line + b"\n")
+                count += 1
+    print(f"{out or 'bundle'}: {count} entries of run {run_id} with their proofs", file=sys.stderr)
+
+
+def _packet_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InputUnusable(f"{text!r} is neither a packet id nor an entry as `shard/seq`") from None
+
+
+def _write_document(document: Mapping[str, object], out: Path | None) -> None:
+    with opened(out) as file:
+        file.write(to_json(document) + b"\n")
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputUnusable(f"--contract {path}: {error.strerror}") from error
 
 
 async def verify_log(first: int, files: Sequence[Path], keys: Sequence[str], *, as_json: bool) -> bool:

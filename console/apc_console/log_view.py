@@ -2,17 +2,16 @@
 
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from uuid import UUID
 
 import orjson
 
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
-from apc_console.output import show, to_json
+from apc_console.output import opened, show, to_json
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_persister.queries import CoordinationRow, LogRow, PacketRow, PacketTimeline, TransitionRow, replay, trace
 
@@ -79,7 +78,7 @@ async def print_replay(run_id: str, task_id: str | None, out: Path | None, *, as
 async def _write_json(first: LogRow, rows: AsyncIterator[LogRow], out: Path | None) -> int:
     """A JSON array, an entry a line, written as it comes: a run may be longer than the memory."""
     count = 0
-    with _opened(out) as file:
+    with opened(out) as file:
         async for row in _chain(first, rows):
             file.write(b"[\n" if count == 0 else b",\n")
             file.write(orjson.dumps(_entry(row), default=show, option=orjson.OPT_UTC_Z))
@@ -87,16 +86,6 @@ async def _write_json(first: LogRow, rows: AsyncIterator[LogRow], out: Path | No
         file.write(b"\n]\n")
         file.flush()
     return count
-
-
-def _opened(out: Path | None) -> Any:
-    if out is None:
-        return nullcontext[IO[bytes]](sys.stdout.buffer)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        return out.open("wb")
-    except OSError as error:
-        raise InputUnusable(f"cannot write {out}: {error.strerror}") from error
 
 
 async def _print_lines(first: LogRow, rows: AsyncIterator[LogRow]) -> None:

@@ -2,11 +2,15 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from pathlib import Path
+from typing import IO, Annotated, Any
 
 import orjson
 import typer
+
+from apc_console.errors import InputUnusable
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table (the default when piped).")]
 
@@ -51,6 +55,17 @@ def show(value: Any) -> str:
             return value.hex()
         case _:
             return str(value)
+
+
+def opened(out: Path | None) -> Any:
+    """A file to write bytes to, its folder made; the standard output without one. Raises InputUnusable."""
+    if out is None:
+        return nullcontext[IO[bytes]](sys.stdout.buffer)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return out.open("wb")
+    except OSError as error:
+        raise InputUnusable(f"cannot write {out}: {error.strerror}") from error
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], title: str) -> None:

@@ -185,7 +185,12 @@ def contract_from_bytes(body: bytes) -> Contract:
 
 @cache
 def _packaged_contract() -> Contract:
-    return contract_from_bytes((files("apc_contracts") / PACKAGED_CONTRACT).read_bytes())
+    return contract_from_bytes(packaged_contract_bytes())
+
+
+def packaged_contract_bytes() -> bytes:
+    """The file of the packaged apc/1.0, as its hash is taken over it."""
+    return (files("apc_contracts") / PACKAGED_CONTRACT).read_bytes()
 
 
 def _read_file(body: bytes) -> ContractFile:

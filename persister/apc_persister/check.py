@@ -303,8 +303,9 @@ def check_file(lines: Iterable[str], keys: Sequence[PublicKey]) -> list[str]:
         BUNDLE: lambda: _check_bundle(document, rest, keys),
     }
     check = checks.get(document.get("format"))
-    if check is None or document.get("version") != VERSION:
-        raise CheckFailed(f"format {document.get('format')!r}, version {document.get('version')!r} is not known")
+    version = document.get("version")
+    if check is None or type(version) is not int or version != VERSION:
+        raise CheckFailed(f"format {document.get('format')!r}, version {version!r} is not known")
     return check()
 
 
@@ -321,6 +322,8 @@ def _check_proof(document: Mapping[str, Any], keys: Sequence[PublicKey]) -> list
 def _check_consistency_file(document: Mapping[str, Any], keys: Sequence[PublicKey]) -> list[str]:
     old, key = _head(document, "old", keys)
     new, _ = _head(document, "new", keys)
+    if old.origin != new.origin:
+        raise CheckFailed(f"{old.origin} and {new.origin} are two logs")
     check_consistency((old.size, old.root), (new.size, new.root), _hashes(document, "path"))
     return [f"the log {new.origin} of {new.size} entries extends that of {old.size}", _signed_by(key)]
 
@@ -331,22 +334,27 @@ def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequenc
     said = []
     for item in _field(header, "checkpoints", list):
         head, key = _head(item, "checkpoint", keys)
+        if head.origin in heads:
+            raise CheckFailed(f"two checkpoints of {head.origin} in the bundle")
         heads[head.origin] = head
         said.append(f"{_signed_by(key)}: log {head.origin} of {head.size} entries")
     contracts = {_contract_hash(one) for one in _field(header, "contracts", list)}
-    seen: set[tuple[str, int]] = set()
-    packets = 0
+    if len(contracts) != len(header["contracts"]):
+        raise CheckFailed("a contract stands twice in the bundle")
+    last = dict.fromkeys(heads, 0)
+    entries = packets = 0
     for line in lines:
         item = _read_object(line)
         if "entries" in item:
-            return _end_bundle(item, lines, run_id, len(seen), packets, said)
+            return _end_bundle(item, lines, run_id, entries, packets, said)
         origin = _field(item, "origin", str)
         if origin not in heads:
             raise CheckFailed(f"an entry of {origin!r}, of which the bundle has no checkpoint")
         entry = _check_entry(item, heads[origin])
-        if (origin, entry.seq) in seen:
-            raise CheckFailed(f"entry {entry.seq} of {origin} stands twice in the bundle")
-        seen.add((origin, entry.seq))
+        if entry.seq <= last[origin]:
+            raise CheckFailed(f"entry {entry.seq} of {origin} stands twice in the bundle, or out of order")
+        last[origin] = entry.seq
+        entries += 1
         if entry.kind == "packet":
             _check_packet(item, entry, run_id, contracts)
             packets += 1
@@ -364,7 +372,7 @@ def _check_packet(item: Mapping[str, Any], entry: Entry, run_id: str, contracts:
 def _end_bundle(
     end: Mapping[str, Any], rest: Iterator[str], run_id: str, entries: int, packets: int, said: list[str]
 ) -> list[str]:
-    if end["entries"] != entries or any(line.strip() for line in rest):
+    if type(end["entries"]) is not int or end["entries"] != entries or any(line.strip() for line in rest):
         raise CheckFailed(f"the bundle says that it has {end['entries']} entries and holds {entries}")
     return [f"run {run_id}: {entries} entries, {packets} of them packets with their bytes, are in the log", *said]
 
@@ -385,7 +393,9 @@ def _check_body(item: Mapping[str, Any], entry: Entry) -> None:
         raise CheckFailed(f"the bytes beside entry {entry.seq} are not those that it was made of")
 
 
-def _head(document: Mapping[str, Any], name: str, keys: Sequence[PublicKey]) -> tuple[Checkpoint, PublicKey]:
+def _head(document: Any, name: str, keys: Sequence[PublicKey]) -> tuple[Checkpoint, PublicKey]:
+    if not isinstance(document, dict):
+        raise CheckFailed("a checkpoint in the bundle is no object")
     note = parse_note(_field(document, name, str))
     inside = parse_key(_field(document, "key", str))
     known = [key for key in keys if key.name == note.checkpoint.origin]

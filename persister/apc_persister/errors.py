@@ -14,6 +14,7 @@ ApcError
     EmbeddedUnavailable   the embedded PostgreSQL did not start
     LogKeyMissing         no key to sign checkpoints with
     LogKeyUnusable        it cannot be read, or is no Ed25519 key
+    ProofImpossible       there is nothing to prove, or not yet
     ExportFailed          checkpoints could not be brought outside
 """
 
@@ -135,3 +136,7 @@ class ExportFailed(LogError):
     def __init__(self, target: str, reason: str) -> None:
         super().__init__(f"cannot export checkpoints to {target}: {reason}; check APC_CHECKPOINTS_URL")
         self.reason = reason
+
+
+class ProofImpossible(LogError):
+    """What was to be proven is not in the log, or not in its tree yet."""

@@ -13,6 +13,7 @@ KeyOption = Annotated[
     list[str] | None,
     typer.Option("--key", help="Public key, or a file of them (`apc log key`); default: of the log's own key."),
 ]
+OutFile = Annotated[Path | None, typer.Option("--out", help="File to write; default: the standard output.")]
 
 
 @app.command()
@@ -45,3 +46,73 @@ def verify(
 
     if not run_quietly(verify_log(first, checkpoints or [], keys or [], as_json=as_json)):
         raise typer.Exit(1)
+
+
+@app.command()
+def checkpoint(
+    shard: Annotated[int | None, typer.Option(min=0, help="Only this shard.")] = None,
+) -> None:
+    """Print the newest signed checkpoint of each shard, as it is exported: keep it outside of the database."""
+    from apc_console.evidence import print_checkpoints
+    from apc_console.running import run_quietly
+
+    run_quietly(print_checkpoints(shard))
+
+
+@app.command()
+def prove(
+    what: Annotated[str, typer.Argument(metavar="PACKET_ID|SHARD/SEQ", help="A packet, or any entry by its number.")],
+    session_id: Annotated[str | None, typer.Option(help="Of the session, when several know the id.")] = None,
+    out: OutFile = None,
+    keys: KeyOption = None,
+) -> None:
+    """Write the proof that a packet is in the log: its entry, its bytes, the path to a signed checkpoint."""
+    from apc_console.evidence import write_proof
+    from apc_console.running import run_quietly
+
+    run_quietly(write_proof(what, session_id, out, keys or []))
+
+
+@app.command()
+def consistency(
+    old: Annotated[int, typer.Argument(min=1, metavar="A", help="Entries of the earlier checkpoint.")],
+    new: Annotated[int, typer.Argument(min=1, metavar="B", help="Entries of the later one.")],
+    shard: Annotated[int, typer.Option(min=0, help="The shard.")] = 0,
+    out: OutFile = None,
+    keys: KeyOption = None,
+) -> None:
+    """Write the proof that the log of B entries extends the log of A entries."""
+    from apc_console.evidence import write_consistency
+    from apc_console.running import run_quietly
+
+    run_quietly(write_consistency(shard, old, new, out, keys or []))
+
+
+@app.command()
+def export(
+    run_id: Annotated[str, typer.Option(help="The run.")],
+    out: OutFile = None,
+    contract: Annotated[
+        list[Path] | None, typer.Option(help="File of a contract that the run was judged by; may be repeated.")
+    ] = None,
+    keys: KeyOption = None,
+) -> None:
+    """Write one file with a whole run: packets, events, proofs, contract, public key. `apc log check` verifies it."""
+    from apc_console.evidence import write_bundle
+    from apc_console.running import run_quietly
+
+    run_quietly(write_bundle(run_id, out, contract or [], keys or []))
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="What `prove`, `consistency` or `export` wrote.")],
+    keys: Annotated[
+        list[str] | None, typer.Option("--key", help="Public key, or a file of them: whom you trust.")
+    ] = None,
+) -> None:
+    """Verify a proof or a bundle offline: no database, no network, no settings. Exit 1 when something does not hold."""
+    from apc_persister.check import main
+
+    options = [part for key in keys or [] for part in ("--key", key)]
+    raise typer.Exit(main([str(file), *options]))

@@ -3,6 +3,8 @@
 from apc_persister.evidence.merkle import TILE_WIDTH, fold, split_hashes
 from apc_persister.evidence.tiles import Tiles
 
+_MOST_ROOTS = 100_000
+
 
 async def inclusion_path(tiles: Tiles, index: int, size: int) -> list[bytes]:
     """The audit path of leaf `index` (from 0) in the tree of `size` leaves. Raises TreeBroken."""
@@ -42,6 +44,15 @@ def _split(width: int) -> int:
 
 
 async def _root(tiles: Tiles, low: int, high: int) -> bytes:
+    found = tiles.roots.get((low, high))
+    if found is None:
+        if len(tiles.roots) > _MOST_ROOTS:
+            tiles.roots.clear()
+        found = tiles.roots[low, high] = await _fold(tiles, low, high)
+    return found
+
+
+async def _fold(tiles: Tiles, low: int, high: int) -> bytes:
     """The root over leaves `low` to `high` - 1; `low` is where a subtree of the tree of `high` leaves begins."""
     carried: list[bytes] = []
     level = 0

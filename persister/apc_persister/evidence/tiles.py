@@ -13,8 +13,10 @@ class Tiles:
 
     def __init__(self, connection: AnyConnection, shard: int, tree: Tree) -> None:
         self._connection = connection
-        self._shard = shard
+        self.shard = shard
         self.tree = tree
+        self.roots: dict[tuple[int, int], bytes] = {}
+        """(low, high) -> root over leaves low to high - 1: neighbours share most of their proofs."""
         self._read: dict[tuple[int, int], bytes] = {}
 
     @classmethod
@@ -28,7 +30,7 @@ class Tiles:
         if found is None:
             found = self._read[level, index] = await self._find(level, index)
         if len(found) < width * HASH_SIZE:
-            raise TreeBroken(self._shard, f"tile {level}/{index} is missing")
+            raise TreeBroken(self.shard, f"tile {level}/{index} is missing")
         return found[: width * HASH_SIZE]
 
     async def tree_at(self, size: int) -> Tree:
@@ -42,5 +44,5 @@ class Tiles:
     async def _find(self, level: int, index: int) -> bytes:
         if level < len(self.tree.edge) and (self.tree.size >> 8 * level) // TILE_WIDTH == index:
             return self.tree.edge[level]
-        found: bytes | None = await self._connection.fetchval(_TILE, self._shard, level, index)
+        found: bytes | None = await self._connection.fetchval(_TILE, self.shard, level, index)
         return found or b""

@@ -76,6 +76,7 @@ class TilesInMemory(Tiles):
 
     def __init__(self, leaves: Sequence[bytes]) -> None:
         self.tree, full = Tree().extend(leaves)
+        self.roots = {}
         self._full = {(tile.level, tile.index): tile.hashes for tile in full}
 
     async def hashes(self, level: int, index: int, width: int) -> bytes:

@@ -1,0 +1,176 @@
+"""The files that `apc_persister.check` verifies: proofs of inclusion and of consistency, and the bundle of a run.
+
+docs/log-format.md holds the formats.
+"""
+
+import base64
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from apc_persister.check import BUNDLE, CONSISTENCY, PROOF, VERSION, PublicKey
+from apc_persister.connection import AnyConnection
+from apc_persister.errors import ProofImpossible
+from apc_persister.evidence.proofs import consistency_path, inclusion_path
+from apc_persister.evidence.reading import prepare_reader, read_entries
+from apc_persister.evidence.tiles import Tiles
+
+KeyOf = Callable[[int], PublicKey]
+"""The public key of a shard."""
+_CHUNK = 4096
+
+_NOTE = "SELECT note FROM apc_log.log_checkpoints WHERE shard = $1 AND tree_size = $2"
+_LAST_NOTE = "SELECT note FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1"
+_PLACES = "SELECT session_id, shard, seq FROM apc_log.packet_ids WHERE packet_id = $1 ORDER BY session_id"
+_OF_A_RUN = """
+WITH packets AS MATERIALIZED (
+    SELECT shard, seq, session_id, packet_id, contract_hash FROM apc_log.agent_packets WHERE run_id = $1
+), sessions AS MATERIALIZED (
+    SELECT DISTINCT session_id FROM packets
+)
+SELECT shard, seq FROM packets
+UNION ALL SELECT event.shard, event.seq FROM packets JOIN apc_log.packet_events AS event USING (session_id, packet_id)
+UNION ALL SELECT block.shard, block.seq FROM packets JOIN apc_log.packet_lineage AS block USING (session_id, packet_id)
+UNION ALL SELECT move.shard, move.seq FROM sessions JOIN apc_log.coordination_events AS move USING (session_id)
+UNION ALL SELECT conflict.shard, conflict.seq FROM sessions JOIN apc_log.packet_conflicts AS conflict USING (session_id)
+ORDER BY shard, seq
+"""
+_CONTRACTS = "SELECT DISTINCT contract_hash FROM apc_log.agent_packets WHERE run_id = $1"
+
+
+async def last_checkpoint(connection: AnyConnection, shard: int) -> str | None:
+    """The newest signed checkpoint of a shard, None before the first entry."""
+    note: str | None = await connection.fetchval(_LAST_NOTE, shard)
+    return note
+
+
+async def find_packet(connection: AnyConnection, packet_id: UUID, session_id: str | None = None) -> tuple[int, int]:
+    """Shard and seq of a packet. Raises ProofImpossible when the log has none, or several sessions have one."""
+    rows = await connection.fetch(_PLACES, packet_id)
+    found = [row for row in rows if session_id in (None, row["session_id"])]
+    if not found:
+        raise ProofImpossible(f"the log holds no packet {packet_id}")
+    if len(found) > 1:
+        sessions = ", ".join(row["session_id"] for row in found)
+        raise ProofImpossible(f"packet {packet_id} is in several sessions, name one: {sessions}")
+    return found[0]["shard"], found[0]["seq"]
+
+
+async def prove_entry(connection: AnyConnection, key: PublicKey, shard: int, seq: int) -> dict[str, Any]:
+    """The proof that entry `seq` is in the log of a shard as its newest checkpoint tells it, with a packet's bytes.
+
+    Raises:
+        ProofImpossible: no such entry, or not in the tree yet.
+        TreeBroken: tiles are missing.
+    """
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        tiles = await Tiles.open(connection, shard)
+        await prepare_reader(connection)
+        async for item in _items(connection, tiles, [seq]):
+            head = await _head(connection, tiles.tree.size, key, shard)
+            return {"format": PROOF, "version": VERSION, **head, **item}
+    raise ProofImpossible(f"shard {shard} has no entry {seq}")
+
+
+async def prove_consistency(
+    connection: AnyConnection, key: PublicKey, shard: int, old: int, new: int
+) -> dict[str, Any]:
+    """The proof that the log of a shard with `new` entries extends the one with `old`.
+
+    Raises:
+        ProofImpossible: a size of which there is no checkpoint, or `old` is the larger.
+        TreeBroken: tiles are missing.
+    """
+    if not 0 < old <= new:
+        raise ProofImpossible(f"a log of {new} entries cannot extend one of {old}")
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        heads = {
+            name: (await _head(connection, size, key, shard))["checkpoint"]
+            for name, size in (("old", old), ("new", new))
+        }
+        path = await consistency_path(await Tiles.open(connection, shard), old, new)
+    return {
+        "format": CONSISTENCY,
+        "version": VERSION,
+        "key": str(key),
+        **heads,
+        "path": [step.hex() for step in path],
+    }
+
+
+async def bundle_lines(
+    connection: AnyConnection, run_id: str, key_of: KeyOf, contracts: Sequence[bytes]
+) -> AsyncIterator[bytes]:
+    """The lines of the bundle of a run, as they are read: header, entries, end.
+
+    `contracts` are the bytes of contract files; those that the run was judged by go into the header.
+
+    Raises:
+        ProofImpossible: no such run, a contract of the run is not among those given, an entry is not in the tree yet.
+        TreeBroken: tiles are missing.
+    """
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        await prepare_reader(connection)
+        places: dict[int, list[int]] = {}
+        for shard, seq in await connection.fetch(_OF_A_RUN, run_id):
+            places.setdefault(shard, []).append(seq)
+        if not places:
+            raise ProofImpossible(f"the log holds no packet of run {run_id!r}")
+        tiles = {shard: await Tiles.open(connection, shard) for shard in places}
+        yield orjson.dumps(
+            {
+                "format": BUNDLE,
+                "version": VERSION,
+                "run_id": run_id,
+                "checkpoints": [await _head(connection, tiles[n].tree.size, key_of(n), n) for n in sorted(places)],
+                "contracts": await _contracts(connection, run_id, contracts),
+            }
+        )
+        count = 0
+        for shard, numbers in sorted(places.items()):
+            async for item in _items(connection, tiles[shard], numbers):
+                yield orjson.dumps({"origin": key_of(shard).name, **item})
+                count += 1
+        yield orjson.dumps({"entries": count})
+
+
+async def _contracts(connection: AnyConnection, run_id: str, given: Sequence[bytes]) -> list[str]:
+    known = {sha256(body).digest(): body for body in given}
+    wanted = [row[0] for row in await connection.fetch(_CONTRACTS, run_id)]
+    for contract_hash in wanted:
+        if contract_hash not in known:
+            raise ProofImpossible(
+                f"run {run_id!r} was judged by the contract with SHA-256 {contract_hash.hex()}: give its file"
+            )
+    return [known[contract_hash].decode() for contract_hash in sorted(wanted)]
+
+
+async def _head(connection: AnyConnection, size: int, key: PublicKey, shard: int) -> Mapping[str, str]:
+    note = await connection.fetchval(_NOTE, shard, size)
+    if note is None:
+        raise ProofImpossible(f"there is no checkpoint of {size} entries of shard {shard}")
+    return {"checkpoint": note, "key": str(key)}
+
+
+async def _items(connection: AnyConnection, tiles: Tiles, numbers: Sequence[int]) -> AsyncIterator[dict[str, Any]]:
+    """Entry, path, and a packet's bytes; numbers in ascending order."""
+    size = tiles.tree.size
+    for start in range(0, len(numbers), _CHUNK):
+        chunk = numbers[start : start + _CHUNK]
+        entries = {seq: (text, raw) async for seq, text, raw in read_entries(connection, tiles.shard, chunk)}
+        for seq in chunk:
+            if seq not in entries:
+                raise ProofImpossible(f"shard {tiles.shard} has no entry {seq}")
+            if seq > size:
+                raise ProofImpossible(
+                    f"entry {seq} of shard {tiles.shard} is not in the tree yet: start the log writer"
+                )
+            text, raw = entries[seq]
+            path = await inclusion_path(tiles, seq - 1, size)
+            item: dict[str, Any] = {"entry": text.decode(), "path": [step.hex() for step in path]}
+            if raw is not None and text.startswith(b'["packet"'):
+                item["body"] = base64.b64encode(raw).decode()
+            yield item

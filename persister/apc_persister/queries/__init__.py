@@ -2,6 +2,19 @@
 
 from apc_persister.queries.arbitrations import ArbitrationCandidate, ArbitrationRow, list_arbitrations
 from apc_persister.queries.impact import ImpactRow, PacketImpact, get_packet_impact
+from apc_persister.queries.lineage import (
+    AfterProtocol,
+    LineageSummary,
+    PropagationRow,
+    ProtocolEffectiveness,
+    TransferCorrelation,
+    TransferQuality,
+    get_packet_lineage_summary,
+    get_protocol_effectiveness,
+    get_transfer_eval_correlation,
+    get_transfer_quality_rollup,
+    list_protocol_propagation,
+)
 from apc_persister.queries.protocols import ProtocolRow, list_protocols
 from apc_persister.queries.recorded import DatabaseRecords, read_recorded
 from apc_persister.queries.replay import replay
@@ -20,31 +33,42 @@ from apc_persister.queries.trace import get_packet_timeline, list_agent_packets,
 from apc_persister.queries.verify import Records, Replayed, verify_run
 
 __all__ = [
+    "AfterProtocol",
     "ArbitrationCandidate",
     "ArbitrationRow",
     "CoordinationRow",
     "DatabaseRecords",
     "HeldRow",
     "ImpactRow",
+    "LineageSummary",
     "LogRow",
     "PacketImpact",
     "PacketRow",
     "PacketTimeline",
     "Position",
+    "PropagationRow",
+    "ProtocolEffectiveness",
     "ProtocolRow",
     "Records",
     "Replayed",
     "SessionRow",
     "StaleMark",
     "TracePage",
+    "TransferCorrelation",
+    "TransferQuality",
     "TransitionRow",
     "get_packet_impact",
+    "get_packet_lineage_summary",
     "get_packet_timeline",
+    "get_protocol_effectiveness",
     "get_session",
+    "get_transfer_eval_correlation",
+    "get_transfer_quality_rollup",
     "list_agent_packets",
     "list_arbitrations",
     "list_held_packets",
     "list_packet_events",
+    "list_protocol_propagation",
     "list_protocols",
     "list_sessions",
     "read_recorded",

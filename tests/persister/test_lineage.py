@@ -1,0 +1,237 @@
+"""Lineage analytics against a reference that counts one packet after another, over logs that hypothesis makes up."""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from statistics import StatisticsError, correlation, mean
+from typing import Any
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from apc_bus.database import open_pool
+from apc_bus.log_batch import Entry, HopEntry, LineageEntry, PacketEntry
+from apc_bus.memory import MemoryBroker
+from apc_bus.topology import build_topology
+from apc_contracts.contract import load_contract
+from apc_contracts.effectiveness import effectiveness
+from apc_persister.queries import (
+    get_packet_lineage_summary,
+    get_protocol_effectiveness,
+    get_transfer_eval_correlation,
+    get_transfer_quality_rollup,
+    list_protocol_propagation,
+    list_protocols,
+)
+from apc_persister.testing import LogBench, ScriptedGate, packet_entry
+
+CONTRACT = load_contract()
+RULES = CONTRACT.effectiveness
+MODES = ("WINNER_TO_LOSERS", "CROSS_USE_CASE", "COMMONS_SEED")
+CODES = (None, None, "THROTTLE_SCORE", "THROTTLE_TOP_K", "NOT_AUTHORIZED")
+SCORES = st.sampled_from([0.0, 0.125, 0.25, 0.5, 0.75, 1.0])
+TASKS = st.tuples(st.sampled_from(["run-a", "run-b"]), st.sampled_from(["task-1", "task-2", "task-3"]))
+
+
+@dataclass(frozen=True)
+class Transfer:
+    task: tuple[str, str]
+    protocol_id: str
+    mode: str
+    is_cross: bool
+    sender_score: float
+    code: str | None
+    is_held: bool
+
+
+@dataclass(frozen=True)
+class Eval:
+    task: tuple[str, str]
+    outcome: float
+    drift: float | None
+    is_refused: bool
+
+
+TRANSFERS = st.builds(
+    Transfer, TASKS, st.sampled_from("pqr"), st.sampled_from(MODES), st.booleans(), SCORES, st.sampled_from(CODES),
+    st.booleans(),
+)  # fmt: skip
+EVALS = st.builds(Eval, TASKS, SCORES, st.none() | SCORES, st.sampled_from([False, False, True]))
+LOGS = st.lists(TRANSFERS | EVALS, min_size=1, max_size=25)
+
+
+def test_every_figure_is_what_counting_gives(postgres_url: str) -> None:
+    """One log grows from example to example: each is compared whole, by run and by protocol."""
+    said: list[Transfer | Eval] = []
+
+    @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(LOGS)
+    def grow(more: list[Transfer | Eval]) -> None:
+        said.extend(more)
+        asyncio.run(write_and_compare(postgres_url, more, said))
+
+    grow()
+
+
+async def write_and_compare(url: str, more: Sequence[Transfer | Eval], said: Sequence[Transfer | Eval]) -> None:
+    pool = await open_pool(url, max_size=4)
+    try:
+        broker = MemoryBroker(build_topology())
+        bench = LogBench(ScriptedGate(broker.connect("orchestrator")), broker.connect("persister"), pool)
+        bench.gate.epoch = await pool.fetchval("SELECT coalesce(max(epoch), 0) FROM apc_log.shards")
+        await bench.gate.open()
+        entries = [entry for one in more for entry in entries_of(one)]
+        await bench.gate.log([one for one in entries if not isinstance(one, HopEntry)])
+        hops: list[Entry] = [one for one in entries if isinstance(one, HopEntry)]
+        if hops:
+            await bench.gate.log(hops)
+        await bench.write()
+        for run_id in (None, "run-a"):
+            for protocol_id in (None, "q"):
+                await compare(pool, said, run_id, protocol_id)
+    finally:
+        await pool.close()
+
+
+def entries_of(said: Transfer | Eval) -> list[Entry]:
+    """The entries that the gate logs of it; a held TRANSFER's verdict is a hop of a later batch."""
+    run_id, task_id = said.task
+    if isinstance(said, Eval):
+        metrics = {"outcome": said.outcome} | ({} if said.drift is None else {"drift_risk": said.drift})
+        code = "QUOTA_EXCEEDED" if said.is_refused else None
+        packet = packet_entry(run_id=run_id, task_id=task_id, packet_type="EVAL", refusal_code=code)
+        return [with_body(packet, {"payload": {"metric_set": metrics}})]
+    packet = packet_entry(
+        run_id=run_id,
+        task_id=task_id,
+        packet_type="TRANSFER",
+        refusal_code=None if said.is_held else said.code,
+    )
+    if said.is_held:
+        packet = replace(packet, verdict="held")
+    lineage = LineageEntry(
+        packet.session_id, packet.packet_id, said.protocol_id, [], [], said.is_cross, said.mode, "red", "blue",
+        said.sender_score, 0.5,
+    )  # fmt: skip
+    return [packet, lineage, *([verdict_on(packet, said.code)] if said.is_held else [])]
+
+
+def with_body(packet: PacketEntry, body: dict[str, Any]) -> PacketEntry:
+    content = json.dumps(body | {"packet_id": str(packet.packet_id)}).encode()
+    return replace(packet, body=content, packet_hash=sha256(content).digest())
+
+
+def verdict_on(packet: PacketEntry, code: str | None) -> HopEntry:
+    to_state, events = ("ROUTED", ["policy_pass", "route_selected"]) if code is None else ("REJECTED_POLICY", ["x"])
+    metadata = None if code is None else json.dumps({"refusal": {"code": code}}).encode()
+    return HopEntry(
+        packet.session_id, packet.packet_id, "", 1, "SCHEMA_VALIDATED", to_state, events,
+        [packet.created_at] * len(events), "orchestrator", metadata,
+    )  # fmt: skip
+
+
+async def compare(
+    pool: asyncpg.Pool, said: Sequence[Transfer | Eval], run_id: str | None, protocol_id: str | None
+) -> None:
+    """Every query against plain counting."""
+    transfers = [
+        one
+        for one in said
+        if isinstance(one, Transfer) and run_id in (None, one.task[0]) and protocol_id in (None, one.protocol_id)
+    ]
+    in_run = [one for one in said if isinstance(one, Transfer) and run_id in (None, one.task[0])]
+    evals = [one for one in said if isinstance(one, Eval) and not one.is_refused]
+    counted = [one for one in transfers if one.code is None or one.code in RULES.counted_refusals]
+    found = await get_protocol_effectiveness(pool, CONTRACT, run_id=run_id, protocol_id=protocol_id)
+    expected = {name: counted_figures(name, counted, evals) for name in {one.protocol_id for one in counted}}
+    assert {row.protocol_id for row in found} == expected.keys()
+    for row in found:
+        own = {name: getattr(row, name) for name in expected[row.protocol_id]}
+        assert own == pytest.approx(expected[row.protocol_id])
+    assert [(-row.transfers, row.protocol_id) for row in found] == sorted((-r.transfers, r.protocol_id) for r in found)
+    await compare_rollups(pool, transfers, in_run, evals, run_id, protocol_id)
+    summary = await get_packet_lineage_summary(pool, CONTRACT, run_id=run_id, protocol_id=protocol_id)
+    assert list(summary.protocols) == found
+    if protocol_id is None:
+        ledger = {row.protocol_id: row for row in await list_protocols(pool, CONTRACT, run_id=run_id)}
+        for row in found:
+            other = ledger[row.protocol_id]
+            for name in ("transfers", "accepted", "effectiveness", "outcome_lift", "drift_delta"):
+                assert getattr(row, name) == pytest.approx(getattr(other, name)), name
+
+
+def counted_figures(name: str, counted: Sequence[Transfer], evals: Sequence[Eval]) -> dict[str, float]:
+    """contract.md section 6, packet by packet."""
+    own = [one for one in counted if one.protocol_id == name]
+    tasks = {one.task for one in own}
+    scored = [one for one in evals if one.task in tasks]
+    outcome = mean([one.outcome for one in scored] or [0.0])
+    drift = mean([one.drift for one in scored if one.drift is not None] or [0.0])
+    acceptance = mean(one.code is None for one in own)
+    return {
+        "transfers": len(own),
+        "accepted": sum(one.code is None for one in own),
+        "runs": len({run for run, _ in tasks}),
+        "tasks": len(tasks),
+        "cross_use_case": sum(one.is_cross for one in own),
+        "acceptance_rate": acceptance,
+        "average_outcome": outcome,
+        "average_drift_risk": drift,
+        "effectiveness": effectiveness(acceptance, outcome, drift, RULES),
+    }
+
+
+async def compare_rollups(
+    pool: asyncpg.Pool,
+    transfers: Sequence[Transfer],
+    in_run: Sequence[Transfer],
+    evals: Sequence[Eval],
+    run_id: str | None,
+    protocol_id: str | None,
+) -> None:
+    modes = {row.transfer_mode: row for row in await get_transfer_quality_rollup(
+        pool, run_id=run_id, protocol_id=protocol_id
+    )}  # fmt: skip
+    assert modes.keys() == {one.mode for one in transfers}
+    for mode, row in modes.items():
+        own = [one for one in transfers if one.mode == mode]
+        assert (row.transfers, row.accepted) == (len(own), sum(one.code is None for one in own))
+        assert row.share == pytest.approx(len(own) / len(transfers))
+        assert row.average_sender_score == pytest.approx(mean(one.sender_score for one in own))
+    for kind in await get_transfer_eval_correlation(pool, run_id=run_id):
+        own = [one for one in in_run if one.is_cross == kind.cross_use_case]
+        accepted: dict[tuple[str, str], int] = defaultdict(int)
+        for one in own:
+            accepted[one.task] += one.code is None
+        drifts = {task: drift for task in accepted if (drift := average_drift(task, evals)) is not None}
+        assert (kind.tasks, kind.transfers) == (len(accepted), len(own))
+        assert kind.average_drift_risk == (pytest.approx(mean(drifts.values())) if drifts else None)
+        expected = pearson([accepted[task] for task in drifts], list(drifts.values()))
+        assert kind.drift_correlation == (None if expected is None else pytest.approx(expected, abs=1e-9))
+    rows = await list_protocol_propagation(pool, run_id=run_id, protocol_id=protocol_id, limit=1000)
+    assert sorted(row.refusal_code or "" for row in rows) == sorted(one.code or "" for one in transfers)
+    paged, after = [], None
+    while page := await list_protocol_propagation(
+        pool, run_id=run_id, protocol_id=protocol_id, limit=7, after=after
+    ):  # fmt: skip
+        paged += page
+        after = page[-1].position
+    assert paged == rows
+
+
+def average_drift(task: tuple[str, str], evals: Sequence[Eval]) -> float | None:
+    drifts = [one.drift for one in evals if one.task == task and one.drift is not None]
+    return mean(drifts) if drifts else None
+
+
+def pearson(one: Sequence[float], other: Sequence[float]) -> float | None:
+    try:
+        return correlation(one, other)
+    except StatisticsError:
+        return None

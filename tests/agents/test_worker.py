@@ -183,6 +183,30 @@ async def test_another_attempt_is_handled_again(make_stage: Any, make_packet: An
     assert [receipt.attempt for receipt in gate.receipts] == [1, 1, 2, 2, 2]
 
 
+async def test_a_packet_whose_state_is_saved_is_not_handled_under_another_attempt(
+    make_stage: Any, make_packet: Any, idea: Any
+) -> None:
+    """The gate gave the first attempt up before its handler had ended."""
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+
+    @agent.on(PacketType.IDEA)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> IdeaPayload:
+        ctx.state["seen"] = ctx.state.get("seen", 0) + 1
+        return idea.payload
+
+    gate = await (await make_stage(agent)).start()
+    packet = make_packet(idea())
+    for attempt in (1, 2):
+        await gate.deliver(packet, attempt=attempt)
+        await gate.until(lambda attempt=attempt: (attempt, ReceiptKind.OUTCOME) in ends(gate))
+    assert len(gate.packets) == 1
+    assert [receipt.attempt for receipt in gate.receipts] == [1, 1, 1, 2]
+
+
+def ends(gate: Any) -> list[tuple[int, ReceiptKind]]:
+    return [(receipt.attempt, receipt.kind) for receipt in gate.receipts]
+
+
 async def test_an_expired_packet_never_starts_a_handler(
     sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
 ) -> None:

@@ -47,6 +47,12 @@ def signal(session: dict[str, Any] | None = None, **packet: Any) -> Scene:
     return Scene(PacketType.SIGNAL, packet, session={} if session is None else session)
 
 
+def task_ir(session: dict[str, Any]) -> Scene:
+    """It reserves 50 packets for a task."""
+    budget = {"type": "Constraint", "id": "k-1", "constraint_kind": "BUDGET", "expression": "packets=50"}
+    return Scene(PacketType.TASK_IR, {"run_phase": "DISCOVERY", "payload__objects": [budget]}, session=session)
+
+
 def transfer(session: dict[str, Any] | None = None, facts: dict[str, Any] | None = None, **packet: Any) -> Scene:
     return Scene(PacketType.TRANSFER, packet, session={} if session is None else session, facts=facts or {})
 
@@ -420,6 +426,27 @@ CASES: dict[str, Expected] = {
         idea(session={"parts": {"packets": Part("", 0)}, "is_paused": True}),
         "BUDGET_EXHAUSTED",
         "trace.session_id",
+    ),
+    "budget_of_a_task": (
+        idea(session={"parts": {"packets": Part("", 9), "tokens": Part("task-01", 0)}}),
+        "BUDGET_EXHAUSTED",
+        "trace.task_id",
+    ),
+    "reservation": (
+        task_ir({"cut_from": {"packets": Part("task-00", 49)}, "parts": {"packets": Part("task-00", 60)}}),
+        "BUDGET_EXHAUSTED",
+        "payload.objects",
+    ),
+    "reservation_after_its_own_packet": (
+        task_ir({"cut_from": {"packets": Part("", 50)}, "parts": {"packets": Part("", 50)}}),
+        "BUDGET_EXHAUSTED",
+        "payload.objects",
+    ),
+    "many_tasks": (task_ir({"task_budgets": 256}), "BUDGET_EXHAUSTED", "payload.ir_header.task_id"),
+    "many_acks": (
+        idea(packet={"routing__requires_ack": True}, session={"pending_acks": 256}),
+        "OVERLOADED",
+        "routing.requires_ack",
     ),
 }
 PARSED = frozenset({"TOO_LARGE", "TOO_DEEP", "MALFORMED", "SCHEMA_INVALID"})

@@ -3,8 +3,8 @@
 from typing import Any
 
 from apc_contracts import AckPayload, NackPayload, Packet, RetractionPayload, SignalPayload
-from apc_contracts.receipts import ReceiptKind
-from apc_contracts.session import decode_document
+from apc_contracts.receipts import Receipt, ReceiptKind, Usage
+from apc_contracts.session import ReceiptsInput, advance, decode_document
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, AckStatus, PacketType, Signal
 
 from .test_path import brief
@@ -196,3 +196,29 @@ def test_retries_have_an_end(simulation: Any) -> None:
     assert opened.recipients["red-1"].state == "DEAD_LETTERED" and not simulation.session.outstanding
     (hop,) = [hop for hop in simulation.effects[-1].hops if hop.recipient == "red-1"]
     assert hop.metadata["ended"] == "dead_lettered" and hop.metadata["error"].startswith("retry_limit 1 reached")
+
+
+def test_what_a_given_up_attempt_has_cost_counts_once(simulation: Any) -> None:
+    asked = ask(simulation, "red-1")
+    simulation.pass_time(seconds=1)
+
+    def cost(attempt: int, kind: ReceiptKind, tokens: int) -> None:
+        receipt = Receipt(
+            packet_id=asked.packet_id,
+            session_id="s-1",
+            recipient="red-1",
+            kind=kind,
+            attempt=attempt,
+            usage=Usage(tokens=tokens),
+            at=simulation.now,
+        )
+        given = ReceiptsInput((receipt,), simulation.now)
+        simulation.effects.append(advance(simulation.session, given, simulation.contract).effects)
+
+    for _ in range(2):
+        cost(1, ReceiptKind.OUTCOME, 30)
+    (hop,) = [hop for effects in simulation.effects for hop in effects.hops if hop.metadata and "late" in hop.metadata]
+    assert (hop.attempt, hop.to_state, hop.metadata["usage"]) == (1, "", {"tokens": 30})
+    for _ in range(2):
+        cost(2, ReceiptKind.OUTCOME, 7)
+    assert simulation.session.document.spent["tokens"] == 37

@@ -10,10 +10,22 @@ from typing import Any
 import orjson
 import pytest
 
-from apc_contracts import DecisionPayload, Lineage, Packet, TransferPayload, TransferPolicy, parse_packet, read_packet
+from apc_contracts import (
+    DecisionPayload,
+    EvalPayload,
+    Lineage,
+    Packet,
+    ProofBundle,
+    TransferPayload,
+    TransferPolicy,
+    parse_packet,
+    read_packet,
+)
 from apc_contracts.admission import judge_recorded
 from apc_contracts.contract import load_contract
 from apc_contracts.decay import read_decision
+from apc_contracts.effectiveness import EvalTally
+from apc_contracts.payloads import MetricSet, Thresholds
 from apc_contracts.vocabulary import TransferMode
 from apc_orchestrator.protocols import OtherShards, load_protocols
 from apc_persister.queries import list_protocols
@@ -24,7 +36,7 @@ Build = Callable[..., Packet[Any]]
 def write_contract(path: Path, **effectiveness: Any) -> Path:
     """Transfers at once, judged on arrival."""
     contract = json.loads((files("apc_contracts") / "data/apc-1.0.json").read_bytes())
-    contract["phases"]["RESEARCH"]["packet_types"].append("TRANSFER")
+    contract["phases"]["RESEARCH"]["packet_types"] += ["TRANSFER", "EVAL"]
     contract["transfer_windows"][0] |= {"is_open": True, "score_multiplier": 1.2}
     contract["effectiveness"] |= effectiveness
     path.write_text(json.dumps(contract))
@@ -61,6 +73,16 @@ class Sender:
             "SELECT verdict, refusal_code FROM apc_log.agent_packets WHERE packet_id = $1", sent.packet_id
         )
         return str(row["refusal_code"] or row["verdict"])
+
+
+def evaluation(packet: Build, opening: Packet[Any], **metrics: float) -> Packet[Any]:
+    fields = {"rtf": 1.0, "stability": 1.0, "audit": 1.0, "learnability": 1.0, "generalization_ratio": 1.0}
+    thresholds = Thresholds(outcome=0.5, **fields)
+    payload = EvalPayload.model_validate(
+        {"metric_set": MetricSet.model_validate(fields | metrics), "thresholds": thresholds, "pass": True}
+    )
+    proof = ProofBundle(evidence_refs=("log://measured",), falsifiers=())
+    return packet("red-1", payload, ("sentinel",), parent=opening, proof_bundle=proof)
 
 
 async def decisions(house: Any) -> list[tuple[Any, Packet[DecisionPayload]]]:
@@ -149,6 +171,8 @@ async def test_recorded_facts_give_the_verdict_again_and_other_shards_learn_of_i
         for _ in range(3):
             await sender.send("weak", score=0.5)
         await others.read()
+        for metrics in ({"outcome": 1 / 3, "drift_risk": 0.1 + 0.2}, {"outcome": 0.1234567895}, {"outcome": 1.0}):
+            await house.publish(evaluation(packet, opening, **metrics))
         for _ in range(2):
             await sender.send("weak", score=0.5)
         assert await sender.send("child", "weak") == "PROTOCOL_DECAYED"
@@ -157,6 +181,10 @@ async def test_recorded_facts_give_the_verdict_again_and_other_shards_learn_of_i
     loaded, _ = await load_protocols(house.pool, contract)
     assert before.decayed(now) == loaded.decayed(now) == {"weak", "child"}
     assert before.tallies() == loaded.tallies()
+    scores = EvalTally()
+    for outcome, drift_risk in ((1 / 3, 0.1 + 0.2), (0.1234567895, None), (1.0, None)):
+        scores.count(outcome, drift_risk)
+    assert loaded.scores() == {("run-1", "task-1"): scores}
     (weak,) = await list_protocols(house.pool, contract)
     assert (weak.protocol_id, weak.transfers, weak.accepted, weak.roots) == ("weak", 5, 0, ("weak",))
     assert weak.blocked_at is not None and weak.blocked_by == "protocol:weak"

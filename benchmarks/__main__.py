@@ -12,6 +12,7 @@ from benchmarks.context import measure_context
 from benchmarks.fan_out import measure_fan_out
 from benchmarks.figures import Figures
 from benchmarks.growth import measure_growth
+from benchmarks.impact import measure_impact
 from benchmarks.in_process import measure_in_process
 from benchmarks.log import measure_log
 from benchmarks.persisting import measure_persister
@@ -23,7 +24,7 @@ from benchmarks.servers import start_servers
 from benchmarks.starting import measure_start
 from benchmarks.system import start_system
 
-PARTS = ("policy", "context", "pipeline", "round_trip", "fan_out", "persister", "log", "in_process", "start")
+PARTS = ("policy", "context", "pipeline", "round_trip", "fan_out", "persister", "log", "impact", "in_process", "start")
 ALONE = frozenset({"policy", "context"})
 """Parts that need neither broker nor database."""
 OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start"})
@@ -58,6 +59,8 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
             await measure_persister(servers, figures, count)
         if "log" in parts:
             await measure_log(servers, figures, rows)
+        if "impact" in parts:
+            await measure_impact(servers, figures, count)
     if "in_process" in parts:
         await measure_in_process(figures, count)
 

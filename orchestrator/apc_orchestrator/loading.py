@@ -55,7 +55,8 @@ SELECT packet_id, to_state = 'RETRACTED' AS is_retracted, events = '{stale}' AS 
        metadata -> 'refusal' AS refusal,
        (metadata #>> '{facts,session,step}')::bigint AS released_at
 FROM apc_log.packet_events
-WHERE session_id = $1 AND recipient = '' AND (to_state IN ('RETRACTED', '') OR from_state = 'SCHEMA_VALIDATED')
+WHERE session_id = $1 AND recipient = ''
+  AND (to_state = 'RETRACTED' OR events = '{stale}' OR from_state = 'SCHEMA_VALIDATED')
 ORDER BY seq
 """
 # Packets whose machines all ended, and none of them in ARCHIVED.
@@ -81,8 +82,8 @@ WITH machine AS (
 ), delivery AS (
     SELECT packet.seq, packet.packet_id, packet.round, packet.recipients, shared.state AS shared_state,
            recipient.name AS recipient, recipient.place, own.state, own.attempt, own.ended_attempt,
-           own.given_up, own.late, own.has_passed, own.has_failed, packet.facts ? 'held' AS was_paused,
-           packet.facts -> 'rights' AS rights,
+           own.given_up, own.late, own.has_passed OR shared.has_passed AS has_passed, own.has_failed,
+           packet.facts ? 'held' AS was_paused, packet.facts -> 'rights' AS rights,
            packet.channel = 'INTRA_AGENT' OR recipient.name = ANY ($3::text[]) AS is_local,
            packet.body_stored
     FROM apc_log.agent_packets AS packet

@@ -191,6 +191,10 @@ def settle_verification(
     opened.verification = "passed" if has_passed else "failed"
     session.document.verifying -= 1
     remark = {"warning" if has_passed else "error": receipt.error} if receipt.error else None
+    if has_passed and opened.packet.packet_type in contract.superseding.types and not session.is_terminal:
+        # It rests: the result moves nothing yet, and must be in the log all the same.
+        event = [str(receipt.kind)]
+        effects.hops.append(Hop(opened.packet.packet_id, "", 1, "", "", event, [now], ORCHESTRATOR, remark))
     complete(session, opened, now, effects, contract, remark)
     return opened
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apc_contracts import ArbitrationPayload, DecisionPayload, SignalPayload
+from apc_contracts import ArbitrationPayload, DecisionPayload, ProofBundle, SignalPayload
 from apc_contracts.payloads import Candidate
 from apc_contracts.vocabulary import CommitmentLevel, PacketType, RunPhase, Signal
 
@@ -109,3 +109,16 @@ def test_a_new_arbitration_after_a_veto_supersedes_the_one_that_was_struck(simul
     assert second.payload.arbitration_id == first.payload.arbitration_id
     ends = ends_of(simulation, first)
     assert ends and ends == ENDED * len(ends)
+
+
+def test_what_rests_has_its_verification_in_the_log(convergence: Any) -> None:
+    evidence = ProofBundle(evidence_refs=("sha256:" + "0" * 64,))
+    sent = send(convergence, "red-1", decision(), proof_bundle=evidence)
+    assert convergence.session.open[sent.packet_id].verification == "passed"
+    hops = [hop for effects in convergence.effects for hop in effects.hops if hop.packet_id == sent.packet_id]
+    assert (hops[-1].recipient, hops[-1].attempt, hops[-1].to_state, hops[-1].events) == (
+        "",
+        1,
+        "",
+        ["verification_pass"],
+    )

@@ -13,6 +13,7 @@ from apc_contracts import (
     ErrorPayload,
     IdeaPayload,
     Packet,
+    ProofBundle,
     RetractionPayload,
     SignalPayload,
 )
@@ -123,6 +124,9 @@ class Walk:
             )
         )
         fields: dict[str, Any] = {"keys": self.random.choice(((), ("x",), ("y", "z")))}
+        if self.random.random() < 0.1:
+            # Something to look up, of whatever type: CLAIM and EVAL have it anyway.
+            fields["proof_bundle"] = ProofBundle(evidence_refs=("sha256:" + "0" * 64,))
         if self.random.random() < 0.1:
             to, fields["channel"] = agent, Channel.INTRA_AGENT
         if self.random.random() < 0.2:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 
 SCRIPTS = ("faster_references",)
 

@@ -100,8 +100,10 @@ def _arbitrate(moment: Moment) -> int:
         return 0
     rulings = rule_transfers([item.received.packet for item in by_id.values()], moment)
     emit_arbitration(rulings, moment)
-    for ruling in rulings:
-        item, record = by_id[ruling.packet.packet_id], ruling_record(ruling, moment)
+    # Before the first is released: all were judged by what the session held then.
+    records = [ruling_record(ruling, moment) for ruling in rulings]
+    for ruling, record in zip(rulings, records, strict=True):
+        item = by_id[ruling.packet.packet_id]
         if ruling.rank:
             note_top_k(session, ruling.packet)
         if ruling.refusal is not None:

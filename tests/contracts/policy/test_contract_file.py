@@ -163,6 +163,14 @@ HOLES: dict[str, tuple[Change, str]] = {
     ),
     "other_protocol": (lambda document: document.update(protocol_version="apc/2.0"), "protocol_version"),
     "control_type_missing": (lambda document: document["control_types"].pop(), "control_types"),
+    "refused_before_asked": (
+        lambda document: document["loops"]["idle_turns"].update(refuse_after=3),
+        "loops.idle_turns.refuse_after",
+    ),
+    "too_few_contents": (
+        lambda document: document["loops"].update(contents_kept=5),
+        "loops.contents_kept",
+    ),
     "other_refusal_order": (
         lambda document: document["refusals"]["order"].reverse(),
         "refusals.order",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from apc_contracts import ORCHESTRATOR, PacketType, Registration, Right, RunPhase, SignatureState, reply_id
 from apc_contracts.admission import admit, judge_recorded
 from apc_contracts.contract import load_contract
+from apc_contracts.loops import NO_LOOP, LoopState, Stretch
 from apc_contracts.session_view import Part
 
 from .conftest import (
@@ -29,6 +30,8 @@ from .conftest import (
 PHASES = st.sampled_from(RunPhase)
 RIGHTS = st.frozensets(st.sampled_from(Right))
 SWARMS = st.sampled_from(["linear", "trees"])
+VOICES = frozenset({"builder-1", "sentinel-1"})
+LOOPS = [NO_LOOP] * 12 + [LoopState(3, Stretch(2, VOICES)), LoopState(32), LoopState(0, Stretch(33, VOICES))]
 MODES = {
     "DIRECT": [{"agent_id": "sentinel-1"}],
     "MULTICAST": [{"agent_id": "builder-1"}, {"agent_id": "sentinel-1"}],
@@ -94,6 +97,8 @@ def sessions(draw: st.DrawFn, phase: RunPhase) -> dict[str, Any]:
         "roots": draw(rarely(frozenset(), frozenset({ROOT_ID}))),
         "verified_scores": draw(st.sampled_from([{}, {"linear": 0.7, "trees": 1.0}, {"trees": 0.1}])),
         "accepted": {"trees": draw(st.integers(0, 2))},
+        "top_k": draw(st.sampled_from([{}, {"trees": 1}])),
+        "loop": draw(st.sampled_from(LOOPS)),
         "protocols": draw(st.sampled_from([{}, {"proto-1": frozenset({"knn", "bayes"})}])),
     }
 

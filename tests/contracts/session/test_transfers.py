@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apc_contracts import Packet, TransferPayload
+from apc_contracts import Packet, TransferPayload, read_packet
+from apc_contracts.admission import judge_recorded
 from apc_contracts.contract import Contract, contract_from_bytes, load_contract
 from apc_contracts.packet import Lineage
 from apc_contracts.payloads import TransferPolicy
+from apc_contracts.sealing import seal
 from apc_contracts.session_payloads import SwarmSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, TransferMode
 
@@ -319,3 +321,40 @@ def _barrier(offers: Sequence[Offer], order: Sequence[int]) -> Any:
         document.symbolic_keys,
         [transition.event for transition in simulation.transitions],
     )
+
+
+def test_rulings_are_recorded_as_they_were_judged(contract: Contract) -> None:
+    """Two TRANSFERs of one protocol at one barrier: neither is judged, nor replayed, by what the other changes."""
+    document = contract.file.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for check in document["drift_checks"]:
+        if check["name"] == "supports_competition":
+            check |= {"mode": "enforce", "guard": "protocol_share <= 0.67"}
+    strict = contract_from_bytes(orjson.dumps(document))
+    simulation = Simulation(strict)
+    start = open_until(
+        simulation,
+        11,
+        swarms=tuple(SwarmSpec(swarm_id=REGISTRY[name].swarm_id, agents=(name,)) for name in ("red-1", "blue-1")),
+        generation_deadline_ms=1_000,
+    )
+    # A third swarm, that nobody has waited for: a share of two thirds is no monopoly.
+    simulation.session.document.swarms["watch"] = []  # type: ignore[union-attr]
+    sent = []
+    for number, to in enumerate(("blue-1", "sentinel")):
+        made = offer(1, 0.9 - number / 10)
+        payload = made["payload"].model_copy(update={"to_swarm": REGISTRY[to].swarm_id})
+        sent.append(simulation.send("red-1", payload, to, parent=start, lineage=made["lineage"])[0])
+    close(simulation, start)
+    simulation.pass_time(seconds=2)
+    hops = {
+        hop.packet_id: hop.metadata
+        for effects in simulation.effects
+        for hop in effects.hops
+        if hop.from_state == "SCHEMA_VALIDATED"
+    }
+
+    assert not simulation.denied
+    for packet in sent:
+        facts = (hops[packet.packet_id] or {})["facts"]
+        assert facts["transfer"]["holders"] == []
+        assert judge_recorded(read_packet(seal(packet).body), facts, strict).refusal is None

@@ -10,6 +10,7 @@ up.
 """
 
 import sys
+from collections import defaultdict
 from datetime import datetime, timedelta
 from math import fsum
 from typing import Any
@@ -46,17 +47,18 @@ def parts_to_cut(document: SessionDocument, task_id: str, giver_task: str, now: 
 
 def left_of(document: SessionDocument, holder: str, name: str) -> float | None:
     """What is neither spent nor reserved of a part; None when nothing limits it."""
-    budget = document.budgets.get(name) if holder == SESSION else document.task_budgets[holder].limits[name]
-    if budget is None:
-        return None
-    return budget - fsum((spent_of(document, holder, name), *_reserved(document, holder, name)))
+    if holder != SESSION:
+        part = document.task_budgets[holder]
+        return part.limits[name] - part.spent.get(name, 0) - part.reserved.get(name, 0)
+    budget = document.budgets.get(name)
+    return None if budget is None else budget - spent_of(document, SESSION, name) - document.reserved.get(name, 0)
 
 
 def spent_of(document: SessionDocument, holder: str, name: str) -> float:
     """What was drawn from a part itself, released parts included, live ones not."""
     if holder != SESSION:
         return document.task_budgets[holder].spent.get(name, 0)
-    return document.spent.get(name, 0) - fsum(part.spent.get(name, 0) for part in document.task_budgets.values())
+    return document.spent.get(name, 0) - document.spent_in_parts.get(name, 0)
 
 
 def draw(document: SessionDocument, task_id: str, name: str, amount: float) -> None:
@@ -70,6 +72,7 @@ def draw(document: SessionDocument, task_id: str, name: str, amount: float) -> N
         part = document.task_budgets[holder]
         taken = min(amount, max(0, left_of(document, holder, name) or 0))
         part.spent[name] = part.spent.get(name, 0) + taken
+        document.spent_in_parts[name] = document.spent_in_parts.get(name, 0) + taken
         amount -= taken
         holder = part.cut_from[name]
 
@@ -102,10 +105,15 @@ def releases(document: SessionDocument, packet: Packet[Any], rights: frozenset[s
 
 def release(document: SessionDocument, task_id: str) -> None:
     """Give back what is unspent, of the tasks below it too. What still comes of them draws from the parts above."""
+    _release(document, task_id)
+    _count(document)
+
+
+def _release(document: SessionDocument, task_id: str) -> None:
     tree = document.task_budgets
     part = tree[task_id]
     for child in [name for name, other in tree.items() if other.parent == task_id]:
-        release(document, child)
+        _release(document, child)
     for name, amount in part.spent.items():
         above = part.cut_from[name]
         if above != SESSION:
@@ -143,6 +151,7 @@ def _reserve(document: SessionDocument, packet: Packet[Any], now: datetime) -> N
         part.limits = limits
         part.cut_from = {name: _holder(document, parent, name) for name in limits}
         part.wall_due = None if wall is None else _clock(document, now) + wall * _MILLISECOND
+        _count(document)
 
 
 def _parent_of(document: SessionDocument, task_id: str, giver_task: str) -> str:
@@ -164,9 +173,22 @@ def _holder(document: SessionDocument, task_id: str, name: str) -> str:
     return SESSION
 
 
-def _reserved(document: SessionDocument, holder: str, name: str) -> list[float]:
-    """The amounts of the parts that were cut out of this one."""
-    return [part.limits[name] for part in document.task_budgets.values() if part.cut_from.get(name) == holder]
+def _count(document: SessionDocument) -> None:
+    """The sums that every packet asks for. Made anew with each change of the tree, so that no rounding piles up."""
+    tree = document.task_budgets
+    cut: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    drawn: defaultdict[str, list[float]] = defaultdict(list)
+    for part in tree.values():
+        part.reserved = {}
+        for name, amount in part.limits.items():
+            cut[part.cut_from[name], name].append(amount)
+        for name, amount in part.spent.items():
+            drawn[name].append(amount)
+    document.reserved = {}
+    for (holder, name), amounts in cut.items():
+        reserved = document.reserved if holder == SESSION else tree[holder].reserved
+        reserved[name] = fsum(amounts)
+    document.spent_in_parts = {name: fsum(amounts) for name, amounts in drawn.items()}
 
 
 def _time_left(document: SessionDocument, holder: str, now: datetime) -> float | None:

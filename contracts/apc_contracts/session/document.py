@@ -127,6 +127,8 @@ class TaskBudget:
     """Of each limit the task whose part it was taken from; '' = the session's."""
     spent: dict[str, float] = field(default_factory=dict)
     """Drawn from this part, the parts cut out of it not included; never more than the limits."""
+    reserved: dict[str, float] = field(default_factory=dict)
+    """Of its limits what was cut out for other tasks."""
     wall_due: datetime | None = None
 
 
@@ -183,6 +185,10 @@ class SessionDocument:
     spent: dict[str, float] = field(default_factory=dict)
     """packets, tokens, cost drawn from the budgets, by all tasks together."""
     task_budgets: dict[str, TaskBudget] = field(default_factory=dict)
+    reserved: dict[str, float] = field(default_factory=dict)
+    """Of the session's own part what was cut out for tasks."""
+    spent_in_parts: dict[str, float] = field(default_factory=dict)
+    """Of what was spent that which was drawn from the tasks' parts."""
     halt_reason: str | None = None
     briefs: dict[str, list[str]] = field(default_factory=dict)
     """swarm_id -> symbolic keys of its latest research brief."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from apc_bus.database import open_pool
 from apc_persister.connection import AnyConnection
 from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.documents import find_packet, prove_entry
 from apc_persister.evidence.verify import verify_shard
 from apc_persister.settings import PersisterSettings
 from benchmarks.figures import Figure, Figures
@@ -18,6 +19,12 @@ SAMPLE = 5_000
 """Packets whose append is timed, behind the first ones and behind all."""
 VERIFY_BAR = 100_000
 GROWTH_BAR = 1.15
+PROVE_BAR_MS = 20
+_SOME = """
+SELECT packet_id FROM apc_log.agent_packets
+WHERE shard = 0 AND seq IN (SELECT 1 + 4 * (n * (SELECT max(seq) / 4 FROM apc_log.agent_packets) / 41)
+                            FROM generate_series(0, 40) AS n)
+"""
 
 
 async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
@@ -37,6 +44,7 @@ async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
     )
     async with pool.acquire() as connection:
         await _measure_verify(connection, figures)
+        await _measure_prove(connection, figures)
     await pool.close()
 
 
@@ -48,6 +56,19 @@ async def _measure_verify(connection: AnyConnection, figures: Figures) -> None:
     figures.add(
         Figure("log_verify", rate, "entries/s", VERIFY_BAR, 1.0, note=f"{report.entries:,} entries, all recomputed")
     )
+
+
+async def _measure_prove(connection: AnyConnection, figures: Figures) -> None:
+    """Packets from all over the log; finding them by id is part of it."""
+    key = load_signer(PersisterSettings()).public_key(0)
+    rows = await connection.fetch(_SOME)
+    ids = iter([row["packet_id"] for row in rows])
+
+    async def prove() -> None:
+        shard, seq = await find_packet(connection, next(ids))
+        await prove_entry(connection, key, shard, seq)
+
+    figures.add(Figure("log_prove", await p95_ms(prove, len(rows)), "ms p95", PROVE_BAR_MS, 1.0, is_time=True))
 
 
 async def p95_ms(work: Callable[[], Awaitable[object]], times: int = 40) -> float:

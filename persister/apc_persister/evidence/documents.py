@@ -38,7 +38,11 @@ UNION ALL SELECT move.shard, move.seq FROM sessions JOIN apc_log.coordination_ev
 UNION ALL SELECT conflict.shard, conflict.seq FROM sessions JOIN apc_log.packet_conflicts AS conflict USING (session_id)
 ORDER BY shard, seq
 """
-_CONTRACTS = "SELECT DISTINCT contract_hash FROM apc_log.agent_packets WHERE run_id = $1"
+_CONTRACTS = """
+SELECT named.contract_hash, contracts.document
+FROM (SELECT DISTINCT contract_hash FROM apc_log.agent_packets WHERE run_id = $1) AS named
+LEFT JOIN apc_log.contracts USING (contract_hash) ORDER BY named.contract_hash
+"""
 
 
 async def last_checkpoint(connection: AnyConnection, shard: int) -> str | None:
@@ -106,7 +110,7 @@ async def bundle_lines(
 ) -> AsyncIterator[bytes]:
     """The lines of the bundle of a run, as they are read: header, entries, end.
 
-    `contracts` are the bytes of contract files; those that the run was judged by go into the header.
+    `contracts` are the bytes of contract files that the log may lack: those of before it kept them.
 
     Raises:
         ProofImpossible: no such run, a contract of the run is not among those given, an entry is not in the tree yet.
@@ -139,13 +143,15 @@ async def bundle_lines(
 
 async def _contracts(connection: AnyConnection, run_id: str, given: Sequence[bytes]) -> list[str]:
     known = {sha256(body).digest(): body for body in given}
-    wanted = [row[0] for row in await connection.fetch(_CONTRACTS, run_id)]
-    for contract_hash in wanted:
-        if contract_hash not in known:
+    found = []
+    for contract_hash, document in await connection.fetch(_CONTRACTS, run_id):
+        body = document or known.get(contract_hash)
+        if body is None:
             raise ProofImpossible(
                 f"run {run_id!r} was judged by the contract with SHA-256 {contract_hash.hex()}: give its file"
             )
-    return [known[contract_hash].decode() for contract_hash in sorted(wanted)]
+        found.append(body.decode())
+    return found
 
 
 async def _head(connection: AnyConnection, size: int, key: PublicKey, shard: int) -> Mapping[str, str]:

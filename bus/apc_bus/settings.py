@@ -1,5 +1,6 @@
 """Settings of the bus and of the database, from the environment (prefix APC_) and `.env`."""
 
+from base64 import b64decode
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
@@ -67,6 +68,40 @@ class BusSettings(BaseSettings):
     def artifacts(self) -> str:
         """URL or folder of the artifact store."""
         return self.artifacts_url or str(self.data_dir / "artifacts")
+
+
+class EncryptionSettings(BaseSettings):
+    """Whether bodies are encrypted in the log, and by what."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="APC_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
+
+    encrypt_bodies: bool = False
+    """Store bodies encrypted with a key for each subject, so that `apc log erase` can destroy them."""
+    subject_field: str | None = None
+    """Field of a packet's metadata that names its subject; none, or where it is absent: the sender."""
+    subject_master_key: SecretStr | None = None
+    """32 bytes as base64 (`openssl rand -base64 32`) that wrap the subjects' keys; the log writer and the gate need
+    the same one."""
+
+    @model_validator(mode="after")
+    def _check_master_key(self) -> Self:
+        if self.encrypt_bodies and self.subject_master_key is None:
+            raise ValueError("APC_ENCRYPT_BODIES needs APC_SUBJECT_MASTER_KEY: `openssl rand -base64 32` makes one")
+        if self.subject_master_key is not None and len(self.master_secret or b"") != 32:
+            raise ValueError("APC_SUBJECT_MASTER_KEY must be 32 bytes as base64: `openssl rand -base64 32`")
+        return self
+
+    @property
+    def master_secret(self) -> bytes | None:
+        """The master key's bytes; None without one, or when it is no base64."""
+        if self.subject_master_key is None:
+            return None
+        try:
+            return b64decode(self.subject_master_key.get_secret_value(), validate=True)
+        except ValueError:
+            return None
 
 
 class DatabaseSettings(BaseSettings):

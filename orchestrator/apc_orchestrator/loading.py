@@ -1,19 +1,23 @@
 """A session from the log: once, at its first input after a takeover or an eviction, and before it is judged."""
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import orjson
 
+from apc_bus.body_encryption import SealedContent
+from apc_bus.subject_keys import KeyRing
 from apc_contracts.contract import Contract
 from apc_contracts.limits import Limits
 from apc_contracts.loops import read_loop
-from apc_contracts.parsing import ReceivedPacket, read_packet
-from apc_contracts.references import CLAIM_PREFIX
+from apc_contracts.parsing import ReceivedPacket, parse_packet, read_packet
+from apc_contracts.references import CLAIM_PREFIX, defines, refers_to
 from apc_contracts.session import (
     HeldPacket,
+    Hop,
     Identity,
     OpenPacket,
     Progress,
@@ -33,6 +37,7 @@ from apc_contracts.vocabulary import (
     PacketType,
     RunPhase,
 )
+from apc_orchestrator.bodies import Bodies, open_bodies
 from apc_orchestrator.sessions import REFUSED_KEPT
 
 DOCUMENT = "SELECT document FROM apc_log.sessions WHERE session_id = $1"
@@ -41,7 +46,8 @@ SELECT packet.packet_id, packet.packet_hash, ids.payload_hash, packet.packet_typ
        packet.sender_swarm_id, packet.recipients, packet.facts ->> 'to' AS addressed, packet.cause_packet_id,
        packet.root_packet_id, packet.verdict, packet.refusal, packet.run_phase,
        packet.facts ->> 'in_phase' AS in_phase, packet.round, packet.generation,
-       packet.step, packet.defines, packet.refers_to, packet.parent_packet_id, packet.facts ->> 'loop' AS loop
+       packet.step, packet.defines, packet.refers_to, packet.parent_packet_id, packet.facts ->> 'loop' AS loop,
+       CASE WHEN packet.stored_hash <> packet.packet_hash THEN packet.body_stored END AS sealed
 FROM apc_log.agent_packets AS packet
 JOIN apc_log.packet_ids AS ids USING (session_id, packet_id)
 WHERE packet.session_id = $1
@@ -103,10 +109,26 @@ SELECT * FROM marked WHERE is_unfinished ORDER BY seq, place
 """
 LOCAL_RECIPIENTS = [ORCHESTRATOR, SUBSTRATE_RECIPIENT]
 """The gate applies these itself; their deliveries have no end to wait for."""
+ERASED = "erased"
+"""Why a delivery ended whose packet cannot be read any more."""
 
 
-async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) -> Session | dict[UUID, Identity]:
-    """The session as the log left it, or what was refused under its name when there is none."""
+async def load_session(
+    pool: asyncpg.Pool,
+    session_id: str,
+    contract: Contract,
+    ring: KeyRing | None = None,
+    erased: list[Hop] | None = None,
+) -> Session | dict[UUID, Identity]:
+    """The session as the log left it, or what was refused under its name when there is none.
+
+    Args:
+        ring: reads encrypted bodies.
+        erased: gets the hops that end what is left of packets whose subject was erased; they are not logged yet.
+
+    Raises:
+        BodyUnreadable: there are encrypted bodies and not their master key.
+    """
     async with (
         pool.acquire() as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
@@ -114,40 +136,64 @@ async def load_session(pool: asyncpg.Pool, session_id: str, contract: Contract) 
         text = await connection.fetchval(DOCUMENT, session_id)
         if text is None:
             rows = await connection.fetch(STRANGERS, session_id)
-            return {row["packet_id"]: _identity(row) for row in reversed(rows)}
+            bodies = await open_bodies(connection, ring, (row["sealed"] for row in rows))
+            return {row["packet_id"]: _identity(row, _content(row, bodies)) for row in reversed(rows)}
         session = Session(decode_document(text), contract.selection.verified_score_epsilon)
-        _add_identities(session, await connection.fetch(IDENTITIES, session_id), contract)
+        rows = await connection.fetch(IDENTITIES, session_id)
+        bodies = await open_bodies(connection, ring, (row["sealed"] for row in rows))
+        _add_identities(session, rows, bodies, contract)
         # Now: a packet counts where it came, and the aftermath tells where a held one was released.
         recount_contents(session, contract)
         _add_aftermath(session, await connection.fetch(AFTERMATH, session_id))
         terminal = sorted(contract.machine("packet_lifecycle").terminal)
         rows = await connection.fetch(UNFINISHED, session_id, terminal, LOCAL_RECIPIENTS)
-        _add_unfinished(session, rows, contract)
+        bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
+        ended = _add_unfinished(session, rows, bodies, contract)
+        if erased is not None:
+            erased += ended
         _add_ends(session, await connection.fetch(ENDED, session_id, terminal))
     return session
 
 
-def _add_identities(session: Session, rows: Iterable[asyncpg.Record], contract: Contract) -> None:
+def _add_identities(session: Session, rows: Iterable[asyncpg.Record], bodies: Bodies, contract: Contract) -> None:
     for row in rows:
-        identity = session.identities[row["packet_id"]] = _identity(row)
+        content = _content(row, bodies)
+        identity = session.identities[row["packet_id"]] = _identity(row, content)
         if identity.refusal is None:
             session.roots.add(identity.root)
-            _add_references(session, row, contract)
+            _add_references(session, row, content, contract)
 
 
-def _add_references(session: Session, row: asyncpg.Record, contract: Contract) -> None:
-    names = row["defines"] or ()
+def _content(row: asyncpg.Record, bodies: Bodies) -> SealedContent | None:
+    """None of a body that is stored as it came, and of one that was erased."""
+    return None if row["sealed"] is None else bodies.content(row["sealed"])
+
+
+def _limits(contract: Contract) -> Limits:
+    bounds = contract.limits
+    return Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+
+
+def _add_references(session: Session, row: asyncpg.Record, content: SealedContent | None, contract: Contract) -> None:
+    names, refers = row["defines"] or (), row["refers_to"] or ()
+    if content is not None:  # the database could not derive them
+        packet = parse_packet(content.body, _limits(contract))
+        names, refers = defines(packet), refers_to(packet)
     session.claims.update(name.removeprefix(CLAIM_PREFIX) for name in names if name.startswith(CLAIM_PREFIX))
     packet_type = PacketType(row["packet_type"])
     if packet_type not in contract.retraction.rests_on_nothing:
-        session.grounds.note(row["packet_id"], packet_type, row["parent_packet_id"], row["refers_to"] or (), names)
+        session.grounds.note(row["packet_id"], packet_type, row["parent_packet_id"], refers, names)
 
 
-def _identity(row: asyncpg.Record) -> Identity:
+def _identity(row: asyncpg.Record, content: SealedContent | None) -> Identity:
+    """Of an erased packet the hashes stay keyed: whoever sends it again is told that its id is taken."""
     refusal, recipients = row["refusal"], tuple(row["recipients"])
+    packet_hash, payload_hash = row["packet_hash"], row["payload_hash"]
+    if content is not None:
+        packet_hash, payload_hash, refusal = content.packet_hash, content.payload_hash, content.refusal
     return Identity(
-        packet_hash=row["packet_hash"],
-        payload_hash=row["payload_hash"],
+        packet_hash=packet_hash,
+        payload_hash=payload_hash,
         packet_type=PacketType(row["packet_type"]),
         sender=row["sender_agent_id"],
         swarm_id=row["sender_swarm_id"],
@@ -194,14 +240,22 @@ def _add_aftermath(session: Session, rows: Iterable[asyncpg.Record]) -> None:
             identity.step = row["released_at"]
 
 
-def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], contract: Contract) -> None:
-    bounds = contract.limits
-    limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], bodies: Bodies, contract: Contract) -> list[Hop]:
+    """Returns the hops that end what was erased."""
+    limits, now = _limits(contract), datetime.now(UTC)
+    ended: list[Hop] = []
+    unverified: set[UUID] = set()
     rights: dict[UUID, frozenset[str]] = {}
     for row in rows:
         opened = session.open.get(row["packet_id"])
         rights[row["packet_id"]] = frozenset(orjson.loads(row["rights"] or "[]"))
-        received = opened.received if opened is not None else read_packet(row["body_stored"], limits)
+        body = bodies.received(row["body_stored"])
+        if body is None:
+            hops = _end_of_erased(session, row, now, contract)
+            ended += hops
+            unverified.update(hop.packet_id for hop in hops if hop.from_state == "APPLIED" and hop.to_state)
+            continue
+        received = opened.received if opened is not None else read_packet(body, limits)
         if row["shared_state"] == "SCHEMA_VALIDATED":
             _add_held(session, row, received)
         else:
@@ -209,6 +263,37 @@ def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], contract: 
     for opened in session.open.values():
         _restore_rest(session, opened, contract)
         rest(session, opened, rights[opened.packet.packet_id], contract)
+    session.document.verifying = max(0, session.document.verifying - len(unverified))
+    return ended
+
+
+_WAYS_OUT = {
+    "SCHEMA_VALIDATED": ("ttl_expired", "EXPIRED"),
+    "ROUTED": ("ttl_expired", "EXPIRED"),
+    "APPLIED": ("verification_fail", "REJECTED_POLICY"),
+    "DEAD_LETTERED": ("discarded", "ARCHIVED"),
+}
+"""Where a delivery can rest -> how it ends when there is nothing left to deliver or to verify."""
+
+
+def _end_of_erased(session: Session, row: asyncpg.Record, now: datetime, contract: Contract) -> list[Hop]:
+    """How one recipient's delivery of an erased packet ends; nothing when it has come to rest."""
+    packet_id, recipient, attempt, state = row["packet_id"], row["recipient"], row["attempt"] or 1, row["state"]
+    if row["shared_state"] == "SCHEMA_VALIDATED":  # it waits as a whole
+        if row["place"] > 1:
+            return []
+        recipient, attempt, state = "", 1, row["shared_state"]
+    state = state or "ROUTED"
+    is_open = row["ended_attempt"] != row["attempt"] and not row["is_local"]
+    is_resting = state == "APPLIED" and session.identities[packet_id].packet_type in contract.superseding.types
+    if state in _WAYS_OUT and not is_resting:
+        event, after = _WAYS_OUT[state]
+    elif is_open:
+        event, after = "expired", ""
+    else:
+        return []
+    metadata = {"ended": "expired", "error": ERASED}
+    return [Hop(packet_id, recipient, attempt, state, after, [event], [now], ORCHESTRATOR, metadata)]
 
 
 def _add_ends(session: Session, rows: Iterable[asyncpg.Record]) -> None:

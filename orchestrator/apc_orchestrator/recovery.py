@@ -9,10 +9,12 @@ import msgspec
 import orjson
 import structlog
 
+from apc_bus.subject_keys import KeyRing
 from apc_contracts.limits import Limits
 from apc_contracts.parsing import read_packet
 from apc_contracts.session import Denial, decode_document
 from apc_contracts.verdict import Refusal
+from apc_orchestrator.bodies import open_bodies
 
 _log = structlog.get_logger("apc_orchestrator")
 
@@ -60,10 +62,15 @@ async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
     return found
 
 
-async def unanswered_denials(pool: asyncpg.Pool, shard: int, now: datetime, limits: Limits) -> list[Denial]:
-    """Unexpired packets of the shard that were held and then refused."""
-    rows = await pool.fetch(DENIED, shard, now)
-    return [Denial(read_packet(row["body_stored"], limits), _refusal(orjson.loads(row["refusal"]))) for row in rows]
+async def unanswered_denials(
+    pool: asyncpg.Pool, shard: int, now: datetime, limits: Limits, ring: KeyRing | None = None
+) -> list[Denial]:
+    """Unexpired packets of the shard that were held and then refused, and not erased since."""
+    async with pool.acquire() as connection:
+        rows = await connection.fetch(DENIED, shard, now)
+        bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
+    readable = [(bodies.received(row["body_stored"]), orjson.loads(row["refusal"])) for row in rows]
+    return [Denial(read_packet(body, limits), _refusal(why)) for body, why in readable if body is not None]
 
 
 def _refusal(document: dict[str, Any]) -> Refusal:

@@ -1,10 +1,12 @@
 """Settings of the orchestrator, from the environment (prefix APC_) and `.env`."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from apc_bus.settings import EncryptionSettings
 
 
-class OrchestratorSettings(BaseSettings):
+class OrchestratorSettings(EncryptionSettings):
     """What a gate process needs to know; read once at the entry point."""
 
     model_config = SettingsConfigDict(env_prefix="APC_", env_file=".env", env_ignore_empty=True, extra="ignore")

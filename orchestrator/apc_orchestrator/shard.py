@@ -14,16 +14,18 @@ import structlog
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import PublishRefused, PublishUnroutable
 from apc_bus.port import Bus, Delivery, Subscription
+from apc_bus.subject_keys import KeyRing
 from apc_contracts.contract import Contract
 from apc_contracts.limits import Limits
 from apc_contracts.protocol_ledger import ProtocolLedger
 from apc_contracts.receipts import Receipt, ReceiptKind
-from apc_contracts.session import Session, timer
+from apc_contracts.session import Hop, Session, timer
 from apc_contracts.session.verification import repeated
 from apc_contracts.vocabulary import PRESENCE_SESSION, SUBSTRATE_RECIPIENT
 from apc_orchestrator import deliveries, publications
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.deadlines import Deadlines
+from apc_orchestrator.entries import hop_entry
 from apc_orchestrator.errors import SessionUnloadable, ShardLost
 from apc_orchestrator.inbox import is_probe, is_receipts, read_input, session_ids
 from apc_orchestrator.judge import Judge
@@ -71,6 +73,8 @@ class ShardServer:
         self._poison = poison
         bounds = contract.limits
         self._limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+        self._ring = KeyRing.of(settings)
+        self._erased: list[tuple[Session, list[Hop]]] = []
         self._sessions = Sessions()
         self._deadlines = Deadlines()
         operator = settings.operator_user or bus.user
@@ -126,6 +130,7 @@ class ShardServer:
         is_everything = not self._waiting
         await self._judge_reports(batch)
         await self._fire_timers(batch)
+        self._end_erased(batch)
         await self._log(batch)
         await self._finish_sending()
         self._sending = asyncio.ensure_future(self._send(batch, done, is_everything))
@@ -186,12 +191,15 @@ class ShardServer:
         if session_id == PRESENCE_SESSION or self._sessions.is_known(session_id):
             return self._sessions.get(session_id)
         try:
-            found = await load_session(self._pool, session_id, self._contract)
+            erased: list[Hop] = []
+            found = await load_session(self._pool, session_id, self._contract, self._ring, erased)
         except _UNAVAILABLE as error:
             _log.warning("session_unloadable", session_id=session_id, reason=str(error))
             raise SessionUnloadable(f"session {session_id}: {error}") from error
         if isinstance(found, Session):
             self._judge.adopt(found)
+            if erased:
+                self._erased.append((found, erased))
             for opened in found.open.values():
                 if opened.verification == "pending":
                     self._verifier.submit(repeated(found, opened.received))
@@ -233,6 +241,14 @@ class ShardServer:
                 if due is not None and due <= batch.now and not session.is_paused:
                     self._fire(batch, session, kind)
             self._deadlines.note(session_id, self._later(batch, session))
+
+    def _end_erased(self, batch: Batch) -> None:
+        """Log the end of deliveries whose packet was erased: there is nothing to deliver any more."""
+        erased, self._erased = self._erased, []
+        for session, hops in erased:
+            _log.warning("deliveries_erased", session_id=session.session_id, hops=len(hops))
+            batch.entries += [hop_entry(session.session_id, hop) for hop in hops]
+            batch.touched[session.session_id] = session
 
     def _later(self, batch: Batch, session: Session) -> datetime | None:
         """The session's next deadline; one that was set aside is not looked at in every batch."""
@@ -349,7 +365,7 @@ class ShardServer:
             self._deadlines.note(found.session_id, found.next_deadline)
         for session in self._sessions.loaded():
             self._judge.redeliver(batch, session)
-        for denial in await unanswered_denials(self._pool, self._tenure.shard, batch.now, self._limits):
+        for denial in await unanswered_denials(self._pool, self._tenure.shard, batch.now, self._limits, self._ring):
             self._judge.answer_denial(batch, denial)
         await deliveries.send(self._bus, batch.outgoing, self._report, self._stop)
         _log.info("shard_recovered", shard=self._tenure.shard, deliveries=len(batch.outgoing))

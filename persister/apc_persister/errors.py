@@ -16,6 +16,7 @@ ApcError
     LogKeyUnusable        it cannot be read, or is no Ed25519 key
     ProofImpossible       there is nothing to prove, or not yet
     ExportFailed          checkpoints could not be brought outside
+    SubjectUnknown        there is no key of that subject: nothing to erase
 """
 
 from pathlib import Path
@@ -140,3 +141,14 @@ class ExportFailed(LogError):
 
 class ProofImpossible(LogError):
     """What was to be proven is not in the log, or not in its tree yet."""
+
+
+class SubjectUnknown(LogError):
+    """There is no key of that subject: nothing of it is in the log, or nothing that is encrypted."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(
+            f"there is no key of subject {subject!r}: nothing of it is in the log, it was erased before, or it was "
+            "stored without APC_ENCRYPT_BODIES"
+        )
+        self.subject = subject

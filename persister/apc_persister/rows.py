@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import orjson
 from msgspec.structs import astuple
 
+from apc_bus.body_encryption import is_sealed
 from apc_bus.log_batch import (
     ConflictEntry,
     CoordinationEntry,
@@ -104,7 +106,9 @@ def _add_packet(rows: Rows, item: Placed) -> None:
     assert isinstance(entry, PacketEntry)
     shard, seq, _, _ = item.place
     refusal_code = None if entry.refusal is None else orjson.loads(entry.refusal)["code"]
-    # The stored bytes are the received ones: the CHECK of the table holds the gate to its packet_hash.
+    # Stored as received, the bytes have to fit the gate's packet_hash (a CHECK of the table); sealed ones have a hash
+    # of their own.
+    stored_hash = sha256(entry.body).digest() if is_sealed(entry.body) else entry.packet_hash
     rows.setdefault(AGENT_PACKETS, []).append(
         (
             *item.place,
@@ -112,7 +116,7 @@ def _add_packet(rows: Rows, item: Placed) -> None:
             *astuple(entry)[:_BEFORE_BODY],
             refusal_code,
             entry.body,
-            entry.packet_hash,
+            stored_hash,
             entry.packet_hash,
             entry.user_id,
             entry.signature,

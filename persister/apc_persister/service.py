@@ -8,6 +8,7 @@ import structlog
 
 from apc_bus.database import check_durability
 from apc_bus.port import Bus
+from apc_persister.encryption import Encryption
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.exporter import Exporter
@@ -31,10 +32,11 @@ class Persister:
 
     def __init__(self, settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool) -> None:
         signer = load_signer(settings)
+        encryption = Encryption.of(settings)
         self._pool = pool
         self._settings = settings
         self.writers = tuple(
-            Writer(shard, bus, pool, settings, Notary(shard, signer)) for shard in range(settings.shards)
+            Writer(shard, bus, pool, settings, Notary(shard, signer), encryption) for shard in range(settings.shards)
         )
         self.exporter = Exporter(pool, settings.shards, settings.checkpoints_target, settings.checkpoint_interval)
         publish_gauges(self.exporter)

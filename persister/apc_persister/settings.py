@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.settings import BusSettings, DatabaseSettings, EncryptionSettings
 
 
 class LogKeySettings(BusSettings):
@@ -28,7 +28,7 @@ class LogKeySettings(BusSettings):
         return value
 
 
-class PersisterSettings(LogKeySettings, DatabaseSettings):
+class PersisterSettings(LogKeySettings, DatabaseSettings, EncryptionSettings):
     """The persister: where broker and database are, and how much it takes at once."""
 
     model_config = SettingsConfigDict(

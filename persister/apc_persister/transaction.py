@@ -8,6 +8,7 @@ from apc_bus.crash_points import crash_point
 from apc_bus.log_batch import RegistryEntry
 from apc_persister.conflicts import UNSTORABLE, unstorable
 from apc_persister.connection import AnyConnection
+from apc_persister.encryption import Encryption
 from apc_persister.errors import LogStopped
 from apc_persister.evidence.notary import Notary
 from apc_persister.head import begin_intake, lock_head, move_head
@@ -36,7 +37,13 @@ class Committed:
     """Entries that became conflicts of the writer."""
 
 
-async def commit(connection: AnyConnection, shard: int, messages: Sequence[Received], notary: Notary) -> Committed:
+async def commit(
+    connection: AnyConnection,
+    shard: int,
+    messages: Sequence[Received],
+    notary: Notary,
+    encryption: Encryption | None = None,
+) -> Committed:
     """Write these messages, at least one, in one transaction; when this returns they are committed.
 
     First everything in bulk; if an entry is at fault, again with the culprits set aside as conflicts. When a
@@ -48,21 +55,29 @@ async def commit(connection: AnyConnection, shard: int, messages: Sequence[Recei
         the connection broke during COMMIT, that is unknown: doing it again is safe.
     """
     try:
-        done = await _attempt(connection, shard, messages, notary, is_careful=False)
+        done = await _attempt(connection, shard, messages, notary, encryption, is_careful=False)
     except ENTRY_ERRORS:
-        done = await _attempt(connection, shard, messages, notary, is_careful=True)
+        done = await _attempt(connection, shard, messages, notary, encryption, is_careful=True)
     crash_point("persister.after_commit")
     return done
 
 
 async def _attempt(
-    connection: AnyConnection, shard: int, messages: Sequence[Received], notary: Notary, *, is_careful: bool
+    connection: AnyConnection,
+    shard: int,
+    messages: Sequence[Received],
+    notary: Notary,
+    encryption: Encryption | None,
+    *,
+    is_careful: bool,
 ) -> Committed:
     async with connection.transaction():
         head, now = await lock_head(connection, shard)
         first_seq = head.next_seq
         intake = await begin_intake(connection, head, messages)
         taken = _take(intake, messages, now)
+        if encryption is not None:
+            await encryption.apply(connection, intake.placed)
         before = len(intake.placed)
         entries = [item.entry for item in intake.placed]
         await replace_duplicates(connection, intake.placed)

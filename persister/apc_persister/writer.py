@@ -18,6 +18,7 @@ from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.topology import log_queue
 from apc_persister.connection import drop_connection, stands, take_connection
+from apc_persister.encryption import Encryption
 from apc_persister.evidence.notary import Notary
 from apc_persister.intake import Received, read_message
 from apc_persister.settings import PersisterSettings
@@ -67,6 +68,7 @@ class Writer:
     pool: asyncpg.Pool
     settings: PersisterSettings
     notary: Notary
+    encryption: Encryption | None = None
     counts: WriterCounts = field(default_factory=WriterCounts)
     _is_consuming: bool = False
     _connection: PoolConnectionProxy | None = None
@@ -143,7 +145,7 @@ class Writer:
                 # A time-out on our side too: the server's own do not help when the network swallows the
                 # answer.
                 async with asyncio.timeout(3 * self.settings.database_heartbeat.total_seconds()):
-                    done = await commit(connection, self.shard, messages, self.notary)
+                    done = await commit(connection, self.shard, messages, self.notary, self.encryption)
             except _AWAY as error:
                 await self._note_failure(error)
                 messages = messages[:1]  # less at a time, should the size have been the reason

@@ -150,6 +150,22 @@ async def test_a_guard_with_a_hole(healthy: None, database: asyncpg.Connection) 
     assert "apc_log.agent_packets lacks trigger refuse_row_change" in hole.finding
 
 
+async def test_checkpoints_that_do_not_come_out(healthy: None, database: asyncpg.Connection) -> None:
+    await database.execute("INSERT INTO apc_log.log_edges VALUES (0, 7, '{}')")
+    made = "INSERT INTO apc_log.log_checkpoints VALUES (0, $1, sha256('r'), 'note', now() - $2 * interval '1 second')"
+    await database.execute(made, 5, 90)
+    finding = await only_wrong()
+    assert (finding.check, "no checkpoint was exported yet" in finding.finding) == ("checkpoints", True)
+
+    await database.execute("INSERT INTO apc_log.checkpoint_exports VALUES (0, '/safe', 5)")
+    assert "none waits" in next(one.finding for one in await found(Status.OK) if one.check == "checkpoints")
+
+    await database.execute(made, 7, 60)
+    finding = await only_wrong()
+    assert "5 entries are exported to /safe" in finding.finding
+    assert "the next one waits for 60 s" in finding.finding
+
+
 async def test_clocks_that_differ(database: asyncpg.Connection) -> None:
     findings = await look_at_database(database, may_be_undurable=False, clock=lambda: now() + timedelta(seconds=90))
     [finding] = [finding for finding in findings if finding.status is Status.WRONG]

@@ -19,13 +19,13 @@ async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
     load, send = loading.load_session, deliveries.send
     is_slow, is_sending, is_waited_for, is_sent, is_back = (asyncio.Event() for _ in range(5))
 
-    async def load_later(pool: Any, session_id: str, contract: Any) -> Any:
+    async def load_later(pool: Any, session_id: str, contract: Any, *keys: Any) -> Any:
         if session_id == "away":
             if not is_sending.is_set():
                 raise OSError("away")
             is_waited_for.set()
             await is_back.wait()
-        return await load(pool, session_id, contract)
+        return await load(pool, session_id, contract, *keys)
 
     async def send_slowly(bus: Any, outgoing: Any, report: Any, stop: Any) -> None:
         if is_slow.is_set() and outgoing:

@@ -116,3 +116,17 @@ def check(
 
     options = [part for key in keys or [] for part in ("--key", key)]
     raise typer.Exit(main([str(file), *options]))
+
+
+@app.command()
+def erase(
+    subject: Annotated[str, typer.Option(help="The subject, as packets name it (APC_SUBJECT_FIELD, or the sender).")],
+    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Destroy a subject's key: its texts in the log are unreadable for good; every proof still holds."""
+    from apc_console.erasure import erase_from_log
+    from apc_console.running import run_quietly
+
+    if not is_sure:
+        typer.confirm(f"Destroy the key of {subject!r} for good?", abort=True)
+    run_quietly(erase_from_log(subject))

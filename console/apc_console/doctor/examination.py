@@ -18,6 +18,7 @@ from apc_console.doctor.broker import (
     judge_topology,
     look_at_nodes,
 )
+from apc_console.doctor.checkpoints import look_at_checkpoints
 from apc_console.doctor.database import look_at_database
 from apc_console.doctor.finding import Finding, Status, ok, wrong
 from apc_console.doctor.log_lag import look_at_lag
@@ -50,8 +51,9 @@ async def _database(
             findings = await look_at_database(connection, may_be_undurable=database.allow_undurable_database)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         return [wrong("database", f"it failed: {first_line(error)}", "look into the database's own log")], None
-    has_log = all(finding.status is Status.OK for finding in findings if finding.check == "schema")
-    return findings, pool if has_log else None
+    if any(finding.status is not Status.OK for finding in findings if finding.check == "schema"):
+        return findings, None
+    return [*findings, *await look_at_checkpoints(pool)], pool
 
 
 async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Finding]:

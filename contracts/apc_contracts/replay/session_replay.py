@@ -142,7 +142,8 @@ class SessionReplay:
 
     def _read(self, entry: RecordedPacket, contract: Contract) -> ReceivedPacket:
         if entry.body is None:
-            raise ReplayImpossible(entry.shard, entry.seq, f"the body of packet {entry.packet_id} was erased")
+            message = f"the body of packet {entry.packet_id} is encrypted or was erased"
+            raise ReplayImpossible(entry.shard, entry.seq, message)
         bounds = contract.limits
         try:
             limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)

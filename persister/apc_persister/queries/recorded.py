@@ -10,6 +10,7 @@ import asyncpg
 import orjson
 from asyncpg.pool import PoolConnectionProxy
 
+from apc_bus.body_encryption import is_sealed
 from apc_contracts.replay import Entry, RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.replay.columns import ENVELOPE_COLUMNS
 from apc_contracts.vocabulary import PRESENCE_SESSION
@@ -109,7 +110,7 @@ def _packet(record: asyncpg.Record) -> RecordedPacket:
         refusal=_json(record["refusal"]),
         facts=orjson.loads(record["facts"]),
         packet_hash=record["packet_hash"],
-        body=record["body"],
+        body=None if is_sealed(record["body"]) else record["body"],
         envelope={name: record[name] for name in ENVELOPE_COLUMNS},
     )
 

@@ -4,11 +4,13 @@ from apc_persister.testing.bench import LogBench, lift_guard, until
 from apc_persister.testing.entries import coordination, hop, lifecycle, packet_entry, session_row
 from apc_persister.testing.gate import ScriptedGate
 from apc_persister.testing.replaying import replay_everything
+from apc_persister.testing.scanning import bytes_of_tables
 from apc_persister.testing.tampering import disable_guards
 
 __all__ = [
     "LogBench",
     "ScriptedGate",
+    "bytes_of_tables",
     "coordination",
     "disable_guards",
     "hop",

@@ -8,7 +8,10 @@ from apc_contracts.contract import Contract
 from apc_persister.queries.recorded import read_recorded
 from apc_persister.queries.verify import Replayed, verify_run
 
-_RUNS = "SELECT DISTINCT run_id FROM apc_log.agent_packets ORDER BY run_id"
+# Not those with encrypted bodies: their verdicts cannot be recomputed.
+_RUNS = """
+SELECT run_id FROM apc_log.agent_packets GROUP BY run_id HAVING bool_and(stored_hash = packet_hash) ORDER BY run_id
+"""
 
 
 async def replay_everything(pool: asyncpg.Pool, contracts: Iterable[Contract] = ()) -> list[Replayed]:

@@ -1,0 +1,144 @@
+"""Encrypts what came of a packet's text before the log takes it: bodies, hashes, refusals, free text of hops.
+
+What can be attributed to a subject is under the subject's key. What cannot (bytes that are no packet, a batch of a gate
+that had lost its shard) is under one shared key, which is destroyed with every subject's.
+"""
+
+from hashlib import sha256
+from typing import Any
+
+import orjson
+from msgspec.structs import replace
+
+from apc_bus.body_encryption import SealedContent, SubjectKey
+from apc_bus.log_batch import ConflictEntry, Entry, HopEntry, LineageEntry, PacketEntry
+from apc_bus.settings import EncryptionSettings
+from apc_bus.subject_keys import KeyRing, require
+from apc_persister.conflicts import UNSTORABLE, unstorable
+from apc_persister.connection import AnyConnection
+from apc_persister.rows import Placed
+
+UNATTRIBUTED = ""
+"""The subject of what cannot be attributed."""
+HIDDEN = "(encrypted)"
+_FREE_TEXT = frozenset({"error", "warning", "message", "path", "reason"})
+_LONGEST_WORD = 200
+
+
+class Encryption:
+    """Encrypts the entries of a writer's transaction."""
+
+    def __init__(self, ring: KeyRing, subject_field: str | None) -> None:
+        self._ring = ring
+        self._subject_field = subject_field
+
+    @classmethod
+    def of(cls, settings: EncryptionSettings) -> "Encryption | None":
+        """What these settings ask for; None = bodies are stored as they came."""
+        if not settings.encrypt_bodies:
+            return None
+        return cls(require(KeyRing.of(settings)), settings.subject_field)
+
+    async def apply(self, connection: AnyConnection, placed: list[Placed]) -> None:
+        """Replace every entry that holds text of a packet by one that holds it encrypted, at its place.
+
+        Raises BodyUnreadable when the subjects' keys were wrapped by another master key.
+        """
+        subjects = [self._subject_of(item.entry) for item in placed]
+        wanted = {subject for subject in subjects if subject is not None}
+        keys = await self._ring.of_subjects(connection, wanted) if wanted else {}
+        for at, (item, subject) in enumerate(zip(placed, subjects, strict=True)):
+            sealed = _without_text(item.entry) if subject is None else _sealed(item.entry, keys[subject])
+            placed[at] = item._replace(entry=sealed)
+
+    def _subject_of(self, entry: Entry) -> str | None:
+        """Whose key it needs; None when there is nothing to encrypt."""
+        match entry:
+            case PacketEntry():
+                named = None if self._subject_field is None else self._named_in(_read(entry.body))
+                return named or entry.sender_agent_id
+            case ConflictEntry():
+                packet = _read(entry.raw)
+                sender = packet.get("sender")
+                by_sender = sender.get("agent_id") if isinstance(sender, dict) else None
+                found = self._named_in(packet) or by_sender
+                return found if isinstance(found, str) and "\0" not in found else UNATTRIBUTED
+        return None
+
+    def _named_in(self, packet: dict[str, Any]) -> str | None:
+        metadata = packet.get("metadata")
+        if self._subject_field is None or not isinstance(metadata, dict):
+            return None
+        named = metadata.get(self._subject_field)
+        return named if isinstance(named, str) and named else None
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    try:
+        packet = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return packet if isinstance(packet, dict) else {}
+
+
+def _sealed(entry: Entry, key: SubjectKey) -> Entry:
+    match entry:
+        case PacketEntry() if sha256(entry.body).digest() == entry.packet_hash:
+            return _sealed_packet(entry, key)
+        case PacketEntry():
+            # In the clear the table's CHECK would say so.
+            error = ValueError("the body does not fit its packet_hash")
+            return _sealed_conflict(unstorable(entry, UNSTORABLE, error), key)
+        case ConflictEntry():
+            return _sealed_conflict(entry, key)
+    return entry
+
+
+def _sealed_packet(entry: PacketEntry, key: SubjectKey) -> PacketEntry:
+    content = SealedContent(entry.body, entry.packet_hash, entry.payload_hash, entry.signature, entry.refusal)
+    return replace(
+        entry,
+        body=key.seal_packet(content),
+        packet_hash=key.digest(entry.packet_hash),
+        payload_hash=key.digest(entry.payload_hash),
+        signature=None,  # whoever guesses the text could try it
+        refusal=None if entry.refusal is None else _hidden(entry.refusal),
+        facts=_hidden(entry.facts),
+    )
+
+
+def _sealed_conflict(entry: ConflictEntry, key: SubjectKey) -> ConflictEntry:
+    first, second = entry.first_hash, entry.second_hash
+    return replace(
+        entry,
+        reason=HIDDEN,
+        raw=key.seal(orjson.dumps(entry.reason) + b"\n" + entry.raw),
+        first_hash=None if first is None else key.digest(first),
+        second_hash=None if second is None else key.digest(second),
+    )
+
+
+def _without_text(entry: Entry) -> Entry:
+    match entry:
+        case HopEntry() if entry.metadata is not None:
+            return replace(entry, metadata=_hidden(entry.metadata))
+        case LineageEntry():
+            # These four are of the payload; the rest is the packet's own lineage block.
+            return replace(entry, from_swarm=None, to_swarm=None, sender_score=None, receiver_score=None)
+    return entry
+
+
+def _hidden(document: bytes) -> bytes:
+    return orjson.dumps(_hide(orjson.loads(document), ""))
+
+
+def _hide(value: Any, key: str) -> Any:
+    """Free text may quote a packet: names have no blanks and are not long."""
+    match value:
+        case dict():
+            return {name: _hide(item, name) for name, item in value.items()}
+        case list():
+            return [_hide(item, key) for item in value]
+        case str() if key in _FREE_TEXT or len(value) > _LONGEST_WORD or any(map(str.isspace, value)):
+            return HIDDEN
+    return value

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from apc_contracts.actions import MAX_ACTIONS, MAX_SUB_LEVELS, AgentResponse
 from apc_contracts.packet import PACKET_TYPES, AnyPacket
 from apc_contracts.payloads import HeartbeatPayload, SignalPayload
 from apc_contracts.receipts import Receipt
@@ -25,6 +26,10 @@ _BYTES = (
     "Checked on the bytes, beyond JSON Schema: the size, levels and number of values of the document, no "
     "doubled keys, no NUL, no lone surrogate, no number beyond 2^53 - 1 without an exponent. Integers are "
     "written without a fraction; a time must exist in the calendar."
+)
+_RESPONSE_RULES = (
+    f" Also: at most {MAX_ACTIONS} actions with their sub_actions, which nest at most {MAX_SUB_LEVELS} levels, and "
+    "nothing of schema 2.0 in a document that says schema_version 1.0."
 )
 _PACKET_RULES = (
     " Also: a packet without parent_packet_id has root_packet_id = packet_id, one with a parent has not, and "
@@ -57,8 +62,14 @@ def registry_change_schema() -> Schema:
     return _schema_of(RegistryChange, "registry-change", "A change of the registry", _BYTES)
 
 
+def agent_response_schema() -> Schema:
+    """The schema of an answer of an agent's mind (v1.0 and v2.0)."""
+    return _schema_of(AgentResponse, "agent-response", "An agent's response", _BYTES + _RESPONSE_RULES)
+
+
 SCHEMAS: Mapping[str, Callable[[], Schema]] = MappingProxyType(
     {
+        "agent-response.schema.json": agent_response_schema,
         "packet.schema.json": packet_schema,
         "receipts.schema.json": receipts_schema,
         "registry-change.schema.json": registry_change_schema,

@@ -3,11 +3,12 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from apc_console.database import open_log
 from apc_console.output import print_json, print_rows
 from apc_contracts.contract import load_contract
-from apc_persister.queries import list_protocols
+from apc_persister.queries import ProtocolRow, list_protocols
 
 _SHORT = 19
 """Of an id so much stands in the table: `sha256:` and twelve digits; JSON has it whole."""
@@ -19,16 +20,16 @@ async def print_protocols(contract_file: Path | None, *, run_id: str | None, lim
     async with open_log() as pool:
         found = await list_protocols(pool, contract, run_id=run_id, limit=limit)
     if as_json or not sys.stdout.isatty():
-        print_json([asdict(row) for row in found])
+        print_json([_flat(row) for row in found])
         return
     rows = [
         {
-            "protocol": row.protocol_id[:_SHORT],
-            "transfers": row.transfers,
-            "accepted": row.accepted,
-            "effectiveness": row.effectiveness,
-            "outcome_lift": row.outcome_lift,
-            "drift_delta": row.drift_delta,
+            "protocol": row.figures.protocol_id[:_SHORT],
+            "transfers": row.figures.transfers,
+            "accepted": row.figures.accepted,
+            "effectiveness": row.figures.effectiveness,
+            "outcome_lift": row.figures.outcome_lift,
+            "drift_delta": row.figures.drift_delta,
             "blocked_since": row.blocked_at,
             "blocked_until": row.blocked_until,
             "roots": [root[:_SHORT] for root in row.roots],
@@ -36,3 +37,9 @@ async def print_protocols(contract_file: Path | None, *, run_id: str | None, lim
         for row in found
     ]
     print_rows(rows, title="protocols", as_json=False, empty="the log holds no TRANSFER that counts")
+
+
+def _flat(row: ProtocolRow) -> dict[str, Any]:
+    values = asdict(row)
+    figures: dict[str, Any] = values.pop("figures")
+    return figures | values

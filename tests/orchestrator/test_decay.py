@@ -186,7 +186,8 @@ async def test_recorded_facts_give_the_verdict_again_and_other_shards_learn_of_i
         scores.count(outcome, drift_risk)
     assert loaded.scores() == {("run-1", "task-1"): scores}
     (weak,) = await list_protocols(house.pool, contract)
-    assert (weak.protocol_id, weak.transfers, weak.accepted, weak.roots) == ("weak", 5, 0, ("weak",))
+    assert (weak.figures.protocol_id, weak.figures.transfers, weak.figures.accepted) == ("weak", 5, 0)
+    assert weak.roots == ("weak",)
     assert weak.blocked_at is not None and weak.blocked_by == "protocol:weak"
     rows = await house.pool.fetch(
         "SELECT body_stored, facts::text AS facts, refusal_code FROM apc_log.agent_packets "

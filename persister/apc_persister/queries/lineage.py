@@ -28,11 +28,10 @@ HAVING $4::bigint IS NULL OR (-count(*), protocol_id) > (-$4, $5::text)
 ORDER BY count(*) DESC, protocol_id
 LIMIT $6
 """
-# The baseline of a task is over all runs with transfers, as apc_bus.protocol_evidence has it.
+# The baseline of a task is over all runs: those without a transfer are what the others are compared with.
 _SCORES = """
 SELECT run_id, task_id, evals, outcome_billionths, drift_evals, drift_billionths FROM apc_log.task_scores
 WHERE task_id = ANY ($1::text[])
-  AND run_id IN (SELECT run_id FROM apc_log.transfer_verdicts UNION SELECT run_id FROM apc_log.sessions WHERE is_open)
 """
 _QUALITY = """
 SELECT transfer_mode, sum(transfers)::bigint AS transfers, sum(accepted)::bigint AS accepted,

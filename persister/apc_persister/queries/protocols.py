@@ -1,16 +1,16 @@
-"""How protocols do: the figures of contract.md 6 over the whole log or one run, and which are blocked."""
+"""How protocols do and which are blocked: their figures beside the account that the gate keeps."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 import asyncpg
 
-from apc_bus.protocol_evidence import read_decisions, read_scores, read_transfers, recall
+from apc_bus.protocol_evidence import read_ledger
 from apc_contracts.contract import Contract
-from apc_contracts.decay import DecayDecision, DecayScope, Subject
-from apc_contracts.effectiveness import EvalTally, ProtocolTally, RunTask, compare, measure
+from apc_contracts.decay import DecayDecision
 from apc_contracts.protocol_ledger import ProtocolLedger
+from apc_persister.queries.lineage import ProtocolEffectiveness, get_protocol_effectiveness
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,8 @@ class ProtocolRow:
     A block that is over stands until a TRANSFER touches the protocol and its recovery is recorded.
     """
 
-    protocol_id: str
+    figures: ProtocolEffectiveness
     roots: tuple[str, ...]
-    transfers: int
-    accepted: int
-    acceptance_rate: float
-    average_outcome: float
-    average_drift_risk: float
-    effectiveness: float
-    outcome_lift: float
-    drift_delta: float
     blocked_at: datetime | None
     blocked_until: datetime | None
     blocked_by: str | None
@@ -41,24 +33,11 @@ async def list_protocols(
     pool: asyncpg.Pool, contract: Contract, *, run_id: str | None = None, limit: int = 100
 ) -> list[ProtocolRow]:
     """The protocols with the most transfers first; with `run_id` those of a run, by the evidence of that run."""
-    async with (
-        pool.acquire() as connection,
-        connection.transaction(isolation="repeatable_read", readonly=True),
-    ):
-        scores = await read_scores(connection)
-        transfers = await read_transfers(connection)
-        decisions = await read_decisions(connection)
-    now_ledger, whole = ProtocolLedger(contract.effectiveness), ProtocolLedger(contract.effectiveness)
-    for task, tally in scores.items():
-        whole.recall_scores(task, tally)
-    recall(now_ledger, [*transfers, *decisions])
-    recall(whole, [event for event in transfers if run_id is None or event[1].task[0] == run_id])
-    tallies = {
-        subject.protocol_id: tally for subject, tally in whole.tallies().items() if subject.scope is DecayScope.PROTOCOL
-    }
-    most = sorted(tallies, key=lambda name: (-tallies[name].transfers, name))[:limit]
-    blocks = _blocks_over(most, now_ledger)
-    return [_row(name, tallies[name], now_ledger, scores, blocks.get(name), contract) for name in most]
+    ledger = ProtocolLedger(contract.effectiveness)
+    await read_ledger(pool, ledger)
+    found = await get_protocol_effectiveness(pool, contract, run_id=run_id, limit=limit)
+    blocks = _blocks_over([figures.protocol_id for figures in found], ledger)
+    return [_row(figures, ledger, blocks.get(figures.protocol_id)) for figures in found]
 
 
 def _blocks_over(names: Iterable[str], ledger: ProtocolLedger) -> dict[str, DecayDecision]:
@@ -70,31 +49,9 @@ def _blocks_over(names: Iterable[str], ledger: ProtocolLedger) -> dict[str, Deca
     return found
 
 
-def _row(
-    name: str,
-    tally: ProtocolTally,
-    ledger: ProtocolLedger,
-    scores: Mapping[RunTask, EvalTally],
-    block: DecayDecision | None,
-    contract: Contract,
-) -> ProtocolRow:
-    figures, lift = measure(tally, contract.effectiveness), compare(tally.tasks, scores)
-    return ProtocolRow(
-        protocol_id=name,
-        roots=tuple(sorted(ledger.roots(name))),
-        transfers=figures.transfers,
-        accepted=figures.accepted,
-        acceptance_rate=figures.acceptance_rate,
-        average_outcome=figures.average_outcome,
-        average_drift_risk=figures.average_drift_risk,
-        effectiveness=figures.effectiveness,
-        outcome_lift=lift.outcome_lift,
-        drift_delta=lift.drift_delta,
-        blocked_at=None if block is None else block.blocked_at,
-        blocked_until=None if block is None else block.blocked_until,
-        blocked_by=None if block is None else _named(block.subject),
-    )
-
-
-def _named(subject: Subject) -> str:
-    return f"{subject.scope}:{subject.protocol_id}"
+def _row(figures: ProtocolEffectiveness, ledger: ProtocolLedger, block: DecayDecision | None) -> ProtocolRow:
+    roots = tuple(sorted(ledger.roots(figures.protocol_id)))
+    if block is None:
+        return ProtocolRow(figures, roots, None, None, None)
+    by = f"{block.subject.scope}:{block.subject.protocol_id}"
+    return ProtocolRow(figures, roots, block.blocked_at, block.blocked_until, by)

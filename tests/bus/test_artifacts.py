@@ -88,3 +88,17 @@ async def test_an_object_store_by_url() -> None:
     assert await store.get(artifact_hash) == b"remote"
     with pytest.raises(ArtifactMissing):
         await store.get("sha256:" + "1" * 64)
+
+
+async def test_bytes_are_checked_part_by_part(store: ArtifactStore, tmp_path: Path) -> None:
+    for data in (b"", b"x", b"0123456789abcdef" * 100_000):
+        artifact_hash = await store.put(data)
+        await store.check(artifact_hash)
+        if data:
+            path_of(store, artifact_hash).write_bytes(data[:-1] + b"?")
+            with pytest.raises(ArtifactCorrupt):
+                await store.check(artifact_hash)
+    with pytest.raises(ArtifactMissing):
+        await store.check("sha256:" + "0" * 64)
+    with pytest.raises(ArtifactTooLarge):
+        await ArtifactStore(tmp_path / "artifacts", max_bytes=1).check(artifact_hash)

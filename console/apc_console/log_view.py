@@ -9,11 +9,21 @@ from uuid import UUID
 
 import orjson
 
+from apc_console.cursors import read_cursor, write_cursor
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output import opened, show, to_json
 from apc_contracts.vocabulary import PacketType, RunPhase
-from apc_persister.queries import CoordinationRow, LogRow, PacketRow, PacketTimeline, TransitionRow, replay, trace
+from apc_persister.queries import (
+    CoordinationRow,
+    LogRow,
+    PacketRow,
+    PacketTimeline,
+    Position,
+    TransitionRow,
+    replay,
+    trace,
+)
 
 PAGE = 500
 
@@ -35,10 +45,12 @@ class Filters:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-async def print_trace(filters: Filters, *, limit: int, with_events: bool, as_json: bool) -> None:
-    """Print at most `limit` packets, read in pages."""
+async def print_trace(
+    filters: Filters, *, limit: int, with_events: bool, after: str | None = None, as_json: bool
+) -> None:
+    """Print at most `limit` packets, read in pages; the cursor of the next ones goes to the standard error."""
     found: list[PacketTimeline] = []
-    after = None
+    position = None if after is None else Position(*read_cursor(after, int, int))
     async with open_log() as pool:
         while len(found) < limit:
             page = await trace(
@@ -46,11 +58,11 @@ async def print_trace(filters: Filters, *, limit: int, with_events: bool, as_jso
                 **filters.given(),
                 limit=min(PAGE, limit - len(found)),
                 with_events=with_events,
-                after=after,
+                after=position,
             )
             found.extend(page.packets)
-            after = page.after
-            if after is None:
+            position = page.after
+            if position is None:
                 break
     if as_json or not sys.stdout.isatty():
         print(to_json([_timeline(one, with_events) for one in found]).decode())
@@ -58,6 +70,8 @@ async def print_trace(filters: Filters, *, limit: int, with_events: bool, as_jso
         _print_table(found)
     else:
         print("the log holds no such packet")
+    if position is not None:
+        print(f"more packets: --after {write_cursor(*position)}", file=sys.stderr)
 
 
 async def print_replay(run_id: str, task_id: str | None, out: Path | None, *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from apc_contracts.vocabulary import PacketType, RunPhase
 
 app = typer.Typer(help="Validate, arbitrate, trace, retract and replay packets.", no_args_is_help=True)
 
+After = Annotated[str | None, typer.Option(help="Go on behind this cursor, which the page before printed.")]
 ContractFile = Annotated[Path | None, typer.Option("--contract", help="Another contract file than the built-in.")]
 
 
@@ -63,6 +64,7 @@ def trace(
     trace_id: Annotated[UUID | None, typer.Option(help="Only what follows from this root packet.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Most packets to print.")] = 100,
     events: Annotated[bool, typer.Option(help="The transitions of each packet as well.")] = True,
+    after: After = None,
     as_json: AsJson = False,
 ) -> None:
     """Print packets of the log, oldest first, with what became of them."""
@@ -70,7 +72,43 @@ def trace(
     from apc_console.running import run_quietly
 
     filters = Filters(run_id, session_id, task_id, packet_id, packet_type, phase, trace_id)
-    run_quietly(print_trace(filters, limit=limit, with_events=events, as_json=as_json))
+    run_quietly(print_trace(filters, limit=limit, with_events=events, after=after, as_json=as_json))
+
+
+@app.command("lineage-summary")
+def lineage_summary(
+    run_id: Annotated[str | None, typer.Option(help="Only what was transferred in this run.")] = None,
+    protocol_id: Annotated[str | None, typer.Option(help="Only this protocol.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most rows of each kind.")] = 20,
+    after: After = None,
+    contract_file: ContractFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print how protocols spread and how they do: effectiveness, modes, drift, propagation, arbitrations, decay."""
+    from apc_console.lineage_view import print_lineage_summary
+    from apc_console.running import run_quietly
+
+    run_quietly(
+        print_lineage_summary(
+            contract_file, run_id=run_id, protocol_id=protocol_id, limit=limit, after=after, as_json=as_json
+        )
+    )
+
+
+@app.command()
+def tree(
+    packet_id: Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The root of the tree.")],
+    session_id: Annotated[str | None, typer.Option(help="Where several sessions know the id.")] = None,
+    dot: Annotated[bool, typer.Option("--dot", help="For Graphviz.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="A Mermaid flowchart.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Most packets to print.")] = 500,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a packet has caused, packet under packet."""
+    from apc_console.running import run_quietly
+    from apc_console.tree_view import print_tree
+
+    run_quietly(print_tree(packet_id, session_id, limit, dot=dot, mermaid=mermaid, as_json=as_json))
 
 
 @app.command()

@@ -30,6 +30,7 @@ from apc_persister.queries.rows import (
 )
 from apc_persister.queries.sessions import HeldRow, SessionRow, get_session, list_held_packets, list_sessions
 from apc_persister.queries.trace import get_packet_timeline, list_agent_packets, list_packet_events, trace
+from apc_persister.queries.tree import PacketTree, TreeRow, get_packet_tree
 from apc_persister.queries.verify import Records, Replayed, verify_run
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "PacketImpact",
     "PacketRow",
     "PacketTimeline",
+    "PacketTree",
     "Position",
     "PropagationRow",
     "ProtocolEffectiveness",
@@ -57,9 +59,11 @@ __all__ = [
     "TransferCorrelation",
     "TransferQuality",
     "TransitionRow",
+    "TreeRow",
     "get_packet_impact",
     "get_packet_lineage_summary",
     "get_packet_timeline",
+    "get_packet_tree",
     "get_protocol_effectiveness",
     "get_session",
     "get_transfer_eval_correlation",

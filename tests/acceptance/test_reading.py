@@ -1,0 +1,53 @@
+"""Reading the log of a finished run: pages, trees, lineage."""
+
+import json
+
+import pytest
+
+from apc_console.testing import FinishedRun
+
+pytestmark = pytest.mark.timeout(330)
+
+
+def test_a_trace_goes_on_where_it_ended(finished_run: FinishedRun) -> None:
+    apc, options = finished_run.apc, ("--run-id", finished_run.summary["run_id"], "--no-events", "--limit", "60")
+    first = apc("packet", "trace", *options)
+    word = first.stderr.split("--after ")[1].strip()
+    second = apc("packet", "trace", *options, "--after", word)
+    both = [one["seq"] for page in (first, second) for one in json.loads(page.stdout)]
+    assert len(both) == 120
+    assert both == sorted(set(both))
+    nonsense = apc("packet", "trace", "--after", "nonsense")
+    assert nonsense.returncode == 2
+    assert "take the one that it printed" in nonsense.stderr
+
+
+def test_a_tree_of_the_whole_session(finished_run: FinishedRun) -> None:
+    apc = finished_run.apc
+    traced = apc("packet", "trace", "--run-id", finished_run.summary["run_id"], "--limit", "1")
+    start = json.loads(traced.stdout)[0]["packet_id"]
+    tree = json.loads(apc("packet", "tree", start, "--limit", "5000").stdout)
+    assert not tree["is_cut"]
+    known = set()
+    for row in tree["packets"]:
+        assert row["above"] is None or row["above"] in known
+        known.add(row["packet_id"])
+    assert len(known) == len(tree["packets"]) > 100
+    dot = apc("packet", "tree", start, "--dot", "--limit", "20")
+    assert dot.stdout.startswith("digraph packets {")
+    assert "there is more" in dot.stderr
+    mermaid = apc("packet", "tree", start, "--mermaid", "--limit", "20").stdout.splitlines()
+    assert mermaid[0] == "flowchart LR"
+    assert sum("-->" in line or "-.->" in line for line in mermaid) == 19
+
+
+def test_the_lineage_of_a_run(finished_run: FinishedRun) -> None:
+    summary = finished_run.summary
+    said = finished_run.apc("packet", "lineage-summary", "--run-id", summary["run_id"])
+    lineage = json.loads(said.stdout)
+    modes = lineage["modes"]
+    assert sum(mode["accepted"] for mode in modes) == summary["transfers_accepted"]
+    refused = sum(mode["transfers"] - mode["accepted"] for mode in modes)
+    assert refused == sum(summary["transfers_refused"].values())
+    assert all(0 <= one["effectiveness"] <= 1 for one in lineage["protocols"])
+    assert lineage["arbitrations"]

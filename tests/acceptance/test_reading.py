@@ -1,6 +1,9 @@
 """Reading the log of a finished run: pages, trees, lineage."""
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
@@ -51,3 +54,40 @@ def test_the_lineage_of_a_run(finished_run: FinishedRun) -> None:
     assert refused == sum(summary["transfers_refused"].values())
     assert all(0 <= one["effectiveness"] <= 1 for one in lineage["protocols"])
     assert lineage["arbitrations"]
+
+
+def test_a_run_as_openlineage(finished_run: FinishedRun) -> None:
+    run_id = finished_run.summary["run_id"]
+    lines = finished_run.apc("log", "openlineage", "--run-id", run_id).stdout.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert {event["eventType"] for event in events} == {"START", "COMPLETE"}
+    outputs = {dataset["name"] for event in events for dataset in event["outputs"]}
+    assert f"sha256:{finished_run.summary['model_hash'].removeprefix('sha256:')}" in outputs
+    assert any("apc_gates" in event["run"]["facets"] for event in events)
+
+
+def test_events_are_sent_to_a_server(finished_run: FinishedRun) -> None:
+    taken: list[tuple[str, dict[str, Any]]] = []
+
+    class Marquez(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            taken.append((self.path, json.loads(body)))
+            self.send_response(201)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    run_id = finished_run.summary["run_id"]
+    with HTTPServer(("127.0.0.1", 0), Marquez) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        sent = finished_run.apc("log", "openlineage", "--run-id", run_id, "--url", url)
+        server.shutdown()
+    assert sent.returncode == 0, sent.stderr
+    assert {path for path, _ in taken} == {"/api/v1/lineage"}
+    assert {event["eventType"] for _, event in taken} == {"START", "COMPLETE"}
+    away = finished_run.apc("log", "openlineage", "--run-id", run_id, "--url", url)
+    assert away.returncode == 2
+    assert "does not take an event" in away.stderr

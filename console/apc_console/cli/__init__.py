@@ -13,6 +13,7 @@ from apc_console.cli import agents, arbitrations, bench, contract, log, packet, 
 from apc_console.cli.config import config
 from apc_console.cli.doctor import doctor
 from apc_console.cli.migrate import migrate
+from apc_console.cli.openlineage import openlineage
 from apc_console.cli.report import report
 from apc_console.cli.run import run
 from apc_console.cli.up import up
@@ -34,6 +35,7 @@ app.command()(report)
 app.command()(up)
 app.command()(worker)
 app.add_typer(packet.app, name="packet")
+log.app.command()(openlineage)
 app.add_typer(log.app, name="log")
 app.add_typer(protocols.app, name="protocols")
 app.add_typer(arbitrations.app, name="arbitrations")

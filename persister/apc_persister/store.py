@@ -1,6 +1,7 @@
 """Puts placed entries into their tables: COPY of everything, and when that fails, of halves, down to the
 culprit."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -53,12 +54,16 @@ async def store(connection: AnyConnection, placed: Sequence[Placed], recorded_at
     Raises one of ENTRY_ERRORS when an entry cannot be stored, or has no canonical form.
     """
     rows = rows_of(placed)
-    leaves = leaves_of(rows, recorded_at)
-    for table, records in rows.items():
-        await connection.copy_records_to_table(
-            table.name, schema_name="apc_log", columns=table.columns, records=records
-        )
-    return leaves
+    # In a thread: while the server works on a COPY, nothing else is to be done here.
+    hashing = asyncio.create_task(asyncio.to_thread(leaves_of, rows, recorded_at))
+    try:
+        for table, records in rows.items():
+            await connection.copy_records_to_table(
+                table.name, schema_name="apc_log", columns=table.columns, records=records
+            )
+    finally:
+        await asyncio.wait({hashing})
+    return hashing.result()
 
 
 async def store_carefully(connection: AnyConnection, placed: Sequence[Placed], recorded_at: datetime) -> list[Placed]:

@@ -113,11 +113,6 @@ def _canonical_float(value: float | None) -> Any:
     return orjson.Fragment(rfc8785.dumps(value))
 
 
-def _is_plain(time: datetime) -> bool:
-    """Whether orjson writes it as `_time_text` does: it leaves microseconds out when there are none."""
-    return time.tzinfo is UTC and time.microsecond != 0
-
-
 def _time_text(value: datetime) -> str:
     """RFC 3339 in UTC with microseconds, also when there are none."""
     return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f").rjust(26, "0") + "Z"
@@ -143,6 +138,7 @@ def leaf_maker(kind: str, table_columns: Sequence[str], recorded_at: datetime) -
     times = tuple(place for place in layout.times if place != recorded)
 
     def make(row: tuple[Any, ...]) -> bytes:
+        # orjson writes a time in UTC as `_time_text` does, unless there are no microseconds: it leaves them out.
         values = [kind, version, *pick(row)]
         values[recorded] = recorded_text
         if raw_place is not None:
@@ -153,10 +149,11 @@ def leaf_maker(kind: str, table_columns: Sequence[str], recorded_at: datetime) -
         for place in layout.floats:
             values[place] = _canonical_float(values[place])
         for place in times:
-            if not _is_plain(values[place]):
-                values[place] = _time_text(values[place])
+            time = values[place]
+            if not time.microsecond or time.tzinfo is not UTC:
+                values[place] = _time_text(time)
         for place in layout.time_lists:
-            if not all(map(_is_plain, values[place])):
+            if not all([time.microsecond and time.tzinfo is UTC for time in values[place]]):
                 values[place] = [_time_text(time) for time in values[place]]
         for place in layout.hashes:
             if values[place] is not None:

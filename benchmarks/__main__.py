@@ -21,13 +21,17 @@ from benchmarks.policy import measure_policy
 from benchmarks.processes import ROOT
 from benchmarks.round_trip import measure_round_trip
 from benchmarks.servers import start_servers
+from benchmarks.sessions import measure_sessions
 from benchmarks.starting import measure_start
 from benchmarks.system import start_system
+from benchmarks.takeover import measure_takeover
 
 PARTS = ("policy", "context", "pipeline", "round_trip", "fan_out", "persister", "log", "impact", "in_process", "start")
+LONG = ("sessions", "takeover")
+"""Parts that run only when they are named."""
 ALONE = frozenset({"policy", "context"})
 """Parts that need neither broker nor database."""
-OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start"})
+OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start", *LONG})
 
 
 async def measure_only_growth(rows: int, figures: Figures) -> None:
@@ -55,6 +59,10 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
                     await measure_fan_out(servers, system, figures, count // 10)
                 if "start" in parts:
                     await measure_start(system, figures)
+                if "sessions" in parts:
+                    await measure_sessions(servers, system, figures)
+                if "takeover" in parts:
+                    await measure_takeover(system, figures)
         if "persister" in parts:
             await measure_persister(servers, figures, count)
         if "log" in parts:
@@ -70,7 +78,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--packets", type=int, default=10_000, help="packets of a throughput run")
     parser.add_argument("--rows", type=int, default=50_000, help="packets in the log of part `log`")
-    parser.add_argument("--only", action="append", choices=PARTS, help="measure this part; may be repeated")
+    parser.add_argument("--only", action="append", choices=PARTS + LONG, help="measure this part; may be repeated")
     parser.add_argument(
         "--growth",
         type=int,

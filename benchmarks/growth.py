@@ -25,7 +25,7 @@ async def measure_growth(servers: Servers, system: System, figures: Figures, row
         await stack.enter_async_context(system.worker("sink"))
         for agent in (agents.source, *crowd):
             await stack.enter_async_context(system.local_worker(agent))
-        bench = _Bench(servers, system)
+        bench = Sampler(servers, system)
         await bench.sample("warm-up", ["growth-0"], [agents.sink])
         first = await bench.sample("first", ["growth-1"], [agents.sink])
         sessions = await bench.sample("sessions", [f"growth-s{number}" for number in range(SESSIONS)], [agents.sink])
@@ -42,7 +42,9 @@ async def measure_growth(servers: Servers, system: System, figures: Figures, row
     )
 
 
-class _Bench:
+class Sampler:
+    """Takes samples of what a packet costs the services."""
+
     def __init__(self, servers: Servers, system: System) -> None:
         self._servers = servers
         self._system = system

@@ -1,0 +1,61 @@
+"""How long a shard is without its gate: killed, and frozen, with a standby beside it."""
+
+import signal
+import time
+from contextlib import AsyncExitStack
+
+from apc_bus.topology import gate_queue
+from benchmarks.figures import Figure, Figures
+from benchmarks.processes import Service, running
+from benchmarks.system import System, until
+
+KILLED_BAR = 1.0
+"""Seconds."""
+HEARTBEAT = 5.0
+"""Seconds; the default of the services."""
+HEARTBEATS_BAR = 3.0
+KILLS = 5
+EPOCH = "SELECT epoch FROM apc_log.shards WHERE shard = 0"
+
+
+async def measure_takeover(system: System, figures: Figures) -> None:
+    """From the fault until the standby's epoch stands in the database: then it consumes and delivers."""
+    async with AsyncExitStack() as stack:
+        killed: list[float] = []
+        active = system.services["orchestrator"]
+        for number in range(KILLS):
+            standby = await _standby(system, stack, f"standby-{number}")
+            killed.append(await _gap(system, active, signal.SIGKILL))
+            active = standby
+        standby = await _standby(system, stack, "last")
+        frozen = await _gap(system, active, signal.SIGSTOP)
+        active.process.send_signal(signal.SIGCONT)
+        await active.said("shard_left")
+    bar = HEARTBEATS_BAR * HEARTBEAT
+    figures.add(
+        Figure("takeover_killed", max(killed), "s", KILLED_BAR, 1.0, is_time=True, note=f"kill -9, longest of {KILLS}"),
+        Figure("takeover_frozen", frozen, "s", bar, 1.0, is_time=True, note="SIGSTOP, 3 heartbeats of 5 s"),
+    )
+
+
+async def _standby(system: System, stack: AsyncExitStack, name: str) -> Service:
+    service = running(name, "-m", "apc_console", "serve", "orchestrator", environment=system.environment)
+    standby = await stack.enter_async_context(service)
+
+    async def waits() -> bool:
+        return (await system.bus.depth(gate_queue(0))).consumers >= 2
+
+    await until(waits)
+    return standby
+
+
+async def _gap(system: System, active: Service, fault: signal.Signals) -> float:
+    epoch = await system.pool.fetchval(EPOCH)
+    began = time.monotonic()
+    active.process.send_signal(fault)
+
+    async def is_taken() -> bool:
+        return bool(await system.pool.fetchval(EPOCH) > epoch)
+
+    await until(is_taken)
+    return time.monotonic() - began

@@ -1,6 +1,7 @@
 """The bus under measurement: orchestrator and persister as processes of their own, agents registered by an operator."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -126,6 +127,7 @@ async def start_system(servers: Servers) -> AsyncIterator[System]:
         "APC_DATABASE_URL": database_url,
         "APC_DATA_DIR": "build/bench",
         "APC_WORKER_CONSUMER": CONSUMER,
+        "APC_LOG_KEY_FILE": os.environ["APC_LOG_KEY_FILE"],
     }
     everyone = [agents.source, agents.sink, agents.echo, agents.PingAgent(), *agents.crowd()]
     async with AsyncExitStack() as stack:

@@ -4,7 +4,6 @@ import signal
 import time
 from contextlib import AsyncExitStack
 
-from apc_bus.topology import gate_queue
 from benchmarks.figures import Figure, Figures
 from benchmarks.processes import Service, running
 from benchmarks.system import System, until
@@ -41,11 +40,7 @@ async def measure_takeover(system: System, figures: Figures) -> None:
 async def _standby(system: System, stack: AsyncExitStack, name: str) -> Service:
     service = running(name, "-m", "apc_console", "serve", "orchestrator", environment=system.environment)
     standby = await stack.enter_async_context(service)
-
-    async def waits() -> bool:
-        return (await system.bus.depth(gate_queue(0))).consumers >= 2
-
-    await until(waits)
+    await standby.said("gate_stands_by")
     return standby
 
 

@@ -77,6 +77,7 @@ class Gate:
     async def _hold(self, stop: asyncio.Event) -> None:
         queue = gate_queue(self._shard)
         async with self._bus.subscribe(queue, prefetch=self._settings.gate_prefetch) as inputs:
+            _log.info("gate_stands_by", shard=self._shard)
             first = await self._stand_by(inputs, stop)
             if first is None:
                 return

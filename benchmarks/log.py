@@ -4,6 +4,8 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable
 
+import psutil
+
 from apc_bus.database import open_pool
 from apc_persister.connection import AnyConnection
 from apc_persister.evidence.checkpoint import load_signer
@@ -32,20 +34,27 @@ async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
     pool = await open_pool(await servers.fresh_database(), max_size=4)
     loader = await open_loader(pool)
     await loader.load(FIRST)
+    before = _resident_mb()
     first = await loader.load(SAMPLE)
     if rows > FIRST + 2 * SAMPLE:
         await loader.load(rows - FIRST - 2 * SAMPLE)
     last = await loader.load(SAMPLE)
+    after = _resident_mb()
     await loader.close()
     await pool.execute("VACUUM ANALYZE")
     figures.add(
         Figure("log_append_first", first.rate, "packets/s", note=f"behind {FIRST:,} packets; hops and tree included"),
         Figure("log_append_last", last.rate, "packets/s", first.rate, 1 / GROWTH_BAR, note=f"behind {rows:,} packets"),
+        Figure("log_writer_memory", after, "MB", before, note="resident, the loader's packets included"),
     )
     async with pool.acquire() as connection:
         await _measure_verify(connection, figures)
         await _measure_prove(connection, figures)
     await pool.close()
+
+
+def _resident_mb() -> float:
+    return psutil.Process().memory_info().rss / 1e6
 
 
 async def _measure_verify(connection: AnyConnection, figures: Figures) -> None:

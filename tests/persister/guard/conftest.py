@@ -110,7 +110,7 @@ async def _make_log(server: PostgresServer) -> GuardedLog:
         await store(connection, placed, packet.created_at)
         await connection.execute("UPDATE apc_log.shards SET next_seq = $1 WHERE shard = 0", len(placed) + 1)
         await connection.execute(
-            "INSERT INTO apc_log.log_checkpoints (shard, tree_size, root_hash, note) VALUES (0, 1, sha256('x'), 'n')"
+            "INSERT INTO apc_log.log_checkpoints (shard, tree_size, root_hash, note) VALUES (9, 1, sha256('x'), 'n')"
         )
     finally:
         await connection.close()

@@ -11,6 +11,8 @@ import pytest
 
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.verify import verify_shard
 from apc_persister.migrate import SCHEMA_REVISION, migrate, migrations_folder
 from apc_persister.service import Persister
 from apc_persister.testing import LogBench, ScriptedGate, lifecycle, packet_entry, until
@@ -174,5 +176,8 @@ async def test_a_migration_beside_a_writer_at_work(
         rows = await pool.fetch("SELECT kind FROM apc_log.log_events WHERE shard = 0")
         assert [row[0] for row in rows] == ["maintenance"]
         assert persister.writers[0].counts.unstored == 0
+        async with pool.acquire() as connection:
+            report = await verify_shard(connection, 0, load_signer(bench.settings).public_key(0))
+        assert (report.findings, report.entries) == ([], len(numbers)), "the maintenance is a leaf like any other"
     finally:
         await pool.close()

@@ -118,6 +118,17 @@ BY_OWNER = {
     "exempt": "SELECT apc_guard.exempt('apc_log.agent_packets')",
     "unlist": "UPDATE apc_guard.log_tables SET is_append_only = false",
 }
+BLIND = "CREATE TEMP TABLE {0} AS SELECT * FROM pg_catalog.{0}; SELECT apc_guard.maintain('attack'); "
+TRAP = "CREATE FUNCTION elsewhere.trap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; "
+BY_OWNER |= {
+    # A temporary table of that name is found before the catalog, unless pg_temp stands last in the search_path.
+    "show the guard another catalog of triggers": BLIND.format("pg_trigger") + DISABLE,
+    "show the guard another catalog of rules": BLIND.format("pg_rewrite") + "CREATE RULE r AS ON INSERT TO "
+    "apc_log.agent_packets DO INSTEAD NOTHING",
+    # What the guard itself writes must not run the owner's code with the guard's rights.
+    "trap the heads": f"SELECT apc_guard.maintain('attack'); {TRAP}"
+    "CREATE TRIGGER t BEFORE UPDATE ON apc_log.shards FOR EACH ROW EXECUTE FUNCTION elsewhere.trap()",
+}
 IN_MAINTENANCE = (
     "update",
     "delete",

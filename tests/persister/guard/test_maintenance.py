@@ -127,6 +127,21 @@ async def test_a_maintenance_is_an_entry_of_every_shard(connection: asyncpg.Conn
         await connection.execute("CREATE INDEX ON apc_log.agent_packets (user_id)")
 
 
+async def test_the_owners_code_never_runs_with_the_guards_rights(connection: asyncpg.Connection) -> None:
+    """A constraint is evaluated by whoever inserts: the guard must not do that as the superuser it belongs to."""
+    await connection.execute("SET SESSION AUTHORIZATION apc_owner")
+    await connection.execute(
+        "SELECT apc_guard.maintain('a constraint');"
+        "CREATE FUNCTION elsewhere.is_harmless() RETURNS boolean LANGUAGE sql AS "
+        "$$ SELECT NOT rolsuper FROM pg_roles WHERE rolname = current_user $$;"
+        "ALTER TABLE apc_log.log_events ADD CHECK (elsewhere.is_harmless()) NOT VALID;"
+        "ALTER TABLE apc_log.shards ADD CHECK (elsewhere.is_harmless()) NOT VALID"
+    )
+    await connection.execute("RESET SESSION AUTHORIZATION")
+    await connection.execute("SELECT apc_guard.maintain('by a superuser')")
+    assert await connection.fetchval("SELECT count(*) FROM apc_log.log_events WHERE shard = 0") == 2
+
+
 async def test_a_maintenance_that_is_rolled_back_leaves_nothing(connection: asyncpg.Connection) -> None:
     transaction = connection.transaction()
     await transaction.start()

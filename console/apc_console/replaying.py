@@ -7,27 +7,41 @@ from typing import Any
 
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable, LogDiffers
-from apc_console.files import write_bytes
+from apc_console.files import read_bytes, write_bytes
 from apc_console.output import print_rows, to_json
 from apc_contracts.contract import load_contract
-from apc_persister.queries import Replayed, read_recorded, verify_run
+from apc_persister.queries import BundleRecords, Replayed, read_recorded, verify_run
 
 
 async def print_verified(
-    run_id: str, contract_files: Iterable[Path], what_if: Path | None, out: Path | None, *, as_json: bool
+    run_id: str | None,
+    bundle: Path | None,
+    contract_files: Iterable[Path],
+    what_if: Path | None,
+    out: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
-    """Print what a replay found.
+    """Print what a replay of the database, or of a bundle, found.
 
     Raises:
-        InputUnusable: the log holds nothing of the run.
+        InputUnusable: there is nothing of the run.
+        BundleUnreadable: the file is no bundle.
         LogDiffers: the first entry that does not come out again, or that cannot be recomputed.
     """
     contracts = [load_contract(), *map(load_contract, contract_files)]
     other = None if what_if is None else load_contract(what_if)
-    async with open_log() as pool, read_recorded(pool) as records:
-        replayed = await verify_run(records, run_id, contracts, other)
+    if bundle is not None:
+        held = BundleRecords(read_bytes(bundle).splitlines())
+        run_id = run_id or held.run_id
+        replayed = await verify_run(held, run_id, contracts, other)
+    elif run_id is None:
+        raise InputUnusable("name the run with --run-id, or its bundle with --bundle")
+    else:
+        async with open_log() as pool, read_recorded(pool) as records:
+            replayed = await verify_run(records, run_id, contracts, other)
     if not replayed.sessions:
-        raise InputUnusable(f"the log holds no session of run {run_id!r}")
+        raise InputUnusable(f"there is no session of run {run_id!r}")
     _show(replayed, out, is_what_if=other is not None, as_json=as_json)
     if replayed.problem is not None:
         raise LogDiffers(f"run {run_id}: {replayed.problem}")

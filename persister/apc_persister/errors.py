@@ -16,6 +16,7 @@ ApcError
     LogKeyUnusable        it cannot be read, or is no Ed25519 key
     ProofImpossible       there is nothing to prove, or not yet
     ExportFailed          checkpoints could not be brought outside
+    BundleUnreadable      a file that is no bundle of a run
     SubjectUnknown        there is no key of that subject: nothing to erase
 """
 
@@ -152,3 +153,7 @@ class SubjectUnknown(LogError):
             "stored without APC_ENCRYPT_BODIES"
         )
         self.subject = subject
+
+
+class BundleUnreadable(LogError):
+    """A file that is no bundle of a run."""

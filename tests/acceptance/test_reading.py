@@ -3,11 +3,12 @@
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from apc_console.testing import FinishedRun
+from apc_console.testing import ApcCommand, FinishedRun
 
 pytestmark = pytest.mark.timeout(330)
 
@@ -91,3 +92,19 @@ def test_events_are_sent_to_a_server(finished_run: FinishedRun) -> None:
     away = finished_run.apc("log", "openlineage", "--run-id", run_id, "--url", url)
     assert away.returncode == 2
     assert "does not take an event" in away.stderr
+
+
+def test_an_exported_run_comes_out_again_without_the_database(finished_run: FinishedRun, tmp_path: Path) -> None:
+    run_id, bundle = finished_run.summary["run_id"], finished_run.apc.folder / "bundle.jsonl"
+    exported = finished_run.apc("log", "export", "--run-id", run_id, "--out", str(bundle))
+    assert exported.returncode == 0, exported.stderr
+    elsewhere = ApcCommand(tmp_path)
+    verified = elsewhere("packet", "replay", "--bundle", str(bundle), "--verify")
+    assert verified.returncode == 0, verified.stderr
+    assert json.loads(verified.stdout)["packets"] == finished_run.summary["packets_logged"]
+    altered = bundle.read_text().replace(',\\"accepted\\",', ',\\"held\\",', 1)
+    assert altered != bundle.read_text()
+    (tmp_path / "altered.jsonl").write_text(altered)
+    differs = elsewhere("packet", "replay", "--bundle", "altered.jsonl", "--verify")
+    assert differs.returncode == 4
+    assert "agent_packets.verdict: recorded held, recomputed accepted" in differs.stderr

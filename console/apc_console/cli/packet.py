@@ -113,7 +113,7 @@ def tree(
 
 @app.command()
 def replay(
-    run_id: Annotated[str, typer.Option(help="The run.")],
+    run_id: Annotated[str | None, typer.Option(help="The run; a bundle knows its own.")] = None,
     task_id: Annotated[str | None, typer.Option(help="Only the packets of this task.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write JSON to this file.")] = None,
     verify: Annotated[
@@ -122,6 +122,7 @@ def replay(
     what_if: Annotated[
         Path | None, typer.Option(help="Another contract file: print what it would have decided otherwise.")
     ] = None,
+    bundle: Annotated[Path | None, typer.Option(help="Verify a file of `apc log export`, without a database.")] = None,
     contract_file: Annotated[
         list[Path] | None,
         typer.Option("--contract", help="A contract file that the run was judged by, if the log does not hold it."),
@@ -132,6 +133,8 @@ def replay(
     from apc_console.running import run_quietly
 
     if not verify and what_if is None:
+        if run_id is None:
+            raise InputUnusable("name the run with --run-id; a bundle is read by --verify and --what-if")
         from apc_console.log_view import print_replay
 
         run_quietly(print_replay(run_id, task_id, out, as_json=as_json))
@@ -140,7 +143,7 @@ def replay(
         raise InputUnusable("--verify and --what-if take a run whole: leave --task-id out")
     from apc_console.replaying import print_verified
 
-    run_quietly(print_verified(run_id, contract_file or (), what_if, out, as_json=as_json))
+    run_quietly(print_verified(run_id, bundle, contract_file or (), what_if, out, as_json=as_json))
 
 
 PacketId = Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The packet.")]

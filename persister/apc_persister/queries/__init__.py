@@ -1,6 +1,7 @@
 """Reading the log: the same functions behind the command line, the HTTP API and the console."""
 
 from apc_persister.queries.arbitrations import ArbitrationCandidate, ArbitrationRow, list_arbitrations
+from apc_persister.queries.bundle import BundleRecords
 from apc_persister.queries.impact import ImpactRow, PacketImpact, get_packet_impact
 from apc_persister.queries.lineage import (
     AfterProtocol,
@@ -37,6 +38,7 @@ __all__ = [
     "AfterProtocol",
     "ArbitrationCandidate",
     "ArbitrationRow",
+    "BundleRecords",
     "CoordinationRow",
     "DatabaseRecords",
     "HeldRow",

@@ -22,6 +22,8 @@ class Tile:
     level: int
     index: int
     hashes: bytes
+    root: bytes
+    """The root over them: a hash of the level above."""
 
 
 def fold(hashes: Sequence[bytes]) -> bytes:
@@ -59,9 +61,10 @@ class Tree:
             index = (self.size >> 8 * level) // TILE_WIDTH
             full = len(hashes) // (TILE_WIDTH * HASH_SIZE)
             width = TILE_WIDTH * HASH_SIZE
-            new = [Tile(level, index + n, hashes[n * width : (n + 1) * width]) for n in range(full)]
+            parts = [hashes[n * width : (n + 1) * width] for n in range(full)]
+            new = [Tile(level, index + n, part, fold(split_hashes(part))) for n, part in enumerate(parts)]
             edge.append(hashes[full * width :])
-            added = [fold(split_hashes(tile.hashes)) for tile in new]
+            added = [tile.root for tile in new]
             tiles += new
             level += 1
         return Tree(size, tuple(edge)), tiles
@@ -92,6 +95,15 @@ class Frontier:
             carry >>= 1
         stack.append(leaf)
         self.size += 1
+
+    def append_tile(self, root: bytes) -> None:
+        """Add the next 256 leaves by the root over them; the size must be a multiple of 256."""
+        carry, stack = self.size // TILE_WIDTH, self.stack
+        while carry & 1:
+            root = node_hash(stack.pop(), root)
+            carry >>= 1
+        stack.append(root)
+        self.size += TILE_WIDTH
 
     @property
     def root(self) -> bytes:

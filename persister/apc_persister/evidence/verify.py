@@ -136,7 +136,8 @@ class _Verification:
             recomputed, full = tree.extend(leaves.hashes)
             self._compare_tiles(tiles.tree, leaves, full, chunk.tiles)
             if len(report.findings) == opening:  # a checkpoint that differs says less than the entry
-                self._compare_checkpoints(frontier, leaves.hashes, chunk.checkpoints)
+                roots = {tile.index: tile.root for tile in full if tile.level == 0}
+                self._compare_checkpoints(frontier, leaves.hashes, roots, chunk.checkpoints)
             tree = recomputed
             report.entries += len(leaves.hashes)
             self._progress(len(leaves.hashes))
@@ -222,15 +223,23 @@ class _Verification:
                 self.report.add(seq, f"entry {seq} {what}")
                 return
 
-    def _compare_checkpoints(self, frontier: Frontier, hashes: Sequence[bytes], rows: Sequence[asyncpg.Record]) -> None:
+    def _compare_checkpoints(
+        self,
+        frontier: Frontier,
+        hashes: Sequence[bytes],
+        roots: Mapping[int, bytes],
+        rows: Sequence[asyncpg.Record],
+    ) -> None:
         before = frontier.size
         stored = {row["tree_size"]: row for row in rows}
         sizes = {size for size in self._outside if before < size <= before + len(hashes)} | stored.keys()
-        append, done = frontier.append, 0
-        for size in sorted(sizes):
-            for leaf in hashes[done : size - before]:
-                append(leaf)
-            done = size - before
+        for size in sorted({*sizes, before + len(hashes)}):
+            while frontier.size < size:
+                index, place = divmod(frontier.size, TILE_WIDTH)
+                if place == 0 and index in roots and frontier.size + TILE_WIDTH <= size:
+                    frontier.append_tile(roots[index])
+                else:
+                    frontier.append(hashes[frontier.size - before])
             root = frontier.root
             if size in stored:
                 self._compare_stored(size, root, stored[size]["root_hash"], stored[size]["note"])
@@ -238,10 +247,8 @@ class _Verification:
                 self.report.outside += 1
                 if self._outside[size] != {root}:
                     self._say_rewritten(size, "a checkpoint held outside")
-            if not self.report.findings:
+            if size in sizes and not self.report.findings:
                 self._good = size
-        for leaf in hashes[done:]:
-            append(leaf)
 
     def _compare_stored(self, size: int, root: bytes, stored: bytes, note: str) -> None:
         self.report.checkpoints += 1

@@ -176,3 +176,9 @@ def test_a_tile_of_level_one(size: int) -> None:
     if size >= 65_536:
         assert full[1, 0][:32] == definition(leaves[:256])
     assert Frontier.of(tree).root == tree.root
+    by_tiles = Frontier()
+    for tile in sorted(tile for tile in tiles if tile.level == 0):
+        by_tiles.append_tile(tile.root)
+    for leaf in leaves[by_tiles.size :]:
+        by_tiles.append(leaf)
+    assert by_tiles == Frontier.of(tree)

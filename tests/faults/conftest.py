@@ -39,7 +39,11 @@ from apc_orchestrator.testing import (
     until,
     violated_equalities,
 )
-from apc_persister.testing import ScriptedGate
+from apc_persister.check import parse_note, split_notes
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.verify import verify_shard
+from apc_persister.settings import LogKeySettings
+from apc_persister.testing import ScriptedGate, replay_everything
 
 CAST: Cast = {**AGENTS, "sleeper": ("watch", ())}
 """The sleeper has an inbox and never looks into it: what is sent to it expires."""
@@ -122,6 +126,7 @@ class Deployment:
             "APC_DATABASE_URL": self.database_url,
             "APC_DATA_DIR": str(self.folder),
             "APC_DATABASE_POOL": "3",
+            "APC_LOG_KEY": os.environ["APC_LOG_KEY"],
         }
         output = self.folder / f"{name}-{len(self.services)}.log"
         with output.open("ab") as file:
@@ -234,8 +239,14 @@ class Deployment:
         return (await self.bus.depth(DEAD_QUEUE)).messages == 0
 
     async def check(self, *, fenced_allowed: bool = False) -> None:
-        """S1 to S6, S8 and the numbers of the log; nobody consumes any more, so that ready is all there is."""
+        """S1 to S8 and the numbers of the log; nobody consumes any more, so that ready is all there is.
+
+        S7: the tree fits the rows and every exported checkpoint. Beyond them, the log played again gives every verdict
+        and transition, and the projection `sessions`.
+        """
         assert await violated_equalities(self.pool, self.sent, self.workers.values()) == []
+        await self._check_evidence()
+        await replay_everything(self.pool)
         conflicts = await self.pool.fetch("SELECT kind, code, reason FROM apc_log.packet_conflicts")
         kinds = {row["kind"] for row in conflicts} - ({"fenced"} if fenced_allowed else set())
         assert not kinds, f"no double, no conflict, no stranger: {conflicts}"
@@ -243,6 +254,14 @@ class Deployment:
         queues += [agent_queue(agent, urgent) for agent in CAST for urgent in (True, False)]
         depths = {queue: (await self.bus.depth(queue)).messages for queue in queues}
         assert not any(depths.values()), f"S8: {depths}"
+
+    async def _check_evidence(self) -> None:
+        key = load_signer(LogKeySettings()).public_key(0)
+        exported = split_notes((self.folder / "checkpoints/shard-0.checkpoints").read_text())
+        outside = [parse_note(text).check(key) for text in exported]
+        async with self.pool.acquire() as connection:
+            report = await verify_shard(connection, 0, key, outside=outside)
+        assert outside and not report.findings, f"S7: {report}"
 
     @property
     def duplicates(self) -> int:

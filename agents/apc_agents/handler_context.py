@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from pydantic import JsonValue
 
@@ -45,6 +45,7 @@ class HandlerContext:
         self._artifacts = artifacts
         self._coordination = coordination
         self._ordinal = 0
+        self._origins = 0
         self._has_answered = False
         self.used_tokens = 0
         self.used_cost = 0.0
@@ -239,6 +240,14 @@ class HandlerContext:
     async def answer(self, payload: Payload) -> Packet[Any]:
         """Emit the SDK's own answer to the packet at hand (ACK, NACK, ERROR). Raises as `emit`."""
         return await self._emitter.emit(Draft(payload=payload), self._packet, self._next_ordinal(), NOT_FOLLOWED)
+
+    def new_origin(self) -> UUID:
+        """An id that this invocation makes again, in the same order, when it runs again after a crash.
+
+        Raises AgentError in on_start.
+        """
+        self._origins += 1
+        return uuid5(self.packet.packet_id, f"{self.agent.agent_id}/origin/{self._origins}")
 
     def _next_ordinal(self) -> int:
         # Taken before the first await: emits that run side by side keep their numbers when they run again.

@@ -62,11 +62,16 @@ def refusal_of(error: ValidationError, tags: Set[str] = frozenset()) -> PacketRe
 
     `tags` are those of a tagged union at the top, which head every location and are no part of the document.
     """
+    (path, message), *others = mistakes_of(error, tags)
+    if others:
+        message += f" (and {len(others)} more)"
+    return PacketRefused("SCHEMA_INVALID", path, message)
+
+
+def mistakes_of(error: ValidationError, tags: Set[str] = frozenset()) -> list[tuple[str, str]]:
+    """Path and message of every error; at least one. `tags` as in `refusal_of`."""
     errors = error.errors(include_url=False, include_input=False)
-    message = _message(errors[0])[:MAX_MESSAGE_LENGTH]
-    if len(errors) > 1:
-        message += f" (and {len(errors) - 1} more)"
-    return PacketRefused("SCHEMA_INVALID", _path(errors[0], tags), message)
+    return [(_path(one, tags), _message(one)[:MAX_MESSAGE_LENGTH]) for one in errors]
 
 
 def _message(error: ErrorDetails) -> str:

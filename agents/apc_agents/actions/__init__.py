@@ -1,0 +1,52 @@
+"""Actions: what an agent's mind answers, carried out with its tools (agents.md section 5).
+
+`ToolRegistry` holds the tools, `ActionExecutor` runs an AgentResponse in an `ActionContext` and reports one
+`Observation` for each action.
+"""
+
+from apc_agents.actions.call import Effect, ToolCall
+from apc_agents.actions.context import ActionContext, ActionMemory, StateMemory
+from apc_agents.actions.errors import (
+    ActionError,
+    ActionsRefused,
+    Problem,
+    ReferenceUnknown,
+    RelicOutOfScope,
+    TaskLost,
+    TaskUnknown,
+    ToolFailed,
+    ToolInvalid,
+    ValueUnserialisable,
+)
+from apc_agents.actions.executor import ActionExecutor
+from apc_agents.actions.registry import Script, Tool, ToolRegistry
+from apc_agents.actions.relics import RelicScope
+from apc_agents.actions.report import ActionReport, Observation, ObservationStatus
+from apc_agents.actions.verbs import VERBS
+
+__all__ = [
+    "VERBS",
+    "ActionContext",
+    "ActionError",
+    "ActionExecutor",
+    "ActionMemory",
+    "ActionReport",
+    "ActionsRefused",
+    "Effect",
+    "Observation",
+    "ObservationStatus",
+    "Problem",
+    "ReferenceUnknown",
+    "RelicOutOfScope",
+    "RelicScope",
+    "Script",
+    "StateMemory",
+    "TaskLost",
+    "TaskUnknown",
+    "Tool",
+    "ToolCall",
+    "ToolFailed",
+    "ToolInvalid",
+    "ToolRegistry",
+    "ValueUnserialisable",
+]

@@ -1,0 +1,102 @@
+"""What the actions of a response run in: who runs them, what they may do, and what they reach."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import UUID, uuid4, uuid5
+
+from pydantic import JsonValue
+
+from apc_agents.actions.relics import ReadRelic
+from apc_agents.handler_context import HandlerContext
+from apc_contracts.actions import SecurityLevel
+from apc_contracts.packet import Packet
+from apc_contracts.payloads import Payload
+
+REMEMBERED = "remembered"
+"""The key in ctx.state under which `remember` keeps what it is given."""
+
+
+class Emit(Protocol):
+    """Emits a packet, as HandlerContext.emit."""
+
+    def __call__(self, payload: Payload, **options: Any) -> Awaitable[Packet[Any]]:
+        """Raises EmitError."""
+        ...
+
+
+class ActionMemory(Protocol):
+    """Where the verbs `remember` and `forget` keep things."""
+
+    async def remember(self, key: str, value: JsonValue) -> None:
+        """Keep a value; a former one under this key is replaced."""
+        ...
+
+    async def forget(self, key: str) -> bool:
+        """Forget it; says whether there was something."""
+        ...
+
+
+class StateMemory:
+    """Keeps things in ctx.state: durable with the handler's outcome, and undone when the handler fails."""
+
+    def __init__(self, ctx: HandlerContext) -> None:
+        self._ctx = ctx
+
+    async def remember(self, key: str, value: JsonValue) -> None:
+        """Keep a value."""
+        self._ctx.state.setdefault(REMEMBERED, {})[key] = value
+
+    async def forget(self, key: str) -> bool:
+        """Forget it."""
+        kept = self._ctx.state.get(REMEMBERED, {})
+        if key not in kept:
+            return False
+        del kept[key]
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionContext:
+    """Where the actions of a response run.
+
+    Args:
+        agent_id, session_id: who runs them, and in which session.
+        security_level: the highest at which they may run; a response may ask for less.
+        allowed_relics: the relics that a response may list; None = any.
+        read_relic: reads one.
+        variables: for `${{variables.x}}`; those of the response come first.
+        results: of earlier responses, by action_id, for `${{results.action_id.path}}`.
+        memory: for `remember` and `forget`; without one they fail.
+        emit: how the verb `emit` emits; without it the verb fails.
+        new_origin: asked once for each response; the keys of its calls and the ids of its tasks follow from it. That
+            of a handler gives the same ones when the handler runs again after a crash.
+    """
+
+    agent_id: str
+    session_id: str
+    security_level: SecurityLevel = SecurityLevel.USER
+    allowed_relics: Collection[str] | None = None
+    read_relic: ReadRelic | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    results: Mapping[str, JsonValue] = field(default_factory=dict)
+    memory: ActionMemory | None = None
+    emit: Emit | None = None
+    new_origin: Callable[[], UUID] = uuid4
+
+    @classmethod
+    def of(cls, ctx: HandlerContext, **settings: Any) -> "ActionContext":
+        """The context of a handler; `settings` are further arguments, or others than the handler's."""
+        given: dict[str, Any] = {
+            "agent_id": ctx.agent.agent_id,
+            "session_id": ctx.session_id,
+            "memory": StateMemory(ctx),
+            "emit": ctx.emit,
+            "new_origin": ctx.new_origin,
+        }
+        return cls(**{**given, **settings})
+
+
+def key_of(origin: UUID, action_id: str) -> UUID:
+    """The idempotency key of an action, and the id of its task."""
+    return uuid5(origin, f"action/{action_id}")

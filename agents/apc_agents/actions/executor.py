@@ -1,0 +1,115 @@
+"""Runs the actions of a response."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from pydantic import JsonValue
+
+from apc_agents.actions.call import ToolCall
+from apc_agents.actions.checking import CheckedAction, CheckedResponse, check_response
+from apc_agents.actions.context import ActionContext, key_of
+from apc_agents.actions.errors import ReferenceUnknown, ToolFailed
+from apc_agents.actions.invoking import invoke
+from apc_agents.actions.references import lookup, substitute
+from apc_agents.actions.registry import ToolRegistry
+from apc_agents.actions.relics import RelicScope
+from apc_agents.actions.report import ActionReport, Observation, ObservationStatus, carried_out
+from apc_agents.actions.verbs import STOP
+from apc_contracts.actions import ActionType, AgentResponse
+
+
+class ActionExecutor:
+    """Runs the actions of responses with the tools of a registry."""
+
+    def __init__(self, registry: ToolRegistry) -> None:
+        self._registry = registry
+
+    async def run(self, response: AgentResponse, *, context: ActionContext) -> ActionReport:
+        """Check everything, then run the actions one after the other.
+
+        SYNC actions run in the order of the document, as far as depends_on allows. An action that fails is an
+        observation, not an exception; what needs it is cancelled with a reason.
+
+        Raises:
+            ActionsRefused: something in it cannot run; nothing has run.
+            EmitUnconfirmed, StateError: let them end the handler: the worker runs it again.
+        """
+        checked = check_response(response, self._registry, context, has_tasks=False)
+        run = _Run(checked, context, context.new_origin())
+        for action in checked.actions:
+            run.observed[action.planned.action_id] = await run.observe(action)
+        return run.report(response)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One response while it runs."""
+
+    checked: CheckedResponse
+    context: ActionContext
+    origin: UUID
+    observed: dict[str, Observation] = field(default_factory=dict)
+
+    async def observe(self, action: CheckedAction) -> Observation:
+        planned = action.planned
+        failed = next((name for name in planned.needs if not self._went_well(name)), None)
+        if failed is not None:
+            return self._observation(action, ObservationStatus.CANCELLED, error=self._why_cancelled(failed))
+        try:
+            params = self._params(action)
+            result = await invoke(action.runnable, params, self._given(action))
+        except (ReferenceUnknown, ToolFailed) as error:
+            return self._observation(action, ObservationStatus.ERROR, error=str(error))
+        return self._observation(action, ObservationStatus.SUCCESS, result=result)
+
+    def report(self, response: AgentResponse) -> ActionReport:
+        in_order = sorted(self.checked.actions, key=lambda action: action.planned.position)
+        observations = tuple(self.observed[action.planned.action_id] for action in in_order)
+        task_ids = {place: one.task_id for place, one in enumerate(observations) if one.task_id is not None}
+        return ActionReport(carried_out(response, task_ids), observations, response.stop or self._was_stopped())
+
+    def _params(self, action: CheckedAction) -> Mapping[str, JsonValue]:
+        """The params with everything substituted. Raises ReferenceUnknown, ToolFailed."""
+        results = {**self.context.results, **self._results()}
+        params = substitute(dict(action.planned.action.params), lookup(self.checked.variables, results))
+        problems = action.runnable.problems_of(params, "params")
+        if problems:
+            raise ToolFailed(str(problems[0]))
+        return dict(params)
+
+    def _results(self) -> dict[str, JsonValue]:
+        return {name: one.result for name, one in self.observed.items() if one.status is ObservationStatus.SUCCESS}
+
+    def _given(self, action: CheckedAction) -> Mapping[type, object]:
+        context, action_id = self.context, action.planned.action_id
+        call = ToolCall(
+            action_id=action_id,
+            agent_id=context.agent_id,
+            session_id=context.session_id,
+            security_level=self.checked.level,
+            key=key_of(self.origin, action_id),
+            scope=RelicScope(self.checked.relics, context.read_relic) if action.runnable.reads else None,
+        )
+        return {ToolCall: call, ActionContext: context}
+
+    def _went_well(self, name: str) -> bool:
+        return self.observed[name].status in (ObservationStatus.SUCCESS, ObservationStatus.TASK_STARTED)
+
+    def _why_cancelled(self, name: str) -> str:
+        needed = self.observed[name]
+        how = "failed" if needed.status is ObservationStatus.ERROR else "was cancelled"
+        return f"it needs {name}, which {how}: {needed.error}"
+
+    def _was_stopped(self) -> bool:
+        return any(
+            action.planned.action.type is ActionType.INTERNAL
+            and action.planned.action.action == STOP
+            and self.observed[action.planned.action_id].status is ObservationStatus.SUCCESS
+            for action in self.checked.actions
+        )
+
+    def _observation(
+        self, action: CheckedAction, status: ObservationStatus, *, result: JsonValue = None, error: str | None = None
+    ) -> Observation:
+        return Observation(action.planned.action_id, action.planned.action.action, status, result, error)

@@ -1,0 +1,65 @@
+"""Calls a tool: within its time limit, and with a result that is JSON."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from pydantic import JsonValue
+
+from apc_agents.actions.errors import TaskLost, ToolFailed, ValueUnserialisable
+from apc_agents.actions.json_values import json_value
+from apc_agents.actions.registry import Runnable
+from apc_agents.errors import EmitUnconfirmed, StateError
+
+MAX_RESULT_BYTES = 256 * 1024
+MAX_ERROR_LENGTH = 1_000
+_NOT_THE_TOOLS_FAULT = (EmitUnconfirmed, StateError, TaskLost)
+"""What the worker itself must see: it runs the handler or the task again, or drops it."""
+
+
+async def invoke(runnable: Runnable, params: Mapping[str, Any], given: Mapping[type, Any]) -> JsonValue:
+    """What the tool returns, as JSON. `params` are checked; `given` is what is injected, by type.
+
+    Raises:
+        ToolFailed: it raised, was cancelled at its time limit, or its result is no JSON or too large.
+        EmitUnconfirmed, StateError, TaskLost: as the tool raised them.
+    """
+    over_time = f"it was cancelled at its time limit of {runnable.time_limit.total_seconds():g} s"
+    try:
+        async with asyncio.timeout(runnable.time_limit.total_seconds()) as limit:
+            value = await runnable.bound(params, given)
+    except _NOT_THE_TOOLS_FAULT:
+        raise
+    except asyncio.CancelledError as error:
+        if _is_cancelled():
+            raise
+        raise ToolFailed("it was cancelled from within") from error
+    except Exception as error:
+        if limit.expired():
+            raise ToolFailed(over_time) from error
+        raise ToolFailed(f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH]) from error
+    if limit.expired():
+        raise ToolFailed(over_time)
+    return _checked(value)
+
+
+def _checked(value: Any) -> JsonValue:
+    try:
+        result = json_value(value, "result")
+    except ValueUnserialisable as error:
+        raise ToolFailed(str(error)) from error
+    try:
+        size = len(orjson.dumps(result))
+    except TypeError as error:  # an integer beyond 64 bits
+        raise ToolFailed(f"result cannot be written as JSON: {error}") from error
+    if size > MAX_RESULT_BYTES:
+        raise ToolFailed(
+            f"result has {size} bytes, {MAX_RESULT_BYTES} are allowed: put it into the artifact store, return its hash"
+        )
+    return result
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,79 @@
+"""The internal verbs: remember, forget, emit, stop."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import orjson
+from pydantic import Field, JsonValue, ValidationError
+
+from apc_agents.actions.context import ActionContext, ActionMemory
+from apc_agents.actions.errors import ActionError
+from apc_agents.actions.registry import Tool, make_tool
+from apc_contracts.actions import SecurityLevel
+from apc_contracts.model import Fraction, Name
+from apc_contracts.packet import PAYLOAD_TYPES
+from apc_contracts.schema_errors import refusal_of
+from apc_contracts.vocabulary import PacketType
+
+STOP = "stop"
+
+
+async def remember(key: Name, value: JsonValue, context: ActionContext) -> None:
+    """Keeps a value under a key, for later responses of this session."""
+    await _memory(context).remember(key, value)
+
+
+async def forget(key: Name, context: ActionContext) -> bool:
+    """Forgets what is kept under a key; says whether there was something."""
+    return await _memory(context).forget(key)
+
+
+async def emit(
+    packet_type: PacketType,
+    payload: Mapping[str, JsonValue],
+    context: ActionContext,
+    to: Annotated[tuple[Name, ...], Field(description="agent_ids; none = the sender of the packet at hand")] = (),
+    confidence: Fraction = 1.0,
+    symbolic_keys: tuple[Name, ...] = (),
+) -> dict[str, str]:
+    """Emits a packet through the gate; gives its packet_id."""
+    if context.emit is None:
+        raise ActionError("there is no packet at hand: emit is for handlers")
+    try:
+        made = PAYLOAD_TYPES[packet_type].model_validate_json(
+            orjson.dumps(payload), strict=True, by_alias=True, by_name=False
+        )
+    except ValidationError as error:
+        refused = refusal_of(error)
+        raise ActionError(f"payload of {packet_type}, {refused.path}: {refused.message}") from error
+    options: dict[str, Any] = {"confidence": confidence, "symbolic_keys": symbolic_keys}
+    if to:
+        options["to"] = to
+    packet = await context.emit(made, **options)
+    return {"packet_id": str(packet.packet_id)}
+
+
+async def stop(reason: str | None = None) -> str | None:
+    """Ends the loop after this response."""
+    return reason
+
+
+VERBS: Mapping[str, Tool] = MappingProxyType(
+    {
+        verb.__name__: make_tool(verb, (ActionContext,), name=verb.__name__, security_level=level)
+        for verb, level in (
+            (remember, SecurityLevel.PUBLIC),
+            (forget, SecurityLevel.PUBLIC),
+            (emit, SecurityLevel.USER),
+            (stop, SecurityLevel.PUBLIC),
+        )
+    }
+)
+"""Every internal verb by name, each with the level that it needs."""
+
+
+def _memory(context: ActionContext) -> ActionMemory:
+    if context.memory is None:
+        raise ActionError("this agent remembers nothing: give ActionContext(memory=...)")
+    return context.memory

@@ -1,4 +1,4 @@
-"""Settings of an agent worker, from the environment (prefix APC_) and `.env`."""
+"""Settings of agents, from the environment (prefix APC_, for models APC_LLM_) and `.env`."""
 
 from datetime import timedelta
 from typing import Literal
@@ -40,3 +40,32 @@ class WorkerSettings(BaseSettings):
     """How long the receipts of a packet that is done wait for those of the next ones."""
     receipt_linger: timedelta = timedelta(milliseconds=50)
     """How long a delivery_ack waits for the end of its handler, to travel with it."""
+
+
+class LLMSettings(BaseSettings):
+    """Which model is asked, and how much it may be asked and answer."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="APC_LLM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
+
+    model: str | None = None
+    """`provider:name` as pydantic-ai knows it (`openai:…`, `anthropic:…`, `test`); with base_url the bare name."""
+    base_url: str | None = None
+    """URL of a service that speaks OpenAI's API; none = the provider's own."""
+    api_key: SecretStr | None = None
+    """Key for base_url, or for `openai:`; other providers read their own variables (`ANTHROPIC_API_KEY`, …)."""
+    max_steps: int = Field(default=8, ge=1, le=100)
+    """Responses of the model to one message: after so many the loop ends."""
+    message_tokens: int | None = Field(default=None, ge=1)
+    """Tokens that one message may cost, input and output of all steps; none = no bound but max_steps."""
+    output_retries: int = Field(default=2, ge=0, le=10)
+    """How often a model is told how to mend an answer that is no AgentResponse."""
+    answer_bytes: int = Field(default=65_536, ge=1_024)
+    """The longest answer that is read."""
+    answer_tokens: int | None = Field(default=None, ge=1)
+    """What a provider is told not to exceed in one answer; none = its own bound."""
+    timeout: timedelta = timedelta(seconds=60)
+    """How long one request may take."""
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    """None = the model's own."""

@@ -89,7 +89,7 @@ def hide_password(url: str) -> str:
 
 def _all_settings() -> Iterator[tuple[str, BaseSettings]]:
     from apc_agents.automl.settings import AutomlSettings
-    from apc_agents.settings import WorkerSettings
+    from apc_agents.settings import LLMSettings, WorkerSettings
     from apc_orchestrator.settings import OrchestratorSettings
     from apc_persister.settings import PersisterSettings
 
@@ -100,3 +100,4 @@ def _all_settings() -> Iterator[tuple[str, BaseSettings]]:
     yield "orchestrator", OrchestratorSettings()
     yield "persister", PersisterSettings()
     yield "automl", AutomlSettings()
+    yield "llm", LLMSettings()

@@ -138,6 +138,11 @@ class ContextSession:
         return self._conversation.state
 
     @property
+    def revision(self) -> int:
+        """How often it was saved; 0 = never."""
+        return self._revision
+
+    @property
     def pressure(self) -> float:
         """Tokens used / max_tokens, 0..1."""
         return self._conversation.window.pressure

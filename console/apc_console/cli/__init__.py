@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ModuleNotFoundError as error:
         if str(error.name).startswith("apc_"):
             raise
-        _fail(f"this needs {error.name}, which is not installed: pip install 'apc-bus[server,embedded,automl]'", 2)
+        _fail(f"this needs {error.name}, which is not installed: pip install 'apc-bus[server,embedded,automl,llm]'", 2)
     except ValidationError as error:
         _fail(sentence_of(error), 2)
     except (typer.Abort, KeyboardInterrupt):

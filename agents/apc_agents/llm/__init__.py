@@ -1,0 +1,36 @@
+"""Agents whose mind is a language model (agents.md section 6). Needs the extra `llm`; importing it takes a second.
+
+`LLMAgent` is an ordinary agent on the bus; `Dialogue` is a user's conversation with it; `Mind` is the loop of both.
+"""
+
+from apc_agents.llm.agent import LLMAgent
+from apc_agents.llm.errors import (
+    AnswerInvalid,
+    AnswerTooLong,
+    LLMError,
+    ModelAway,
+    ModelRefused,
+    ModelUnusable,
+)
+from apc_agents.llm.mind import Exchange, Mind
+from apc_agents.llm.prompting import Persona
+from apc_agents.llm.provider import make_model
+from apc_agents.llm.recording import RecordedModel, Recording
+from apc_agents.settings import LLMSettings
+
+__all__ = [
+    "AnswerInvalid",
+    "AnswerTooLong",
+    "Exchange",
+    "LLMAgent",
+    "LLMError",
+    "LLMSettings",
+    "Mind",
+    "ModelAway",
+    "ModelRefused",
+    "ModelUnusable",
+    "Persona",
+    "RecordedModel",
+    "Recording",
+    "make_model",
+]

@@ -1,0 +1,188 @@
+"""An agent on the bus whose handlers ask a language model what to do."""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+import orjson
+from pydantic_ai.models import Model
+from pydantic_ai.usage import RunUsage
+
+from apc_agents.actions import ActionContext, ToolRegistry
+from apc_agents.actions.context import REMEMBERED
+from apc_agents.agent import Agent
+from apc_agents.context import (
+    ContextSession,
+    ContextStore,
+    InMemoryContextStore,
+    SessionConfig,
+    TokenCounter,
+    TurnInvalid,
+    emit_compressions,
+)
+from apc_agents.errors import Reject, Retry
+from apc_agents.handler_context import HandlerContext
+from apc_agents.llm.errors import LLMError, ModelAway, ModelUnusable
+from apc_agents.llm.mind import Exchange, Mind
+from apc_agents.llm.prompting import Persona
+from apc_agents.llm.provider import make_model
+from apc_agents.llm.recording import Recording
+from apc_agents.llm.state_store import StateContextStore
+from apc_agents.llm.summarizing import ModelSummarizer
+from apc_agents.settings import LLMSettings
+from apc_contracts.actions import SecurityLevel
+from apc_contracts.packet import Packet
+from apc_contracts.payloads import ErrorPayload
+from apc_contracts.vocabulary import PacketType, Signal
+
+DEFAULT_HANDLES = (PacketType.TASK_IR, PacketType.IDEA)
+AWAY_AFTER = timedelta(seconds=5)
+"""When a packet is tried again whose model does not answer, unless the provider says when."""
+
+
+class LLMAgent(Agent):
+    """An ordinary agent with a mind: each packet that it handles is a user turn of the session's conversation.
+
+    What it tells others it emits by the verb `emit`; its `response` ends the loop and stays in the conversation.
+    Tokens and cost travel in the outcome receipt into the session budget. An answer of the model is kept before it is
+    used: a handler that runs again asks no model.
+
+    Args:
+        model: a pydantic-ai model, or its name; default APC_LLM_MODEL. It is made when it is first needed.
+        tools: what its actions may call.
+        persona: who it is for its model.
+        handles: the packet types that it thinks about.
+        answers_queries: whether it thinks about a SIGNAL QUERY of another agent too.
+        config: the window of its conversations.
+        summarizes: whether the model shortens REQUIRED turns; default the extract that asks no model.
+        security_level: the highest at which its actions may run.
+        archive: where folded turns and answers of the model are kept; default one that ends with the process.
+        settings: default those of the environment.
+
+    Raises:
+        AgentInvalid: as Agent.
+    """
+
+    def __init__(
+        self,
+        agent_id: str,
+        *,
+        role: str,
+        swarm: str,
+        model: Model | str | None = None,
+        tools: ToolRegistry | None = None,
+        persona: Persona | None = None,
+        handles: Iterable[PacketType] = DEFAULT_HANDLES,
+        answers_queries: bool = True,
+        config: SessionConfig | None = None,
+        counter: TokenCounter | None = None,
+        summarizes: bool = False,
+        security_level: SecurityLevel = SecurityLevel.USER,
+        archive: ContextStore | None = None,
+        settings: LLMSettings | None = None,
+        rights: Iterable[str] = (),
+        concurrency: int = 1,
+        capabilities: Iterable[str] = (),
+    ) -> None:
+        settings = settings or LLMSettings()
+        if isinstance(model, str):
+            settings, model = settings.model_copy(update={"model": model}), None
+        model_id = settings.model if model is None else model.model_name
+        super().__init__(
+            agent_id,
+            role=role,
+            swarm=swarm,
+            rights=rights,
+            concurrency=concurrency,
+            model_id=model_id,
+            capabilities=capabilities,
+        )
+        self._model = model
+        self.settings = settings
+        self.tools = tools or ToolRegistry()
+        self.persona = persona or Persona()
+        self.config = config or SessionConfig()
+        self.counter = counter
+        self.summarizes = summarizes
+        self.security_level = security_level
+        self.archive = archive or InMemoryContextStore()
+        for packet_type in handles:
+            self.on(packet_type)(self._handle)
+        if answers_queries:
+            self.on(PacketType.SIGNAL, signal=Signal.QUERY)(self._handle)
+
+    @cached_property
+    def mind(self) -> Mind:
+        """The loop. Raises ModelUnusable."""
+        model = self._model or make_model(self.settings)
+        return Mind(model, tools=self.tools, persona=self.persona, settings=self.settings, counter=self.counter)
+
+    async def open_session(
+        self, session_id: str, store: ContextStore, *, model: Model, usage: RunUsage, **options: Any
+    ) -> ContextSession:
+        """A conversation with this agent's window; `options` as ContextSession. Raises ContextStoreError."""
+        if self.summarizes:
+            options["summarizer"] = ModelSummarizer(model, settings=self.settings, usage=usage)
+        if self.counter is not None:
+            options["counter"] = self.counter
+        return await ContextSession.open(session_id, store=store, config=self.config, **options)
+
+    async def _handle(self, packet: Packet[Any], ctx: HandlerContext) -> None:
+        if packet.sender.agent_id == self.agent_id:
+            return  # What it tells the log about its own context is no question.
+        before, usage = deepcopy(ctx.state), RunUsage()
+        try:
+            await self._think(packet, ctx, usage)
+        except TurnInvalid as invalid:
+            raise Reject(str(invalid)) from invalid
+        except ModelAway as away:
+            after = AWAY_AFTER if away.retry_after is None else timedelta(seconds=away.retry_after)
+            raise Retry(after, str(away)) from away
+        except ModelUnusable:
+            raise
+        except LLMError as failed:
+            # Ends as an outcome, so that what was spent is counted; the conversation is as it was.
+            ctx.state = before
+            await ctx.answer(_error(packet, failed))
+        finally:
+            ctx.add_usage(tokens=usage.total_tokens, cost=float(usage.cost or 0))
+
+    async def _think(self, packet: Packet[Any], ctx: HandlerContext, usage: RunUsage) -> Exchange:
+        mind = self.mind
+        model = mind.recorded(Recording(self.archive, ctx.session_id, str(packet.packet_id)))
+        session = await self.open_session(
+            ctx.session_id,
+            StateContextStore(ctx, self.archive),
+            model=model,
+            usage=usage,
+            clock=lambda: packet.created_at,
+            on_compression=emit_compressions(ctx),
+        )
+        exchange = await mind.answer(
+            session,
+            told(packet),
+            actions=ActionContext.of(ctx, security_level=self.security_level),
+            model=model,
+            usage=usage,
+            remembered=ctx.state.get(REMEMBERED),
+            metadata={"packet_id": str(packet.packet_id), "sender_id": packet.sender.agent_id},
+        )
+        await session.save()
+        return exchange
+
+
+def told(packet: Packet[Any]) -> str:
+    """A packet as a user turn: its type, its sender and its payload as JSON."""
+    payload = orjson.dumps(packet.payload.model_dump(mode="json", exclude_none=True)).decode()
+    return f"{packet.packet_type.value} from {packet.sender.agent_id} ({packet.sender.role}): {payload}"
+
+
+def _error(packet: Packet[Any], failed: LLMError) -> ErrorPayload:
+    return ErrorPayload(
+        error_code="MODEL_ERROR",
+        message=f"{type(failed).__name__}: {failed}"[:1_000],
+        retryable=False,
+        details={"packet_id": str(packet.packet_id)},
+    )

@@ -1,0 +1,194 @@
+"""The loop of an agent's mind: context, prompt, AgentResponse, actions, observations, until it stops.
+
+Source: agents.md section 6; the order is that of the dialogue in the Context Engineering Protocol, section 5.1.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+from pydantic import JsonValue
+from pydantic_ai.models import Model
+from pydantic_ai.usage import RunUsage
+
+from apc_agents.actions import ActionContext, ActionExecutor, ActionReport, ActionsRefused, ToolRegistry
+from apc_agents.context import ContextSession, EstimatedTokens, TokenCounter, Turn
+from apc_agents.context.summarizing import cut
+from apc_agents.llm.asking import ask_for_response
+from apc_agents.llm.prompting import Persona, messages_of, system_prompt
+from apc_agents.llm.recording import RecordedModel, Recording
+from apc_agents.settings import LLMSettings
+from apc_contracts.actions import STATUS_ERROR, AgentResponse
+
+OBSERVATION_SHARE: Final = 0.25
+"""The share of the longest turn that the observations of one step may take; the rest of them is cut off."""
+NO_RESPONSE: Final = "(no response)"
+
+OnChange = Callable[[ContextSession], Awaitable[None]]
+"""Told whenever a turn was added."""
+
+
+async def _unheard(session: ContextSession) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What came of one message."""
+
+    response: str
+    status: str
+    steps: int
+    """How often the model was asked for a response."""
+    usage: RunUsage
+    turn: Turn
+    """The assistant's turn."""
+    is_cut_short: bool = False
+    """Whether the budget ended it, not the model."""
+    task_ids: tuple[str, ...] = ()
+    """Tasks that were started and go on."""
+
+    @property
+    def cost(self) -> float:
+        """In USD, as far as the price is known."""
+        return float(self.usage.cost or 0)
+
+
+class Mind:
+    """A model with a persona and tools. It changes the session that it is given; whoever calls saves it, or not."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        tools: ToolRegistry | None = None,
+        persona: Persona | None = None,
+        settings: LLMSettings | None = None,
+        counter: TokenCounter | None = None,
+    ) -> None:
+        self.model = model
+        self.tools = tools or ToolRegistry()
+        self.persona = persona or Persona()
+        self.settings = settings or LLMSettings()
+        self.counter = counter or EstimatedTokens()
+        self.executor = ActionExecutor(self.tools)
+
+    def recorded(self, recording: Recording) -> RecordedModel:
+        """The model as it is asked about one packet or message."""
+        settings = self.settings
+        timeout = settings.timeout.total_seconds()
+        return RecordedModel(self.model, recording, timeout=timeout, answer_bytes=settings.answer_bytes)
+
+    async def answer(
+        self,
+        session: ContextSession,
+        message: str,
+        *,
+        actions: ActionContext,
+        model: Model,
+        usage: RunUsage,
+        constraints: Sequence[str] = (),
+        remembered: Mapping[str, JsonValue] | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+        on_change: OnChange = _unheard,
+    ) -> Exchange:
+        """Take a message in, think and act until the model stops, and add its answer to the session.
+
+        Args:
+            session: changed as it goes; what raises leaves it half way: drop it then.
+            actions: what the actions run in.
+            model: as `recorded` gives it.
+            usage: grows by what was spent, even if this raises.
+            constraints: of this message, beside those of the persona.
+            remembered: what the model is told that it has kept.
+
+        Raises:
+            ContextError: the message cannot be taken. LLMError: there is no answer.
+            EmitUnconfirmed, StateError: as the executor; let them end the handler.
+        """
+        await session.add_user_turn(message, metadata)
+        await on_change(session)
+        run = _Run(self, session, actions, model, usage, constraints, remembered, on_change)
+        return await run.until_stopped()
+
+
+@dataclass(slots=True)
+class _Run:
+    """One message on its way to an answer."""
+
+    mind: Mind
+    session: ContextSession
+    actions: ActionContext
+    model: Model
+    usage: RunUsage
+    constraints: Sequence[str]
+    remembered: Mapping[str, JsonValue] | None
+    on_change: OnChange
+    steps: int = 0
+    task_ids: tuple[str, ...] = ()
+
+    async def until_stopped(self) -> Exchange:
+        settings = self.mind.settings
+        while True:
+            response = await self._ask()
+            self.steps += 1
+            if not response.actions and (response.stop or response.response):
+                return await self._ended(response)
+            report = await self._act(response)
+            if report is not None and report.stop:
+                return await self._ended(response)
+            if self.steps >= settings.max_steps:
+                return await self._ended(response, f"{self.steps} steps")
+            if settings.message_tokens is not None and self.usage.total_tokens >= settings.message_tokens:
+                return await self._ended(response, f"{self.usage.total_tokens} tokens")
+
+    async def _ask(self) -> AgentResponse:
+        mind, session = self.mind, self.session
+        instructions = system_prompt(
+            session,
+            mind.persona,
+            mind.tools,
+            self.actions.security_level,
+            can_emit=self.actions.emit is not None,
+            constraints=self.constraints,
+            remembered=self.remembered,
+        )
+        return await ask_for_response(
+            self.model,
+            instructions,
+            messages_of(session.turns_for_model()),
+            settings=mind.settings,
+            usage=self.usage,
+            counter=mind.counter,
+            response_limit=session.message_limit,
+        )
+
+    async def _act(self, response: AgentResponse) -> ActionReport | None:
+        """Run the actions and tell the model what came of them; None when nothing could run."""
+        if not response.actions:
+            await self._observe([{"status": STATUS_ERROR, "error": "there was neither an action nor a response"}])
+            return None
+        try:
+            report = await self.mind.executor.run(response, context=self.actions)
+        except ActionsRefused as refused:
+            await self._observe([{"status": STATUS_ERROR, "error": str(refused)}])
+            return None
+        self.actions = replace(self.actions, results={**self.actions.results, **report.results})
+        self.task_ids += tuple(report.task_ids.values())
+        pairs = zip(report.observations, report.response.walk(), strict=True)
+        await self._observe([{**seen.to_document(), "params": action.params} for seen, action in pairs])
+        return report
+
+    async def _observe(self, observations: Sequence[Mapping[str, Any]]) -> None:
+        text = orjson.dumps(observations, default=str).decode()
+        limit = int(self.session.message_limit * OBSERVATION_SHARE)
+        await self.session.add_tool_turn(cut(text, limit, self.mind.counter), {"step": self.steps})
+        await self.on_change(self.session)
+
+    async def _ended(self, response: AgentResponse, spent: str | None = None) -> Exchange:
+        text = response.response or (NO_RESPONSE if spent is None else f"(stopped after {spent}, without an answer)")
+        thoughts: list[JsonValue] = [thought.model_dump(mode="json") for thought in response.thoughts]
+        turn = await self.session.add_assistant_turn(text, {"status": response.status, "thoughts": thoughts})
+        await self.on_change(self.session)
+        return Exchange(text, response.status, self.steps, self.usage, turn, spent is not None, self.task_ids)

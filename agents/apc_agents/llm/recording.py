@@ -1,0 +1,104 @@
+"""Answers of a model are kept before they are used, so that what runs again asks no model.
+
+Source: issue 5 item 5. The key of an answer is (origin, number of the request, digest of the prompt): the origin is the
+packet, or the turn, that the model is asked about.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
+
+from apc_agents.context import ContextStore
+from apc_agents.llm.errors import AnswerTooLong, ModelAway
+
+VOLATILE: Final = frozenset({"timestamp", "run_id", "conversation_id"})
+"""Fields of a message that differ each time it is made."""
+
+
+@dataclass(slots=True)
+class Recording:
+    """The answers to what one packet, or one message, makes an agent ask."""
+
+    store: ContextStore
+    session_id: str
+    origin: str
+    asked: int = 0
+
+    def next_key(self, digest: str) -> str:
+        """The key of the next request."""
+        self.asked += 1
+        return f"answer/{self.origin}/{self.asked}/{digest}"
+
+    async def find(self, key: str) -> ModelResponse | None:
+        """The answer that was kept under a key."""
+        kept = (await self.store.get_turns(self.session_id, [key])).get(key)
+        if kept is None:
+            return None
+        (response,) = ModelMessagesTypeAdapter.validate_json(kept)
+        assert isinstance(response, ModelResponse)
+        return response
+
+    async def keep(self, key: str, response: ModelResponse) -> None:
+        """Keep an answer; durable when this returns."""
+        await self.store.put_turns(self.session_id, {key: ModelMessagesTypeAdapter.dump_json([response])})
+
+
+class RecordedModel(WrapperModel):
+    """A model whose answers are bounded in size and time, kept, and found again."""
+
+    def __init__(self, wrapped: Model, recording: Recording, *, timeout: float, answer_bytes: int) -> None:
+        super().__init__(wrapped)
+        self._recording = recording
+        self._timeout = timeout
+        self._answer_bytes = answer_bytes
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        """Ask, unless this was asked before.
+
+        Raises:
+            AnswerTooLong: of more bytes than are read. ModelAway: it took longer than it may.
+        """
+        key = self._recording.next_key(prompt_digest(messages, self.model_name))
+        found = await self._recording.find(key)
+        if found is not None:
+            return found
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await super().request(messages, model_settings, model_request_parameters)
+        except TimeoutError as error:
+            raise ModelAway(f"{self.model_name} gave no answer within {self._timeout:g} s") from error
+        size = sum(map(_size, response.parts))
+        if size > self._answer_bytes:
+            raise AnswerTooLong(size, self._answer_bytes)
+        await self._recording.keep(key, response)
+        return response
+
+
+def prompt_digest(messages: Sequence[ModelMessage], model_name: str) -> str:
+    """SHA-256 of what a model is asked, in hex: the same prompt always has the same."""
+    document = [model_name, _stable(ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))]
+    return sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _stable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _stable(inner) for key, inner in value.items() if key not in VOLATILE}
+    return [_stable(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _size(part: Any) -> int:
+    told = getattr(part, "args", None) or getattr(part, "content", None) or ""
+    return len(told.encode(errors="surrogatepass") if isinstance(told, str) else orjson.dumps(told, default=str))

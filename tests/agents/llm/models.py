@@ -1,0 +1,51 @@
+"""Models that answer what a test tells them to."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+Answer = dict[str, Any] | str
+"""An AgentResponse as a document, or plain text."""
+
+
+def document(response: str | None = None, *, actions: Sequence[dict[str, Any]] = (), stop: bool = True) -> Answer:
+    """An AgentResponse."""
+    return {"status": "SUCCESS", "thoughts": [], "actions": list(actions), "stop": stop, "response": response}
+
+
+def model_of(think: Callable[[list[ModelMessage], AgentInfo], Answer]) -> FunctionModel:
+    """A model that answers what `think` says."""
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        said = think(messages, info)
+        if isinstance(said, str):
+            return ModelResponse(parts=[TextPart(said)])
+        return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, said)])
+
+    return FunctionModel(answer)
+
+
+def model_saying(*answers: Answer) -> FunctionModel:
+    """A model that gives these answers, one after the other; asked more often, it fails the test."""
+    left: Iterator[Answer] = iter(answers)
+    return model_of(lambda messages, info: next(left))
+
+
+def silent_model() -> FunctionModel:
+    """A model that must not be asked."""
+
+    def refuse(messages: list[ModelMessage], info: AgentInfo) -> Answer:
+        raise AssertionError("the model was asked")
+
+    return model_of(refuse)
+
+
+def last_told(messages: list[ModelMessage]) -> str:
+    """What the model was told last."""
+    newest = messages[-1]
+    assert isinstance(newest, ModelRequest)
+    part = newest.parts[-1]
+    assert isinstance(part, UserPromptPart)
+    return str(part.content)

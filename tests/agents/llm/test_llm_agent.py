@@ -1,0 +1,147 @@
+"""An agent with a mind on the bus: an ordinary agent that emits, is accounted for, and runs again without a model."""
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.models import Model
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.usage import RequestUsage
+
+from apc_agents import AgentTestClient
+from apc_agents.context import InMemoryContextStore, SessionConfig
+from apc_agents.llm import LLMAgent, LLMSettings, ModelUnusable
+from apc_agents.llm.agent import told
+from apc_contracts import PacketType, ReceiptKind, RunPhase, Signal, SignalPayload
+
+from .models import document, model_of, model_saying, silent_model
+
+PROPOSE = {
+    "action": "emit",
+    "type": "internal",
+    "params": {
+        "packet_type": "IDEA",
+        "payload": {
+            "method_id": "m-2",
+            "intent": "Try it the other way round.",
+            "assumptions": [],
+            "required_capabilities": [],
+            "expected_impact": {"quality_gain": 0.1, "cost_change": 0.0, "risk_change": 0.0},
+            "failure_modes": [],
+        },
+        "confidence": 0.6,
+    },
+}
+REMEMBER = {"action": "remember", "type": "internal", "params": {"key": "method", "value": "m-1"}}
+
+
+def agent_with(model: Model | str | None, **options: Any) -> LLMAgent:
+    options.setdefault("settings", LLMSettings(max_steps=4))
+    return LLMAgent("thinker-1", role="researcher", swarm="minds", model=model, **options)
+
+
+async def test_it_thinks_about_a_packet_and_emits_by_an_action(idea: Any) -> None:
+    model = model_saying(document("Done.", actions=[PROPOSE, REMEMBER], stop=True))
+    async with AgentTestClient(agent_with(model)) as client:
+        reply = await client.send(idea("m-1"), phase=RunPhase.DISCOVERY)
+        state = await client.state()
+        outcome = client.receipts[-1]
+    assert reply is not None and reply.payload.method_id == "m-2"
+    assert state["remembered"] == {"method": "m-1"}
+    assert outcome.kind is ReceiptKind.OUTCOME and outcome.usage is not None and outcome.usage.tokens
+
+
+async def test_what_it_has_cost_travels_in_the_outcome(idea: Any) -> None:
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        text = '{"status": "SUCCESS", "stop": true, "response": "yes"}'
+        usage = RequestUsage(input_tokens=100, output_tokens=20, cost=Decimal("0.25"))
+        return ModelResponse(parts=[TextPart(text)], usage=usage)
+
+    async with AgentTestClient(agent_with(FunctionModel(answer))) as client:
+        await client.send(idea("m-1"))
+        usage = client.receipts[-1].usage
+    assert usage is not None and (usage.tokens, usage.cost) == (120, 0.25)
+
+
+async def test_the_conversation_goes_on_in_the_next_packet(idea: Any) -> None:
+    seen: list[int] = []
+
+    def think(messages: list[ModelMessage], info: AgentInfo) -> Any:
+        seen.append(len(messages))
+        return document("noted")
+
+    async with AgentTestClient(agent_with(model_of(think))) as client:
+        await client.send(idea("m-1"))
+        await client.send(idea("m-2"))
+        await client.send(SignalPayload(signal=Signal.QUERY, reason="What have you seen?"))
+    assert seen == [1, 3, 5]
+
+
+async def test_what_runs_again_asks_no_model_and_emits_the_same(idea: Any, make_packet: Any) -> None:
+    """A worker that died before it saved anything: the next one has the archive, and a model that must not be asked."""
+    archive = InMemoryContextStore()
+    packet = make_packet(idea("m-1"), to="thinker-1")
+    model = model_saying("prose first", document(actions=[PROPOSE, REMEMBER], stop=False), document("Done."))
+    silent = silent_model()
+    silent._model_name = model.model_name
+    runs = []
+    for thinking in (model, silent):
+        async with AgentTestClient(agent_with(thinking, archive=archive)) as client:
+            emitted = await client.deliver(packet)
+            runs.append(([one.packet_id for one in emitted], await client.state(), client.receipts[-1].usage))
+    assert runs[0] == runs[1]
+    assert len(runs[0][0]) == 1
+
+
+async def test_prose_for_ever_ends_in_an_error_that_is_paid_for_and_changes_nothing(idea: Any) -> None:
+    async with AgentTestClient(
+        agent_with(model_saying(document(actions=[REMEMBER], stop=False), *["prose"] * 3))
+    ) as client:
+        reply = await client.send(idea("m-1"))
+        state, outcome = await client.state(), client.receipts[-1]
+    assert reply is not None and reply.packet_type is PacketType.ERROR
+    assert reply.payload.error_code == "MODEL_ERROR" and "no AgentResponse" in reply.payload.message
+    assert not state
+    assert outcome.kind is ReceiptKind.OUTCOME and outcome.usage is not None and outcome.usage.tokens
+
+
+async def test_a_packet_that_the_window_cannot_hold_is_rejected(idea: Any) -> None:
+    agent = agent_with(silent_model(), config=SessionConfig(max_tokens=60))
+    async with AgentTestClient(agent) as client:
+        reply = await client.send(idea("m-" + "x" * 200))
+        assert reply is not None and "tokens" in reply.payload.reason
+        assert client.receipts[-1].kind is ReceiptKind.REJECT
+
+
+async def test_a_model_that_does_not_answer_is_asked_again_later(idea: Any) -> None:
+    async def wait(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with AgentTestClient(agent_with(FunctionModel(wait), settings=LLMSettings(timeout=0.02))) as client:
+        await client.send(idea("m-1"))
+        assert client.receipts[-1].kind is ReceiptKind.RETRY
+
+
+async def test_a_long_session_is_compressed_and_told_to_the_log_only() -> None:
+    agent = agent_with(model_of(lambda messages, info: document("word " * 40)), config=SessionConfig(max_tokens=600))
+    async with AgentTestClient(agent) as client:
+        for number in range(12):
+            await client.send(SignalPayload(signal=Signal.QUERY, reason=f"{number}: what now?"))
+        await client.settled()
+        state = await client.state()
+        audits = [packet for packet in client.emitted if packet.metadata and "context" in packet.metadata]
+    assert state["conversation"]["document"]["compressions"] == len(audits) > 0
+
+
+async def test_the_model_is_made_when_it_is_first_needed() -> None:
+    agent = LLMAgent("thinker-1", role="researcher", swarm="minds", settings=LLMSettings(model=None))
+    assert PacketType.IDEA in agent.handles
+    with pytest.raises(ModelUnusable, match="APC_LLM_MODEL"):
+        _ = agent.mind
+
+
+def test_a_packet_is_told_by_type_sender_and_payload(idea: Any, make_packet: Any) -> None:
+    assert told(make_packet(idea("m-9"))).startswith("IDEA from builder-1 (")

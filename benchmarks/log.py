@@ -1,8 +1,6 @@
 """A long log: what it costs to append to, to verify, and to prove from, and how that grows."""
 
-import statistics
 import time
-from collections.abc import Awaitable, Callable
 
 import psutil
 
@@ -14,6 +12,7 @@ from apc_persister.evidence.verify import verify_shard
 from apc_persister.settings import PersisterSettings
 from benchmarks.figures import Figure, Figures
 from benchmarks.log_load import open_loader
+from benchmarks.log_reading import add_readings, p95_ms, read_log
 from benchmarks.servers import Servers
 
 FIRST = 10_000
@@ -23,9 +22,9 @@ VERIFY_BAR = 100_000
 GROWTH_BAR = 1.15
 PROVE_BAR_MS = 20
 _SOME = """
-SELECT packet_id FROM apc_log.agent_packets
-WHERE shard = 0 AND seq IN (SELECT 1 + 4 * (n * (SELECT max(seq) / 4 FROM apc_log.agent_packets) / 41)
-                            FROM generate_series(0, 40) AS n)
+SELECT (SELECT packet_id FROM apc_log.agent_packets WHERE shard = 0 AND seq >= head.last * n / 41
+        ORDER BY seq LIMIT 1) AS packet_id
+FROM generate_series(0, 40) AS n, (SELECT max(seq) AS last FROM apc_log.agent_packets) AS head
 """
 
 
@@ -34,6 +33,8 @@ async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
     pool = await open_pool(await servers.fresh_database(), max_size=4)
     loader = await open_loader(pool)
     await loader.load(FIRST)
+    await pool.execute("VACUUM ANALYZE")
+    readings = await read_log(pool)
     before = _resident_mb()
     first = await loader.load(SAMPLE)
     if rows > FIRST + 2 * SAMPLE:
@@ -50,6 +51,7 @@ async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
     async with pool.acquire() as connection:
         await _measure_verify(connection, figures)
         await _measure_prove(connection, figures)
+    add_readings(figures, readings, await read_log(pool))
     await pool.close()
 
 
@@ -78,13 +80,3 @@ async def _measure_prove(connection: AnyConnection, figures: Figures) -> None:
         await prove_entry(connection, key, shard, seq)
 
     figures.add(Figure("log_prove", await p95_ms(prove, len(rows)), "ms p95", PROVE_BAR_MS, 1.0, is_time=True))
-
-
-async def p95_ms(work: Callable[[], Awaitable[object]], times: int = 40) -> float:
-    """Milliseconds that the work takes, the 95th percentile of so many times."""
-    taken = []
-    for _ in range(times):
-        began = time.perf_counter()
-        await work()
-        taken.append(1000 * (time.perf_counter() - began))
-    return statistics.quantiles(taken, n=20)[-1]

@@ -1,13 +1,16 @@
 """Fills a log with packets by the writer's own transaction, without a broker: for the figures of a long log."""
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from uuid import UUID, uuid4
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
+from msgspec.structs import replace
 
 from apc_bus.log_batch import (
     EPOCH_OPEN_TYPE,
@@ -15,8 +18,11 @@ from apc_bus.log_batch import (
     LOG_BATCH_VERSION,
     Entry,
     EpochOpen,
+    HopEntry,
+    LineageEntry,
     LogBatch,
     PacketEntry,
+    SessionRow,
     encode,
 )
 from apc_bus.port import Delivery, Message
@@ -25,15 +31,21 @@ from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.notary import Notary
 from apc_persister.intake import read_message
 from apc_persister.settings import PersisterSettings
-from apc_persister.testing import lifecycle, packet_entry
+from apc_persister.testing import coordination, hop, lifecycle, packet_entry
 from apc_persister.transaction import commit
 
 PACKETS_A_TRANSACTION = 500
-"""2,000 entries with their hops, as many as a transaction of the persister takes."""
+"""About 2,000 entries with their hops, as many as a transaction of the persister takes."""
 PACKETS_A_RUN = 10_000
 PACKETS_A_TASK = 50
 CHILDREN = 4
 """Packets that a packet causes, so that a run is a tree some levels deep."""
+PROTOCOLS = 1_000
+"""The first of them are transferred far more often than the last."""
+MODES = ("WINNER_TO_LOSERS", "CROSS_USE_CASE", "COMMONS_SEED")
+RARE_PHASE = "PROMOTION"
+RARE_EVERY = 5_000
+"""One packet in so many is of the rare phase."""
 
 
 @dataclass(slots=True)
@@ -59,6 +71,7 @@ class Loader:
         self._connection = connection
         self._notary = Notary(0, load_signer(PersisterSettings()))
         self._batch_no = 0
+        self._packet_no = 0
         self._packets = _packets()
 
     async def begin(self) -> None:
@@ -70,11 +83,14 @@ class Loader:
         loaded = Loaded()
         while loaded.packets < packets:
             entries: list[Entry] = []
+            sessions: dict[str, SessionRow] = {}
             for _ in range(PACKETS_A_TRANSACTION):
+                self._packet_no += 1
                 loaded.last = next(self._packets)
-                entries += [loaded.last, *lifecycle(loaded.last)]
+                entries += said_of(loaded.last, self._packet_no)
+                sessions[loaded.last.session_id] = _session(loaded.last, self._packet_no)
             self._batch_no += 1
-            batch = LogBatch(LOG_BATCH_VERSION, 0, 1, self._batch_no, datetime.now(UTC), entries, [])
+            batch = LogBatch(LOG_BATCH_VERSION, 0, 1, self._batch_no, datetime.now(UTC), entries, [*sessions.values()])
             loaded.seconds += await self._commit(encode(batch), LOG_BATCH_TYPE)
             loaded.packets += PACKETS_A_TRANSACTION
         return loaded
@@ -99,7 +115,10 @@ async def open_loader(pool: asyncpg.Pool) -> Loader:
 
 
 def _packets() -> Iterator[PacketEntry]:
-    """Packets without end: runs of 10,000, tasks of 50, in trees where each causes four others; 1.2 kB each."""
+    """Packets without end: runs of 10,000, tasks of 50, in trees where each causes four others; 1.2 kB each.
+
+    Tasks have the same names in every run, as use cases have: a protocol is compared with what they show elsewhere.
+    """
     number = 0
     while True:
         run: list[PacketEntry] = []
@@ -109,11 +128,55 @@ def _packets() -> Iterator[PacketEntry]:
                 UUID(int=uuid4().int),
                 session_id=run_id,
                 run_id=run_id,
-                task_id=f"{run_id}-task-{place // PACKETS_A_TASK}",
+                task_id=f"task-{place // PACKETS_A_TASK}",
                 packet_type=("IDEA", "EVAL", "TRANSFER", "STATE")[place % 4],
+                run_phase="RESEARCH" if place % RARE_EVERY != 17 else RARE_PHASE,
                 parent=run[(place - 1) // CHILDREN] if place else None,
                 size_bytes=1050,
             )
+            if entry.packet_type == "EVAL":
+                entry = _with_metrics(entry, number)
+            elif entry.packet_type == "TRANSFER":
+                entry = replace(entry, verdict="held")
             run.append(entry)
             number += 1
             yield entry
+
+
+def said_of(packet: PacketEntry, number: int) -> list[Entry]:
+    """What the gate logs of a packet that goes through: three hops; a TRANSFER waits for its barrier and is throttled
+    there one time in ten, and now and then a packet moves the session."""
+    moved = [coordination(packet, number, "barrier", "RESEARCHING", "RESEARCHING")] if number % 100 == 0 else []
+    if packet.packet_type != "TRANSFER":
+        return [packet, *lifecycle(packet), *moved]
+    held = hop(packet, ["emit", "schema_pass"], "DRAFT", "SCHEMA_VALIDATED")
+    lineage = LineageEntry(
+        packet.session_id, packet.packet_id, _protocol(number), [], [], number % 3 == 1, MODES[number % 3],
+        "red", "blue", 0.5 + number % 50 / 100, 0.25 + number % 30 / 100,
+    )  # fmt: skip
+    if number % 10 == 3:
+        return [packet, lineage, held, _throttled(packet), *moved]
+    ruled = hop(packet, ["policy_pass", "route_selected"], "SCHEMA_VALIDATED", "ROUTED", attempt=1)
+    return [packet, lineage, held, ruled, *lifecycle(packet)[1:], *moved]
+
+
+def _throttled(packet: PacketEntry) -> HopEntry:
+    ruled = hop(packet, ["policy_fail"], "SCHEMA_VALIDATED", "REJECTED_POLICY", attempt=1)
+    return replace(ruled, metadata=b'{"refusal": {"code": "THROTTLE_SCORE"}}')
+
+
+def _protocol(number: int) -> str:
+    """A tenth of the TRANSFERs carry the first protocol, a quarter the first twenty."""
+    spread = (number * 2_654_435_761 % 2**32) / 2**32
+    return f"protocol-{int(PROTOCOLS * spread**3)}"
+
+
+def _with_metrics(packet: PacketEntry, number: int) -> PacketEntry:
+    document = json.loads(packet.body)
+    document["payload"] = {"metric_set": {"outcome": number % 97 / 97, "drift_risk": number % 89 / 178}, "pass": True}
+    body = json.dumps(document).encode()
+    return replace(packet, body=body, packet_hash=sha256(body).digest())
+
+
+def _session(packet: PacketEntry, step: int) -> SessionRow:
+    return SessionRow(packet.session_id, packet.run_id, "RESEARCHING", False, 0, 0, step, 1, b"{}")

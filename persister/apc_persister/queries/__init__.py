@@ -18,7 +18,7 @@ from apc_persister.queries.lineage import (
 )
 from apc_persister.queries.protocols import ProtocolRow, list_protocols
 from apc_persister.queries.recorded import DatabaseRecords, read_recorded
-from apc_persister.queries.replay import replay
+from apc_persister.queries.replay import ReplayPage, replay, replay_page
 from apc_persister.queries.rows import (
     CoordinationRow,
     LogRow,
@@ -54,6 +54,7 @@ __all__ = [
     "ProtocolEffectiveness",
     "ProtocolRow",
     "Records",
+    "ReplayPage",
     "Replayed",
     "SessionRow",
     "StaleMark",
@@ -79,6 +80,7 @@ __all__ = [
     "list_sessions",
     "read_recorded",
     "replay",
+    "replay_page",
     "trace",
     "verify_run",
 ]

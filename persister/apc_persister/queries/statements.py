@@ -81,11 +81,4 @@ FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
 JOIN apc_log.packet_stale AS stale USING (session_id, packet_id)
 """
 
-COORDINATION = f"""
-SELECT {columns(CoordinationRow, "moved")} FROM apc_log.coordination_events AS moved
-WHERE moved.session_id IN (SELECT session_id FROM apc_log.sessions WHERE run_id = $1)
-  AND (moved.shard, moved.seq) > ($2, $3) AND (moved.shard, moved.seq) <= ($4, $5)
-ORDER BY moved.shard, moved.seq
-"""
-
 HEADS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards ORDER BY shard"

@@ -1,0 +1,105 @@
+"""The agent in Node.js, which knows the protocol from its page and the schemas alone, in a house of our own."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apc_bus.rabbit import apply_rabbit
+from apc_bus.topology import build_topology
+from apc_contracts import parse_packet
+from apc_contracts.identity import reply_id
+from apc_contracts.vocabulary import PacketType
+from apc_orchestrator.testing import AGENTS, ScriptedAgents, make_idea, make_packet, make_start, until
+from apc_orchestrator.testing.packets import ROLE, Cast
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "node-agent"
+NODE_AGENT = "Node.1"
+"""With an upper-case letter and a dot: the words of routing keys are encoded, the names of queues are not."""
+CAST: Cast = {**AGENTS, NODE_AGENT: ("review", ())}
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("node") is None or shutil.which("npm") is None, reason="no Node.js: neither node nor npm on the PATH"
+)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the example with exactly the libraries of its lock file."""
+    folder = tmp_path_factory.mktemp("node") / "node-agent"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("node_modules"))
+    subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, check=True)
+    return folder
+
+
+@asynccontextmanager
+async def node_agent(folder: Path, environment: Mapping[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The agent as a process that has said its READY; it must leave SIGTERM with exit code 0."""
+    process = await asyncio.create_subprocess_exec(
+        "node", "main.mjs", cwd=folder, env=os.environ | environment, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert b'"event":"ready"' in await process.stdout.readline()
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+    assert process.returncode == 0
+
+
+@pytest.fixture
+async def running(house: Any, amqp_vhost_url: str) -> AsyncIterator[Any]:
+    """A house in which the agent in Node.js is registered and has its queues."""
+    house.agents = ScriptedAgents(house.agents.bus, CAST)
+    house.opening = make_start(cast=CAST, members=("sentinel", NODE_AGENT))
+    await apply_rabbit(amqp_vhost_url, build_topology(1, house.agents.queues))
+    async with house.persister(), house.gate():
+        await house.agents.register()
+        yield house
+
+
+def environment_of(amqp_url: str) -> dict[str, str]:
+    """What the agent reads."""
+    return {
+        "APC_AMQP_URL": amqp_url,
+        "APC_AGENT_ID": NODE_AGENT,
+        "APC_AGENT_ROLE": ROLE,
+        "APC_AGENT_SWARM": CAST[NODE_AGENT][0],
+        "APC_SCHEMAS": str(ROOT / "contracts" / "schemas"),
+    }
+
+
+async def test_it_joins_and_answers_an_idea_with_a_claim(running: Any, installed: Path, amqp_vhost_url: str) -> None:
+    async with node_agent(installed, environment_of(amqp_vhost_url)):
+        await running.agents.publish(running.opening)
+        await until(running.is_in("SESSION_OPEN"))
+        idea = make_packet("red-1", make_idea(), (NODE_AGENT,), cast=CAST, parent=running.opening, requires_ack=True)
+        await running.agents.publish(idea)
+        (delivery,) = await running.agents.receive("red-1")
+        claim: Any = parse_packet(delivery.message.body)
+        start, acknowledgement = await running.agents.receive("red-1", 2, urgent=True)
+        await until(running.has_come_to("ARCHIVED", idea.packet_id, NODE_AGENT))
+    assert claim.packet_type is PacketType.CLAIM
+    assert claim.packet_id == reply_id(idea.packet_id, NODE_AGENT, 0), "derived, so that a second run makes it again"
+    assert start.message.type == "SIGNAL"
+    assert parse_packet(acknowledgement.message.body).payload.acked_packet_id == idea.packet_id
+    assert claim.trace.parent_packet_id == idea.packet_id
+    assert claim.trace.root_packet_id == running.opening.packet_id
+    assert claim.proof_bundle.evidence_refs == (f"packet:{idea.packet_id}",)
+    cause, present = await running.pool.fetchrow(
+        """SELECT (SELECT cause_packet_id FROM apc_log.agent_packets WHERE packet_id = $1),
+        (SELECT count(*) FROM apc_log.agent_packets WHERE session_id = '_presence' AND sender_agent_id = $2)""",
+        claim.packet_id,
+        NODE_AGENT,
+    )
+    assert cause == idea.packet_id
+    assert present == 1, "its HEARTBEAT at start"

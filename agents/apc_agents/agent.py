@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from apc_agents.errors import AgentInvalid
 from apc_agents.signature import AnyHandler, check_handler, check_start
@@ -12,6 +12,9 @@ from apc_contracts.model import ID_PATTERN
 from apc_contracts.packet import Actor, Packet
 from apc_contracts.registry import Registration, Right
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
+
+if TYPE_CHECKING:
+    from apc_agents.actions import ToolRegistry
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
 
@@ -38,6 +41,7 @@ class Agent:
             other, in the order of its queues.
         model_id: the model behind the agent, told in every packet it sends.
         capabilities: told in every packet it sends.
+        tools: what its actions may use; its workers then run its tasks.
 
     Raises:
         AgentInvalid: an id that the contract refuses, an unknown right, a concurrency below 1.
@@ -53,6 +57,7 @@ class Agent:
         concurrency: int = 1,
         model_id: str | None = None,
         capabilities: Iterable[str] = (),
+        tools: "ToolRegistry | None" = None,
     ) -> None:
         _check_id("agent_id", agent_id)
         _check_id("swarm", swarm)
@@ -67,6 +72,7 @@ class Agent:
         self.swarm = swarm
         self.rights = _rights(agent_id, rights)
         self.concurrency = concurrency
+        self.tools = tools
         names = tuple(capabilities)
         self.actor = Actor(agent_id=agent_id, role=role, swarm_id=swarm, model_id=model_id, capabilities=names or None)
         self.starters: list[AnyHandler] = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from apc_agents.actions.tasks import TaskStore
 from apc_agents.agent import Agent
 from apc_agents.coordination import INTRA_AGENT_MACHINE, LocalCoordination, LocalTransition
 from apc_agents.delivery import Inbound
@@ -54,6 +55,7 @@ class Dispatcher:
         contract: Contract,
         *,
         artifacts: ArtifactStore | None = None,
+        tasks: TaskStore | None = None,
         on_failure: FailureListener | None = None,
         on_invocation: InvocationListener | None = None,
     ) -> None:
@@ -64,6 +66,7 @@ class Dispatcher:
         self._sessions = sessions
         self._machine = contract.machine(INTRA_AGENT_MACHINE)
         self._artifacts = artifacts
+        self._tasks = tasks
         self._on_failure = on_failure
         self._on_invocation = on_invocation
 
@@ -223,7 +226,9 @@ class Dispatcher:
     def _context(self, packet: Packet[Any] | None, document: StateDocument, session_id: str) -> HandlerContext:
         knowledge = self._sessions.of(session_id)
         coordination = LocalCoordination(self._machine)
-        return HandlerContext(self._agent, packet, document, knowledge, self._emitter, self._artifacts, coordination)
+        return HandlerContext(
+            self._agent, packet, document, knowledge, self._emitter, self._artifacts, coordination, self._tasks
+        )
 
 
 async def _accept(packet: Packet[Any], context: HandlerContext) -> None:

@@ -53,7 +53,17 @@ class Ancestry(Enum):
 
 
 ROOT: Final = Ancestry.ROOT
-Parent = UUID | Packet[Any] | Ancestry | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownParent:
+    """A parent of which no more is left than its id and its root."""
+
+    packet_id: UUID
+    root_packet_id: UUID
+
+
+Parent = UUID | Packet[Any] | KnownParent | Ancestry | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +191,8 @@ class Builder:
             parent = cause or ROOT
         if isinstance(parent, Ancestry):
             return None, packet_id
+        if isinstance(parent, KnownParent):
+            return parent.packet_id, parent.root_packet_id
         if isinstance(parent, Packet):
             return parent.packet_id, parent.trace.root_packet_id
         root = self._sessions.root_of(parent) or (cause.trace.root_packet_id if cause else None)

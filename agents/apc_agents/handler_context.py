@@ -21,6 +21,7 @@ from apc_contracts.session_payloads import SessionState
 from apc_contracts.vocabulary import Channel, RunPhase
 
 if TYPE_CHECKING:
+    from apc_agents.actions.tasks import TaskStore
     from apc_agents.agent import Agent
 
 
@@ -36,6 +37,7 @@ class HandlerContext:
         emitter: Emitter,
         artifacts: ArtifactStore | None,
         coordination: LocalCoordination,
+        tasks: "TaskStore | None" = None,
     ) -> None:
         self.agent = agent
         self._packet = packet
@@ -44,6 +46,8 @@ class HandlerContext:
         self._emitter = emitter
         self._artifacts = artifacts
         self._coordination = coordination
+        self.tasks = tasks
+        """The tasks of ASYNC actions; None when the agent has no tools."""
         self._ordinal = 0
         self._origins = 0
         self._has_answered = False

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import structlog
 
+from apc_agents.actions.tasks import MemoryTaskStore, PostgresTaskStore, TaskStore
 from apc_agents.agent import Agent
 from apc_agents.errors import AgentError
 from apc_agents.settings import WorkerSettings
@@ -55,10 +56,10 @@ async def _serve(agent: Agent, settings: WorkerSettings, bus_settings: BusSettin
     from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
 
     artifacts = ArtifactStore(bus_settings.artifacts, max_bytes=bus_settings.max_artifact_bytes)
-    async with _state_store(settings) as states:
+    async with _stores(settings) as (states, tasks):
         bus: Bus = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}")
         try:
-            await Worker(agent, bus, settings=settings, states=states, artifacts=artifacts).run(stop)
+            await Worker(agent, bus, settings=settings, states=states, tasks=tasks, artifacts=artifacts).run(stop)
         finally:
             await bus.close()
 
@@ -78,16 +79,17 @@ async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> N
 
 
 @asynccontextmanager
-async def _state_store(settings: WorkerSettings) -> AsyncIterator[StateStore]:
+async def _stores(settings: WorkerSettings) -> AsyncIterator[tuple[StateStore, TaskStore]]:
     if settings.database_url is None:
-        _log.warning("state_not_kept", reason="APC_DATABASE_URL is not set: ctx.state ends with this process")
-        yield MemoryStateStore()
+        reason = "APC_DATABASE_URL is not set: ctx.state and tasks end with this process"
+        _log.warning("state_not_kept", reason=reason)
+        yield MemoryStateStore(), MemoryTaskStore()
         return
     from apc_bus.database import open_pool  # late: not needed without a database
 
-    pool = await open_pool(settings.database_url.get_secret_value(), max_size=4)
+    pool = await open_pool(settings.database_url.get_secret_value(), max_size=4 + settings.task_concurrency)
     try:
-        yield PostgresStateStore(pool)
+        yield PostgresStateStore(pool), PostgresTaskStore(pool)
     finally:
         await pool.close()
 

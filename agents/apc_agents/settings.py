@@ -32,6 +32,12 @@ class WorkerSettings(BaseSettings):
     """How long the gate waits for the ACKs of an emit that names no timeout itself, each time it routes the packet."""
     ack_grace: timedelta = timedelta(seconds=2)
     """How much longer the emit waits than the gate: it is the gate that says who is missing."""
+    task_concurrency: int = Field(default=4, ge=1)
+    """Tasks that a worker runs at once."""
+    task_lease: timedelta = timedelta(seconds=15)
+    """After so long without a sign of life a task of a dead worker is taken up by another one."""
+    task_poll: timedelta = timedelta(seconds=1)
+    """How long a worker may take to see what other processes did to the tasks."""
     drain_timeout: timedelta = timedelta(seconds=15)
     """How long a stopping worker waits for the handlers that run."""
     heartbeat_silence: timedelta = timedelta(seconds=30)

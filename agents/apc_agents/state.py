@@ -41,7 +41,7 @@ class MemoryStateStore:
         return revision + 1
 
 
-_AWAY = (
+AWAY = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
@@ -75,7 +75,7 @@ class PostgresStateStore:
         """The document and its revision."""
         try:
             row = await self._pool.fetchrow(_LOAD, agent_id, session_id)
-        except _AWAY as error:
+        except AWAY as error:
             raise StateUnavailable(f"the state store does not answer: {error}") from error
         return None if row is None else (row["document"].encode(), row["revision"])
 
@@ -88,7 +88,7 @@ class PostgresStateStore:
             )
         except asyncpg.DataError as error:  # such as U+0000 in a text
             raise StateInvalid(f"ctx.state of session {session_id} cannot be stored: {error}") from error
-        except _AWAY as error:
+        except AWAY as error:
             raise StateUnavailable(f"the state store does not answer: {error}") from error
         if saved is None:
             raise StateStale(agent_id, session_id, revision)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import orjson
 
+from apc_agents.actions.tasks import MemoryTaskStore
 from apc_agents.agent import Agent
 from apc_agents.coordination import LocalTransition
 from apc_agents.dedupe import DeliveryKey
@@ -46,7 +47,7 @@ class AgentTestClient:
         assert reply.payload.text == "..."
     ```
     There is no gate: no session, no registry; what `apc packet validate` refuses is refused, sent or emitted.
-    ctx.state is in memory, ctx.artifacts too.
+    ctx.state, ctx.artifacts and tasks are in memory.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class AgentTestClient:
         self.invocations: dict[UUID, list[tuple[LocalTransition, ...]]] = {}
         """The steps of intra_agent_coordination of each run of a handler that emitted something, by packet_id."""
         self.artifacts = artifacts or ArtifactStore("memory:///")
+        self.tasks = MemoryTaskStore()
+        """The agent's tasks, when it has tools."""
         self._agent = agent
         self._contract = contract or load_contract()
         self._states = MemoryStateStore()
@@ -80,6 +83,7 @@ class AgentTestClient:
             broker.connect(agent.queues().user),
             settings=WorkerSettings(shards=1, database_url=None),
             states=self._states,
+            tasks=self.tasks,
             artifacts=self.artifacts,
             contract=self._contract,
             on_failure=self._fail,

@@ -1,7 +1,7 @@
 """A worker: one agent at one bus. Takes packets from its two queues, handles them, reports what became of them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -9,6 +9,8 @@ from typing import Any
 import structlog
 
 from apc_agents.acknowledgements import Acknowledgements
+from apc_agents.actions.tasks import MemoryTaskStore, TaskRunner, TaskStore
+from apc_agents.actions.tasks.announcing import announce_with
 from apc_agents.agent import Agent
 from apc_agents.concurrency import cancelled, first_of, running
 from apc_agents.consuming import consume_in_bulk, consume_one_by_one
@@ -44,6 +46,7 @@ class Worker:
         bus: connected as the broker user under which the agent is registered; stays the caller's.
         settings: default from the environment.
         states: where ctx.state is kept; default in memory.
+        tasks: where the tasks of an agent with tools are kept; default in memory.
         artifacts: what ctx.artifacts is; default none.
         contract: for the local admit() and ctx.contract; default the one that the settings name.
         sign: makes the signature header of what the agent emits; default none.
@@ -58,6 +61,7 @@ class Worker:
         *,
         settings: WorkerSettings | None = None,
         states: StateStore | None = None,
+        tasks: TaskStore | None = None,
         artifacts: ArtifactStore | None = None,
         contract: Contract | None = None,
         sign: Sign | None = None,
@@ -82,6 +86,9 @@ class Worker:
         self._intake = Intake(agent.agent_id, sessions, acknowledgements, self._settings.shards)
         self._outbox = ReceiptOutbox(bus, self._settings.receipt_linger, self._settings.outcome_linger)
         self._inbox = Inbox()
+        if agent.tools is not None:
+            tasks = tasks or MemoryTaskStore()
+        self._tasks = tasks
         self._dispatcher = Dispatcher(
             agent,
             self._emitter,
@@ -90,6 +97,7 @@ class Worker:
             sessions,
             contract,
             artifacts=artifacts,
+            tasks=tasks,
             on_failure=on_failure,
             on_invocation=on_invocation,
         )
@@ -121,12 +129,28 @@ class Worker:
                 handlers = [asyncio.create_task(self._handle_next()) for _ in range(agent.concurrency)]
                 self.ready.set()
                 _log.info("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
-                await first_of(stop.wait(), outbox, *handlers)
+                await first_of(stop.wait(), outbox, *handlers, *self._runners())
         finally:
             self._turn_away()
             await self._finish(handlers)
             await self._confirm_receipts()
             _log.info("worker_stopped", agent_id=agent.agent_id)
+
+    def _runners(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs the tasks of an agent with tools."""
+        tools, tasks, settings = self._agent.tools, self._tasks, self._settings
+        if tools is None or tasks is None:
+            return []
+        runner = TaskRunner(
+            self._agent.agent_id,
+            tools,
+            tasks,
+            announce_with(self._emitter, self._agent.agent_id),
+            concurrency=settings.task_concurrency,
+            lease=settings.task_lease,
+            poll=settings.task_poll,
+        )
+        return [runner.run()]
 
     @asynccontextmanager
     async def _queues(self) -> AsyncIterator[None]:

@@ -15,6 +15,7 @@ from typing import Any
 import asyncpg
 import structlog
 
+from apc_agents.actions.tasks import PostgresTaskStore
 from apc_agents.agent import Agent
 from apc_agents.settings import WorkerSettings
 from apc_agents.state import PostgresStateStore
@@ -150,6 +151,7 @@ class EmbeddedSystem:
             self.connect(user),
             settings=WorkerSettings(shards=self._settings.shards, contract=self.contract),
             states=PostgresStateStore(self.pool),
+            tasks=PostgresTaskStore(self.pool),
             artifacts=self.artifacts,
         )
         self.start_service(agent.agent_id, worker.run(stop), stop)

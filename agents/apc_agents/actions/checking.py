@@ -9,10 +9,10 @@ from apc_agents.actions.context import ActionContext
 from apc_agents.actions.errors import ActionsRefused, Problem, ReferenceUnknown, ValueUnserialisable
 from apc_agents.actions.json_values import json_value
 from apc_agents.actions.plan import PlannedAction, make_plan
-from apc_agents.actions.references import Reference, Resolve, lookup, references_in, substitute
+from apc_agents.actions.references import Reference, lookup, references_in, substitute
 from apc_agents.actions.registry import Runnable, ToolRegistry
 from apc_agents.actions.verbs import VERBS
-from apc_contracts.actions import ActionType, AgentResponse, Execution, ResponseContext, SecurityLevel
+from apc_contracts.actions import Action, ActionType, AgentResponse, Execution, ResponseContext, SecurityLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,7 @@ class CheckedResponse:
     variables: Mapping[str, JsonValue]
 
 
-def check_response(
-    response: AgentResponse, registry: ToolRegistry, context: ActionContext, *, has_tasks: bool
-) -> CheckedResponse:
+def check_response(response: AgentResponse, registry: ToolRegistry, context: ActionContext) -> CheckedResponse:
     """What is to be run.
 
     Raises:
@@ -55,10 +53,11 @@ def check_response(
         if runnable.security_level.rank > level.rank:
             message = f"{planned.action.action!r} needs the security_level {runnable.security_level}, this is {level}"
             problems.append(Problem(f"{planned.path}.action", message))
-        if planned.action.execution is Execution.ASYNC and not has_tasks:
-            message = "this agent runs no tasks: leave out ASYNC, or give the executor a task store"
+        if planned.action.execution is Execution.ASYNC and context.tasks is None:
+            message = "this agent runs no tasks: leave out ASYNC, or give ActionContext(tasks=...)"
             problems.append(Problem(f"{planned.path}.execution", message))
-        problems.extend(_params_problems(planned, runnable, variables, context))
+        place = f"{planned.path}.params"
+        problems.extend(params_problems(planned.action, place, runnable, variables, context.results))
         checked.append(CheckedAction(planned, runnable))
     if problems:
         raise ActionsRefused(problems)
@@ -97,51 +96,45 @@ def _variables(stated: ResponseContext, context: ActionContext, problems: list[P
 
 def _runnable(planned: PlannedAction, registry: ToolRegistry, problems: list[Problem]) -> Runnable | None:
     action = planned.action
-    known: Mapping[str, Runnable] = VERBS if action.type is ActionType.INTERNAL else registry.tools
-    if action.type is ActionType.SCRIPT:
-        script = registry.script(action.action)
-        if script is None:
-            problems.append(
-                Problem(f"{planned.path}.type", "this agent runs no scripts: no sandboxed runner is registered")
-            )
-        return script
-    runnable = known.get(action.action)
-    if runnable is None:
-        what = "internal verb" if action.type is ActionType.INTERNAL else "tool"
+    is_internal = action.type is ActionType.INTERNAL
+    runnable = VERBS.get(action.action) if is_internal else registry.find(action.type, action.action)
+    if runnable is None and action.type is ActionType.SCRIPT:
+        message = "this agent runs no scripts: no sandboxed runner is registered"
+        problems.append(Problem(f"{planned.path}.type", message))
+    elif runnable is None:
+        what, known = ("internal verb", VERBS) if is_internal else ("tool", registry.tools)
         message = f"there is no {what} {action.action!r}; those there are: {', '.join(sorted(known)) or 'none'}"
         problems.append(Problem(f"{planned.path}.action", message))
-    elif action.type is ActionType.INTERNAL and action.execution is Execution.ASYNC:
+    elif is_internal and action.execution is Execution.ASYNC:
         problems.append(Problem(f"{planned.path}.execution", "an internal verb runs at once: use SYNC"))
     return runnable
 
 
-def _params_problems(
-    planned: PlannedAction, runnable: Runnable, variables: Mapping[str, JsonValue], context: ActionContext
+def params_problems(
+    action: Action,
+    place: str,
+    runnable: Runnable,
+    variables: Mapping[str, JsonValue],
+    results: Mapping[str, JsonValue],
 ) -> list[Problem]:
-    """What is wrong with the params, as far as they are known before the results are."""
-    place = f"{planned.path}.params"
-    params = dict(planned.action.params)
-    resolve = _known_before(variables, context)
-    known = {}
-    try:
-        known = {name: substitute(value, resolve) for name, value in params.items()}
-    except ReferenceUnknown as error:
-        return [Problem(place, str(error))]
-    waiting = frozenset(name for name, value in params.items() if _waits(value, context))
-    return runnable.problems_of(known, place, waiting)
-
-
-def _waits(value: JsonValue, context: ActionContext) -> bool:
-    return any(one.root == "results" and one.head not in context.results for one in references_in(value))
-
-
-def _known_before(variables: Mapping[str, JsonValue], context: ActionContext) -> Resolve:
-    """Resolves what is known already; a result that is still to come is null here and not judged."""
-    known = lookup(variables, context.results)
+    """What is wrong with the params, as far as they are known before all the results are."""
+    params = dict(action.params)
+    known = lookup(variables, results)
 
     def resolve(reference: Reference) -> JsonValue:
-        if reference.root == "results" and reference.head not in context.results:
-            return None
-        return known(reference)
+        return None if _is_to_come(reference, results) else known(reference)
 
-    return resolve
+    try:
+        substituted = substitute(params, resolve)
+    except ReferenceUnknown as error:
+        return [Problem(place, str(error))]
+    waiting = (
+        name
+        for name, value in params.items()
+        if any(_is_to_come(reference, results) for reference in references_in(value))
+    )
+    return runnable.problems_of(substituted, place, frozenset(waiting))
+
+
+def _is_to_come(reference: Reference, results: Mapping[str, JsonValue]) -> bool:
+    return reference.root == "results" and reference.head not in results

@@ -7,7 +7,8 @@ from uuid import UUID, uuid4, uuid5
 
 from pydantic import JsonValue
 
-from apc_agents.actions.relics import ReadRelic
+from apc_agents.actions.tasks.model import TaskOrigin
+from apc_agents.actions.tasks.store import TaskStore
 from apc_agents.handler_context import HandlerContext
 from apc_contracts.actions import SecurityLevel
 from apc_contracts.packet import Packet
@@ -64,11 +65,13 @@ class ActionContext:
         agent_id, session_id: who runs them, and in which session.
         security_level: the highest at which they may run; a response may ask for less.
         allowed_relics: the relics that a response may list; None = any.
-        read_relic: reads one.
         variables: for `${{variables.x}}`; those of the response come first.
         results: of earlier responses, by action_id, for `${{results.action_id.path}}`.
         memory: for `remember` and `forget`; without one they fail.
         emit: how the verb `emit` emits; without it the verb fails.
+        tasks: where ASYNC actions go; without it they are refused.
+        task_origin: the packet at hand, for the trace of what is announced of the tasks.
+        announce_to: the agents that are told of the tasks; none = the agent itself.
         new_origin: asked once for each response; the keys of its calls and the ids of its tasks follow from it. That
             of a handler gives the same ones when the handler runs again after a crash.
     """
@@ -77,21 +80,31 @@ class ActionContext:
     session_id: str
     security_level: SecurityLevel = SecurityLevel.USER
     allowed_relics: Collection[str] | None = None
-    read_relic: ReadRelic | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, JsonValue] = field(default_factory=dict)
     memory: ActionMemory | None = None
     emit: Emit | None = None
+    tasks: TaskStore | None = None
+    task_origin: TaskOrigin | None = None
+    announce_to: tuple[str, ...] = ()
     new_origin: Callable[[], UUID] = uuid4
 
     @classmethod
     def of(cls, ctx: HandlerContext, **settings: Any) -> "ActionContext":
         """The context of a handler; `settings` are further arguments, or others than the handler's."""
+        trace = ctx.packet.trace
         given: dict[str, Any] = {
             "agent_id": ctx.agent.agent_id,
             "session_id": ctx.session_id,
             "memory": StateMemory(ctx),
             "emit": ctx.emit,
+            "tasks": ctx.tasks,
+            "task_origin": TaskOrigin(
+                packet_id=ctx.packet.packet_id,
+                root_packet_id=trace.root_packet_id,
+                run_id=trace.run_id,
+                task_id=trace.task_id,
+            ),
             "new_origin": ctx.new_origin,
         }
         return cls(**{**given, **settings})

@@ -7,16 +7,18 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from apc_agents.actions.call import ToolCall
-from apc_agents.actions.checking import CheckedAction, CheckedResponse, check_response
+from apc_agents.actions.checking import CheckedAction, CheckedResponse, check_response, params_problems
 from apc_agents.actions.context import ActionContext, key_of
 from apc_agents.actions.errors import ReferenceUnknown, ToolFailed
 from apc_agents.actions.invoking import invoke
-from apc_agents.actions.references import lookup, substitute
+from apc_agents.actions.references import lookup, references_in, substitute
 from apc_agents.actions.registry import ToolRegistry
-from apc_agents.actions.relics import RelicScope
+from apc_agents.actions.relics import ReadRelic, RelicScope
 from apc_agents.actions.report import ActionReport, Observation, ObservationStatus, carried_out
+from apc_agents.actions.tasks.model import NewTask, TaskSpec
+from apc_agents.actions.tasks.store import TaskStore
 from apc_agents.actions.verbs import STOP
-from apc_contracts.actions import ActionType, AgentResponse
+from apc_contracts.actions import ActionType, AgentResponse, Execution
 
 
 class ActionExecutor:
@@ -28,6 +30,9 @@ class ActionExecutor:
     async def run(self, response: AgentResponse, *, context: ActionContext) -> ActionReport:
         """Check everything, then run the actions one after the other.
 
+        An ASYNC action becomes a task; its observation has the task_id. A handler that runs again after a crash finds
+        the task that it started before, whatever it answers then.
+
         SYNC actions run in the order of the document, as far as depends_on allows. An action that fails is an
         observation, not an exception; what needs it is cancelled with a reason.
 
@@ -35,8 +40,8 @@ class ActionExecutor:
             ActionsRefused: something in it cannot run; nothing has run.
             EmitUnconfirmed, StateError: let them end the handler: the worker runs it again.
         """
-        checked = check_response(response, self._registry, context, has_tasks=False)
-        run = _Run(checked, context, context.new_origin())
+        checked = check_response(response, self._registry, context)
+        run = _Run(checked, context, context.new_origin(), self._registry.read_relic)
         for action in checked.actions:
             run.observed[action.planned.action_id] = await run.observe(action)
         return run.report(response)
@@ -49,6 +54,7 @@ class _Run:
     checked: CheckedResponse
     context: ActionContext
     origin: UUID
+    read_relic: ReadRelic | None
     observed: dict[str, Observation] = field(default_factory=dict)
 
     async def observe(self, action: CheckedAction) -> Observation:
@@ -56,12 +62,42 @@ class _Run:
         failed = next((name for name in planned.needs if not self._went_well(name)), None)
         if failed is not None:
             return self._observation(action, ObservationStatus.CANCELLED, error=self._why_cancelled(failed))
+        if planned.action.execution is Execution.ASYNC and self.context.tasks is not None:
+            return await self._start(action, self.context.tasks)
         try:
             params = self._params(action)
             result = await invoke(action.runnable, params, self._given(action))
         except (ReferenceUnknown, ToolFailed) as error:
             return self._observation(action, ObservationStatus.ERROR, error=str(error))
         return self._observation(action, ObservationStatus.SUCCESS, result=result)
+
+    async def _start(self, action: CheckedAction, tasks: TaskStore) -> Observation:
+        planned, checked = action.planned, self.checked
+        results = {**self.context.results, **self._results()}
+        problems = params_problems(planned.action, "params", action.runnable, checked.variables, results)
+        if problems:
+            return self._observation(action, ObservationStatus.ERROR, error=str(problems[0]))
+        needed = {name: self.observed[name].task_id for name in planned.needs}
+        awaited = {name: UUID(started) for name, started in needed.items() if started is not None}
+        used = list(references_in(dict(planned.action.params)))
+        spec = TaskSpec(
+            action_id=planned.action_id,
+            action=planned.action.action,
+            type=planned.action.type,
+            params=planned.action.params,
+            variables={one.head: checked.variables[one.head] for one in used if one.root == "variables"},
+            results={one.head: results[one.head] for one in used if one.root == "results" and one.head in results},
+            awaited=awaited,
+            security_level=checked.level,
+            relics=checked.relics,
+            display=planned.action.display,
+            origin=self.context.task_origin,
+            announce_to=self.context.announce_to,
+        )
+        task_id = key_of(self.origin, planned.action_id)
+        new = NewTask(task_id, self.context.agent_id, self.context.session_id, spec, tuple(awaited.values()))
+        kept = await tasks.add(new)
+        return self._observation(action, ObservationStatus.TASK_STARTED, task_id=str(kept.task_id))
 
     def report(self, response: AgentResponse) -> ActionReport:
         in_order = sorted(self.checked.actions, key=lambda action: action.planned.position)
@@ -89,7 +125,7 @@ class _Run:
             session_id=context.session_id,
             security_level=self.checked.level,
             key=key_of(self.origin, action_id),
-            scope=RelicScope(self.checked.relics, context.read_relic) if action.runnable.reads else None,
+            scope=RelicScope(self.checked.relics, self.read_relic) if action.runnable.reads else None,
         )
         return {ToolCall: call, ActionContext: context}
 
@@ -110,6 +146,12 @@ class _Run:
         )
 
     def _observation(
-        self, action: CheckedAction, status: ObservationStatus, *, result: JsonValue = None, error: str | None = None
+        self,
+        action: CheckedAction,
+        status: ObservationStatus,
+        *,
+        result: JsonValue = None,
+        error: str | None = None,
+        task_id: str | None = None,
     ) -> Observation:
-        return Observation(action.planned.action_id, action.planned.action.action, status, result, error)
+        return Observation(action.planned.action_id, action.planned.action.action, status, result, error, task_id)

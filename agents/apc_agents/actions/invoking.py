@@ -38,10 +38,15 @@ async def invoke(runnable: Runnable, params: Mapping[str, Any], given: Mapping[t
     except Exception as error:
         if limit.expired():
             raise ToolFailed(over_time) from error
-        raise ToolFailed(f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH]) from error
+        raise ToolFailed(storable(f"{type(error).__name__}: {error}")) from error
     if limit.expired():
         raise ToolFailed(over_time)
     return _checked(value)
+
+
+def storable(text: str) -> str:
+    """The beginning of a text, without what the database cannot store."""
+    return text[:MAX_ERROR_LENGTH].replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def _checked(value: Any) -> JsonValue:

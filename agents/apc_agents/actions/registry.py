@@ -13,7 +13,8 @@ from pydantic.errors import PydanticUserError
 
 from apc_agents.actions.call import ToolCall
 from apc_agents.actions.errors import Problem, ToolInvalid
-from apc_contracts.actions import SecurityLevel
+from apc_agents.actions.relics import ReadRelic
+from apc_contracts.actions import ActionType, SecurityLevel
 from apc_contracts.schema_errors import mistakes_of
 
 DEFAULT_TIME_LIMIT = timedelta(seconds=60)
@@ -99,7 +100,9 @@ class ToolRegistry:
     ```
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, read_relic: ReadRelic | None = None) -> None:
+        self.read_relic = read_relic
+        """Reads a knowledge relic, for tools with reads=True."""
         self._tools: dict[str, Tool] = {}
         self._scripts: Callable[[str], Script] | None = None
 
@@ -157,6 +160,10 @@ class ToolRegistry:
     def tools(self) -> Mapping[str, Tool]:
         """Every tool by name."""
         return self._tools
+
+    def find(self, kind: ActionType, name: str) -> Runnable | None:
+        """What runs an action of the type `tool` or `script`."""
+        return self.script(name) if kind is ActionType.SCRIPT else self._tools.get(name)
 
     def script(self, name: str) -> Script | None:
         """A script; None without a runner."""

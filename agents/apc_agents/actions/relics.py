@@ -28,5 +28,5 @@ class RelicScope:
         if relic_id not in self.listed:
             raise RelicOutOfScope(relic_id, self.listed)
         if self._read is None:
-            raise ActionError("this agent has no relics: give ActionContext(read_relic=...)")
+            raise ActionError("this agent has no relics: give ToolRegistry(read_relic=...)")
         return await self._read(relic_id)

@@ -167,6 +167,8 @@ async def test_a_tool_reads_the_listed_relics_only(workshop: Workshop) -> None:
     async def read(relic_id: str) -> JsonValue:
         return f"text of {relic_id}"
 
+    workshop.tools.read_relic = read
+
     scope = {"knowledge_relics": ["docs"]}
     answer = response(
         tool("summarize", params={"relic": "docs"}),
@@ -174,7 +176,7 @@ async def test_a_tool_reads_the_listed_relics_only(workshop: Workshop) -> None:
         tool("peek", params={"relic": "docs"}),
         context=scope,
     )
-    inside, outside, unasked = (await run(workshop, answer, read_relic=read)).observations
+    inside, outside, unasked = (await run(workshop, answer)).observations
     assert inside.result == "text of docs"
     assert outside.error == ("RelicOutOfScope: relic 'secrets' is out of scope: context.knowledge_relics lists docs")
     assert unasked.error is not None

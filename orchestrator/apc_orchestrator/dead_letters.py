@@ -1,5 +1,6 @@
 """The dead queue: every dead letter becomes a receipt to its packet's shard (architecture.md section 3)."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import NoReturn
 
@@ -18,6 +19,8 @@ from apc_contracts.vocabulary import PacketType
 from apc_orchestrator.publications import receipts
 from apc_orchestrator.supervision import Health, persevere
 
+TASK = "dead_letters"
+RETRY_SECONDS = 1.0
 DEATH_QUEUE = "x-first-death-queue"
 DEATH_REASON = "x-first-death-reason"
 _log = structlog.get_logger("apc_orchestrator")
@@ -25,27 +28,46 @@ _log = structlog.get_logger("apc_orchestrator")
 
 async def read_dead_letters(bus: Bus, shards: int, limits: Limits, health: Health) -> None:
     """Report dead letters until cancelled; a letter is acknowledged once its receipt is confirmed."""
-    await persevere(
-        lambda: _read(bus, shards, limits), name="dead_letters", task="dead_letters", awaits=(BusError,), health=health
-    )
+    await persevere(lambda: _read(bus, shards, limits, health), name=TASK, task=TASK, awaits=(BusError,), health=health)
 
 
-async def _read(bus: Bus, shards: int, limits: Limits) -> NoReturn:
+async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoReturn:
+    """A letter that fails is tried again after those behind it; /readyz tells as long as there is one."""
+    failed: list[Delivery] = []
     async with bus.subscribe(DEAD_QUEUE, prefetch=100) as letters:
-        await _report(bus, letters, shards, limits)
+        receiving = asyncio.ensure_future(letters.receive())
+        try:
+            while True:
+                await asyncio.wait({receiving}, timeout=RETRY_SECONDS if failed else None)
+                waiting = failed
+                if receiving.done():
+                    waiting = [*receiving.result(), *failed]
+                    receiving = asyncio.ensure_future(letters.receive())
+                failed = [one for one in waiting if not await _report(bus, letters, one, shards, limits)]
+                if failed:
+                    health.fail(TASK)
+                else:
+                    health.resume(TASK)
+        finally:
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
 
 
-async def _report(bus: Bus, letters: Subscription, shards: int, limits: Limits) -> NoReturn:
-    while True:
-        for letter in await letters.receive():
-            receipt = receipt_of(letter, bus.user, limits)
-            if receipt is None:
-                _log.warning("dead_letter_ignored", message_id=letter.message.message_id)
-            else:
-                shard = shard_of(receipt.session_id, shards)
-                message_id = f"{receipt.packet_id}/{receipt.recipient}/{receipt.attempt}/dead"
-                await bus.publish(receipts([receipt], shard, message_id, bus.user))
-            await letters.ack(letter)
+async def _report(bus: Bus, letters: Subscription, letter: Delivery, shards: int, limits: Limits) -> bool:
+    """Whether it is settled; False is a fault of ours, and the letter stays in the queue. Raises BusError."""
+    try:
+        receipt = receipt_of(letter, bus.user, limits)
+    except Exception:
+        _log.exception("dead_letter_failed", message_id=letter.message.message_id)
+        return False
+    if receipt is None:
+        _log.warning("dead_letter_ignored", message_id=letter.message.message_id)
+    else:
+        shard = shard_of(receipt.session_id, shards)
+        message_id = f"{receipt.packet_id}/{receipt.recipient}/{receipt.attempt}/dead"
+        await bus.publish(receipts([receipt], shard, message_id, bus.user))
+    await letters.ack(letter)
+    return True
 
 
 def receipt_of(letter: Delivery, own_user: str, limits: Limits) -> Receipt | None:

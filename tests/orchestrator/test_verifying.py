@@ -1,7 +1,7 @@
 """Verification beside a real gate: what it finds, that it waits for its store, and that a fault of ours is told."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
 
@@ -188,38 +188,44 @@ async def test_a_verification_of_an_ended_session_is_taken_up_again(
             await until_settled(house, waiting)
 
 
-async def test_a_dead_letter_reader_that_fails_is_begun_again_and_says_so(
+async def test_a_dead_letter_that_fails_holds_up_no_other_and_is_told(
     house: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opening = start()
-    sent = packet("red-1", idea, ("sentinel",), parent=opening)
+    sent, behind = (packet("red-1", idea, ("sentinel",), parent=opening) for _ in range(2))
     is_broken = asyncio.Event()
     is_broken.set()
     receipt_of = dead_letters.receipt_of
 
-    def receipt_or_fault(*given: Any) -> Any:
-        if is_broken.is_set():
+    def receipt_or_fault(letter: Any, *given: Any) -> Any:
+        if is_broken.is_set() and letter.message.message_id == str(sent.packet_id):
             raise LookupError("a fault of ours")
-        return receipt_of(*given)
+        return receipt_of(letter, *given)
 
     monkeypatch.setattr(dead_letters, "receipt_of", receipt_or_fault)
     async with house.persister(), house.gate() as gate:
         await house.register()
         await house.publish(opening)
         await house.publish(sent)
+        await house.publish(behind)
         await house.quiet()
         async with house.client("agent.sentinel").subscribe(agent_queue("sentinel", False)) as inbox:
-            (delivery,) = await inbox.receive()
-            await inbox.nack(delivery, requeue=False)
+            for _ in range(2):
+                (delivery,) = await inbox.receive(1)
+                await inbox.nack(delivery, requeue=False)
 
         async def is_told() -> bool:
             return not gate.is_ready
 
+        def is_dead(dead: Packet[Any]) -> Callable[[], Awaitable[bool]]:
+            async def holds() -> bool:
+                return bool(await state(house, dead) == "DEAD_LETTERED")
+
+            return holds
+
+        await house.until(is_dead(behind))
         await house.until(is_told)
+        assert await state(house, sent) != "DEAD_LETTERED"
         is_broken.clear()
-
-        async def is_dead() -> bool:
-            return bool(await state(house, sent) == "DEAD_LETTERED")
-
-        await house.until(is_dead)
+        await house.until(is_dead(sent))
         assert (await house.client("operator").depth(DEAD_QUEUE)).messages == 0

@@ -46,7 +46,7 @@ async def retract(
         ServiceAway: broker, database or gate do not answer.
     """
     async with open_log() as pool:
-        impact = await _impact(pool, packet_id, session_id)
+        impact = await _impact(pool, packet_id, session_id, replacement)
         if not dry_run:
             settings = BusSettings()
             sender = await _sender(pool, impact.packet, broker_user(settings))
@@ -56,7 +56,7 @@ async def retract(
             answer = await answer_to(pool, packet)
             if answer.reason is not None:
                 raise InputUnusable(f"the gate refused the RETRACTION: {answer.reason}")
-            impact = await _impact(pool, packet_id, impact.packet.session_id)
+            impact = await _impact(pool, packet_id, impact.packet.session_id, replacement)
         _print(impact, as_json=as_json)
 
 
@@ -94,9 +94,13 @@ def retraction_of(
     )
 
 
-async def _impact(pool: asyncpg.Pool, packet_id: UUID, session_id: str | None) -> PacketImpact:
+async def _impact(
+    pool: asyncpg.Pool, packet_id: UUID, session_id: str | None, replacement: UUID | None = None
+) -> PacketImpact:
     nothing = _contract().retraction.rests_on_nothing
-    impact = await get_packet_impact(pool, packet_id, session_id=session_id, rests_on_nothing=nothing)
+    impact = await get_packet_impact(
+        pool, packet_id, session_id=session_id, rests_on_nothing=nothing, replacement=replacement
+    )
     if impact is None:
         where = f" in session {session_id}" if session_id else ""
         raise InputUnusable(f"the log holds no packet {packet_id}{where}")

@@ -58,7 +58,7 @@ STRANGERS = _IDENTITIES.format(f"DESC LIMIT {REFUSED_KEPT}")
 # What became of whole packets after their verdict: taken back, left without ground, or held and then routed or refused.
 AFTERMATH = """
 SELECT packet_id, to_state = 'RETRACTED' AS is_retracted, events = '{stale}' AS is_stale,
-       metadata -> 'refusal' AS refusal,
+       metadata -> 'refusal' AS refusal, (metadata ->> 'replacement')::uuid AS replacement,
        (metadata #>> '{facts,session,step}')::bigint AS released_at
 FROM apc_log.packet_events
 WHERE session_id = $1 AND recipient = ''
@@ -232,6 +232,8 @@ def _add_aftermath(session: Session, rows: Iterable[asyncpg.Record]) -> None:
         identity = session.identities[row["packet_id"]]
         if row["is_retracted"]:
             identity.retracted = True
+            if row["replacement"] is not None:
+                session.grounds.replaced[row["packet_id"]] = row["replacement"]
         elif row["is_stale"]:
             identity.stale = True
         elif row["refusal"] is not None:

@@ -25,6 +25,30 @@ async def told(house: Any, agent: str) -> list[Any]:
     return [one.metadata["stale"] for one in signals if one.payload.signal is Signal.QUERY]
 
 
+async def test_a_replacement_is_remembered_across_a_takeover(house: Any, packet: Build, start: Build) -> None:
+    opening = start()
+    ground = claim(packet, "red-1", opening)
+    replacement = claim(packet, "red-1", ground)
+    payload = RetractionPayload(
+        target_packet_id=ground.packet_id, reason="wrong", replacement_packet_id=replacement.packet_id
+    )
+    async with house.persister():
+        async with house.gate():
+            await house.register()
+            for one in (opening, ground, packet("red-1", payload, parent=ground)):
+                await house.publish(one)
+            await house.quiet()
+        async with house.gate():
+            await house.publish(replacement)
+            await house.publish(claim(packet, "blue-1", replacement))
+            await house.quiet()
+    assert await house.pool.fetch(STALE) == []
+    whole = await get_packet_impact(house.pool, ground.packet_id)
+    assert whole is not None and len(whole.resting) == 2
+    spared = await get_packet_impact(house.pool, ground.packet_id, replacement=replacement.packet_id)
+    assert spared is not None and spared.resting == ()
+
+
 async def test_the_blast_radius_of_a_retraction(house: Any, packet: Build, start: Build) -> None:
     opening = start()
     ground = claim(packet, "red-1", opening)

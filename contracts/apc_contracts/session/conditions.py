@@ -53,6 +53,7 @@ def _research(moment: Moment) -> None:
             return
     if may(moment, "research_briefs_dispatched"):
         transition(moment, "research_briefs_dispatched")
+        document.briefs.clear()
 
 
 def _ready(moment: Moment) -> None:

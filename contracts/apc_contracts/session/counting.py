@@ -6,7 +6,7 @@ from uuid import UUID
 
 from apc_contracts.packet import Packet
 from apc_contracts.session import acknowledgements, candidates, lifecycle, promotion_path, staleness
-from apc_contracts.session.document import KEYS_KEPT, Execution, RoundState
+from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY, Execution, RoundState
 from apc_contracts.session.loops import note_evidence
 from apc_contracts.session.movement import Moment, pause, resume, start_timer
 from apc_contracts.session.novelty import note_symbols, note_transfer
@@ -44,7 +44,7 @@ def _task_ir(moment: Moment, opened: OpenPacket) -> None:
     for recipient in opened.recipients:
         swarm = moment.session.swarm_of.get(recipient)
         if swarm is not None:
-            document.briefs[swarm] = list(opened.packet.symbolic_keys)
+            document.briefs[swarm] = [key[:LONGEST_KEY] for key in opened.packet.symbolic_keys]
 
 
 def _signal(moment: Moment, opened: OpenPacket) -> None:
@@ -123,9 +123,10 @@ def _transfer(moment: Moment, opened: OpenPacket) -> None:
 
 def _retraction(moment: Moment, packet: Packet[Any]) -> None:
     target: UUID = packet.payload.target_packet_id
-    lifecycle.retract(moment.session, target, packet.sender.agent_id, moment.now, moment.effects, moment.contract)
+    replacement: UUID | None = packet.payload.replacement_packet_id
+    lifecycle.retract(moment.session, target, packet.sender.agent_id, replacement, moment.now, moment.effects)
     acknowledgements.forget(moment.session, target)
-    staleness.spread(moment, target)
+    staleness.spread(moment, target, replacement)
     if moment.session.is_terminal:
         return
     candidates.forget(moment.session, target)

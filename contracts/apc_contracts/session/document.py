@@ -17,7 +17,8 @@ from apc_contracts.vocabulary import RunPhase
 CANDIDATES_KEPT = 16
 """Verified EVALs remembered per swarm, best first: enough to outlast every round, veto and retraction."""
 KEYS_KEPT = 1000
-"""Symbolic keys, and tasks, remembered for the drift checks: each batch carries the document whole."""
+"""The newest symbolic keys, and the first tasks and protocols, remembered for the drift checks and the loop guard:
+each batch carries the document whole."""
 LONGEST_KEY = 64
 """Of a longer symbolic key so much is remembered."""
 
@@ -191,7 +192,7 @@ class SessionDocument:
     """Of what was spent that which was drawn from the tasks' parts."""
     halt_reason: str | None = None
     briefs: dict[str, list[str]] = field(default_factory=dict)
-    """swarm_id -> symbolic keys of its latest research brief."""
+    """swarm_id -> symbolic keys of its latest research brief, until all are different enough."""
     missed_barriers: dict[str, int] = field(default_factory=dict)
     dead_swarms: list[str] = field(default_factory=list)
     dead_agents: list[str] = field(default_factory=list)

@@ -23,6 +23,8 @@ class Grounds:
     """Artifact hash -> ARTIFACTs with that hash."""
     defined: dict[UUID, str] = field(default_factory=dict)
     """ARTIFACT -> its hash."""
+    replaced: dict[UUID, UUID] = field(default_factory=dict)
+    """Retracted packet -> the one that its sender named in its place; it rests on the one before in nothing."""
 
     def note(
         self, packet_id: UUID, packet_type: PacketType, parent: UUID | None, refers: Iterable[str], names: Sequence[str]
@@ -41,8 +43,8 @@ class Grounds:
             self.defined[packet_id] = names[0]
 
     def closure(self, target: UUID) -> list[UUID]:
-        """Everything that rests on a packet, transitively, nearest first; without the packet itself."""
-        found = {target: None}
+        """Everything that rests on a packet, transitively, nearest first; without it and without its replacement."""
+        found = {target: None, self.replaced.get(target, target): None}
         waiting = [target]
         for packet_id in waiting:
             for resting in self._resting_on(packet_id):
@@ -51,16 +53,27 @@ class Grounds:
                     waiting.append(resting)
         return waiting[1:]
 
-    def grounds_of(self, parent: UUID | None, refers: Iterable[str]) -> Iterator[UUID]:
-        """The packets that a packet rests on directly."""
+    def grounds_of(self, packet_id: UUID, parent: UUID | None, refers: Iterable[str]) -> Iterator[UUID]:
+        """The packets that a packet rests on directly: neither on itself nor on what it replaces.
+
+        Who names a hash means the ARTIFACTs with those bytes that were not replaced by another with the same.
+        """
+        for ground in self._named(parent, refers):
+            if ground != packet_id and self.replaced.get(ground) != packet_id:
+                yield ground
+
+    def _named(self, parent: UUID | None, refers: Iterable[str]) -> Iterator[UUID]:
         if parent is not None:
             yield parent
         for reference in refers:
             named = packet_named(reference)
             if named is not None:
                 yield named
-            else:
-                yield from self.defining.get(reference, ())
+                continue
+            for artifact in self.defining.get(reference, ()):
+                replacement = self.replaced.get(artifact)
+                if replacement is None or self.defined.get(replacement) != reference:
+                    yield artifact
 
     def _resting_on(self, packet_id: UUID) -> Iterator[UUID]:
         yield from self.resting.get(packet_id, ())

@@ -242,8 +242,10 @@ def promote(session: Session, packet_id: UUID, now: datetime, effects: Effects, 
         complete(session, opened, now, effects, contract)
 
 
-def retract(session: Session, packet_id: UUID, by: str, now: datetime, effects: Effects, contract: Contract) -> None:
-    """One row for the whole packet; it ends all its machines."""
+def retract(
+    session: Session, packet_id: UUID, by: str, replacement: UUID | None, now: datetime, effects: Effects
+) -> None:
+    """One row for the whole packet; it ends all its machines. It says what stands in the packet's place."""
     opened = _forget(session, packet_id)
     identity = session.identities[packet_id]
     state, refusal = identity.ended, identity.refusal
@@ -256,18 +258,11 @@ def retract(session: Session, packet_id: UUID, by: str, now: datetime, effects: 
     if session.held.pop(packet_id, None) is not None:
         state = "SCHEMA_VALIDATED"
     identity.retracted = True
-    hop = Hop(
-        packet_id,
-        "",
-        0,
-        state,
-        "RETRACTED",
-        ["retraction_packet_received"],
-        [now],
-        by,
-        {"ended": "retraction"},
-    )
-    effects.hops.append(hop)
+    metadata: Record = {"ended": "retraction"}
+    if replacement is not None:
+        metadata["replacement"] = str(replacement)
+    event = ["retraction_packet_received"]
+    effects.hops.append(Hop(packet_id, "", 0, state, "RETRACTED", event, [now], by, metadata))
 
 
 def overall_state(states: Sequence[str]) -> str:

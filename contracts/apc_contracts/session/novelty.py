@@ -13,11 +13,14 @@ from apc_contracts.vocabulary import ORCHESTRATOR
 
 def note_symbols(session: Session, packet: Packet[Any]) -> None:
     """Remember the symbolic keys and the parent protocols of an admitted packet: they are not new any more."""
+    kept = session.document.symbolic_keys
     for name in packet.symbolic_keys:
         key = name[:LONGEST_KEY]
-        if key not in session.keys and len(session.keys) < KEYS_KEPT:
+        if key not in session.keys:
             session.keys.add(key)
-            session.document.symbolic_keys.append(key)
+            kept.append(key)
+    while len(kept) > KEYS_KEPT:
+        session.keys.discard(kept.pop(0))
     # The lineage of the orchestrator's ARBITRATION is that of a TRANSFER, which counts by itself when it goes through.
     if packet.lineage is not None and packet.sender.agent_id != ORCHESTRATOR:
         for parent in packet.lineage.parent_protocol_ids:

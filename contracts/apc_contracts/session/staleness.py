@@ -29,8 +29,10 @@ def note(session: Session, packet: Packet[Any], contract: Contract) -> None:
         )
 
 
-def spread(moment: Moment, target: UUID) -> None:
-    """A packet was retracted: mark what rests on it, and tell the owners."""
+def spread(moment: Moment, target: UUID, replacement: UUID | None) -> None:
+    """A packet was retracted: mark what rests on it, and tell the owners. What stands in its place is not marked."""
+    if replacement is not None:
+        moment.session.grounds.replaced[target] = replacement
     stale = [packet_id for packet_id in moment.session.grounds.closure(target) if _is_sound(moment.session, packet_id)]
     for packet_id in stale:
         _mark(moment, packet_id, {"because": str(target), "retraction": str(moment.cause)})
@@ -42,8 +44,9 @@ def judge_arrival(moment: Moment, opened: OpenPacket) -> None:
     session, packet = moment.session, opened.packet
     if packet.packet_type in moment.contract.retraction.rests_on_nothing or not _is_sound(session, packet.packet_id):
         return
-    for ground in session.grounds.grounds_of(packet.trace.parent_packet_id, refers_to(packet)):
-        if ground != packet.packet_id and session.identity(ground) is not None and not _is_sound(session, ground):
+    grounds = session.grounds.grounds_of(packet.packet_id, packet.trace.parent_packet_id, refers_to(packet))
+    for ground in grounds:
+        if session.identity(ground) is not None and not _is_sound(session, ground):
             _mark(moment, packet.packet_id, {"because": str(ground)})
             _tell_owners(moment, ground, [packet.packet_id], None)
             return

@@ -30,6 +30,7 @@ WITH RECURSIVE shaken(packet_id, defines) AS (
         WHERE citing.refers_to && (ARRAY['packet:' || shaken.packet_id] || coalesce(shaken.defines, '{}'))
     ) AS found
     WHERE found.session_id || '' = $3 AND found.verdict <> 'refused' AND found.packet_type <> ALL ($4::text[])
+      AND found.packet_id IS DISTINCT FROM $5
 )
 SELECT packet.packet_id, packet.packet_type, packet.sender_agent_id, packet.run_phase, packet.round, packet.generation,
        packet.judged_at, packet.shard, packet.seq, stale.packet_id IS NOT NULL AS is_stale,
@@ -85,8 +86,11 @@ async def get_packet_impact(
     *,
     session_id: str | None = None,
     rests_on_nothing: Collection[PacketType] | None = None,
+    replacement: UUID | None = None,
 ) -> PacketImpact | None:
     """What a retraction of this packet would mark stale; None when the log does not hold it.
+
+    `replacement` is the packet that would stand in its place: neither it nor what rests on it alone is marked.
 
     Of several sessions that know the id the oldest is meant when none is given. `rests_on_nothing` as in section
     `retraction` of the contract; by default the packaged one's.
@@ -96,5 +100,7 @@ async def get_packet_impact(
         return None
     target = found[0]
     types = load_contract().retraction.rests_on_nothing if rests_on_nothing is None else rests_on_nothing
-    rows = await pool.fetch(IMPACT, target.shard, target.seq, target.session_id, [str(one) for one in types])
+    rows = await pool.fetch(
+        IMPACT, target.shard, target.seq, target.session_id, [str(one) for one in types], replacement
+    )
     return PacketImpact(target, tuple(ImpactRow(**dict(row)) for row in rows))

@@ -46,11 +46,12 @@ def test_keys_and_tasks_do_not_fill_the_document(simulation: Any) -> None:
     start = simulation.start()
     for number in range(60):
         keys = tuple(f"{number}-{place}-{'k' * 200}" for place in range(32))
-        simulation.send("librarian", brief(), "red-1", parent=start, keys=keys)
+        simulation.send("librarian", brief(f"keys-{number}"), "red-1", parent=start, keys=keys)
+    assert simulation.session.symbolic_key_is_known(f"59-31-{'k' * 200}"), "what was said last is not new"
+    assert not simulation.session.symbolic_key_is_known(f"0-0-{'k' * 200}"), "what was said long ago is forgotten"
     for number in range(1100):
         simulation.send("librarian", brief(f"task-{number}"), "red-1", parent=start)
     assert len(simulation.session.document.encode()) < 200_000
-    assert simulation.session.symbolic_key_is_known(f"0-0-{'k' * 200}")
 
 
 def test_a_long_uri_does_not_travel_into_the_protocol(simulation: Any) -> None:

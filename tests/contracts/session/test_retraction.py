@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from apc_contracts import ClaimPayload, ProofBundle, RetractionPayload, load_contract
+from apc_contracts.identity import new_packet_id
 from apc_contracts.receipts import ReceiptKind
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 
@@ -84,6 +85,35 @@ def test_what_comes_later_and_rests_on_it_is_stale_from_the_beginning(simulation
     }
     assert [one.recipients[0].agent_id for one in queries_of(simulation)] == ["blue-1", "blue-1"]
     assert not simulation.session.identities[retraction.packet_id].stale, "what takes back rests on nothing"
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_what_stands_in_its_place_is_not_stale(simulation: Any, comes_first: bool) -> None:
+    start = simulation.start()
+    research(simulation, start)
+    ground, _ = simulation.send("red-1", model(), ORCHESTRATOR, parent=start)
+    digest = ground.payload.artifact_hash
+    before, _ = simulation.send("blue-1", claim("a"), proof_bundle=ProofBundle(evidence_refs=(digest,)))
+    named = new_packet_id()
+
+    def replace() -> Any:
+        return simulation.send("red-1", model(), ORCHESTRATOR, parent=ground, packet_id=named)[0]
+
+    replacement = replace() if comes_first else None
+    payload = RetractionPayload(target_packet_id=ground.packet_id, reason="r", replacement_packet_id=named)
+    retraction, verdict = simulation.send("red-1", payload)
+    assert verdict.refusal is None
+    replacement = replacement or replace()
+    assert replacement.packet_id == named and replacement.payload.artifact_hash == digest, "the same bytes"
+    after, _ = simulation.send("blue-1", claim("b"), proof_bundle=ProofBundle(evidence_refs=(digest,)))
+    child, _ = simulation.send("blue-1", evaluation(0.5), parent=replacement)
+    assert marks_of(simulation) == {
+        before.packet_id: {"because": str(ground.packet_id), "retraction": str(retraction.packet_id)}
+    }
+    # It stands by itself from now on, and falls like any other.
+    retract(simulation, "red-1", replacement)
+    late, _ = simulation.send("blue-1", claim("c"), proof_bundle=ProofBundle(evidence_refs=(digest,)))
+    assert set(marks_of(simulation)) == {one.packet_id for one in (before, after, child, late)}
 
 
 def test_a_retraction_after_the_end_marks_and_moves_nothing(simulation: Any) -> None:

@@ -1,10 +1,17 @@
 """Two shards: each session belongs to one, and each has its own gate, log and numbers."""
 
+import asyncio
+import json
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from apc_console.testing import ApcCommand
+from apc_contracts import AckPayload, Lineage, Packet, TransferPayload, TransferPolicy
 from apc_contracts.identity import shard_of
+from apc_contracts.vocabulary import AckStatus, TransferMode
 from apc_orchestrator.testing import ScriptedWorker, make_idea, make_packet, make_start, until, violated_equalities
 from apc_orchestrator.testing.equalities import Sent
 
@@ -12,6 +19,13 @@ SESSIONS = [f"session-{number}" for number in range(8)]
 EPOCHS = "SELECT shard, epoch FROM apc_log.shards ORDER BY shard"
 OPEN = "SELECT count(*) = $1 AND sum(open_deliveries) = 0 FROM apc_log.sessions"
 PLACES = "SELECT DISTINCT session_id, shard FROM apc_log.agent_packets"
+VERDICT = "SELECT coalesce(refusal_code, verdict) FROM apc_log.agent_packets WHERE packet_id = $1"
+SAID = """
+SELECT session_id, packet_type FROM apc_log.agent_packets
+WHERE sender_agent_id = 'orchestrator' AND packet_type IN ('DECISION', 'NACK')
+"""
+ANSWERED = "SELECT metadata #>> '{acknowledges,as}' FROM apc_log.packet_events WHERE packet_id = $1 AND recipient = ''"
+ONE, OTHER = "session-0", next(name for name in SESSIONS if shard_of(name, 2) != shard_of("session-0", 2))
 
 
 @pytest.fixture
@@ -46,3 +60,75 @@ async def test_sessions_of_two_shards(house: Any) -> None:
     assert places == {session_id: shard_of(session_id, 2) for session_id in SESSIONS}
     assert set(places.values()) == {0, 1}, "both are at work"
     assert {row["shard"] for row in await house.pool.fetch(EPOCHS)} == {0, 1}
+
+
+def write_contract(path: Path) -> str:
+    """Transfers at once, judged on arrival."""
+    contract = json.loads((files("apc_contracts") / "data/apc-1.0.json").read_bytes())
+    contract["phases"]["RESEARCH"]["packet_types"] += ["TRANSFER"]
+    contract["transfer_windows"][0] |= {"is_open": True, "score_multiplier": 1.2}
+    path.write_text(json.dumps(contract))
+    return str(path)
+
+
+def offer(protocol_id: str, session_id: str, opening: Packet[Any], score: float = 0.9) -> Packet[Any]:
+    mode = TransferMode.SELECTIVE_IMPORT
+    payload = TransferPayload(
+        protocol_id=protocol_id,
+        from_swarm="red",
+        to_swarm="blue",
+        sender_score=score,
+        receiver_score=0.5,
+        transfer_policy=TransferPolicy(mode=mode),
+    )
+    lineage = Lineage(protocol_id=protocol_id, transfer_mode=mode)
+    return make_packet("red-1", payload, ("blue-1",), parent=opening, session_id=session_id, lineage=lineage)
+
+
+async def test_what_one_shard_blocks_the_other_refuses_and_each_waits_for_its_own_acks(
+    house: Any, tmp_path: Path, postgres_url: str
+) -> None:
+    async def judged(packet: Packet[Any]) -> Any:
+        await house.agents.publish(packet)
+        await until(house.is_logged(packet.packet_id))
+        return await house.pool.fetchval(VERDICT, packet.packet_id)
+
+    gate = house.gate(contract=write_contract(tmp_path / "contract.json"), other_shards_seconds=0.05)
+    async with house.persister(), gate:
+        await house.agents.register()
+        here, there = make_start(ONE), make_start(OTHER)
+        assert [await judged(one) for one in (here, there)] == ["accepted", "accepted"]
+        assert await judged(offer("weak", OTHER, there)) == "accepted"
+        for _ in range(5):
+            assert await judged(offer("weak", ONE, here, 0.5)) == "THROTTLE_SCORE"
+        assert await judged(offer("weak", ONE, here)) == "PROTOCOL_DECAYED"
+
+        async def is_refused_there() -> bool:
+            return bool(await judged(offer("weak", OTHER, there)) == "PROTOCOL_DECAYED")
+
+        await until(is_refused_there)
+        assert await judged(offer("sound", OTHER, there)) == "accepted"
+
+        fields: dict[str, Any] = {"requires_ack": True, "ack_timeout_ms": 200}
+        unheard = make_packet("red-1", make_idea(), ("blue-1",), parent=here, session_id=ONE, **fields)
+        fields["ack_timeout_ms"] = 600_000
+        asked = make_packet("red-1", make_idea(), ("blue-1",), parent=there, session_id=OTHER, **fields)
+        await house.agents.publish(unheard, asked)
+        await until(house.is_logged(asked.packet_id))
+        payload = AckPayload(acked_packet_id=asked.packet_id, ack_status=AckStatus.ACCEPTED)
+        answer = make_packet("blue-1", payload, ("red-1",), parent=asked, session_id=OTHER)
+        assert await judged(answer) == "accepted"
+
+        async def is_told() -> bool:
+            return (ONE, "NACK") in [tuple(row) for row in await house.pool.fetch(SAID)]
+
+        await until(is_told)
+        assert await house.pool.fetchval(ANSWERED, answer.packet_id) == "settled"
+        assert {tuple(row) for row in await house.pool.fetch(SAID)} == {(ONE, "DECISION"), (ONE, "NACK")}
+
+        apc = ApcCommand(tmp_path)
+        url = house.settings.amqp_url.get_secret_value()
+        given = {"APC_AMQP_URL": url, "APC_DATABASE_URL": postgres_url, "APC_SHARDS": "3"}
+        done = await asyncio.to_thread(apc, "topology", "apply", given=given)
+        assert done.returncode != 0 and "cannot change from 2 to 3 shards" in done.stderr, done
+        assert len(done.stderr.splitlines()) == 1

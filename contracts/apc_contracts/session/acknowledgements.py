@@ -57,7 +57,7 @@ def settle(moment: Moment, packet: Packet[Any]) -> dict[str, Any] | None:
     """An ACK or NACK has come: whoever was waited for is not any more.
 
     Returns what the log keeps with the answer: {"acknowledges": {"packet_id", "as"}}, `as` being `settled`, `late`
-    (the sender was told that it is missing) or `not_awaited`; None when the packet was not sent to this agent.
+    (the sender was told that it is missing), `not_awaited` or `unknown` (no such packet went to this agent).
     """
     document, agent = moment.session.document, packet.sender.agent_id
     packet_id: UUID = packet.payload.acked_packet_id
@@ -76,8 +76,10 @@ def settle(moment: Moment, packet: Packet[Any]) -> dict[str, Any] | None:
         how = "late"
     elif identity is not None and identity.refusal is None and agent in identity.recipients:
         how = "not_awaited"
+    elif agent == ORCHESTRATOR:
+        return None  # it does not answer: it tells a sender who is missing
     else:
-        return None
+        how = "unknown"
     return {"acknowledges": {"packet_id": str(packet_id), "as": how}}
 
 

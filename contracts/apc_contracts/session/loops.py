@@ -55,7 +55,9 @@ def note_evidence(session: Session, packet: Packet[Any], contract: Contract) -> 
 def query_loop(moment: Moment, given: PacketInput) -> None:
     """Beyond the first threshold: a SIGNAL QUERY to the senders involved, once a group and generation."""
     packet, state = given.received.packet, read_loop(given.verdict.facts.get("loop"))
-    if packet.packet_type in CONTROL_TYPES:
+    # Control types are never refused for a loop, but who goes round with them alone is asked all the same. What only
+    # answers is left out, as everywhere.
+    if packet.packet_type in moment.contract.refusals.never_answered:
         return
     senders, reason = _involved(packet.sender.agent_id, state, moment.contract)
     queried, group = moment.session.document.round_state.queried, checksum(f"{reason} {' '.join(senders)}")

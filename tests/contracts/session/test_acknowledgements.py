@@ -85,7 +85,7 @@ def test_a_late_ack_is_recorded_as_late_once(simulation: Any) -> None:
     for _ in range(2):
         answer(simulation, "red-1", asked)
     answer(simulation, "sentinel", asked)
-    assert notes(simulation) == ["late", "not_awaited"], "who was not asked has nothing to acknowledge"
+    assert notes(simulation) == ["late", "not_awaited", "unknown"], "who was not asked has nothing to acknowledge"
     assert not simulation.session.document.overdue_acks
 
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from apc_console import __version__
 from apc_console.cli import agents, arbitrations, bench, contract, log, packet, protocols, serve, session, topology
+from apc_console.cli.asyncapi import asyncapi
 from apc_console.cli.config import config
 from apc_console.cli.doctor import doctor
 from apc_console.cli.migrate import migrate
@@ -45,6 +46,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(session.app, name="session")
 app.add_typer(topology.app, name="topology")
 app.add_typer(serve.app, name="serve")
+app.command()(asyncapi)
 app.command()(migrate)
 app.command()(config)
 app.command()(doctor)

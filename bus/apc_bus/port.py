@@ -2,16 +2,16 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from apc_bus.errors import BusError
 
 HeaderValue = str | int | bool | float | bytes | None | list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """An AMQP message: exact body bytes and the properties that this product uses."""
 
     body: bytes
@@ -21,11 +21,10 @@ class Message:
     user_id: str | None = None
     expiration_ms: int | None = None
     content_type: str = "application/json"
-    headers: Mapping[str, HeaderValue] = field(default_factory=dict)
+    headers: Mapping[str, HeaderValue] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(msgspec.Struct, frozen=True):
     """A message and where it goes."""
 
     exchange: str
@@ -33,8 +32,7 @@ class Publication:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """A message that the broker handed to a consumer and that waits for its acknowledgement."""
 
     message: Message
@@ -45,8 +43,7 @@ class Delivery:
     """Position in the substrate stream, None for a queue. Offsets have holes: resume from last seen + 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueDepth:
+class QueueDepth(msgspec.Struct, frozen=True):
     """Messages ready in a queue and consumers on it, asked from the broker now."""
 
     messages: int

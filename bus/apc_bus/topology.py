@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from apc_bus.errors import TopologyInvalid
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
@@ -193,6 +194,7 @@ def agent_of_queue(name: str) -> str | None:
     return None if found is None else found["agent"]
 
 
+@lru_cache(4096)
 def routing_key(packet_type: PacketType, swarm_id: str, agent_id: str, urgent: bool) -> str:
     """The key on apc.inter_agent: `type.swarm.agent`, with a fourth word `urgent` for the urgent queue.
 

@@ -1,11 +1,12 @@
 """What `admit` needs beside the packet and the session: passed in, never fetched."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from apc_contracts.registry import Registration
 
@@ -18,8 +19,7 @@ class SignatureState(StrEnum):
     INVALID = "invalid"
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """Named facts of one input.
 
     `registry` None means offline (`apc packet validate`): every rule that needs a registration, a user_id or a
@@ -40,7 +40,7 @@ class Facts:
     ordinal: int | None = None
     is_cause_delivered: bool = False
     """The cause was delivered to this sender."""
-    outstanding: Mapping[str, int] = field(default_factory=dict)
+    outstanding: Mapping[str, int] = msgspec.field(default_factory=dict)
     """agent_id -> deliveries routed and not ended."""
     is_contract_deployed: bool = True
     """The session was opened under the contract file that judges now."""

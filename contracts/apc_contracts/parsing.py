@@ -4,10 +4,10 @@ The order is fixed: size, levels, strict JSON, nodes, then the schema. Every fai
 one code, one path and one sentence that says how to mend it.
 """
 
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from apc_contracts.canonical import canonical_json
@@ -24,8 +24,7 @@ _adapter: TypeAdapter[Packet[Any]] = TypeAdapter(AnyPacket)
 _validate_json = _adapter.validator.validate_json
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedPacket:
+class ReceivedPacket(msgspec.Struct, frozen=True):
     """A packet with the exact bytes it came in.
 
     Both hashes are SHA-256: `packet_hash` of the bytes, `payload_hash` of the canonical payload.

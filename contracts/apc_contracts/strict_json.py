@@ -51,7 +51,7 @@ def read_strict_json(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     # One byte is found five times faster than six, and most packets escape nothing.
     if b"\\" in body and b"\\u0000" in body and _has_nul(tree):
         _refuse("MALFORMED", "a string holds NUL (U+0000): remove it")
-    if _has_doubled_keys(body, keys):
+    if not _is_as_written(tree, body) and _has_doubled_keys(body, keys):
         _refuse("MALFORMED", "an object has the same key twice: keep one of them")
     if nodes > limits.nodes:
         _refuse("TOO_DEEP", f"{nodes} values, the limit is {limits.nodes}: {_USE_ARTIFACTS}")
@@ -65,8 +65,13 @@ def _refuse(code: str, message: str) -> NoReturn:
 def _exceeds_levels(body: bytes, levels: int) -> bool:
     if body.count(b"{") + body.count(b"[") <= levels:
         return False
-    steps = _STRING.sub(b"", body).translate(_BRACKETS_TO_STEPS, _NOT_BRACKETS)
+    steps = _without_strings(body).translate(_BRACKETS_TO_STEPS, _NOT_BRACKETS)
     return max(accumulate(map(_STEP_OF.__getitem__, steps)), default=0) > levels
+
+
+def _without_strings(body: bytes) -> bytes:
+    """What stands between the strings; where nothing is escaped every second piece, found in a third of the time."""
+    return _STRING.sub(b"", body) if b"\\" in body else b"".join(body.split(b'"')[::2])
 
 
 def _count(tree: Any) -> tuple[int, int, bool]:
@@ -124,6 +129,14 @@ def _has_nul(tree: Any) -> bool:
         elif isinstance(value, list):
             pending.extend(value)
     return False
+
+
+def _is_as_written(tree: Any, body: bytes) -> bool:
+    """Whether orjson writes this text of the tree, as most senders do: then each key stands in it once."""
+    try:
+        return orjson.dumps(tree) == body
+    except orjson.JSONEncodeError:
+        return False  # deeper than orjson writes
 
 
 def _has_doubled_keys(body: bytes, keys: int) -> bool:

@@ -1,8 +1,9 @@
 """What the gate says of a packet."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 
 class VerdictKind(StrEnum):
@@ -18,8 +19,7 @@ class VerdictKind(StrEnum):
     """The same sender and cause with another payload: the first stands, recorded, no NACK."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """Why a packet is refused: `code` from the contract's refusal order, `path` dotted with [i], `$` the whole."""
 
     code: str
@@ -40,8 +40,7 @@ class Refusal:
         return fields if self.retry_after_ms is None else {**fields, "retry_after_ms": self.retry_after_ms}
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """A verdict is a function of (bytes, facts, contract).
 
     `facts` holds the JSON values that the rules and guards read and that a replay cannot derive from the
@@ -51,4 +50,4 @@ class Verdict:
     kind: VerdictKind
     refusal: Refusal | None = None
     warnings: tuple[Refusal, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -4,14 +4,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
+import msgspec
+
 from apc_bus.log_batch import LOG_BATCH_VERSION, Entry, LogBatch
 from apc_bus.port import Publication
 from apc_contracts.session import Session, Verification
 from apc_orchestrator.entries import session_row
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True):
     """A delivery and what it delivers, so that a failure of the broker can be told to the session."""
 
     publication: Publication

@@ -329,18 +329,10 @@ class Judge:
             outstanding[recipient] = max(0, outstanding.get(recipient, 0) - 1)
 
     def _deliver(self, batch: Batch, session: Session, route: Route) -> None:
-        packet = route.received.packet
+        packet, registry = route.received.packet, self._registry.by_id
+        message = publications.delivery(route.received, route.attempt, session, self._tenure, batch.number, batch.now)
         for recipient in route.recipients:
-            publication = publications.delivery(
-                route.received,
-                recipient,
-                route.attempt,
-                session,
-                self._registry.by_id,
-                self._tenure,
-                batch.number,
-                batch.now,
-            )
+            publication = publications.addressed(message, packet, recipient, registry)
             batch.outgoing.append(Outgoing(publication, session.session_id, packet.packet_id, recipient, route.attempt))
 
     def _repeat(self, batch: Batch, received: ReceivedPacket, session: Session | None, facts: Facts) -> None:

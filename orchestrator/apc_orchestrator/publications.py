@@ -31,18 +31,11 @@ class Tenure:
 
 
 def delivery(
-    received: ReceivedPacket,
-    recipient: str,
-    attempt: int,
-    session: Session,
-    registry: Mapping[str, Registration],
-    tenure: Tenure,
-    batch_no: int,
-    now: datetime,
-) -> Publication:
-    """One accepted packet to one recipient, with the state its session has now."""
+    received: ReceivedPacket, attempt: int, session: Session, tenure: Tenure, batch_no: int, now: datetime
+) -> Message:
+    """One accepted packet, the same for every recipient, with the state its session has now."""
     packet = received.packet
-    message = Message(
+    return Message(
         body=received.body,
         message_id=str(packet.packet_id),
         type=packet.packet_type.value,
@@ -58,6 +51,12 @@ def delivery(
             **state_headers(session),
         },
     )
+
+
+def addressed(
+    message: Message, packet: Packet[Any], recipient: str, registry: Mapping[str, Registration]
+) -> Publication:
+    """A delivery to one recipient."""
     if recipient == SUBSTRATE_RECIPIENT:
         return Publication(SUBSTRATE, "", message)
     return Publication(INTER_AGENT, inbox_key(packet, registry[recipient]), message)

@@ -53,9 +53,16 @@ def by_pamqp(publication: Publication, channel: int) -> bytes:
 @given(messages, st.integers(1, 65535))
 def test_a_publish_is_written_as_pamqp_writes_it(message: Message, channel: int) -> None:
     publication = Publication("apc.inter_agent", "idea.red.red-1", message)
-    assert publish_frames(publication, channel, BODY_BYTES) == by_pamqp(publication, channel)
+    assert publish_frames([publication], channel, BODY_BYTES) == by_pamqp(publication, channel)
+
+
+@given(st.lists(messages, max_size=3), st.integers(1, 65535))
+def test_a_message_to_several_is_written_for_each(several: list[Message], channel: int) -> None:
+    publications = [Publication("apc.inter_agent", key, message) for message in several for key in ("red-1", "red-2")]
+    expected = b"".join(by_pamqp(publication, channel) for publication in publications)
+    assert publish_frames(publications, channel, BODY_BYTES) == expected
 
 
 def test_a_property_that_amqp_cannot_hold_is_refused() -> None:
     with pytest.raises(TypeError, match="255"):
-        publish_frames(Publication("e", "k", Message(b"", "m" * 256)), 1, BODY_BYTES)
+        publish_frames([Publication("e", "k", Message(b"", "m" * 256))], 1, BODY_BYTES)

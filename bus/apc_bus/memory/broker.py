@@ -1,6 +1,6 @@
 """The in-process broker: exchanges, queues and the log of the substrate, in plain Python objects."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from apc_bus.errors import PublishRefused, PublishUnroutable, QueueMissing
 from apc_bus.memory.bus import MemoryBus

@@ -3,8 +3,10 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from apc_bus.clock import boottime
 from apc_bus.errors import BusError, SubscriptionLost

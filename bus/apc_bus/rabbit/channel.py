@@ -123,10 +123,8 @@ class BulkChannel(aiormq.Channel):
         return list(keys)
 
     async def _write(self, window: Window, position: int, keys: list[_Key]) -> None:
-        payload = b"".join(
-            publish_frames(publication, self.number, self.max_content_size)
-            for publication in window.publications[position : position + len(keys)]
-        )
+        chunk = window.publications[position : position + len(keys)]
+        payload = publish_frames(chunk, self.number, self.max_content_size)
         if self.is_closed:
             raise ChannelInvalidStateError(f"{self!r} closed")
         if self.before_write is not None and not self.write_queue.full():

@@ -5,7 +5,7 @@ what this product sends is written here; the rest is left to pamqp, and a test h
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import cast
 
@@ -27,21 +27,28 @@ _EXPIRATION, _MESSAGE_ID, _TYPE, _USER_ID = 1 << 8, 1 << 7, 1 << 5, 1 << 4
 _TINY = range(-128, 128)
 
 
-def publish_frames(publication: Publication, channel: int, max_body_bytes: int) -> bytes:
-    """The frames of one mandatory, persistent basic.publish, ready for the socket.
+def publish_frames(publications: Iterable[Publication], channel: int, max_body_bytes: int) -> bytes:
+    """The frames of mandatory, persistent publishes, ready for the socket.
+
+    One message that goes to several places in a row, as a MULTICAST does, is encoded once.
 
     Raises:
         TypeError, ValueError: a name or property beyond 255 bytes, a header of another type than the port's.
     """
-    message = publication.message
+    parts: list[bytes] = []
+    message, content = None, b""
+    for publication in publications:
+        if publication.message is not message:
+            message = publication.message
+            content = _content_frames(message, channel, max_body_bytes)
+        parts += (_publish_frame(publication.exchange, publication.routing_key, channel), content)
+    return b"".join(parts)
+
+
+def _content_frames(message: Message, channel: int, max_body_bytes: int) -> bytes:
     body = message.body
     header = _content_header(message)
-    parts = [
-        _publish_frame(publication.exchange, publication.routing_key, channel),
-        _FRAME.pack(HEADER_FRAME, channel, len(header)),
-        header,
-        FRAME_END,
-    ]
+    parts = [_FRAME.pack(HEADER_FRAME, channel, len(header)), header, FRAME_END]
     for start in range(0, len(body), max_body_bytes):
         piece = body if len(body) <= max_body_bytes else body[start : start + max_body_bytes]
         parts += (_FRAME.pack(BODY_FRAME, channel, len(piece)), piece, FRAME_END)

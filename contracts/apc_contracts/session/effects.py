@@ -6,6 +6,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import Receipt
@@ -14,8 +16,7 @@ from apc_contracts.session.verification import Verification
 from apc_contracts.verdict import Refusal, Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class PacketInput:
+class PacketInput(msgspec.Struct, frozen=True):
     """A judged packet: `recipients` are the resolved ones (`_all` spelled out)."""
 
     received: ReceivedPacket
@@ -27,8 +28,7 @@ class PacketInput:
     """Protocols under a block now: what a barrier that this input closes reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptsInput:
+class ReceiptsInput(msgspec.Struct, frozen=True):
     """Authenticated receipts for one (packet, recipient, attempt), in the order in which they were sent."""
 
     receipts: Sequence[Receipt]
@@ -36,8 +36,7 @@ class ReceiptsInput:
     decayed: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseInput:
+class ReleaseInput(msgspec.Struct, frozen=True):
     """A packet that a pause held, judged at RESUME. `cause` is the RESUME.
 
     The RESUME and all that it releases are one cause, so they have one SYNC: it follows from the last of them.
@@ -51,8 +50,7 @@ class ReleaseInput:
     decayed: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(msgspec.Struct, frozen=True):
     """What one input did to one packet for one recipient ('' = the whole packet).
 
     `to_state` '' moves nothing: it records the end of a delivery whose machine had already come to rest.
@@ -69,8 +67,7 @@ class Hop:
     metadata: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(msgspec.Struct, frozen=True):
     """A row of coordination_events: a step of the session's machine, or a barrier (from_state == to_state)."""
 
     event: str
@@ -83,8 +80,7 @@ class Transition:
     facts: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """A packet to deliver: at admission, at the barrier that released it, at a retry."""
 
     received: ReceivedPacket
@@ -92,16 +88,14 @@ class Route:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Denial:
+class Denial(msgspec.Struct, frozen=True):
     """A held packet that was refused in the end: its sender gets a NACK."""
 
     received: ReceivedPacket
     refusal: Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class FinalVerdict:
+class FinalVerdict(msgspec.Struct, frozen=True):
     """A TRANSFER or EVAL that was admitted (refusal_code None) or refused for good: protocols are measured by these."""
 
     packet: Packet[Any]

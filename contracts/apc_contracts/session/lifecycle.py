@@ -34,6 +34,8 @@ MEASURING_TYPES = frozenset({PacketType.TRANSFER, PacketType.EVAL})
 """Their final verdicts are what the effectiveness of protocols is computed from."""
 ADVANCE = ("ROUTED", "DEAD_LETTERED", "DELIVERED", "APPLIED", "SUPERSEDED", "VERIFIED", "PROMOTED", "ARCHIVED")
 """How far a delivery has come, in the order of the diagram (contract.md section 8); the log ranks them alike."""
+COMPLETABLE = frozenset({"APPLIED", "VERIFIED"})
+"""From here the gate itself brings a delivery to its end."""
 REROUTING = frozenset({"retry_scheduled", "requeued"})
 """Events that begin a new attempt."""
 _AGAIN = {
@@ -214,7 +216,9 @@ def complete(
     is_at_end = True
     terminal = contract.machine(LIFECYCLE).terminal
     for recipient, progress in opened.recipients.items():
-        events = _completion_events(session, opened, progress, contract)
+        # Of a packet to many the others are mostly on their way or at their end: each receipt passes by all of them.
+        moves = progress.state in COMPLETABLE
+        events = _completion_events(session, opened, progress, contract) if moves else []
         if events and events[0] == SUPERSEDED[0]:
             by = {"superseded_by": str(session.document.superseded[opened.packet.packet_id])}
             _move(opened, recipient, progress, events, now, effects, contract, by)
@@ -344,8 +348,6 @@ def _completion_events(session: Session, opened: OpenPacket, progress: Progress,
         if opened.verification != "passed" or is_resting:
             return []
         events.append("verification_pass")
-    elif progress.state != "VERIFIED":
-        return []
     if opened.completion == "promotion_eligible":
         events += ["promotion_eligible", "persisted"]
     elif opened.completion is not None:
@@ -429,9 +431,11 @@ def _told(receipt: Receipt) -> Record:
 
 def _within_limit(receipt: Receipt, opened: OpenPacket, progress: Progress, contract: Contract) -> Receipt:
     """A `retry` beyond the limit is the end: the same receipt, as dead_lettered. The first attempt is no retry."""
+    if receipt.kind is not ReceiptKind.RETRY:
+        return receipt
     named = opened.packet.routing.retry_limit
     limit = contract.session.delivery_retry_limit if named is None else named
-    if receipt.kind is not ReceiptKind.RETRY or progress.attempt <= limit:
+    if progress.attempt <= limit:
         return receipt
     error = f"retry_limit {limit} reached: {receipt.error or 'no reason given'}"
     return receipt.model_copy(update={"kind": ReceiptKind.DEAD_LETTERED, "error": error})

@@ -2,10 +2,10 @@
 
 import json
 from base64 import b64encode
-from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from apc_contracts import SignatureInvalid, parse_packet, read_packet, seal, sign, verify
 from apc_contracts.signing import (

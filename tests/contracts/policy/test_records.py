@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,7 +156,7 @@ def test_the_record_gives_the_verdict_again(scene: Scene, is_offline: bool) -> N
     contract = load_contract()
     packet, view, facts = scene.received, scene.view, scene.given
     if is_offline:
-        view, facts = None, replace(facts, registry=None)
+        view, facts = None, msgspec.structs.replace(facts, registry=None)
     verdict = admit(packet.packet, view, facts, contract)
     record = json.loads(json.dumps(verdict.facts))
 

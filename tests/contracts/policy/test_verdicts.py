@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace as altered
 
 from apc_contracts import (
     CONTROL_TYPES,
@@ -193,7 +194,7 @@ def test_transfer_is_judged_by_the_generation_that_closes(contract: Contract) ->
 def test_barrier_asks_the_session_but_no_registry(contract: Contract) -> None:
     scene = Scene(PacketType.TRANSFER, {"run_phase": "CONVERGENCE"}, session={"tasks": frozenset()})
 
-    refusal = judge_transfer(scene.received.packet, scene.view, replace(scene.given, registry=None), contract)
+    refusal = judge_transfer(scene.received.packet, scene.view, altered(scene.given, registry=None), contract)
     assert refusal is not None
     assert (refusal.code, refusal.rule) == ("DRIFT_CHECK_FAILED", "within_current_scope")
 
@@ -216,12 +217,12 @@ def test_held_is_judged_again_without_its_identity_and_budget(contract: Contract
     view = scene.view
     assert view is not None
     view = replace(view, identities={**view.identities, scene.received.packet.packet_id: known})
-    facts = replace(scene.given, user_id=None)
+    facts = altered(scene.given, user_id=None)
 
     verdict = judge_held(scene.received.packet, view, facts, contract)
     assert verdict.kind is VerdictKind.ACCEPTED
     assert judge_recorded(scene.received, verdict.facts, contract) == verdict
-    late = judge_held(scene.received.packet, view, replace(facts, now=CREATED + timedelta(hours=1)), contract)
+    late = judge_held(scene.received.packet, view, altered(facts, now=CREATED + timedelta(hours=1)), contract)
     assert late.refusal is not None
     assert late.refusal.code == "EXPIRED"
     ended = judge_held(scene.received.packet, replace(view, is_terminal=True), facts, contract)
@@ -306,7 +307,7 @@ def test_a_new_parent_protocol_is_news(contract: Contract) -> None:
 def test_offline_judges_what_needs_nobody(contract: Contract) -> None:
     for kind in PacketType:
         scene = Scene(kind, {"trace__task_id": "other"}, session=None)
-        facts = replace(scene.given, registry=None, user_id=None)
+        facts = altered(scene.given, registry=None, user_id=None)
         assert admit(scene.received.packet, None, facts, contract).kind is VerdictKind.ACCEPTED, kind
     assert set(HOME_PHASE) < set(PacketType)
     assert UUID(PACKET_ID) != TARGET_ID

@@ -1,5 +1,6 @@
 """What the gate says of a packet."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -19,7 +20,8 @@ class VerdictKind(StrEnum):
     """The same sender and cause with another payload: the first stands, recorded, no NACK."""
 
 
-class Refusal(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Refusal:
     """Why a packet is refused: `code` from the contract's refusal order, `path` dotted with [i], `$` the whole."""
 
     code: str

@@ -5,6 +5,7 @@ speaks against a packet only what decided is kept. `recorded` makes the same ver
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from apc_contracts.admission.capacity import first_full
@@ -15,6 +16,7 @@ from apc_contracts.admission.stage import Stage
 from apc_contracts.facts import SignatureState
 from apc_contracts.loops import NO_LOOP
 from apc_contracts.packet import Packet
+from apc_contracts.registry import Right
 from apc_contracts.session_view import Identity, Part, SessionView
 from apc_contracts.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType
@@ -67,7 +69,7 @@ def _note_sender(record: Record, case: Case) -> None:
     facts, sender = case.facts, case.sender
     record["user"] = facts.user_id
     if sender is not None and sender.rights and not case.is_from_orchestrator:
-        record["rights"] = sorted(right.value for right in sender.rights)
+        record["rights"] = list(_names_of(sender.rights))
     if facts.signature is not SignatureState.ABSENT:
         record["signature"] = facts.signature.value
     if facts.cause is not None:
@@ -75,10 +77,16 @@ def _note_sender(record: Record, case: Case) -> None:
         record["ordinal"] = facts.ordinal
 
 
+@lru_cache(256)
+def _names_of(rights: frozenset[Right]) -> tuple[str, ...]:
+    """Few different ones, and one of them in the record of each packet."""
+    return tuple(sorted(right.value for right in rights))
+
+
 def _session(case: Case, session: SessionView) -> Record:
     record: Record = {
         "state": session.state,
-        "phase": session.run_phase.value,
+        "phase": session.run_phase,
         "round": session.round,
         "generation": session.generation,
         "step": session.step,
@@ -92,7 +100,7 @@ def _session(case: Case, session: SessionView) -> Record:
 
 def _parent(parent: Identity, case: Case) -> list[Any]:
     """[type, swarm, phase, round, step], and the root when the packet does not keep it."""
-    kept = [parent.packet_type.value, parent.swarm_id, parent.run_phase.value, parent.round, parent.step]
+    kept: list[Any] = [parent.packet_type, parent.swarm_id, parent.run_phase, parent.round, parent.step]
     return kept if parent.root == case.packet.trace.root_packet_id else [*kept, str(parent.root)]
 
 

@@ -139,7 +139,7 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
     if opened is None or first.recipient not in opened.recipients:
         _note_strangers(session, given.receipts, effects)
         return None
-    progress = opened.recipients[first.recipient]
+    progress, machine = opened.recipients[first.recipient], contract.machine(LIFECYCLE)
     if first.attempt != progress.attempt:
         _charge_late(session, opened, progress, given.receipts, effects)
         return None
@@ -149,7 +149,7 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
     for received in given.receipts:
         receipt = _within_limit(received, opened, progress, contract)
         for event in _events_of(receipt.kind, progress.state):
-            progress.state = contract.machine(LIFECYCLE).step(progress.state, event)
+            progress.state = machine.step(progress.state, event)
             events.append(event)
             times.append(receipt.at)
         if receipt.kind in ENDING_KINDS and progress.is_open:
@@ -365,9 +365,9 @@ def _move(
     contract: Contract,
     remark: Record | None = None,
 ) -> None:
-    before = progress.state
+    before, machine = progress.state, contract.machine(LIFECYCLE)
     for event in events:
-        progress.state = contract.machine(LIFECYCLE).step(progress.state, event)
+        progress.state = machine.step(progress.state, event)
     packet_id = opened.packet.packet_id
     times = [now] * len(events)
     hop = Hop(packet_id, recipient, progress.attempt, before, progress.state, events, times, ORCHESTRATOR, remark)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from apc_contracts.session import acknowledgements, lifecycle
+from apc_contracts.session import acknowledgements, lifecycle, staleness
 from apc_contracts.session.loops import note_evidence
 from apc_contracts.session.movement import Moment, barrier, may, open_generation, transition
 from apc_contracts.session.novelty import note_symbols, note_top_k, note_transfer
@@ -132,6 +132,7 @@ def _release(moment: Moment, item: HeldPacket, record: dict[str, Any]) -> None:
         record=record,
     )
     acknowledgements.expect(moment, opened)
+    staleness.judge_arrival(moment, opened)
     lifecycle.apply_locally(session, opened, moment.now, moment.effects, moment.contract)
 
 

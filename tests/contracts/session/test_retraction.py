@@ -9,7 +9,7 @@ from apc_contracts.identity import new_packet_id
 from apc_contracts.receipts import ReceiptKind
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 
-from .test_path import evaluation, model, research
+from .test_path import evaluation, generation, lineage, model, research, transfer
 
 
 def claim(name: str) -> ClaimPayload:
@@ -114,6 +114,23 @@ def test_what_stands_in_its_place_is_not_stale(simulation: Any, comes_first: boo
     retract(simulation, "red-1", replacement)
     late, _ = simulation.send("blue-1", claim("c"), proof_bundle=ProofBundle(evidence_refs=(digest,)))
     assert set(marks_of(simulation)) == {one.packet_id for one in (before, after, child, late)}
+
+
+def test_a_held_transfer_that_rests_on_it_is_stale_when_it_goes_through(simulation: Any) -> None:
+    start = simulation.start(generation_limit=13)
+    research(simulation, start)
+    for _ in range(11):
+        generation(simulation, start, 0.9, 0.2)
+    ground, _ = simulation.send("red-1", evaluation(0.5), parent=start)
+    retract(simulation, "red-1", ground)
+    held, verdict = simulation.send("red-1", transfer(0.9, 0.1), "blue-1", parent=ground, lineage=lineage())
+    assert (verdict.kind, marks_of(simulation)) == ("held", {}), "it was not admitted yet"
+    generation(simulation, start, 0.9, 0.2)
+    (ruling,) = [one for one in simulation.packets if one.packet_type is PacketType.ARBITRATION]
+    assert marks_of(simulation) == {
+        held.packet_id: {"because": str(ground.packet_id)},
+        ruling.packet_id: {"because": str(held.packet_id)},
+    }
 
 
 def test_a_retraction_after_the_end_marks_and_moves_nothing(simulation: Any) -> None:

@@ -1,12 +1,15 @@
 """A long log: what it costs to append to, to verify, and to prove from, and how that grows."""
 
+import os
 import time
+from dataclasses import dataclass
 
 import psutil
 
 from apc_bus.database import open_pool
 from apc_persister.connection import AnyConnection
 from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.chunks import Helpers, start_helpers
 from apc_persister.evidence.documents import find_packet, prove_entry
 from apc_persister.evidence.verify import verify_shard
 from apc_persister.settings import PersisterSettings
@@ -30,7 +33,8 @@ FROM generate_series(0, 40) AS n, (SELECT max(seq) AS last FROM apc_log.agent_pa
 
 async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
     """Load `rows` packets with three hops each into a fresh database, and measure what reads it."""
-    pool = await open_pool(await servers.fresh_database(), max_size=4)
+    url = await servers.fresh_database()
+    pool = await open_pool(url, max_size=4)
     loader = await open_loader(pool)
     await loader.load(FIRST)
     await pool.execute("VACUUM ANALYZE")
@@ -49,7 +53,7 @@ async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
         Figure("log_writer_memory", after, "MB", before, note="resident, the loader's packets included"),
     )
     async with pool.acquire() as connection:
-        await _measure_verify(connection, figures)
+        await _measure_verify(connection, url, figures)
         await _measure_prove(connection, figures)
     add_readings(figures, readings, await read_log(pool))
     await pool.close()
@@ -59,14 +63,35 @@ def _resident_mb() -> float:
     return psutil.Process().memory_info().rss / 1e6
 
 
-async def _measure_verify(connection: AnyConnection, figures: Figures) -> None:
+async def _measure_verify(connection: AnyConnection, url: str, figures: Figures) -> None:
+    """In this process alone, then by one process a CPU as `apc log verify` does on a long log; their start included."""
+    processes = len(os.sched_getaffinity(0))
+    alone = await _verify(connection, None)
     began = time.perf_counter()
-    report = await verify_shard(connection, 0, load_signer(PersisterSettings()).public_key(0))
-    rate = report.entries / (time.perf_counter() - began)
-    assert not report.findings, report.findings
+    async with start_helpers(url, processes) as helpers:
+        shared = await _verify(connection, helpers)
+        rate = shared.entries / (time.perf_counter() - began)
+    note = f"{shared.entries:,} entries, all recomputed, by {processes} processes"
     figures.add(
-        Figure("log_verify", rate, "entries/s", VERIFY_BAR, 1.0, note=f"{report.entries:,} entries, all recomputed")
+        Figure("log_verify", rate, "entries/s", VERIFY_BAR, 1.0, note=note),
+        Figure("log_verify_alone", alone.entries / alone.seconds, "entries/s", note="the same by one process"),
+        Figure("log_verify_cpu", alone.cpu_us, "µs an entry", note="of that process; Postgres takes its own"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    entries: int
+    seconds: float
+    cpu_us: float
+
+
+async def _verify(connection: AnyConnection, helpers: Helpers | None) -> _Verified:
+    began, cpu = time.perf_counter(), time.process_time()
+    report = await verify_shard(connection, 0, load_signer(PersisterSettings()).public_key(0), helpers=helpers)
+    assert not report.findings, report.findings
+    seconds, used = time.perf_counter() - began, time.process_time() - cpu
+    return _Verified(report.entries, seconds, 1e6 * used / report.entries)
 
 
 async def _measure_prove(connection: AnyConnection, figures: Figures) -> None:

@@ -63,13 +63,20 @@ async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIte
 @asynccontextmanager
 async def open_log() -> AsyncIterator[asyncpg.Pool]:
     """A pool on the database of the log, for the commands that read it. Raises InputUnusable, DatabaseUnavailable."""
+    async with open_log_with_url() as (pool, _):
+        yield pool
+
+
+@asynccontextmanager
+async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
+    """As `open_log`, with the URL of the database for processes that read beside this one."""
     settings = DatabaseSettings()
     async with database_url(BusSettings(), settings) as url:
         pool = await open_pool(url, max_size=2, wait=PATIENCE)
         try:
             if await pool.fetchval("SELECT to_regclass('apc_log.agent_packets')") is None:
                 raise InputUnusable("this database holds no log: run `apc migrate`")
-            yield pool
+            yield pool, url
         except BrokenPipeError:  # the reader of our output left, not the database
             raise
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

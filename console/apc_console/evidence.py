@@ -1,19 +1,21 @@
 """What `apc log` prints and writes."""
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from uuid import UUID
 
-from apc_console.database import open_log
+from apc_console.database import open_log, open_log_with_url
 from apc_console.errors import InputUnusable
 from apc_console.output import opened, print_json, to_json
 from apc_contracts.contract import packaged_contract_bytes
 from apc_persister.check import CheckFailed, Checkpoint, PublicKey, parse_key, parse_note, read_keys, split_notes
 from apc_persister.evidence.checkpoint import Signer, ensure_key, key_file, load_signer
+from apc_persister.evidence.chunks import start_helpers
 from apc_persister.evidence.documents import (
     bundle_lines,
     find_packet,
@@ -25,6 +27,11 @@ from apc_persister.evidence.verify import Report, verify_shard
 from apc_persister.settings import LogKeySettings
 
 _SHARDS = "SELECT shard FROM apc_log.shards ORDER BY shard"
+_SIZES = """
+SELECT shard, coalesce(tree_size, 0) FROM apc_log.shards LEFT JOIN apc_log.log_edges USING (shard) ORDER BY shard
+"""
+LONG_LOG = 200_000
+"""Entries for which it is worth while to start processes: they verify fewer in the time that the start takes."""
 _ENTRY = re.compile(r"(\d{1,9})/(\d{1,16})")
 
 
@@ -100,19 +107,33 @@ def _read_bytes(path: Path) -> bytes:
         raise InputUnusable(f"--contract {path}: {error.strerror}") from error
 
 
-async def verify_log(first: int, files: Sequence[Path], keys: Sequence[str], *, as_json: bool) -> bool:
-    """Verify every shard; whether everything fits. Raises InputUnusable for a file that holds no checkpoints."""
+async def verify_log(
+    first: int, files: Sequence[Path], keys: Sequence[str], processes: int | None, *, as_json: bool
+) -> bool:
+    """Verify every shard; whether everything fits. Raises InputUnusable for a file that holds no checkpoints.
+
+    A long log is shared out to `processes`; None = as many as there are CPUs, and none for a short one.
+    """
     trusted = _Keys(keys)
     reports: list[Report] = []
-    async with open_log() as pool, pool.acquire() as connection:
-        shards = [row[0] for row in await connection.fetch(_SHARDS)]
-        outside = _read_checkpoints(files, [trusted.of(shard) for shard in shards])
-        for shard in shards:
-            total = await connection.fetchval("SELECT tree_size FROM apc_log.log_edges WHERE shard = $1", shard) or 0
+    async with open_log_with_url() as (pool, url), pool.acquire() as connection, AsyncExitStack() as stack:
+        sizes: dict[int, int] = {row[0]: row[1] for row in await connection.fetch(_SIZES)}
+        outside = _read_checkpoints(files, [trusted.of(shard) for shard in sizes])
+        left = {shard: max(0, size - first + 1) for shard, size in sizes.items()}
+        if processes is None:
+            processes = len(os.sched_getaffinity(0)) if sum(left.values()) >= LONG_LOG else 1
+        helpers = await stack.enter_async_context(start_helpers(url, processes)) if processes > 1 else None
+        for shard in sizes:
             key = trusted.of(shard)
-            with _progress(shard, max(0, total - first + 1), is_silent=as_json) as advance:
+            with _progress(shard, left[shard], is_silent=as_json) as advance:
                 report = await verify_shard(
-                    connection, shard, key, first=first, outside=outside.get(key.name, ()), progress=advance
+                    connection,
+                    shard,
+                    key,
+                    first=first,
+                    outside=outside.get(key.name, ()),
+                    progress=advance,
+                    helpers=helpers,
                 )
             reports.append(report)
     if as_json or not sys.stdout.isatty():

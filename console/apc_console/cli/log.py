@@ -34,6 +34,10 @@ def verify(
         typer.Option(help="File or folder of checkpoints that were exported; may be repeated."),
     ] = None,
     keys: KeyOption = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Processes that share the work; default: one a CPU, if the log is long."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the log from its rows; exit 1 and name the first entry that does not fit.
@@ -44,7 +48,7 @@ def verify(
     from apc_console.evidence import verify_log
     from apc_console.running import run_quietly
 
-    if not run_quietly(verify_log(first, checkpoints or [], keys or [], as_json=as_json)):
+    if not run_quietly(verify_log(first, checkpoints or [], keys or [], processes, as_json=as_json)):
         raise typer.Exit(1)
 
 

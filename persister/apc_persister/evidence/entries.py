@@ -42,6 +42,9 @@ TIMES = frozenset({"recorded_at", "created_at", "expires_at", "judged_at"})
 TIME_LISTS = frozenset({"occurred_at"})
 HASHES = frozenset({"contract_hash", "stored_hash", "packet_hash", "first_hash", "second_hash", "raw_hash"})
 
+_EXACT = len("2026-11-20T10:00:00.123456+00:00")
+"""Of a stored time with all its digits. What is as long and is no such time (years before 1 and after 9999) is cut to a
+text that is the canonical one of no time."""
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER | orjson.OPT_UTC_Z
 # A number of orjson's that RFC 8785 writes otherwise: whole floats, exponents, integers of 16 digits and more, small
 # fractions. It stands behind `:`, `[` or `,`; a string that looks like one costs the slow way, never a wrong byte.
@@ -153,8 +156,10 @@ def leaf_maker(kind: str, table_columns: Sequence[str], recorded_at: datetime) -
             if not time.microsecond or time.tzinfo is not UTC:
                 values[place] = _time_text(time)
         for place in layout.time_lists:
-            if not all([time.microsecond and time.tzinfo is UTC for time in values[place]]):
-                values[place] = [_time_text(time) for time in values[place]]
+            for time in values[place]:
+                if not time.microsecond or time.tzinfo is not UTC:
+                    values[place] = [_time_text(time) for time in values[place]]
+                    break
         for place in layout.hashes:
             if values[place] is not None:
                 values[place] = values[place].hex()
@@ -178,12 +183,12 @@ def stored_entry(text: str, raw: bytes | None) -> bytes:
         if values[place] is not None:
             values[place] = canonical_value(values[place])
     for place in layout.floats:
-        if values[place] is not None:
-            values[place] = canonical_value(values[place])
+        value = values[place]
+        values[place] = _canonical_float(value) if isinstance(value, float) else canonical_value(value)
     for place in layout.times:
         values[place] = _stored_time(values[place])
     for place in layout.time_lists:
-        values[place] = [_stored_time(time) for time in values[place]]
+        values[place] = [time[:26] + "Z" if len(time) == _EXACT else _stored_time(time) for time in values[place]]
     return orjson.dumps(values, option=_OPTIONS)
 
 
@@ -196,6 +201,8 @@ def _put_hash(values: list[Any], place: int, raw: bytes) -> None:
 
 def _stored_time(text: str) -> str:
     """From `2026-11-20T10:00:00.12+00:00`: PostgreSQL leaves trailing zeros out."""
+    if len(text) == _EXACT:
+        return text[:26] + "Z"
     if text[19:20] == "." and text.endswith("+00:00"):
         return text[:-6].ljust(26, "0") + "Z"
     return _time_text(datetime.fromisoformat(text))

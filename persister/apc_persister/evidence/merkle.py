@@ -48,8 +48,11 @@ class Tree:
     edge: tuple[bytes, ...] = ()
     """edge[level] = the hashes of the level's tile that is not full, fewer than 256."""
 
-    def extend(self, leaves: Iterable[bytes]) -> tuple["Tree", list[Tile]]:
-        """The tree with these leaf hashes appended, and the tiles that became full."""
+    def extend(self, leaves: Iterable[bytes], roots: Sequence[bytes] = ()) -> tuple["Tree", list[Tile]]:
+        """The tree with these leaf hashes appended, and the tiles that became full.
+
+        `roots`, if known, are those over each tile of level 0 that becomes full.
+        """
         added = list(leaves)
         size = self.size + len(added)
         tiles: list[Tile] = []
@@ -62,7 +65,8 @@ class Tree:
             full = len(hashes) // (TILE_WIDTH * HASH_SIZE)
             width = TILE_WIDTH * HASH_SIZE
             parts = [hashes[n * width : (n + 1) * width] for n in range(full)]
-            new = [Tile(level, index + n, part, fold(split_hashes(part))) for n, part in enumerate(parts)]
+            known = roots if level == 0 and roots else [fold(split_hashes(part)) for part in parts]
+            new = [Tile(level, index + n, part, root) for n, (part, root) in enumerate(zip(parts, known, strict=True))]
             edge.append(hashes[full * width :])
             added = [tile.root for tile in new]
             tiles += new

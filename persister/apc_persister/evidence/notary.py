@@ -11,12 +11,17 @@ from apc_persister.evidence.reading import prepare_reader, read_leaves
 
 _CHUNK = 50_000
 _EDGE = "SELECT tree_size, hashes FROM apc_log.log_edges WHERE shard = $1"
-_MOVE_EDGE = """
-INSERT INTO apc_log.log_edges (shard, tree_size, hashes) VALUES ($1, $2, $3)
-ON CONFLICT (shard) DO UPDATE SET tree_size = excluded.tree_size, hashes = excluded.hashes
+_STORE = """
+WITH tiles AS (
+    INSERT INTO apc_log.log_tiles (shard, level, index, hashes)
+    SELECT $1, level, index, hashes FROM unnest($6::integer[], $7::bigint[], $8::bytea[]) AS tile(level, index, hashes)
+), edge AS (
+    INSERT INTO apc_log.log_edges (shard, tree_size, hashes) VALUES ($1, $2, $3)
+    ON CONFLICT (shard) DO UPDATE SET tree_size = excluded.tree_size, hashes = excluded.hashes
+)
+INSERT INTO apc_log.log_checkpoints (shard, tree_size, root_hash, note) VALUES ($1, $2, $4, $5)
 """
-_CHECKPOINT = "INSERT INTO apc_log.log_checkpoints (shard, tree_size, root_hash, note) VALUES ($1, $2, $3, $4)"
-_TILE_COLUMNS = ("shard", "level", "index", "hashes")
+"""One statement: each costs the transaction a way to the server and back."""
 
 
 class Notary:
@@ -74,17 +79,11 @@ class Notary:
         return leaves.hashes
 
     async def _store(self, connection: AnyConnection, tree: Tree, tiles: Sequence[Tile]) -> None:
-        if tiles:
-            await connection.copy_records_to_table(
-                "log_tiles",
-                schema_name="apc_log",
-                columns=_TILE_COLUMNS,
-                records=[(self._shard, tile.level, tile.index, tile.hashes) for tile in tiles],
-            )
-        await connection.execute(_MOVE_EDGE, self._shard, tree.size, list(tree.edge))
-        note = self._signer.sign(self._shard, tree.size, tree.root)
+        root = tree.root
+        note = self._signer.sign(self._shard, tree.size, root)
         crash_point("persister.after_signing")
-        await connection.execute(_CHECKPOINT, self._shard, tree.size, tree.root, note)
+        columns = ([tile.level for tile in tiles], [tile.index for tile in tiles], [tile.hashes for tile in tiles])
+        await connection.execute(_STORE, self._shard, tree.size, list(tree.edge), root, note, *columns)
 
 
 async def load_tree(connection: AnyConnection, shard: int) -> Tree:

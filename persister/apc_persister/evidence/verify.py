@@ -1,34 +1,18 @@
 """Recomputes the tree of a shard from its rows; compares it with tiles, checkpoints, and those held outside."""
 
-import asyncio
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
-import asyncpg
-
-from apc_persister.check import CheckFailed, Checkpoint, PublicKey, parse_note
+from apc_persister.check import Checkpoint, PublicKey
 from apc_persister.connection import AnyConnection
 from apc_persister.errors import TreeBroken
+from apc_persister.evidence.chunks import Chunk, Helpers, StoredCheckpoint, read_here
 from apc_persister.evidence.entries import KINDS
 from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree
-from apc_persister.evidence.reading import Leaves, leaves_of, prepare_reader, read_rows
+from apc_persister.evidence.reading import Leaves
 from apc_persister.evidence.tiles import Tiles
 
-CHUNK = 32 * TILE_WIDTH
-"""Entries that are in memory at a time."""
-
-_CHECKPOINTS = """
-SELECT tree_size, root_hash, note FROM apc_log.log_checkpoints
-WHERE shard = $1 AND tree_size > $2 AND tree_size <= $3 ORDER BY tree_size
-"""
-_TILES = """
-SELECT tile.level, tile.index, tile.hashes FROM generate_series(0, 6) AS above(level)
-JOIN apc_log.log_tiles AS tile
-  ON tile.shard = $1 AND tile.level = above.level
- AND tile.index BETWEEN ($2::bigint - 1) >> 8 * (above.level + 1) AND ($3::bigint - 1) >> 8 * (above.level + 1)
-"""
 _NEXT_SEQ = "SELECT next_seq FROM apc_log.shards WHERE shard = $1"
 _LAST_SEQ = "SELECT max(seq) FROM apc_log.{table} WHERE shard = $1"
 _LAST_CHECKPOINT = "SELECT max(tree_size) FROM apc_log.log_checkpoints WHERE shard = $1"
@@ -80,13 +64,15 @@ async def verify_shard(
     first: int = 1,
     outside: Iterable[Checkpoint] = (),
     progress: Callable[[int], None] = lambda entries: None,
+    helpers: Helpers | None = None,
 ) -> Report:
     """Recompute what the log of a shard says from its rows, from entry `first` on.
 
     The log may grow meanwhile. Stops at the first chunk of entries that do not fit. `outside` are checkpoints whose
-    signature was checked already; `progress` is told the number of entries after each chunk.
+    signature was checked already; `progress` is told the number of entries after each chunk. `helpers` share the work
+    out to processes; without them it is done here, over `connection`.
     """
-    return await _Verification(connection, shard, key, outside, progress).run(first)
+    return await _Verification(connection, shard, key, outside, progress).run(first, helpers)
 
 
 class _Verification:
@@ -106,22 +92,11 @@ class _Verification:
         for checkpoint in outside:
             self._outside.setdefault(checkpoint.size, set()).add(checkpoint.root)
         self.report = Report(shard)
-        self._arriving: asyncio.Task[_Chunk] | None = None
         self._good = 0
         """Size of the last checkpoint that fits."""
 
-    async def run(self, first: int) -> Report:
-        with _quick_switches():
-            try:
-                return await self._run(first)
-            finally:
-                if self._arriving is not None:
-                    self._arriving.cancel()
-                    await asyncio.wait({self._arriving})
-
-    async def _run(self, first: int) -> Report:
+    async def run(self, first: int, helpers: Helpers | None) -> Report:
         report = self.report
-        await prepare_reader(self._connection)
         tiles = await self._open()
         try:
             tree = await tiles.tree_at((first - 1) // TILE_WIDTH * TILE_WIDTH if first <= tiles.tree.size else 0)
@@ -131,39 +106,34 @@ class _Verification:
         self._good = tree.size
         frontier = Frontier.of(tree)
         opening = len(report.findings)
-        while tree.size < tiles.tree.size and len(report.findings) == opening:
-            chunk, leaves = await self._next(tree.size + 1, tiles.tree.size)
-            recomputed, full = tree.extend(leaves.hashes)
-            self._compare_tiles(tiles.tree, leaves, full, chunk.tiles)
-            if len(report.findings) == opening:  # a checkpoint that differs says less than the entry
-                roots = {tile.index: tile.root for tile in full if tile.level == 0}
-                self._compare_checkpoints(frontier, leaves.hashes, roots, chunk.checkpoints)
-            tree = recomputed
-            report.entries += len(leaves.hashes)
-            self._progress(len(leaves.hashes))
+        start, size = tree.size + 1, tiles.tree.size
+        chunks = (
+            read_here(self._connection, self._shard, self._key, start, size)
+            if helpers is None
+            else helpers.read(self._shard, self._key, start, size)
+        )
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                tree = self._take(chunk, tree, tiles.tree, frontier)
+                if len(report.findings) > opening:
+                    break
         if not report.findings:
             report.root = tree.root
             if tree != tiles.tree:
                 report.add(tree.size, "the stored edge of the tree differs from the entries")
         return report
 
-    async def _next(self, first: int, size: int) -> tuple["_Chunk", Leaves]:
-        """A chunk and its leaves. They are hashed in a thread while the rows of the chunk after it arrive."""
-        chunk = await (self._arriving or self._read(first, size))
-        self._arriving = None
-        if chunk.last < size:
-            self._arriving = asyncio.create_task(self._read(chunk.last + 1, size))
-        return chunk, await asyncio.to_thread(leaves_of, first, chunk.last, chunk.rows)
-
-    async def _read(self, first: int, size: int) -> "_Chunk":
-        last = min(first + CHUNK - 1, size)
-        tiles = await self._connection.fetch(_TILES, self._shard, first, last)
-        return _Chunk(
-            last,
-            await read_rows(self._connection, self._shard, first, last),
-            {(row["level"], row["index"]): row["hashes"] for row in tiles},
-            await self._connection.fetch(_CHECKPOINTS, self._shard, first - 1, last),
-        )
+    def _take(self, chunk: Chunk, tree: Tree, stored: Tree, frontier: Frontier) -> Tree:
+        """Compare a chunk with what the database says of the tree; the recomputed tree with it."""
+        leaves = chunk.leaves
+        before = len(self.report.findings)
+        recomputed, full = tree.extend(leaves.hashes, chunk.roots)
+        self._compare_tiles(stored, leaves, full, chunk.tiles)
+        if len(self.report.findings) == before:  # a checkpoint that differs says less than the entry
+            self._compare_checkpoints(frontier, chunk)
+        self.report.entries += len(leaves.hashes)
+        self._progress(len(leaves.hashes))
+        return recomputed
 
     async def _open(self) -> Tiles:
         """The tree as stored, and what can be said without reading a row."""
@@ -223,26 +193,21 @@ class _Verification:
                 self.report.add(seq, f"entry {seq} {what}")
                 return
 
-    def _compare_checkpoints(
-        self,
-        frontier: Frontier,
-        hashes: Sequence[bytes],
-        roots: Mapping[int, bytes],
-        rows: Sequence[asyncpg.Record],
-    ) -> None:
+    def _compare_checkpoints(self, frontier: Frontier, chunk: Chunk) -> None:
+        hashes = chunk.leaves.hashes
         before = frontier.size
-        stored = {row["tree_size"]: row for row in rows}
+        stored = {checkpoint.size: checkpoint for checkpoint in chunk.checkpoints}
         sizes = {size for size in self._outside if before < size <= before + len(hashes)} | stored.keys()
         for size in sorted({*sizes, before + len(hashes)}):
             while frontier.size < size:
-                index, place = divmod(frontier.size, TILE_WIDTH)
-                if place == 0 and index in roots and frontier.size + TILE_WIDTH <= size:
-                    frontier.append_tile(roots[index])
+                place = frontier.size - before
+                if place % TILE_WIDTH == 0 and frontier.size + TILE_WIDTH <= size:
+                    frontier.append_tile(chunk.roots[place // TILE_WIDTH])
                 else:
-                    frontier.append(hashes[frontier.size - before])
+                    frontier.append(hashes[place])
             root = frontier.root
             if size in stored:
-                self._compare_stored(size, root, stored[size]["root_hash"], stored[size]["note"])
+                self._compare_stored(stored[size], root)
             if size in self._outside:
                 self.report.outside += 1
                 if self._outside[size] != {root}:
@@ -250,41 +215,13 @@ class _Verification:
             if size in sizes and not self.report.findings:
                 self._good = size
 
-    def _compare_stored(self, size: int, root: bytes, stored: bytes, note: str) -> None:
+    def _compare_stored(self, stored: StoredCheckpoint, root: bytes) -> None:
         self.report.checkpoints += 1
-        if stored != root:
-            self._say_rewritten(size, "the stored checkpoint")
-            return
-        try:
-            checkpoint = parse_note(note).check(self._key)
-        except CheckFailed as error:
-            self.report.add(self._good + 1, f"stored checkpoint of {size} entries: {error}")
-            return
-        if (checkpoint.size, checkpoint.root) != (size, root):
-            self.report.add(self._good + 1, f"the note of the stored checkpoint of {size} entries says something else")
+        if stored.root != root:
+            self._say_rewritten(stored.size, "the stored checkpoint")
+        elif stored.fault is not None:
+            self.report.add(self._good + 1, stored.fault)
 
     def _say_rewritten(self, size: int, which: str) -> None:
         between = f"an entry from {self._good + 1} to {size} was changed"
         self.report.add(self._good + 1, f"{which} of {size} entries differs from the entries: {between}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """What the database says of the entries up to `last`."""
-
-    last: int
-    rows: list[asyncpg.Record]
-    tiles: Mapping[tuple[int, int], bytes]
-    """(level, index) -> hashes."""
-    checkpoints: Sequence[asyncpg.Record]
-
-
-@contextmanager
-def _quick_switches() -> Iterator[None]:
-    """Let the loop have the interpreter soon while a thread hashes: by default it waits 5 ms for each piece of rows."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(0.0005)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)

@@ -10,6 +10,7 @@ import pytest
 from apc_bus.log_batch import Entry, PacketEntry
 from apc_persister.check import Checkpoint, parse_note
 from apc_persister.evidence.checkpoint import Signer, load_signer
+from apc_persister.evidence.chunks import Helpers
 from apc_persister.evidence.verify import Report, verify_shard
 from apc_persister.settings import PersisterSettings
 from apc_persister.testing import LogBench, coordination, lifecycle, packet_entry
@@ -27,12 +28,11 @@ class WrittenLog:
     signer: Signer
     outside: list[Checkpoint]
 
-    async def verify(self, *, outside: bool = True, first: int = 1) -> Report:
+    async def verify(self, *, outside: bool = True, first: int = 1, helpers: Helpers | None = None) -> Report:
         """As `apc log verify`, with the checkpoints held outside or without."""
+        held, key = self.outside if outside else (), self.signer.public_key(0)
         async with self.pool.acquire() as connection:
-            return await verify_shard(
-                connection, 0, self.signer.public_key(0), first=first, outside=self.outside if outside else ()
-            )
+            return await verify_shard(connection, 0, key, first=first, outside=held, helpers=helpers)
 
 
 def judged(packet: PacketEntry) -> PacketEntry:

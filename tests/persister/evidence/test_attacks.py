@@ -4,6 +4,7 @@ import pytest
 from tests.persister.evidence.conftest import WrittenLog
 
 from apc_persister.check import leaf_hash
+from apc_persister.evidence import chunks
 from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.reading import prepare_reader, read_entries, read_leaves
 from apc_persister.testing import disable_guards
@@ -79,6 +80,20 @@ async def test_a_change_is_found_and_named(written: WrittenLog, attack: str) -> 
     report = await written.verify()
     assert report.first is not None and report.first.seq == seq, report.findings
     assert (await written.verify(outside=False)).findings, "this one shows from inside too"
+
+
+async def test_several_processes_say_the_same(
+    written: WrittenLog, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "CHUNK", 256)  # three pieces
+    async with chunks.start_helpers(postgres_url, 2) as helpers:
+        for first in (1, 300, 700):
+            assert await written.verify(first=first, helpers=helpers) == await written.verify(first=first)
+        await disable_guards(written.pool)
+        for attack in ("edit", "edit of a signature", "insert at a taken number", "edit of a tile"):
+            await written.pool.execute(SIMPLE_ATTACKS[attack][0])
+            shared = await written.verify(helpers=helpers)
+            assert shared.findings and shared == await written.verify()
 
 
 async def test_an_edit_with_its_leaf(written: WrittenLog) -> None:

@@ -34,7 +34,7 @@ _RESPONSE_RULES = (
 _PACKET_RULES = (
     " Also: a packet without parent_packet_id has root_packet_id = packet_id, one with a parent has not, and "
     "no packet is its own parent; winner_candidate_id is one of the candidates, and they and the swarms of a "
-    "SessionSpec are distinct; lineage and payload of a TRANSFER agree on protocol_id."
+    "SessionSpec are distinct, and no agent stands in it twice; lineage and payload of a TRANSFER agree on protocol_id."
 )
 
 

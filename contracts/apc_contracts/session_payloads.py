@@ -44,10 +44,15 @@ class SessionSpec(Model):
     @model_validator(mode="after")
     def _swarms_are_distinct(self) -> Self:
         seen: set[str] = set()
+        agents: set[str] = set()
         for index, swarm in enumerate(self.swarms):
             if swarm.swarm_id in seen:
                 raise broken(f"swarms[{index}].swarm_id", "swarm listed twice: name each swarm once")
             seen.add(swarm.swarm_id)
+            for place, agent in enumerate(swarm.agents):
+                if agent in agents:
+                    raise broken(f"swarms[{index}].agents[{place}]", "agent listed twice: name each in one swarm")
+                agents.add(agent)
         return self
 
 

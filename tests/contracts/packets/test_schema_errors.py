@@ -153,6 +153,7 @@ CASES: list[tuple[str, Change, str, str]] = [
     ("SIGNAL", put("payload.signal", "SYNC"), "payload.session", "SYNC carries a SessionState"),
     ("SIGNAL", put("payload.session.swarms", []), "payload.session.swarms", "at least 1"),
     ("SIGNAL", put("payload.session.swarms.1.swarm_id", "linear"), "payload.session.swarms[1].swarm_id", "twice"),
+    ("SIGNAL", put("payload.session.swarms.1.agents", ["a", "a"]), "payload.session.swarms[1].agents[1]", "twice"),
     ("SIGNAL", put("payload.session.max_rounds", 0), "payload.session.max_rounds", "1"),
     ("SIGNAL", put("payload.session.state_deadline_ms", 10**15), "payload.session.state_deadline_ms", "31536000000"),
     ("SIGNAL", put("payload.session.budgets.cost", -1), "payload.session.budgets.cost", "0"),

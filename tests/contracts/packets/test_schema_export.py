@@ -49,7 +49,9 @@ def agree(document: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_the_files_are_those_of_the_models(name: str) -> None:
-    assert (FOLDER / name).read_text() == schema_text(SCHEMAS[name]()), "run python -m apc_contracts.schema_export"
+    assert (FOLDER / name).read_text() == schema_text(SCHEMAS[name]()), (
+        "run python -m apc_contracts.schema_export contracts/schemas"
+    )
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

@@ -15,6 +15,7 @@ from benchmarks.growth import measure_growth
 from benchmarks.impact import measure_impact
 from benchmarks.in_process import measure_in_process
 from benchmarks.log import measure_log
+from benchmarks.memory import measure_memory
 from benchmarks.persisting import measure_persister
 from benchmarks.pipeline import measure_pipeline
 from benchmarks.policy import measure_policy
@@ -26,7 +27,10 @@ from benchmarks.starting import measure_start
 from benchmarks.system import start_system
 from benchmarks.takeover import measure_takeover
 
-PARTS = ("policy", "context", "pipeline", "round_trip", "fan_out", "persister", "log", "impact", "in_process", "start")
+PARTS = (
+    *("policy", "context", "pipeline", "round_trip", "fan_out", "persister"),
+    *("log", "impact", "memory", "in_process", "start"),
+)
 LONG = ("sessions", "takeover")
 """Parts that run only when they are named."""
 ALONE = frozenset({"policy", "context"})
@@ -67,6 +71,8 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
             await measure_persister(servers, figures, count)
         if "log" in parts:
             await measure_log(servers, figures, rows)
+        if "memory" in parts:
+            await measure_memory(servers, figures)
         if "impact" in parts:
             await measure_impact(servers, figures, count)
     if "in_process" in parts:

@@ -1,10 +1,18 @@
 """Where an agent's state is kept: one JSON document per (agent, session), with a revision."""
 
-from typing import Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
 
 import asyncpg
 
 from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
+from apc_agents.memory.errors import MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
+from apc_agents.memory.rows import compare_and_set_state, owned, read_states
+from apc_agents.memory.store import DEFAULT_OWNER
+
+STATE_KEY: Final = "ctx.state"
+"""Under which the memory keeps an agent's state in a session (owner_id = session_id)."""
 
 
 class StateStore(Protocol):
@@ -41,55 +49,37 @@ class MemoryStateStore:
         return revision + 1
 
 
-AWAY = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.InterfaceError,
-    OSError,
-)
-"""The server is away, stopping or full: waiting helps."""
-_LOAD = """
-select document::text, revision from apc_app.agent_state_store where agent_id = $1 and session_id = $2
-"""
-_INSERT = """
-insert into apc_app.agent_state_store (agent_id, session_id, document, revision, updated_at)
-values ($1, $2, $3::text::jsonb, 1, now())
-on conflict (agent_id, session_id) do nothing
-returning revision
-"""
-_UPDATE = """
-update apc_app.agent_state_store set document = $3::text::jsonb, revision = revision + 1, updated_at = now()
-where agent_id = $1 and session_id = $2 and revision = $4
-returning revision
-"""
-
-
 class PostgresStateStore:
-    """State in table apc_app.agent_state_store. The pool stays the caller's."""
+    """State in the memory's table apc_app.agent_state_store, under the key `ctx.state`. The pool stays the caller's."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, owner: str = DEFAULT_OWNER) -> None:
         self._pool = pool
+        self._owner = owner
 
     async def load(self, agent_id: str, session_id: str) -> tuple[bytes, int] | None:
         """The document and its revision."""
-        try:
-            row = await self._pool.fetchrow(_LOAD, agent_id, session_id)
-        except AWAY as error:
-            raise StateUnavailable(f"the state store does not answer: {error}") from error
-        return None if row is None else (row["document"].encode(), row["revision"])
+        with _translated(agent_id, session_id):
+            async with owned(self._pool, self._owner) as connection:
+                rows = await read_states(connection, self._owner, agent_id, session_id, [STATE_KEY])
+        return (rows[0]["state_value"].encode(), rows[0]["revision"]) if rows else None
 
     async def save(self, agent_id: str, session_id: str, document: bytes, revision: int) -> int:
         """Compare and set in one statement."""
-        statement, arguments = (_UPDATE, (revision,)) if revision else (_INSERT, ())
-        try:
-            saved: int | None = await self._pool.fetchval(
-                statement, agent_id, session_id, document.decode(), *arguments
-            )
-        except asyncpg.DataError as error:  # such as U+0000 in a text
-            raise StateInvalid(f"ctx.state of session {session_id} cannot be stored: {error}") from error
-        except AWAY as error:
-            raise StateUnavailable(f"the state store does not answer: {error}") from error
-        if saved is None:
-            raise StateStale(agent_id, session_id, revision)
-        return saved
+        with _translated(agent_id, session_id):
+            async with owned(self._pool, self._owner) as connection:
+                return await compare_and_set_state(
+                    connection, self._owner, agent_id, session_id, STATE_KEY, document, revision
+                )
+
+
+@contextmanager
+def _translated(agent_id: str, session_id: str) -> Iterator[None]:
+    """The memory's errors as those of a state."""
+    try:
+        yield
+    except StaleRevision as stale:
+        raise StateStale(agent_id, session_id, stale.revision) from stale
+    except MemoryUnavailable as error:
+        raise StateUnavailable(str(error)) from error
+    except (ValueInvalid, OwnerForeign) as error:  # such as U+0000 in a text
+        raise StateInvalid(f"ctx.state of session {session_id} cannot be stored: {error}") from error

@@ -25,6 +25,7 @@ from apc_agents.context.errors import (
 )
 from apc_agents.context.laws import verify_comonad_laws
 from apc_agents.context.linearity import LinearityMap, Provenance, ResourceClass
+from apc_agents.context.memory import MemoryContextStore
 from apc_agents.context.operad import (
     CONTEXT_OPERAD,
     IDENTITY,
@@ -107,6 +108,7 @@ __all__ = [
     "InvalidTransition",
     "LinearityError",
     "LinearityMap",
+    "MemoryContextStore",
     "MessageTooLong",
     "OnCompression",
     "PolyAgent",

@@ -29,7 +29,7 @@ from apc_agents.actions.tasks.model import (
 from apc_agents.actions.tasks.store import MAX_LISTED, News
 from apc_agents.actions.tasks.wording import given_up, not_succeeded
 from apc_agents.errors import StateUnavailable
-from apc_agents.state import AWAY
+from apc_agents.memory.rows import AWAY
 from apc_contracts.identity import new_packet_id
 
 LONGEST_WAIT = 2.0

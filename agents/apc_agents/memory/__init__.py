@@ -1,0 +1,45 @@
+"""The memory of agents: conversations and agent states, by owner (Agent Memory Protocol 1.0; docs/memory.md)."""
+
+from apc_agents.memory.conversation import (
+    CONVERSATION_VERSION,
+    MAX_MESSAGE_BYTES,
+    ConversationContext,
+    Message,
+)
+from apc_agents.memory.database import DatabaseMemoryStore
+from apc_agents.memory.errors import (
+    ArgumentInvalid,
+    ConversationInvalid,
+    MemoryStoreError,
+    MemoryUnavailable,
+    OwnerForeign,
+    StaleRevision,
+    UnknownSession,
+    ValueInvalid,
+)
+from apc_agents.memory.in_memory import InMemoryMemoryStore
+from apc_agents.memory.store import DEFAULT_OWNER, MAX_PAGE, BaseMemoryStore, Removed
+from apc_agents.memory.values import MAX_ID_BYTES, MAX_VALUE_BYTES
+
+__all__ = [
+    "CONVERSATION_VERSION",
+    "DEFAULT_OWNER",
+    "MAX_ID_BYTES",
+    "MAX_MESSAGE_BYTES",
+    "MAX_PAGE",
+    "MAX_VALUE_BYTES",
+    "ArgumentInvalid",
+    "BaseMemoryStore",
+    "ConversationContext",
+    "ConversationInvalid",
+    "DatabaseMemoryStore",
+    "InMemoryMemoryStore",
+    "MemoryStoreError",
+    "MemoryUnavailable",
+    "Message",
+    "OwnerForeign",
+    "Removed",
+    "StaleRevision",
+    "UnknownSession",
+    "ValueInvalid",
+]

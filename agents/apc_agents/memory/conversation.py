@@ -1,0 +1,97 @@
+"""A conversation as it is kept. Source: Agent Memory Protocol 1.0 section 4.1, Agent Context Protocol 1.1 section 6."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from apc_agents.memory.errors import ConversationInvalid, ValueInvalid
+from apc_agents.memory.values import check_value, encoded
+from apc_contracts.model import Model, Time
+
+CONVERSATION_VERSION: Final = "1.0"
+"""Of the schema below; the seed's column `version`."""
+MAX_MESSAGE_BYTES: Final = 256 * 1024
+"""Of one message's text, in UTF-8: as much as a packet holds."""
+MAX_SUMMARY_LENGTH: Final = 500
+"""Characters of a summary in a listing."""
+
+
+class Message(Model):
+    """One message. `metadata` is any JSON; `sender_id` in it says who spoke, beyond the role."""
+
+    role: str
+    content: str
+    timestamp: Time
+    metadata: Mapping[str, Any] = {}
+
+
+class ConversationContext(Model):
+    """The messages of one session, a value: what changes it gives a new one.
+
+    `revision` is None for an upsert; a number for compare-and-set: what the store holds must have it (0 = nothing is
+    there yet), and has the next number afterwards. It is no part of the stored document.
+    """
+
+    session_id: str = Field(min_length=1)
+    messages: tuple[Message, ...] = ()
+    metadata: Mapping[str, Any] = {}
+    agent_participants: tuple[str, ...] = ()
+    version: Literal["1.0"] = CONVERSATION_VERSION
+    revision: int | None = Field(default=None, ge=0, exclude=True)
+
+    def with_message(self, message: Message, participant: str | None = None) -> Self:
+        """The conversation with one more message, and with this agent among the participants."""
+        participants = self.agent_participants
+        if participant is not None and participant not in participants:
+            participants = (*participants, participant)
+        return self.model_copy(update={"messages": (*self.messages, message), "agent_participants": participants})
+
+    @property
+    def summary(self) -> str | None:
+        """`metadata.summary`, if it is text: what a listing shows."""
+        summary = self.metadata.get("summary")
+        return summary[:MAX_SUMMARY_LENGTH] if isinstance(summary, str) else None
+
+    def to_document(self) -> dict[str, Any]:
+        """JSON: session_id, messages, metadata, agent_participants, version."""
+        messages = [
+            {
+                "role": message.role,
+                "content": message.content,
+                "timestamp": message.timestamp.isoformat(),
+                "metadata": dict(message.metadata),
+            }
+            for message in self.messages
+        ]
+        return {
+            "session_id": self.session_id,
+            "messages": messages,
+            "metadata": dict(self.metadata),
+            "agent_participants": list(self.agent_participants),
+            "version": self.version,
+        }
+
+    def to_bytes(self) -> bytes:
+        """The document as JSON. Raises ValueInvalid, and ConversationInvalid for a message that is too long."""
+        for number, message in enumerate(self.messages):
+            place = f"messages[{number}]"
+            check_value(message.content, f"{place}.content")
+            if (size := len(message.content.encode())) > MAX_MESSAGE_BYTES:
+                raise ConversationInvalid(
+                    f"{place}.content", f"it has {size} bytes and {MAX_MESSAGE_BYTES} fit: shorten it, or send parts"
+                )
+        try:
+            return encoded(self.to_document(), "")
+        except ValueInvalid as error:
+            raise ValueInvalid(error.path.lstrip(".") or "$", str(error).partition(": ")[2]) from None
+
+    @classmethod
+    def from_document(cls, document: Any, revision: int | None = None) -> Self:
+        """A conversation from its document. Raises ConversationInvalid with the path of what does not fit."""
+        try:
+            return cls.model_validate(document).model_copy(update={"revision": revision})
+        except ValidationError as invalid:
+            first = invalid.errors(include_url=False)[0]
+            path = ".".join(str(part) for part in first["loc"]) or "$"
+            raise ConversationInvalid(path, f"{first['msg']}, and this is schema {CONVERSATION_VERSION}") from None

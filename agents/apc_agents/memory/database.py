@@ -1,0 +1,271 @@
+"""The memory in PostgreSQL: tables apc_app.conversation_history and apc_app.agent_state_store."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Self
+
+import asyncpg
+import orjson
+
+from apc_agents.memory.conversation import ConversationContext
+from apc_agents.memory.errors import OwnerForeign, StaleRevision
+from apc_agents.memory.rows import (
+    Connection,
+    compare_and_set_state,
+    owned,
+    read_states,
+    refusals,
+    replace_states,
+)
+from apc_agents.memory.search import query_words, words_of
+from apc_agents.memory.store import (
+    DEFAULT_OWNER,
+    BaseMemoryStore,
+    Removed,
+    check_conversation,
+    check_moment,
+    check_page,
+    state_place,
+)
+from apc_agents.memory.values import checked_id, encoded
+
+EXPORT_PAGE: Final = 20
+"""Records that an export reads ahead: each may have 16 MiB."""
+
+_UPSERT: Final = """
+insert into apc_app.conversation_history as kept (session_id, user_id, conversation_data, version, search, owner)
+values ($1, $2, $3::text::jsonb, $4, array_to_tsvector($5::text[]), $6)
+on conflict (session_id) do update
+    set conversation_data = excluded.conversation_data, version = excluded.version, search = excluded.search,
+        revision = kept.revision + 1, updated_at = clock_timestamp()
+    where kept.owner = excluded.owner and kept.user_id = excluded.user_id
+returning revision
+"""
+_INSERT: Final = """
+insert into apc_app.conversation_history (session_id, user_id, conversation_data, version, search, owner)
+values ($1, $2, $3::text::jsonb, $4, array_to_tsvector($5::text[]), $6)
+on conflict (session_id) do nothing
+returning revision
+"""
+_UPDATE: Final = """
+update apc_app.conversation_history
+set conversation_data = $3::text::jsonb, version = $4, search = array_to_tsvector($5::text[]),
+    revision = revision + 1, updated_at = clock_timestamp()
+where session_id = $1 and user_id = $2 and owner = $6 and revision = $7
+returning revision
+"""
+_FIND: Final = """
+select user_id, revision from apc_app.conversation_history where session_id = $1 and owner = $2
+"""
+_RETRIEVE: Final = """
+select conversation_data::text as document, revision from apc_app.conversation_history
+where session_id = $1 and owner = $2
+"""
+_DELETE: Final = "delete from apc_app.conversation_history where session_id = $1 and owner = $2"
+# The page is found in the index alone: what an offset skips is never read from the table.
+_LISTING: Final = """
+with page as materialized (
+    select session_id from apc_app.conversation_history
+    where user_id = $1 and owner = $2 {condition}
+    order by updated_at desc, session_id collate "C" limit $3 offset $4)
+select session_id, user_id, created_at, updated_at, summary, message_count, version, revision
+from apc_app.conversation_history join page using (session_id)
+where owner = $2
+order by updated_at desc, session_id collate "C"
+"""
+_LIST: Final = _LISTING.format(condition="")
+_SEARCH: Final = _LISTING.format(condition="and search @@ $5::text::tsquery")
+_DELETE_STATES: Final = """
+delete from apc_app.agent_state_store where agent_id = $1 and owner_id = $2 and owner = $3
+"""
+_FORGET_CONVERSATIONS: Final = "delete from apc_app.conversation_history where owner = $1 and updated_at < $2"
+_FORGET_STATES: Final = "delete from apc_app.agent_state_store where owner = $1 and updated_at < $2"
+_OF_USER: Final = """
+owner = $1 and (owner_id = $2
+    or owner_id in (select session_id from apc_app.conversation_history where owner = $1 and user_id = $2))
+"""
+_EXPORT_CONVERSATIONS: Final = """
+select created_at, updated_at, revision, conversation_data::text as document from apc_app.conversation_history
+where owner = $1 and user_id = $2 order by session_id collate "C"
+"""
+_EXPORT_STATES: Final = f"""
+select agent_id, owner_id, state_key, created_at, updated_at, revision, state_value::text as document
+from apc_app.agent_state_store where {_OF_USER}
+order by agent_id collate "C", owner_id collate "C", state_key collate "C"
+"""
+_ERASE_STATES: Final = f"delete from apc_app.agent_state_store where {_OF_USER}"
+_ERASE_CONVERSATIONS: Final = "delete from apc_app.conversation_history where owner = $1 and user_id = $2"
+
+
+class DatabaseMemoryStore(BaseMemoryStore):
+    """The memory of one owner in Postgres. The pool (`apc_bus.database.open_pool`) stays the caller's."""
+
+    def __init__(self, pool: asyncpg.Pool, owner: str = DEFAULT_OWNER) -> None:
+        super().__init__(owner)
+        self._pool = pool
+
+    async def store_conversation(self, session_id: str, user_id: str, conversation: ConversationContext) -> None:
+        """One statement."""
+        check_conversation(session_id, user_id, conversation)
+        document, revision = conversation.to_bytes().decode(), conversation.revision
+        words, what = words_of(conversation), f"conversation {session_id}"
+        statement = _UPSERT if revision is None else _UPDATE if revision else _INSERT
+        arguments = (session_id, user_id, document, conversation.version, words, self.owner)
+        async with owned(self._pool, self.owner) as connection:
+            with refusals(what):
+                saved = await connection.fetchval(statement, *arguments, *((revision,) if revision else ()))
+            if saved is None:
+                await self._explain(connection, session_id, user_id, revision)
+
+    async def _explain(self, connection: Connection, session_id: str, user_id: str, revision: int | None) -> None:
+        """Why a conversation was not written. Raises OwnerForeign, StaleRevision."""
+        what, found = f"conversation {session_id}", await connection.fetchrow(_FIND, session_id, self.owner)
+        # Written for no revision, or for none yet, it met something; what is not ours cannot be seen.
+        if (found is None and not revision) or (found is not None and found["user_id"] != user_id):
+            raise OwnerForeign(what)
+        raise StaleRevision(what, revision or 0, 0 if found is None else found["revision"])
+
+    async def retrieve_conversation(self, session_id: str) -> ConversationContext | None:
+        """By its key."""
+        checked_id("session_id", session_id)
+        async with owned(self._pool, self.owner) as connection:
+            row = await connection.fetchrow(_RETRIEVE, session_id, self.owner)
+        return None if row is None else ConversationContext.from_document(orjson.loads(row[0]), row[1])
+
+    async def delete_conversation(self, session_id: str) -> bool:
+        """Idempotent."""
+        checked_id("session_id", session_id)
+        async with owned(self._pool, self.owner) as connection:
+            await connection.execute(_DELETE, session_id, self.owner)
+        return True
+
+    async def list_conversations_for_user(
+        self, user_id: str, limit: int = 100, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """Reads no conversation: what is listed stands in columns of its own."""
+        check_page(limit, offset)
+        return await self._listed(_LIST, user_id, limit, offset)
+
+    async def search_conversations(
+        self, user_id: str, query: str, limit: int = 100, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """Reads the words of every conversation of the user."""
+        check_page(limit, offset)
+        # A word is of letters, digits and underscores alone: there is nothing to quote in it.
+        wanted = " & ".join(f"'{word}'{':*' if is_prefix else ''}" for word, is_prefix in query_words(query))
+        return await self._listed(_SEARCH, user_id, limit, offset, wanted)
+
+    async def store_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any) -> None:
+        """One statement."""
+        await self.store_agent_states(agent_id, owner_id, {key: state_data})
+
+    async def retrieve_agent_state(self, agent_id: str, owner_id: str, key: str) -> Any | None:
+        """By its key."""
+        found = await self.load_agent_state(agent_id, owner_id, key)
+        return None if found is None else found[0]
+
+    async def delete_agent_state(self, agent_id: str, owner_id: str, key: str) -> bool:
+        """Idempotent."""
+        await self._delete_states("and state_key = $4", *state_place(agent_id, owner_id, key))
+        return True
+
+    async def get_all_agent_states(self, agent_id: str, owner_id: str) -> dict[str, Any]:
+        """One statement."""
+        return await self._states(agent_id, owner_id, None)
+
+    def for_owner(self, owner: str) -> Self:
+        """Over the same pool."""
+        return type(self)(self._pool, owner)
+
+    async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
+        """By its key."""
+        state_place(agent_id, owner_id, key)
+        async with owned(self._pool, self.owner) as connection:
+            rows = await read_states(connection, self.owner, agent_id, owner_id, [key])
+        return (orjson.loads(rows[0]["state_value"]), rows[0]["revision"]) if rows else None
+
+    async def save_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any, revision: int) -> int:
+        """Compare and set in one statement."""
+        place, value = state_place(agent_id, owner_id, key), encoded(state_data)
+        async with owned(self._pool, self.owner) as connection:
+            return await compare_and_set_state(connection, self.owner, *place, value, revision)
+
+    async def store_agent_states(self, agent_id: str, owner_id: str, states: Mapping[str, Any]) -> None:
+        """One transaction."""
+        values = {state_place(agent_id, owner_id, key)[2]: encoded(value) for key, value in states.items()}
+        async with owned(self._pool, self.owner) as connection:
+            await replace_states(connection, self.owner, agent_id, owner_id, values)
+
+    async def get_agent_states(self, agent_id: str, owner_id: str, keys: Sequence[str]) -> dict[str, Any]:
+        """One statement."""
+        return await self._states(agent_id, owner_id, keys)
+
+    async def delete_agent_states(self, agent_id: str, owner_id: str, prefix: str) -> int:
+        """One statement."""
+        return await self._delete_states("and starts_with(state_key, $4)", *state_place(agent_id, owner_id, prefix))
+
+    async def forget_before(self, moment: datetime) -> Removed:
+        """One transaction."""
+        check_moment(moment)
+        return await self._remove(_FORGET_CONVERSATIONS, _FORGET_STATES, moment)
+
+    async def export_user(self, user_id: str) -> AsyncIterator[dict[str, Any]]:
+        """One snapshot of the database, read with cursors."""
+        checked_id("user_id", user_id)
+        async with owned(self._pool, self.owner, is_snapshot=True) as connection:
+            async for row in connection.cursor(_EXPORT_CONVERSATIONS, self.owner, user_id, prefetch=EXPORT_PAGE):
+                yield {"kind": "conversation", **_times(row), "conversation": orjson.loads(row["document"])}
+            async for row in connection.cursor(_EXPORT_STATES, self.owner, user_id, prefetch=EXPORT_PAGE):
+                place = {"agent_id": row["agent_id"], "owner_id": row["owner_id"], "key": row["state_key"]}
+                yield {"kind": "agent_state", **place, **_times(row), "state": orjson.loads(row["document"])}
+
+    async def erase_user(self, user_id: str) -> Removed:
+        """One transaction; the states first, because the conversations say which they are."""
+        return await self._remove(_ERASE_CONVERSATIONS, _ERASE_STATES, checked_id("user_id", user_id))
+
+    async def _listed(self, statement: str, user_id: str, limit: int, offset: int, *more: str) -> list[dict[str, Any]]:
+        checked_id("user_id", user_id)
+        async with owned(self._pool, self.owner) as connection:
+            rows = await connection.fetch(statement, user_id, self.owner, limit, offset, *more)
+        return [
+            {
+                "session_id": row["session_id"],
+                "user_id": row["user_id"],
+                **_times(row),
+                "summary": row["summary"],
+                "message_count": row["message_count"],
+                "version": row["version"],
+            }
+            for row in rows
+        ]
+
+    async def _states(self, agent_id: str, owner_id: str, keys: Iterable[str] | None) -> dict[str, Any]:
+        checked_id("agent_id", agent_id)
+        checked_id("owner_id", owner_id)
+        async with owned(self._pool, self.owner) as connection:
+            rows = await read_states(connection, self.owner, agent_id, owner_id, keys)
+        return {row["state_key"]: orjson.loads(row["state_value"]) for row in rows}
+
+    async def _delete_states(self, condition: str, agent_id: str, owner_id: str, key: str) -> int:
+        async with owned(self._pool, self.owner) as connection:
+            done = await connection.execute(f"{_DELETE_STATES} {condition}", agent_id, owner_id, self.owner, key)
+        return _count(done)
+
+    async def _remove(self, conversations: str, states: str, what: object) -> Removed:
+        async with owned(self._pool, self.owner) as connection:
+            states_gone = await connection.execute(states, self.owner, what)
+            conversations_gone = await connection.execute(conversations, self.owner, what)
+        return Removed(_count(conversations_gone), _count(states_gone))
+
+
+def _count(tag: str) -> int:
+    """Rows, from a command tag such as `DELETE 3`."""
+    return int(tag.rpartition(" ")[2])
+
+
+def _times(row: asyncpg.Record) -> dict[str, Any]:
+    return {
+        "created_at": row["created_at"].isoformat(),
+        "last_updated": row["updated_at"].isoformat(),
+        "revision": row["revision"],
+    }

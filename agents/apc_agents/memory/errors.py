@@ -1,0 +1,72 @@
+"""Errors of the memory.
+
+AgentError
+  MemoryStoreError
+    ValueInvalid         (path): a value that JSON does not know, or that is too large
+    ConversationInvalid  (path): a conversation that cannot be stored, or a stored one that cannot be read
+    ArgumentInvalid      (place): a page, a moment or an id outside its range
+    OwnerForeign         what is written belongs to another owner, or to another user
+    StaleRevision        (revision, current): somebody else has written it since it was read
+    UnknownSession       (session_id): nobody began this session
+    MemoryUnavailable    the database does not answer
+
+Whatever raises one of them leaves the memory as it was.
+"""
+
+from apc_agents.errors import AgentError
+
+
+class MemoryStoreError(AgentError):
+    """A memory store cannot do what it is asked to."""
+
+
+class ValueInvalid(MemoryStoreError):
+    """A value that JSON does not know, or that is too large; `path` leads to it (`$` = the whole)."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"value refused at {path}: {message}")
+        self.path = path
+
+
+class ConversationInvalid(MemoryStoreError):
+    """A conversation that cannot be stored, or a stored one that cannot be read; `path` leads to the field."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"conversation refused at {path}: {message}")
+        self.path = path
+
+
+class ArgumentInvalid(MemoryStoreError):
+    """An argument outside its range; `place` names it."""
+
+    def __init__(self, place: str, message: str) -> None:
+        super().__init__(f"{place}: {message}")
+        self.place = place
+
+
+class OwnerForeign(MemoryStoreError):
+    """What is written belongs to another owner, or to another user."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} belongs to somebody else: use another id, or the store of its owner")
+
+
+class StaleRevision(MemoryStoreError):
+    """Somebody else has written it since it was read; `current` is 0 when there is none."""
+
+    def __init__(self, what: str, revision: int, current: int) -> None:
+        super().__init__(f"{what} has revision {current}, not {revision}: read it again")
+        self.revision = revision
+        self.current = current
+
+
+class UnknownSession(MemoryStoreError):
+    """Nobody began this session."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"unknown session {session_id!r}: begin it first, or check its id")
+        self.session_id = session_id
+
+
+class MemoryUnavailable(MemoryStoreError):
+    """The database does not answer."""

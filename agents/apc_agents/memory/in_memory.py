@@ -1,0 +1,255 @@
+"""A memory that ends with the process: for tests, development and single sessions."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import orjson
+
+from apc_agents.memory.conversation import ConversationContext
+from apc_agents.memory.errors import OwnerForeign, StaleRevision
+from apc_agents.memory.search import is_match, query_words, words_of
+from apc_agents.memory.store import (
+    DEFAULT_OWNER,
+    BaseMemoryStore,
+    Removed,
+    check_conversation,
+    check_moment,
+    check_page,
+    state_name,
+    state_place,
+)
+from apc_agents.memory.values import checked_id, encoded
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What both tables have."""
+
+    owner: str
+    document: bytes
+    created_at: datetime
+    updated_at: datetime
+    revision: int = 1
+
+    def written(self, document: bytes) -> "_Row":
+        return replace(self, document=document, updated_at=datetime.now(UTC), revision=self.revision + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation(_Row):
+    user_id: str = ""
+
+    def read(self) -> ConversationContext:
+        return ConversationContext.from_document(orjson.loads(self.document), self.revision)
+
+
+@dataclass(slots=True)
+class _Tables:
+    conversations: dict[str, _Conversation] = field(default_factory=dict)
+    states: dict[tuple[str, str, str], _Row] = field(default_factory=dict)
+
+
+class InMemoryMemoryStore(BaseMemoryStore):
+    """Keeps what a database would keep, as the same bytes; copies go in and out."""
+
+    def __init__(self, owner: str = DEFAULT_OWNER) -> None:
+        super().__init__(owner)
+        self._tables = _Tables()
+
+    async def store_conversation(self, session_id: str, user_id: str, conversation: ConversationContext) -> None:
+        """Replace, or compare and set."""
+        check_conversation(session_id, user_id, conversation)
+        document, what = conversation.to_bytes(), f"conversation {session_id}"
+        kept = self._tables.conversations.get(session_id)
+        if kept is not None and (kept.owner, kept.user_id) != (self.owner, user_id):
+            raise OwnerForeign(what)
+        _check_revision(what, conversation.revision, kept)
+        if kept is None:
+            now = datetime.now(UTC)
+            row = _Conversation(self.owner, document, now, now, user_id=user_id)
+        else:
+            row = replace(kept, document=document, updated_at=datetime.now(UTC), revision=kept.revision + 1)
+        self._tables.conversations[session_id] = row
+
+    async def retrieve_conversation(self, session_id: str) -> ConversationContext | None:
+        """A copy."""
+        row = self._tables.conversations.get(checked_id("session_id", session_id))
+        return row.read() if row is not None and row.owner == self.owner else None
+
+    async def delete_conversation(self, session_id: str) -> bool:
+        """Idempotent."""
+        row = self._tables.conversations.get(checked_id("session_id", session_id))
+        if row is not None and row.owner == self.owner:
+            del self._tables.conversations[session_id]
+        return True
+
+    async def list_conversations_for_user(
+        self, user_id: str, limit: int = 100, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """The last updated first."""
+        check_page(limit, offset)
+        return self._listed(user_id, limit, offset, lambda conversation: True)
+
+    async def search_conversations(
+        self, user_id: str, query: str, limit: int = 100, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """Reads every conversation of the user."""
+        check_page(limit, offset)
+        words = query_words(query)
+        return self._listed(user_id, limit, offset, lambda found: is_match(words_of(found), words))
+
+    async def store_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any) -> None:
+        """Replace."""
+        self._write(agent_id, owner_id, {key: state_data}, None)
+
+    async def retrieve_agent_state(self, agent_id: str, owner_id: str, key: str) -> Any | None:
+        """A copy."""
+        found = await self.load_agent_state(agent_id, owner_id, key)
+        return None if found is None else found[0]
+
+    async def delete_agent_state(self, agent_id: str, owner_id: str, key: str) -> bool:
+        """Idempotent."""
+        place = state_place(agent_id, owner_id, key)
+        if place in self._states_of(agent_id, owner_id):
+            del self._tables.states[place]
+        return True
+
+    async def get_all_agent_states(self, agent_id: str, owner_id: str) -> dict[str, Any]:
+        """Copies."""
+        found = self._states_of(agent_id, owner_id)
+        return {key: orjson.loads(row.document) for (_, _, key), row in sorted(found.items())}
+
+    def for_owner(self, owner: str) -> Self:
+        """The same memory, seen by another owner."""
+        other = type(self)(owner)
+        other._tables = self._tables
+        return other
+
+    async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
+        """A copy, and its revision."""
+        place = state_place(agent_id, owner_id, key)
+        row = self._tables.states.get(place)
+        return (orjson.loads(row.document), row.revision) if row is not None and row.owner == self.owner else None
+
+    async def save_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any, revision: int) -> int:
+        """Compare and set."""
+        return self._write(agent_id, owner_id, {key: state_data}, revision)
+
+    async def store_agent_states(self, agent_id: str, owner_id: str, states: Mapping[str, Any]) -> None:
+        """All or none."""
+        self._write(agent_id, owner_id, states, None)
+
+    async def get_agent_states(self, agent_id: str, owner_id: str, keys: Sequence[str]) -> dict[str, Any]:
+        """Copies."""
+        found = self._states_of(agent_id, owner_id)
+        return {
+            key: orjson.loads(found[place].document) for key in keys if (place := (agent_id, owner_id, key)) in found
+        }
+
+    async def delete_agent_states(self, agent_id: str, owner_id: str, prefix: str) -> int:
+        """By the beginning of their keys."""
+        state_place(agent_id, owner_id, prefix)
+        gone = [place for place in self._states_of(agent_id, owner_id) if place[2].startswith(prefix)]
+        for place in gone:
+            del self._tables.states[place]
+        return len(gone)
+
+    async def forget_before(self, moment: datetime) -> Removed:
+        """Retention."""
+        check_moment(moment)
+        return self._remove(lambda row: row.updated_at < moment, lambda place, row: row.updated_at < moment)
+
+    async def export_user(self, user_id: str) -> AsyncIterator[dict[str, Any]]:
+        """Conversations, then states."""
+        sessions = self._sessions_of(user_id)
+        for session_id in sorted(sessions):
+            kept = self._tables.conversations[session_id]
+            yield {"kind": "conversation", **_times(kept), "conversation": orjson.loads(kept.document)}
+        for (agent_id, owner_id, key), row in sorted(self._tables.states.items()):
+            if row.owner == self.owner and owner_id in {user_id, *sessions}:
+                place = {"agent_id": agent_id, "owner_id": owner_id, "key": key}
+                yield {"kind": "agent_state", **place, **_times(row), "state": orjson.loads(row.document)}
+
+    async def erase_user(self, user_id: str) -> Removed:
+        """Conversations and states."""
+        owners = {user_id, *self._sessions_of(user_id)}
+        return self._remove(lambda row: row.user_id == user_id, lambda place, row: place[1] in owners)
+
+    def _write(self, agent_id: str, owner_id: str, states: Mapping[str, Any], revision: int | None) -> int:
+        """Checks everything before the first change; returns the last row's revision."""
+        places = {state_place(agent_id, owner_id, key): encoded(value) for key, value in states.items()}
+        for place in places:
+            kept = self._tables.states.get(place)
+            what = state_name(*place)
+            if kept is not None and kept.owner != self.owner:
+                raise OwnerForeign(what)
+            _check_revision(what, revision, kept)
+        now, written = datetime.now(UTC), 0
+        for place, document in places.items():
+            kept = self._tables.states.get(place)
+            row = _Row(self.owner, document, now, now) if kept is None else kept.written(document)
+            self._tables.states[place], written = row, row.revision
+        return written
+
+    def _states_of(self, agent_id: str, owner_id: str) -> dict[tuple[str, str, str], _Row]:
+        owner_of = checked_id("agent_id", agent_id), checked_id("owner_id", owner_id)
+        return {
+            place: row
+            for place, row in self._tables.states.items()
+            if place[:2] == owner_of and row.owner == self.owner
+        }
+
+    def _sessions_of(self, user_id: str) -> set[str]:
+        checked_id("user_id", user_id)
+        rows = self._tables.conversations.items()
+        return {session_id for session_id, row in rows if (row.owner, row.user_id) == (self.owner, user_id)}
+
+    def _listed(
+        self, user_id: str, limit: int, offset: int, accepts: Callable[[ConversationContext], bool]
+    ) -> list[dict[str, Any]]:
+        rows = [(one, self._tables.conversations[one]) for one in sorted(self._sessions_of(user_id))]
+        rows.sort(key=lambda pair: pair[1].updated_at, reverse=True)
+        found = [(session_id, row, row.read()) for session_id, row in rows]
+        listed = [
+            {
+                "session_id": session_id,
+                "user_id": row.user_id,
+                **_times(row),
+                "summary": conversation.summary,
+                "message_count": len(conversation.messages),
+                "version": conversation.version,
+            }
+            for session_id, row, conversation in found
+            if accepts(conversation)
+        ]
+        return listed[offset : offset + limit]
+
+    def _remove(
+        self, is_conversation: Callable[[_Conversation], bool], is_state: Callable[[tuple[str, str, str], _Row], bool]
+    ) -> Removed:
+        tables = self._tables
+        conversations = [
+            place for place, row in tables.conversations.items() if row.owner == self.owner and is_conversation(row)
+        ]
+        states = [place for place, row in tables.states.items() if row.owner == self.owner and is_state(place, row)]
+        for session_id in conversations:
+            del tables.conversations[session_id]
+        for place in states:
+            del tables.states[place]
+        return Removed(len(conversations), len(states))
+
+
+def _check_revision(what: str, revision: int | None, kept: _Row | None) -> None:
+    current = 0 if kept is None else kept.revision
+    if revision is not None and revision != current:
+        raise StaleRevision(what, revision, current)
+
+
+def _times(row: _Row) -> dict[str, Any]:
+    return {
+        "created_at": row.created_at.isoformat(),
+        "last_updated": row.updated_at.isoformat(),
+        "revision": row.revision,
+    }

@@ -1,0 +1,118 @@
+"""The two tables of the memory in Postgres, statement by statement; values are JSON text here.
+
+Every transaction says whose rows it touches (`apc.owner`). The policies of the tables hold a role without special
+rights to that; the statements name the owner too, because no policy holds a superuser.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, Literal
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from apc_agents.memory.errors import MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
+from apc_agents.memory.store import state_name
+
+Connection = asyncpg.Connection | PoolConnectionProxy
+
+AWAY: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InterfaceError,
+    TimeoutError,
+    OSError,
+)
+"""The server is away, stopping or full: waiting helps."""
+
+_UPSERT_STATE = """
+insert into apc_app.agent_state_store as kept (agent_id, owner_id, state_key, state_value, owner)
+values ($1, $2, $3, $4::text::jsonb, $5)
+on conflict (agent_id, owner_id, state_key) do update
+    set state_value = excluded.state_value, revision = kept.revision + 1, updated_at = clock_timestamp()
+    where kept.owner = excluded.owner
+returning revision
+"""
+_INSERT_STATE = """
+insert into apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner)
+values ($1, $2, $3, $4::text::jsonb, $5)
+on conflict (agent_id, owner_id, state_key) do nothing
+returning revision
+"""
+_UPDATE_STATE = """
+update apc_app.agent_state_store
+set state_value = $4::text::jsonb, revision = revision + 1, updated_at = clock_timestamp()
+where agent_id = $1 and owner_id = $2 and state_key = $3 and owner = $5 and revision = $6
+returning revision
+"""
+_SELECT_STATES = """
+select state_key, state_value::text as state_value, revision from apc_app.agent_state_store
+where agent_id = $1 and owner_id = $2 and owner = $3 and ($4::text[] is null or state_key = any($4))
+order by state_key collate "C"
+"""
+
+
+@asynccontextmanager
+async def owned(pool: asyncpg.Pool, owner: str, *, is_snapshot: bool = False) -> AsyncIterator[Connection]:
+    """A transaction over one owner's rows; as a snapshot it reads alone. Raises MemoryUnavailable."""
+    isolation: Literal["repeatable_read"] | None = "repeatable_read" if is_snapshot else None
+    try:
+        async with pool.acquire() as connection, connection.transaction(isolation=isolation, readonly=is_snapshot):
+            await connection.execute("select set_config('apc.owner', $1, true)", owner)
+            yield connection
+    except AWAY as error:
+        raise MemoryUnavailable(f"the memory store does not answer: {error or type(error).__name__}") from error
+
+
+@contextmanager
+def refusals(what: str) -> Iterator[None]:
+    """What the database refuses, in the words of the memory. Raises OwnerForeign, ValueInvalid."""
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError as error:
+        if "row-level security" not in str(error):
+            raise
+        raise OwnerForeign(what) from error
+    except (asyncpg.DataError, asyncpg.ProgramLimitExceededError) as error:
+        raise ValueInvalid("$", f"PostgreSQL cannot hold {what}: {error}") from error
+
+
+async def read_states(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, keys: Iterable[str] | None = None
+) -> list[asyncpg.Record]:
+    """state_key, state_value, revision in the order of the keys; those of `keys`, or all."""
+    wanted = None if keys is None else list(keys)
+    found: list[asyncpg.Record] = await connection.fetch(_SELECT_STATES, agent_id, owner_id, owner, wanted)
+    return found
+
+
+async def replace_states(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, states: Mapping[str, bytes]
+) -> None:
+    """Upsert. Raises OwnerForeign, ValueInvalid."""
+    for key, value in sorted(states.items()):  # in one order, so that two writers never wait for each other
+        with_place = (agent_id, owner_id, key, value.decode(), owner)
+        if await _written(connection, _UPSERT_STATE, state_name(agent_id, owner_id, key), *with_place) is None:
+            raise OwnerForeign(state_name(agent_id, owner_id, key))
+
+
+async def compare_and_set_state(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, key: str, value: bytes, revision: int
+) -> int:
+    """Replace the value if it has this revision (0 = none). Raises OwnerForeign, StaleRevision, ValueInvalid."""
+    statement, more = (_UPDATE_STATE, (revision,)) if revision else (_INSERT_STATE, ())
+    what = state_name(agent_id, owner_id, key)
+    saved = await _written(connection, statement, what, agent_id, owner_id, key, value.decode(), owner, *more)
+    if saved is not None:
+        return saved
+    rows = await read_states(connection, owner, agent_id, owner_id, [key])
+    if not rows and not revision:  # something was in the way, and it is not ours
+        raise OwnerForeign(what)
+    raise StaleRevision(what, revision, rows[0]["revision"] if rows else 0)
+
+
+async def _written(connection: Connection, statement: str, what: str, *arguments: Any) -> int | None:
+    with refusals(what):
+        revision: int | None = await connection.fetchval(statement, *arguments)
+        return revision

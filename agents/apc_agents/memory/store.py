@@ -1,0 +1,178 @@
+"""The memory of agents: a port. Source: Agent Memory Protocol 1.0 section 3; agents.md section 3.
+
+The eight methods of the document come first, as coroutines with its argument names; what comes after them is ours.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Self
+
+from apc_agents.memory.conversation import ConversationContext
+from apc_agents.memory.errors import ArgumentInvalid, ConversationInvalid
+from apc_agents.memory.values import checked_id
+
+MAX_PAGE: Final = 1_000
+DEFAULT_OWNER: Final = "apc"
+"""The owner of a deployment that names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was deleted, in rows."""
+
+    conversations: int
+    agent_states: int
+
+
+class BaseMemoryStore(ABC):
+    """Conversations and agent states of one owner. What another owner has stored is not there, and cannot be touched.
+
+    Values are JSON (`apc_agents.memory.values`) and come back as copies; what a call wrote is durable when it returns,
+    as far as the store is. Every method raises MemoryUnavailable when the store does not answer, and ArgumentInvalid
+    for an id that is empty or longer than 512 bytes.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self.owner = checked_id("owner", owner)
+
+    @abstractmethod
+    async def store_conversation(self, session_id: str, user_id: str, conversation: ConversationContext) -> None:
+        """Store a conversation, or replace it as a whole.
+
+        With `conversation.revision` None it is replaced whatever is there. With a number only if what is there has
+        this revision (0 = nothing is there); it then has the next one.
+
+        Raises:
+            ConversationInvalid: it is of another session, or a message is longer than 256 KiB.
+            ValueInvalid: something in it is not JSON, or the whole is longer than 16 MiB.
+            OwnerForeign: the session is another owner's or another user's.
+            StaleRevision: what is there has another revision.
+        """
+
+    @abstractmethod
+    async def retrieve_conversation(self, session_id: str) -> ConversationContext | None:
+        """The conversation with its revision; None when there is none.
+
+        Raises:
+            ConversationInvalid: it was written by a later schema.
+        """
+
+    @abstractmethod
+    async def delete_conversation(self, session_id: str) -> bool:
+        """Delete a conversation; True also when there was none."""
+
+    @abstractmethod
+    async def list_conversations_for_user(
+        self, user_id: str, limit: int = 100, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """Metadata of a user's conversations, the last updated first; never their messages.
+
+        Each has session_id, user_id, created_at, last_updated, summary (or None), message_count, version, revision.
+
+        Raises:
+            ArgumentInvalid: limit is not in 1..1000, or offset is below 0.
+        """
+
+    @abstractmethod
+    async def store_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any) -> None:
+        """Store one value, or replace it. Raises ValueInvalid, OwnerForeign."""
+
+    @abstractmethod
+    async def retrieve_agent_state(self, agent_id: str, owner_id: str, key: str) -> Any | None:
+        """The value; None when there is none."""
+
+    @abstractmethod
+    async def delete_agent_state(self, agent_id: str, owner_id: str, key: str) -> bool:
+        """Delete a value; True also when there was none."""
+
+    @abstractmethod
+    async def get_all_agent_states(self, agent_id: str, owner_id: str) -> dict[str, Any]:
+        """Every value by key, in the order of the keys."""
+
+    @abstractmethod
+    def for_owner(self, owner: str) -> Self:
+        """A store of another owner over the same memory."""
+
+    @abstractmethod
+    async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
+        """The value and its revision; None when there is none."""
+
+    @abstractmethod
+    async def save_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any, revision: int) -> int:
+        """Compare and set: replace the value if it has this revision (0 = none is there); returns the new revision.
+
+        Raises:
+            ValueInvalid, OwnerForeign. StaleRevision: it has another one.
+        """
+
+    @abstractmethod
+    async def store_agent_states(self, agent_id: str, owner_id: str, states: Mapping[str, Any]) -> None:
+        """Store several values, all or none. Raises as store_agent_state."""
+
+    @abstractmethod
+    async def get_agent_states(self, agent_id: str, owner_id: str, keys: Sequence[str]) -> dict[str, Any]:
+        """Those of the values that are there, by key."""
+
+    @abstractmethod
+    async def delete_agent_states(self, agent_id: str, owner_id: str, prefix: str) -> int:
+        """Delete every value whose key begins so; returns how many there were."""
+
+    @abstractmethod
+    async def search_conversations(
+        self, user_id: str, query: str, limit: int = 100, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """As list_conversations_for_user, those that hold every word of the query, in messages or summary.
+
+        Case does not matter; `pum*` stands for all words that begin so. Raises ArgumentInvalid.
+        """
+
+    @abstractmethod
+    async def forget_before(self, moment: datetime) -> Removed:
+        """Retention: delete what was last written before this moment. Raises ArgumentInvalid: it has no offset."""
+
+    @abstractmethod
+    def export_user(self, user_id: str) -> AsyncIterator[dict[str, Any]]:
+        """Everything of a user, one JSON record each.
+
+        `{"kind": "conversation", "created_at", "last_updated", "revision", "conversation"}` and `{"kind":
+        "agent_state", "agent_id", "owner_id", "key", "created_at", "last_updated", "revision", "state"}`. The states
+        are those whose owner_id is the user or one of the user's conversations.
+        """
+
+    @abstractmethod
+    async def erase_user(self, user_id: str) -> Removed:
+        """Delete what export_user gives, all of it or nothing."""
+
+
+def check_conversation(session_id: str, user_id: str, conversation: ConversationContext) -> None:
+    """Raises ArgumentInvalid, ConversationInvalid."""
+    checked_id("session_id", session_id)
+    checked_id("user_id", user_id)
+    if conversation.session_id != session_id:
+        raise ConversationInvalid("session_id", f"it is {conversation.session_id!r}, and this is {session_id!r}")
+
+
+def state_place(agent_id: str, owner_id: str, key: str) -> tuple[str, str, str]:
+    """The primary key of an agent state. Raises ArgumentInvalid."""
+    return checked_id("agent_id", agent_id), checked_id("owner_id", owner_id), checked_id("key", key)
+
+
+def state_name(agent_id: str, owner_id: str, key: str) -> str:
+    """An agent state, for a message."""
+    return f"state {key} of agent {agent_id} for {owner_id}"
+
+
+def check_page(limit: int, offset: int) -> None:
+    """Raises ArgumentInvalid."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise ArgumentInvalid("limit", f"{limit} is outside 1..{MAX_PAGE}: ask for the rest with offset")
+    if not 0 <= offset < 2**31:
+        raise ArgumentInvalid("offset", f"{offset} is outside 0..2^31 - 1")
+
+
+def check_moment(moment: datetime) -> None:
+    """Raises ArgumentInvalid."""
+    if moment.utcoffset() is None:
+        raise ArgumentInvalid("moment", f"{moment} has no offset from UTC: give one")

@@ -45,6 +45,11 @@ async def told(store: TaskStore, agent_id: str = AGENT) -> list[tuple[str, Any]]
     return [(str(one.document["action_id"]), one.document["status"]) for one in await store.unannounced(agent_id)]
 
 
+WRITE_ROW = """
+INSERT INTO apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner) VALUES ($1, 's', 'k', '{}', 'o')
+"""
+
+
 class TaskStoreSuite:
     """What a TaskStore promises."""
 
@@ -276,7 +281,7 @@ class TestPostgresTaskStore(TaskStoreSuite):
         started, go_on = asyncio.Event(), asyncio.Event()
 
         async def write(effect: Effect) -> JsonValue:
-            await effect.connection.execute("INSERT INTO apc_app.agent_state_store VALUES ($1, 's', '{}')", effect.key)
+            await effect.connection.execute(WRITE_ROW, effect.key)
             started.set()
             await go_on.wait()
             return "written"
@@ -297,7 +302,7 @@ class TestPostgresTaskStore(TaskStoreSuite):
         started = asyncio.Event()
 
         async def write(effect: Effect) -> JsonValue:
-            await effect.connection.execute("INSERT INTO apc_app.agent_state_store VALUES ($1, 's', '{}')", effect.key)
+            await effect.connection.execute(WRITE_ROW, effect.key)
             started.set()
             return await asyncio.Event().wait()
 

@@ -46,7 +46,8 @@ async def told(store: TaskStore, agent_id: str = AGENT) -> list[tuple[str, Any]]
 
 
 WRITE_ROW = """
-INSERT INTO apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner) VALUES ($1, 's', 'k', '{}', 'o')
+INSERT INTO apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner)
+VALUES ($1, 's', 'k', '{}', 'o')
 """
 
 

@@ -1,8 +1,10 @@
 """`apc serve`: the services, one a process."""
 
+from typing import Annotated
+
 import typer
 
-app = typer.Typer(help="Run a service: the orchestrator or the persister.", no_args_is_help=True)
+app = typer.Typer(help="Run a service.", no_args_is_help=True)
 
 
 @app.command()
@@ -21,3 +23,17 @@ def persister() -> None:
     from apc_console.services import run_persister
 
     run(run_persister())
+
+
+@app.command()
+def tiles(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8081",
+) -> None:
+    """Checkpoints and tiles of the log, for monitors and witnesses: /checkpoint and /tile/ of C2SP tlog-tiles."""
+    from apc_console.log_tiles import serve_tiles
+    from apc_console.logs import configure
+    from apc_console.running import run
+    from apc_console.settings import ConsoleSettings
+
+    configure(ConsoleSettings().log_level)
+    run(serve_tiles(listen))

@@ -143,4 +143,3 @@ async def test_commands_that_name_what_is_not_there(house: Any, postgres_url: st
         await fails("the log holds no session 'elsewhere'", "session", "show", "elsewhere")
         await fails("agent nobody is not registered", "session", "stop", SESSION, "--as", "nobody")
         await fails(f"the log holds no packet {nobody}", "packet", "impact", nobody)
-        await fails(f"the log holds no packet {nobody}", "packet", "retract", nobody, "--reason", "r")

@@ -1,5 +1,5 @@
 """Reading from the log what protocols are measured by, for the gate and for the queries: the views of migration
-0002, in the order in which the verdicts were given."""
+0002 and what the writer keeps of them (0016), in the order in which the verdicts were given."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -9,21 +9,23 @@ import asyncpg
 import orjson
 
 from apc_contracts.decay import DecayDecision, DecayKind, read_decision
-from apc_contracts.effectiveness import BILLION, EvalTally, RunTask
+from apc_contracts.effectiveness import EvalTally, RunTask
 from apc_contracts.protocol_ledger import JudgedTransfer, ProtocolLedger
 
 HEADS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards"
 # EVALs matter in runs with transfers, and in those that may still have some.
-SCORES = f"""
-SELECT run_id, task_id, count(*) AS evals, sum(round(outcome * {BILLION})::bigint) AS outcome,
-       count(drift_risk) AS drift_evals, coalesce(sum(round(drift_risk * {BILLION})::bigint), 0) AS drift
-FROM apc_log.eval_metrics
-WHERE run_id IN (SELECT run_id FROM apc_log.transfer_verdicts UNION SELECT run_id FROM apc_log.sessions WHERE is_open)
+SCORES = """
+SELECT run_id, task_id, sum(evals)::bigint AS evals, sum(outcome_billionths)::bigint AS outcome,
+       sum(drift_evals)::bigint AS drift_evals, sum(drift_billionths)::bigint AS drift
+FROM apc_log.task_tallies
+WHERE run_id IN (
+    SELECT run_id FROM apc_log.task_tallies WHERE transfers > 0 UNION SELECT run_id FROM apc_log.sessions WHERE is_open)
 GROUP BY run_id, task_id
+HAVING sum(evals) > 0
 """
 TRANSFERS = """
 SELECT judged_at, shard, seq, protocol_id, parent_protocol_ids, run_id, task_id, refusal_code
-FROM apc_log.transfer_verdicts
+FROM apc_log.transfer_rulings
 """
 DECISIONS = "SELECT judged_at, shard, seq, decay::text AS decay FROM apc_log.decay_decisions"
 EVALS = "SELECT run_id, task_id, outcome, drift_risk FROM apc_log.eval_metrics"
@@ -46,9 +48,7 @@ class Place(NamedTuple):
 async def read_scores(connection: Any) -> dict[RunTask, EvalTally]:
     """The EVALs of every (run, task) with transfers, and of open runs."""
     return {
-        (row["run_id"], row["task_id"]): EvalTally(
-            row["evals"], int(row["outcome"]), row["drift_evals"], int(row["drift"])
-        )
+        (row["run_id"], row["task_id"]): EvalTally(row["evals"], row["outcome"], row["drift_evals"], row["drift"])
         for row in await connection.fetch(SCORES)
     }
 

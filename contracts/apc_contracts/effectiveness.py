@@ -4,7 +4,6 @@ Metrics are summed as whole billionths: a sum does not depend on its order then,
 packet equals one that was read from the log.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -108,41 +107,6 @@ def effectiveness(
         + rules.outcome_weight * _clamped(average_outcome)
         + rules.drift_weight * (1.0 - _clamped(average_drift_risk))
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Lift:
-    """A protocol against what its tasks show anyway: above 0 means more outcome, or more drift, than usual."""
-
-    outcome_lift: float
-    drift_delta: float
-
-
-def compare(tasks: Iterable[RunTask], scores: Mapping[RunTask, EvalTally]) -> Lift:
-    """Lift over the task-weighted baseline.
-
-    The baseline of a task_id is the average over its EVALs in all runs; the baseline of a protocol is the average of
-    those, each task weighted by the EVALs of the protocol's own runs in it.
-
-    Args:
-        tasks: where the protocol was transferred.
-        scores: the EVALs of every (run, task) of the log, the protocol's own among them.
-    """
-    own: dict[str, EvalTally] = {}
-    for task in tasks:
-        if task in scores:
-            own.setdefault(task[1], EvalTally()).add(scores[task])
-    usual: dict[str, EvalTally] = {task_id: EvalTally() for task_id in own}
-    for (_, task_id), tally in scores.items():
-        if task_id in usual:
-            usual[task_id].add(tally)
-    outcome = drift = 0.0
-    for task_id, tally in own.items():
-        outcome += tally.evals * (tally.average_outcome - usual[task_id].average_outcome)
-        drift += tally.drift_evals * (tally.average_drift_risk - usual[task_id].average_drift_risk)
-    evals = sum(tally.evals for tally in own.values())
-    drift_evals = sum(tally.drift_evals for tally in own.values())
-    return Lift(outcome / evals if evals else 0.0, drift / drift_evals if drift_evals else 0.0)
 
 
 def billionths(metric: float) -> int:

@@ -1,12 +1,14 @@
-"""What stands beside the log and follows from it: the sessions' present state, and the registry `agents`."""
+"""What stands beside the log and follows from it: the sessions' present state, the registry `agents`, and the counts
+that lineage summaries are read from."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 import orjson
 
-from apc_bus.log_batch import RegistryEntry, SessionRow
+from apc_bus.log_batch import HopEntry, PacketEntry, RegistryEntry, SessionRow
 from apc_contracts.errors import PacketRefused
+from apc_contracts.vocabulary import PacketType
 from apc_persister.conflicts import UNSTORABLE, unstorable
 from apc_persister.connection import AnyConnection
 from apc_persister.intake import Intake
@@ -38,6 +40,8 @@ ON CONFLICT (agent_id) DO UPDATE SET
 _REVOKE_AGENT = """
 UPDATE apc_log.agents SET is_revoked = true, change_id = $2, updated_at = now() WHERE agent_id = $1
 """
+_TALLY = "SELECT apc_log.tally($1, $2, $3)"
+_TALLIED = frozenset({PacketType.TRANSFER, PacketType.EVAL})
 
 SessionState = tuple[int, int, SessionRow]
 """epoch, batch_no, row."""
@@ -69,6 +73,25 @@ async def project_sessions_carefully(connection: AnyConnection, intake: Intake, 
             epoch, batch_no, row = state
             intake.place([unstorable(row, UNSTORABLE, error)], epoch, batch_no, now)
             await store(connection, intake.placed[-1:], now)
+
+
+async def tally(connection: AnyConnection, placed: Sequence[Placed]) -> None:
+    """Count the verdicts on TRANSFERs and the metrics of EVALs among these entries, all of one shard, once stored.
+
+    What they say is read back by the views that define it (migrations 0008 and 0016), so both cannot differ.
+    """
+    if any(_is_tallied(item) for item in placed):
+        (shard, first, _, _), (_, last, _, _) = placed[0].place, placed[-1].place
+        await connection.execute(_TALLY, shard, first, last)
+
+
+def _is_tallied(item: Placed) -> bool:
+    match item.entry:
+        case PacketEntry(packet_type=packet_type):
+            return packet_type in _TALLIED
+        case HopEntry(recipient="", from_state="SCHEMA_VALIDATED"):
+            return True
+    return False
 
 
 async def new_changes(connection: AnyConnection, placed: Iterable[Placed]) -> list[RegistryEntry]:

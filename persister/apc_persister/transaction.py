@@ -18,6 +18,7 @@ from apc_persister.projection import (
     new_changes,
     project_sessions,
     project_sessions_carefully,
+    tally,
 )
 from apc_persister.rows import Placed, leaves_of, rows_of
 from apc_persister.store import ENTRY_ERRORS, replace_duplicates, store, store_carefully
@@ -89,6 +90,7 @@ async def _attempt(
             for change in changes:
                 await apply_change(connection, change)
             await project_sessions(connection, shard, list(intake.sessions.values()))
+        await tally(connection, intake.placed)
         tree = await notary.attest(connection, first_seq, leaves)
         await move_head(connection, intake)
         crash_point("persister.before_commit")

@@ -21,6 +21,7 @@ from apc_bus.memory import MemoryBroker
 from apc_bus.topology import build_topology
 from apc_contracts.contract import load_contract
 from apc_contracts.effectiveness import effectiveness
+from apc_persister.connection import AnyConnection
 from apc_persister.queries import (
     get_packet_lineage_summary,
     get_protocol_effectiveness,
@@ -63,6 +64,7 @@ TRANSFERS = st.builds(
     st.booleans(),
 )  # fmt: skip
 EVALS = st.builds(Eval, TASKS, SCORES, st.none() | SCORES, st.sampled_from([False, False, True]))
+COUNTS = ("apc_log.task_tallies", "apc_log.transfer_rulings", "apc_log.protocol_tallies")
 LOGS = st.lists(TRANSFERS | EVALS, min_size=1, max_size=25)
 
 
@@ -95,8 +97,26 @@ async def write_and_compare(url: str, more: Sequence[Transfer | Eval], said: Seq
         for run_id in (None, "run-a"):
             for protocol_id in (None, "q"):
                 await compare(pool, said, run_id, protocol_id)
+        await compare_counts_with_the_log(pool)
     finally:
         await pool.close()
+
+
+async def compare_counts_with_the_log(pool: asyncpg.Pool) -> None:
+    """What the writer has counted transaction by transaction is what the log says when it is counted at once."""
+    async with pool.acquire() as connection:
+        kept = await read_counts(connection)
+        undone = connection.transaction()
+        await undone.start()
+        for table in COUNTS:
+            await connection.execute(f"DELETE FROM {table}")
+        await connection.execute("SELECT apc_log.tally(shard, 1, next_seq) FROM apc_log.shards")
+        assert await read_counts(connection) == kept
+        await undone.rollback()
+
+
+async def read_counts(connection: AnyConnection) -> dict[str, list[tuple[Any, ...]]]:
+    return {table: sorted(map(tuple, await connection.fetch(f"SELECT * FROM {table}"))) for table in COUNTS}
 
 
 def entries_of(said: Transfer | Eval) -> list[Entry]:
@@ -153,7 +173,7 @@ async def compare(
     assert {row.protocol_id for row in found} == expected.keys()
     for row in found:
         own = {name: getattr(row, name) for name in expected[row.protocol_id]}
-        assert own == pytest.approx(expected[row.protocol_id])
+        assert own == pytest.approx(expected[row.protocol_id], abs=1e-8)
     assert [(-row.transfers, row.protocol_id) for row in found] == sorted((-r.transfers, r.protocol_id) for r in found)
     await compare_rollups(pool, transfers, in_run, evals, run_id, protocol_id)
     summary = await get_packet_lineage_summary(pool, CONTRACT, run_id=run_id, protocol_id=protocol_id)
@@ -174,6 +194,9 @@ def counted_figures(name: str, counted: Sequence[Transfer], evals: Sequence[Eval
         task: mean(one.outcome for one in evals if one.task[1] == task) for task in {one.task[1] for one in scored}
     }
     baseline = mean([usual[one.task[1]] for one in scored] or [0.0])
+    risky = [one for one in scored if one.drift is not None]
+    usual_drift = {task: mean(drifts_of(task, evals)) for task in {one.task[1] for one in risky}}
+    baseline_drift = mean([usual_drift[one.task[1]] for one in risky] or [0.0])
     return {
         "transfers": len(own),
         "accepted": sum(one.code is None for one in own),
@@ -185,7 +208,12 @@ def counted_figures(name: str, counted: Sequence[Transfer], evals: Sequence[Eval
         "average_drift_risk": drift,
         "effectiveness": effectiveness(acceptance, outcome, drift, RULES),
         "outcome_lift": outcome - baseline if scored else 0.0,
+        "drift_delta": drift - baseline_drift if risky else 0.0,
     }
+
+
+def drifts_of(task_id: str, evals: Sequence[Eval]) -> list[float]:
+    return [one.drift for one in evals if one.task[1] == task_id and one.drift is not None]
 
 
 async def compare_rollups(

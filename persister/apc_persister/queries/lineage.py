@@ -1,7 +1,7 @@
 """Lineage analytics: how protocols spread, by which verdicts, and how the tasks did that they were sent to."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -10,37 +10,83 @@ from uuid import UUID
 import asyncpg
 
 from apc_contracts.contract import Contract
-from apc_contracts.effectiveness import EvalTally, ProtocolTally, RunTask, compare, measure
+from apc_contracts.effectiveness import EvalTally, ProtocolTally, measure
 from apc_persister.queries.rows import Position
 
 BEGINNING = Position(-1, 0)
 
-# Of counted TRANSFERs alone (apc_contracts.effectiveness.is_counted). `tasks` are [run_id, task_id] pairs.
-_TALLIES = """
-SELECT protocol_id, count(*) AS transfers, count(*) FILTER (WHERE is_accepted) AS accepted,
-       count(DISTINCT run_id) AS runs, count(*) FILTER (WHERE cross_use_case) AS cross_use_case,
-       array_agg(DISTINCT ARRAY[run_id, task_id]) AS tasks
-FROM apc_log.judged_transfers
-WHERE (is_accepted OR refusal_code = ANY ($1::text[])) AND ($2::text IS NULL OR run_id = $2)
+# What the writer keeps (migration 0016): over the whole log counts by protocol, of a run its verdicts. Of counted
+# TRANSFERs alone (apc_contracts.effectiveness.is_counted).
+_RANKED_OF_ALL = """
+SELECT protocol_id, sum(transfers)::bigint AS transfers,
+       coalesce(sum(transfers) FILTER (WHERE refusal_code = ''), 0)::bigint AS accepted,
+       coalesce(sum(transfers) FILTER (WHERE cross_use_case), 0)::bigint AS cross_use_case
+FROM apc_log.protocol_tallies
+WHERE (refusal_code = '' OR refusal_code = ANY ($1::text[])) AND $2::text IS NULL
   AND ($3::text IS NULL OR protocol_id = $3)
+GROUP BY protocol_id
+HAVING $4::bigint IS NULL OR (-sum(transfers), protocol_id) > (-$4, $5::text)
+ORDER BY sum(transfers) DESC, protocol_id
+LIMIT $6
+"""
+_RANKED = """
+SELECT protocol_id, count(*) AS transfers, count(*) FILTER (WHERE is_accepted) AS accepted,
+       count(*) FILTER (WHERE cross_use_case) AS cross_use_case
+FROM apc_log.transfer_rulings
+WHERE (is_accepted OR refusal_code = ANY ($1::text[])) AND run_id = $2 AND ($3::text IS NULL OR protocol_id = $3)
 GROUP BY protocol_id
 HAVING $4::bigint IS NULL OR (-count(*), protocol_id) > (-$4, $5::text)
 ORDER BY count(*) DESC, protocol_id
 LIMIT $6
 """
-# The baseline of a task is over all runs: those without a transfer are what the others are compared with.
-_SCORES = """
-SELECT run_id, task_id, evals, outcome_billionths, drift_evals, drift_billionths FROM apc_log.task_scores
-WHERE task_id = ANY ($1::text[])
+# A protocol beside what its tasks show anyway: the baseline of a task is over all runs, those without a transfer are
+# what the others are compared with; each task weighs as much as the protocol's own EVALs in it (contract.md section 6).
+_COMPARED = """
+WITH used AS MATERIALIZED (
+    SELECT protocol_id, run_id, task_id FROM apc_log.transfer_rulings
+    WHERE protocol_id = ANY ($1::text[]) AND (is_accepted OR refusal_code = ANY ($2::text[]))
+      AND ($3::text IS NULL OR run_id = $3)
+    GROUP BY protocol_id, run_id, task_id
+), seen AS (
+    SELECT protocol_id, count(*) AS runs FROM (SELECT DISTINCT protocol_id, run_id FROM used) AS run
+    GROUP BY protocol_id
+), scores AS MATERIALIZED (
+    SELECT run_id, task_id, evals::double precision, outcome_billionths / 1e9::double precision AS outcome,
+           drift_evals::double precision, drift_billionths / 1e9::double precision AS drift
+    FROM apc_log.task_scores WHERE task_id IN (SELECT task_id FROM used)
+), usual AS (
+    SELECT task_id, sum(outcome) / nullif(sum(evals), 0) AS outcome, sum(drift) / nullif(sum(drift_evals), 0) AS drift
+    FROM scores GROUP BY task_id
+)
+SELECT used.protocol_id, min(seen.runs) AS runs, count(*) AS tasks,
+       coalesce(sum(own.evals), 0)::bigint AS evals,
+       coalesce(round(sum(own.outcome) * 1e9), 0)::bigint AS outcome_billionths,
+       coalesce(sum(own.drift_evals), 0)::bigint AS drift_evals,
+       coalesce(round(sum(own.drift) * 1e9), 0)::bigint AS drift_billionths,
+       coalesce(sum(own.outcome - own.evals * usual.outcome) / nullif(sum(own.evals), 0), 0) AS outcome_lift,
+       coalesce(sum(own.drift - own.drift_evals * usual.drift) / nullif(sum(own.drift_evals), 0), 0) AS drift_delta
+FROM used JOIN seen USING (protocol_id)
+LEFT JOIN scores AS own USING (run_id, task_id)
+LEFT JOIN usual USING (task_id)
+GROUP BY used.protocol_id
+"""
+_QUALITY_OF_ALL = """
+SELECT transfer_mode, sum(transfers)::bigint AS transfers,
+       coalesce(sum(transfers) FILTER (WHERE refusal_code = ''), 0)::bigint AS accepted,
+       coalesce(sum(transfers) FILTER (WHERE cross_use_case), 0)::bigint AS cross_use_case,
+       (sum(sender_billionths) / nullif(sum(sender_scores), 0) / 1e9)::double precision AS average_sender_score,
+       (sum(receiver_billionths) / nullif(sum(receiver_scores), 0) / 1e9)::double precision AS average_receiver_score
+FROM apc_log.protocol_tallies
+WHERE $1::text IS NULL AND ($2::text IS NULL OR protocol_id = $2)
+GROUP BY transfer_mode ORDER BY sum(transfers) DESC, transfer_mode
 """
 _QUALITY = """
-SELECT transfer_mode, sum(transfers)::bigint AS transfers, sum(accepted)::bigint AS accepted,
-       coalesce(sum(transfers) FILTER (WHERE cross_use_case), 0)::bigint AS cross_use_case,
-       sum(average_sender_score * transfers) / sum(transfers) AS average_sender_score,
-       sum(average_receiver_score * transfers) / sum(transfers) AS average_receiver_score
-FROM apc_log.transfer_quality
-WHERE ($1::text IS NULL OR run_id = $1) AND ($2::text IS NULL OR protocol_id = $2)
-GROUP BY transfer_mode ORDER BY transfers DESC, transfer_mode
+SELECT transfer_mode, count(*) AS transfers, count(*) FILTER (WHERE is_accepted) AS accepted,
+       count(*) FILTER (WHERE cross_use_case) AS cross_use_case,
+       avg(sender_score) AS average_sender_score, avg(receiver_score) AS average_receiver_score
+FROM apc_log.transfer_rulings
+WHERE run_id = $1 AND ($2::text IS NULL OR protocol_id = $2)
+GROUP BY transfer_mode ORDER BY count(*) DESC, transfer_mode
 """
 _CORRELATION = """
 SELECT cross_use_case, count(*) AS tasks, sum(transfers)::bigint AS transfers, sum(accepted)::bigint AS accepted,
@@ -53,17 +99,20 @@ GROUP BY cross_use_case ORDER BY cross_use_case
 _PROPAGATION = """
 SELECT shard, seq, judged_at, run_id, task_id, session_id, packet_id, protocol_id, parent_protocol_ids, from_swarm,
        to_swarm, transfer_mode, cross_use_case, sender_score, receiver_score, refusal_code
-FROM apc_log.judged_transfers
+FROM apc_log.transfer_rulings
 WHERE ($1::text IS NULL OR run_id = $1) AND ($2::text IS NULL OR protocol_id = $2) AND (shard, seq) > ($3, $4)
 ORDER BY shard, seq LIMIT $5
 """
 _ARBITRATIONS = """
-SELECT packet.shard, packet.seq, packet.judged_at, packet.run_id, packet.session_id, packet.packet_id,
-       content.packet #>> '{payload,arbitration_id}' AS arbitration_id,
+SELECT latest.*, content.packet #>> '{payload,arbitration_id}' AS arbitration_id,
        content.packet #>> '{payload,winner_candidate_id}' AS winner_candidate_id
-FROM apc_log.agent_packets AS packet JOIN apc_log.packets AS content USING (shard, seq)
-WHERE packet.packet_type = 'ARBITRATION' AND packet.verdict = 'accepted' AND ($1::text IS NULL OR packet.run_id = $1)
-ORDER BY packet.judged_at DESC, packet.shard, packet.seq DESC LIMIT $2
+FROM (
+    SELECT shard, seq, judged_at, run_id, session_id, packet_id FROM apc_log.agent_packets
+    WHERE packet_type = 'ARBITRATION' AND verdict = 'accepted' AND ($1::text IS NULL OR run_id = $1)
+    ORDER BY judged_at DESC, shard, seq DESC LIMIT $2
+) AS latest
+JOIN apc_log.packets AS content USING (shard, seq)
+ORDER BY latest.judged_at DESC, latest.shard, latest.seq DESC
 """
 _DECAY = """
 SELECT shard, seq, judged_at, run_id, session_id, packet_id, decay ->> 'kind' AS kind, decay ->> 'scope' AS scope,
@@ -212,20 +261,19 @@ async def get_protocol_effectiveness(
     after: AfterProtocol | None = None,
 ) -> list[ProtocolEffectiveness]:
     """Protocols with the most transfers first, under the weights of this contract."""
-    rules = contract.effectiveness
-    rows = await pool.fetch(
-        _TALLIES, list(rules.counted_refusals), run_id, protocol_id, *(after or (None, None)), limit
-    )
-    tasks = {row["protocol_id"]: {(run, task) for run, task in row["tasks"]} for row in rows}
-    scores = await _scores(pool, {task for pairs in tasks.values() for _, task in pairs})
-    return [_effectiveness(row, tasks[row["protocol_id"]], scores, contract) for row in rows]
+    counted = list(contract.effectiveness.counted_refusals)
+    ranked = _RANKED_OF_ALL if run_id is None else _RANKED
+    rows = await pool.fetch(ranked, counted, run_id, protocol_id, *(after or (None, None)), limit)
+    names = [row["protocol_id"] for row in rows]
+    compared = {row["protocol_id"]: row for row in await pool.fetch(_COMPARED, names, counted, run_id)}
+    return [_effectiveness(row, compared[row["protocol_id"]], contract) for row in rows]
 
 
 async def get_transfer_quality_rollup(
     pool: asyncpg.Pool, *, run_id: str | None = None, protocol_id: str | None = None
 ) -> list[TransferQuality]:
     """How TRANSFERs are distributed over the modes, and how each mode is accepted."""
-    rows = await pool.fetch(_QUALITY, run_id, protocol_id)
+    rows = await pool.fetch(_QUALITY_OF_ALL if run_id is None else _QUALITY, run_id, protocol_id)
     total = sum(row["transfers"] for row in rows)
     return [
         TransferQuality(**row, share=row["transfers"] / total, acceptance_rate=row["accepted"] / row["transfers"])
@@ -251,35 +299,22 @@ async def list_protocol_propagation(
     return [PropagationRow(**row) for row in rows]
 
 
-async def _scores(pool: asyncpg.Pool, task_ids: Iterable[str]) -> dict[RunTask, EvalTally]:
-    rows = await pool.fetch(_SCORES, sorted(task_ids))
-    return {
-        (row["run_id"], row["task_id"]): EvalTally(
-            row["evals"], row["outcome_billionths"], row["drift_evals"], row["drift_billionths"]
-        )
-        for row in rows
-    }
-
-
-def _effectiveness(
-    row: asyncpg.Record, tasks: set[RunTask], scores: Mapping[RunTask, EvalTally], contract: Contract
-) -> ProtocolEffectiveness:
-    own = EvalTally()
-    for task in tasks:
-        own.add(scores.get(task, EvalTally()))
-    tally = ProtocolTally(row["transfers"], row["accepted"], tasks, own)
-    figures, lift = measure(tally, contract.effectiveness), compare(tasks, scores)
+def _effectiveness(row: asyncpg.Record, compared: asyncpg.Record, contract: Contract) -> ProtocolEffectiveness:
+    scores = EvalTally(
+        compared["evals"], compared["outcome_billionths"], compared["drift_evals"], compared["drift_billionths"]
+    )
+    figures = measure(ProtocolTally(row["transfers"], row["accepted"], scores=scores), contract.effectiveness)
     return ProtocolEffectiveness(
         protocol_id=row["protocol_id"],
         transfers=figures.transfers,
         accepted=figures.accepted,
-        runs=row["runs"],
-        tasks=len(tasks),
+        runs=compared["runs"],
+        tasks=compared["tasks"],
         cross_use_case=row["cross_use_case"],
         acceptance_rate=figures.acceptance_rate,
         average_outcome=figures.average_outcome,
         average_drift_risk=figures.average_drift_risk,
         effectiveness=figures.effectiveness,
-        outcome_lift=lift.outcome_lift,
-        drift_delta=lift.drift_delta,
+        outcome_lift=compared["outcome_lift"],
+        drift_delta=compared["drift_delta"],
     )

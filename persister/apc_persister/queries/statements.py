@@ -64,8 +64,9 @@ def page_of_packets(given: Mapping[str, Any]) -> tuple[str, list[Any]]:
 
 
 STATES = """
-SELECT apc_log.packet_state_of(session_id, packet_id, recipients) FROM apc_log.agent_packets
-WHERE shard = $1 AND seq = ANY($2::bigint[]) ORDER BY seq
+SELECT now.state FROM apc_log.agent_packets AS packet
+CROSS JOIN LATERAL apc_log.packet_states(packet.session_id, packet.packet_id, packet.recipients) AS now
+WHERE packet.shard = $1 AND packet.seq = ANY($2::bigint[]) ORDER BY packet.seq
 """
 
 TRANSITIONS = f"""

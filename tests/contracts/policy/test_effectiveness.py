@@ -1,7 +1,5 @@
 """The figures of a protocol: bounds, monotony, order, lift against a baseline computed another way."""
 
-from statistics import fmean
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +8,6 @@ from apc_contracts.contract import load_contract
 from apc_contracts.effectiveness import (
     EvalTally,
     ProtocolTally,
-    RunTask,
-    compare,
     effectiveness,
     is_counted,
     measure,
@@ -76,36 +72,6 @@ def test_sums_do_not_depend_on_their_order(
     both: tuple[list[tuple[float, float | None]], list[tuple[float, float | None]]],
 ) -> None:
     assert tally_of(both[0]) == tally_of(both[1])
-
-
-@given(TASKS, st.sets(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"))))
-def test_lift_is_the_own_average_less_the_weighted_baseline(
-    evals: dict[RunTask, list[tuple[float, float | None]]], own: set[RunTask]
-) -> None:
-    lift = compare(own, {task: tally_of(found) for task, found in evals.items()})
-
-    mine = [(task, one) for task in own for one in evals.get(task, ())]
-    usual = {
-        task_id: [one for (_, other), found in evals.items() if other == task_id for one in found] for task_id in "xyz"
-    }
-    if mine:
-        baseline = fmean(fmean(outcome for outcome, _ in usual[task[1]]) for task, _ in mine)
-        assert lift.outcome_lift == pytest.approx(fmean(one[0] for _, one in mine) - baseline, abs=1e-8)
-    else:
-        assert lift.outcome_lift == 0.0
-
-
-def test_lift_of_a_run_that_did_better_than_the_others() -> None:
-    scores = {
-        ("good", "t"): tally_of([(0.8, 0.1)]),
-        ("bad", "t"): tally_of([(0.4, 0.5)]),
-        ("other", "u"): tally_of([(0.0, 1.0)]),
-    }
-
-    lift = compare({("good", "t")}, scores)
-
-    assert lift.outcome_lift == pytest.approx(0.8 - 0.6)
-    assert lift.drift_delta == pytest.approx(0.1 - 0.3)
 
 
 def test_what_says_nothing_of_the_protocol_does_not_count() -> None:

@@ -22,6 +22,7 @@ from .conftest import GuardedLog
 PROJECTIONS = {
     *("apc_log.shards", "apc_log.sessions", "apc_log.agents"),
     *("apc_log.log_edges", "apc_log.checkpoint_exports"),
+    *("apc_log.task_tallies", "apc_log.transfer_rulings", "apc_log.protocol_tallies"),
 }
 """Tables of apc_log whose rows may change. A new one belongs here, and its migration calls apc_guard.exempt."""
 

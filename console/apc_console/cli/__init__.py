@@ -9,7 +9,19 @@ import typer
 from pydantic import ValidationError
 
 from apc_console import __version__
-from apc_console.cli import agents, arbitrations, bench, contract, log, packet, protocols, serve, session, topology
+from apc_console.cli import (
+    agents,
+    arbitrations,
+    bench,
+    contract,
+    log,
+    packet,
+    protocols,
+    serve,
+    session,
+    task,
+    topology,
+)
 from apc_console.cli.asyncapi import asyncapi
 from apc_console.cli.config import config
 from apc_console.cli.doctor import doctor
@@ -44,6 +56,7 @@ app.add_typer(contract.app, name="contract")
 app.add_typer(agents.app, name="agents")
 app.add_typer(bench.app, name="bench")
 app.add_typer(session.app, name="session")
+app.add_typer(task.app, name="task")
 app.add_typer(topology.app, name="topology")
 app.add_typer(serve.app, name="serve")
 app.command()(asyncapi)

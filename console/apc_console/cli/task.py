@@ -1,0 +1,51 @@
+"""`apc task`: what the asynchronous actions of agents have become."""
+
+from typing import Annotated
+
+import typer
+
+from apc_console.output import AsJson
+
+app = typer.Typer(help="Durable tasks of agents.", no_args_is_help=True)
+
+TaskId = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task, as `apc task list` shows it.")]
+
+
+@app.command("list")
+def list_(
+    agent_id: Annotated[str | None, typer.Option("--agent", help="Only tasks of this agent.")] = None,
+    session_id: Annotated[str | None, typer.Option("--session", help="Only tasks of this session.")] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(help="Only tasks in this status: PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED; repeatable."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Most tasks to print.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Print tasks, newest first: action, status, progress, how often they were begun."""
+    from apc_console.running import run_quietly
+    from apc_console.tasks_view import print_tasks
+
+    run_quietly(print_tasks(agent_id, session_id, status, limit=limit, as_json=as_json))
+
+
+@app.command()
+def show(task_id: TaskId, as_json: AsJson = False) -> None:
+    """Print a task with its params, its result or its error."""
+    from apc_console.running import run_quietly
+    from apc_console.tasks_view import print_task
+
+    run_quietly(print_task(task_id, as_json=as_json))
+
+
+@app.command()
+def cancel(
+    task_id: TaskId,
+    reason: Annotated[str, typer.Option(help="Why; its agent is told.")] = "cancelled by an operator",
+    as_json: AsJson = False,
+) -> None:
+    """Cancel a task: at once when no worker has it, else by its worker within seconds."""
+    from apc_console.running import run_quietly
+    from apc_console.tasks_view import cancel_task
+
+    run_quietly(cancel_task(task_id, reason, as_json=as_json))

@@ -1,0 +1,48 @@
+"""`apc task`, as an operator runs it beside the services."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from apc_agents.actions.tasks import NewTask, PostgresTaskStore, TaskSpec
+from apc_bus.database import open_pool
+from apc_console.testing import ApcCommand
+from apc_contracts import ActionType, SecurityLevel
+
+
+def spec(action_id: str) -> TaskSpec:
+    return TaskSpec(
+        action_id=action_id,
+        action="build_tool",
+        type=ActionType.TOOL,
+        params={"target": "//main:app"},
+        security_level=SecurityLevel.USER,
+    )
+
+
+async def test_an_operator_looks_at_tasks_and_cancels_one(postgres_url: str, tmp_path: Path) -> None:
+    apc = ApcCommand(tmp_path)
+
+    async def run(*arguments: str) -> Any:
+        return await asyncio.to_thread(apc, "task", *arguments, given={"APC_DATABASE_URL": postgres_url})
+
+    ids = [uuid4(), uuid4()]
+    pool = await open_pool(postgres_url)
+    store = PostgresTaskStore(pool)
+    for task_id, needs in ((ids[0], ()), (ids[1], (ids[0],))):
+        await store.add(NewTask(task_id, "builder-1", "s-1", spec(f"t{task_id.int % 100}"), needs))
+    await pool.close()
+    newest, oldest = json.loads((await run("list", "--agent", "builder-1")).stdout)
+    assert [UUID(newest["task_id"]), UUID(oldest["task_id"])] == [ids[1], ids[0]]
+    shown = json.loads((await run("show", str(ids[0]))).stdout)
+    assert (shown["action"], shown["params"], shown["status"]) == ("build_tool", {"target": "//main:app"}, "PENDING")
+    cancelled = json.loads((await run("cancel", str(ids[0]), "--reason", "wrong target")).stdout)
+    assert (cancelled["status"], cancelled["error"]) == ("CANCELLED", "wrong target")
+    for failed, words in (
+        (await run("cancel", str(ids[0])), f"task {ids[0]} has ended already: CANCELLED"),
+        (await run("show", "a7b3c9d1-e4f6-4g8h-9i1j-k2l3m4n5o6p7"), "is no task_id"),
+        (await run("list", "--status", "asleep"), "use one of PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED"),
+    ):
+        assert failed.returncode == 2 and words in failed.stderr and len(failed.stderr.splitlines()) == 1

@@ -1,0 +1,65 @@
+"""An agent whose task counts in the database and then waits for a file: run as a process by test_durable_tasks."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from apc_agents import Agent, HandlerContext
+from apc_agents.actions import ActionContext, ActionExecutor, Effect, ToolCall, ToolRegistry
+from apc_contracts import IdeaPayload, Packet, PacketType, parse_response
+from apc_orchestrator.testing import AGENTS
+from apc_orchestrator.testing.packets import ROLE
+
+HANGS_IN_EFFECT = "HANGS_IN_EFFECT"
+"""Environment: the first attempt hangs between what it wrote and the record of that, else after it."""
+GO_ON = "GO_ON"
+"""Environment: the file that lets the task end."""
+
+tools = ToolRegistry()
+agent = Agent("red-1", role=ROLE, swarm=AGENTS["red-1"][0], tools=tools)
+executor = ActionExecutor(tools)
+
+
+def may_go_on() -> bool:
+    """Whether the test lets the task end."""
+    return Path(os.environ[GO_ON]).exists()
+
+
+@tools.tool()
+async def count_up(call: ToolCall) -> int:
+    """Adds a row, once."""
+
+    async def add(effect: Effect) -> JsonValue:
+        await effect.connection.execute("INSERT INTO counted (key) VALUES ($1)", effect.key)
+        if HANGS_IN_EFFECT in os.environ:
+            await call.progress(0.2, "writing")
+            await asyncio.Event().wait()
+        found: int = await effect.connection.fetchval("SELECT count(*) FROM counted")
+        return found
+
+    number = await call.once("count", add)
+    await call.progress(0.5, "counted")
+    while not may_go_on():
+        await asyncio.sleep(0.02)
+    assert isinstance(number, int)
+    return number
+
+
+@tools.tool()
+async def double(number: int) -> int:
+    """Twice the number."""
+    return 2 * number
+
+
+@agent.on(PacketType.IDEA)
+async def act(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+    """Starts two tasks, of which the second needs the result of the first."""
+    actions = [
+        {"action": "count_up", "type": "tool", "execution": "ASYNC", "action_id": "count"},
+        {"action": "double", "type": "tool", "execution": "ASYNC", "params": {"number": "${{results.count}}"}},
+    ]
+    response = parse_response(json.dumps({"status": "TASK_STARTED", "actions": actions, "stop": True}))
+    await executor.run(response, context=ActionContext.of(ctx))

@@ -13,6 +13,7 @@ from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.exporter import Exporter
 from apc_persister.evidence.gauges import publish_gauges
+from apc_persister.evidence.latecomers import Latecomers
 from apc_persister.evidence.notary import Notary
 from apc_persister.guard import read_guard, warn_of_guard
 from apc_persister.migrate import SCHEMA_REVISION, read_revision
@@ -39,6 +40,9 @@ class Persister:
             Writer(shard, bus, pool, settings, Notary(shard, signer), encryption) for shard in range(settings.shards)
         )
         self.exporter = Exporter(pool, settings.shards, settings.checkpoints_target, settings.checkpoint_interval)
+        self._latecomers = Latecomers(
+            pool, signer, settings.shards, settings.checkpoint_interval, settings.database_heartbeat
+        )
         publish_gauges(self.exporter)
 
     @property
@@ -61,9 +65,13 @@ class Persister:
         log.info("persister_started", shards=len(self.writers))
         are_done = asyncio.Event()
         exporting = asyncio.create_task(self.exporter.run(are_done))
+        attesting = asyncio.create_task(self._latecomers.run(stop))
         try:
             results = await asyncio.gather(*(w.run(stop) for w in self.writers), return_exceptions=True)
         finally:
+            # In this order: what is attested at the end is exported too.
+            attesting.cancel()
+            await asyncio.wait({attesting})
             are_done.set()
             await exporting
         log.info("persister_stopped")

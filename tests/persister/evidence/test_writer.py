@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE
+from datetime import timedelta
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -14,16 +16,25 @@ from apc_bus.log_batch import Entry
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import build_topology
-from apc_persister.check import parse_note
+from apc_persister.check import parse_note, split_notes
 from apc_persister.errors import LogStopped, TreeBroken
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.reading import prepare_reader, read_leaves
 from apc_persister.evidence.verify import Report, verify_shard
 from apc_persister.settings import PersisterSettings
-from apc_persister.testing import LogBench, ScriptedGate, disable_guards, lifecycle, packet_entry
+from apc_persister.testing import LogBench, ScriptedGate, disable_guards, lifecycle, packet_entry, until
 
 KEY = load_signer(PersisterSettings()).public_key(0)
+
+
+BY_SQL = """
+WITH head AS (UPDATE apc_log.shards SET next_seq = next_seq + 1 WHERE shard = 0
+              RETURNING shard, next_seq - 1 AS seq, epoch, batch_no)
+INSERT INTO apc_log.log_events (shard, seq, epoch, batch_no, kind, actor, detail)
+SELECT *, 'maintenance', 'me', '{"a": 1.50}' FROM head
+"""
+"""An entry as an erasure or a maintenance writes it."""
 
 
 async def verify(pool: asyncpg.Pool) -> Report:
@@ -66,19 +77,31 @@ async def test_a_log_from_before_the_tree_is_taken_up_from_its_rows(bench: LogBe
     await disable_guards(bench.pool)
     for table in ("log_tiles", "log_checkpoints", "log_edges"):
         await bench.pool.execute(f"DELETE FROM apc_log.{table}")
-    await bench.pool.execute(
-        """
-        WITH head AS (UPDATE apc_log.shards SET next_seq = next_seq + 1 WHERE shard = 0
-                      RETURNING shard, next_seq - 1 AS seq, epoch, batch_no)
-        INSERT INTO apc_log.log_events (shard, seq, epoch, batch_no, kind, actor, detail)
-        SELECT *, 'maintenance', 'me', '{"a": 1.50}' FROM head
-        """
-    )
+    await bench.pool.execute(BY_SQL)
     assert (await verify(bench.pool)).pending == 321
     await log_packets(bench, 2)
     await bench.write()
     report = await verify(bench.pool)
     assert (report.findings, report.size, report.pending) == ([], 329, 0)
+
+
+async def test_an_entry_by_sql_on_an_idle_log_is_attested_and_exported(bench: LogBench, tmp_path: Path) -> None:
+    bench.settings = PersisterSettings(checkpoints_url=str(tmp_path), checkpoint_interval=timedelta(milliseconds=10))
+    await bench.gate.open()
+    await log_packets(bench, 1)
+    await bench.write()
+    async with bench.writing() as persister, asyncio.timeout(20):
+        for size in (5, 6):
+            await bench.pool.execute(BY_SQL)
+            while await bench.pool.fetchval("SELECT max(tree_size) FROM apc_log.log_checkpoints") < size:
+                await asyncio.sleep(0.005)
+        # The writer goes on behind them.
+        await log_packets(bench, 1)
+        await until(lambda: persister.writers[0].counts.messages == 1)
+    report = await verify(bench.pool)
+    assert (report.findings, report.size, report.pending) == ([], 10, 0)
+    held = split_notes((tmp_path / "shard-0.checkpoints").read_text(encoding="utf-8"))
+    assert [parse_note(text).check(KEY).size for text in held] == [4, 5, 6, 10]
 
 
 async def test_a_row_that_is_missing_stops_the_writer(bench: LogBench) -> None:

@@ -168,10 +168,14 @@ class Walk:
             SignalPayload(signal=self.random.choice(signals)),
             DecisionPayload(decision_id="d", commitment_level=level, **decision),
             ArbitrationPayload(arbitration_id="a", candidates=rows, winner_candidate_id="a", scoring={}),
-            RetractionPayload(target_packet_id=some, reason="r"),
+            RetractionPayload(target_packet_id=some, reason="r", replacement_packet_id=self.newest_or_none(some)),
             AckPayload(acked_packet_id=some, ack_status=AckStatus.ACCEPTED),
             ErrorPayload(error_code="E", message="m", retryable=False),
         ]
+
+    def newest_or_none(self, target: UUID) -> UUID | None:
+        """What stands in the place of a retracted packet: of half of them the newest packet."""
+        return next(reversed(self.session.identities)) if target.int % 2 else None
 
     def parent(self) -> Any:
         current = self.session.document.round_state

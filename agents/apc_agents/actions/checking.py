@@ -31,6 +31,8 @@ class CheckedResponse:
     level: SecurityLevel
     relics: tuple[str, ...]
     variables: Mapping[str, JsonValue]
+    earlier: Mapping[str, JsonValue]
+    """Results of earlier responses, without those whose action_id this response gives to an action of its own."""
 
 
 def check_response(response: AgentResponse, registry: ToolRegistry, context: ActionContext) -> CheckedResponse:
@@ -44,6 +46,8 @@ def check_response(response: AgentResponse, registry: ToolRegistry, context: Act
     variables = _variables(stated, context, problems)
     plan = make_plan(response, context.results)
     problems.extend(plan.problems)
+    own = {planned.action_id for planned in plan.actions}
+    earlier = {name: result for name, result in context.results.items() if name not in own}
     level = stated.security_level or context.security_level
     checked = []
     for planned in plan.actions:
@@ -57,11 +61,11 @@ def check_response(response: AgentResponse, registry: ToolRegistry, context: Act
             message = "this agent runs no tasks: leave out ASYNC, or give ActionContext(tasks=...)"
             problems.append(Problem(f"{planned.path}.execution", message))
         place = f"{planned.path}.params"
-        problems.extend(params_problems(planned.action, place, runnable, variables, context.results))
+        problems.extend(params_problems(planned.action, place, runnable, variables, earlier))
         checked.append(CheckedAction(planned, runnable))
     if problems:
         raise ActionsRefused(problems)
-    return CheckedResponse(tuple(checked), level, stated.knowledge_relics, variables)
+    return CheckedResponse(tuple(checked), level, stated.knowledge_relics, variables, earlier)
 
 
 def _above_level(stated: ResponseContext, context: ActionContext) -> list[Problem]:

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from apc_agents.actions.call import ToolCall
 from apc_agents.actions.checking import CheckedAction, CheckedResponse, check_response, params_problems
 from apc_agents.actions.context import ActionContext, key_of
-from apc_agents.actions.errors import ReferenceUnknown, ToolFailed
+from apc_agents.actions.errors import ReferenceUnknown, ToolFailed, ValueUnserialisable
 from apc_agents.actions.invoking import invoke
 from apc_agents.actions.references import lookup, references_in, substitute
 from apc_agents.actions.registry import ToolRegistry
@@ -73,7 +73,7 @@ class _Run:
 
     async def _start(self, action: CheckedAction, tasks: TaskStore) -> Observation:
         planned, checked = action.planned, self.checked
-        results = {**self.context.results, **self._results()}
+        results = {**self.checked.earlier, **self._results()}
         problems = params_problems(planned.action, "params", action.runnable, checked.variables, results)
         if problems:
             return self._observation(action, ObservationStatus.ERROR, error=str(problems[0]))
@@ -96,7 +96,10 @@ class _Run:
         )
         task_id = key_of(self.origin, planned.action_id)
         new = NewTask(task_id, self.context.agent_id, self.context.session_id, spec, tuple(awaited.values()))
-        kept = await tasks.add(new)
+        try:
+            kept = await tasks.add(new)
+        except ValueUnserialisable as error:
+            return self._observation(action, ObservationStatus.ERROR, error=str(error))
         return self._observation(action, ObservationStatus.TASK_STARTED, task_id=str(kept.task_id))
 
     def report(self, response: AgentResponse) -> ActionReport:
@@ -107,7 +110,7 @@ class _Run:
 
     def _params(self, action: CheckedAction) -> Mapping[str, JsonValue]:
         """The params with everything substituted. Raises ReferenceUnknown, ToolFailed."""
-        results = {**self.context.results, **self._results()}
+        results = {**self.checked.earlier, **self._results()}
         params = substitute(dict(action.planned.action.params), lookup(self.checked.variables, results))
         problems = action.runnable.problems_of(params, "params")
         if problems:

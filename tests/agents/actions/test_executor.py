@@ -69,6 +69,12 @@ async def test_results_of_earlier_responses_can_be_used(workshop: Workshop) -> N
     assert report.results == {"action_1": 8}
 
 
+async def test_an_id_that_is_used_again_means_the_action_of_this_response(workshop: Workshop) -> None:
+    answer = response(tool("note", params={"value": 1}), tool("add", params={"a": "${{results.action_1}}"}))
+    report = await run(workshop, answer, results={"action_1": "a text of the last response"})
+    assert report.results == {"action_1": 1, "action_2": 2}
+
+
 async def test_a_failure_cancels_what_needs_it_with_a_reason_and_nothing_else(workshop: Workshop) -> None:
     report = await run(
         workshop,

@@ -4,6 +4,7 @@ ApcError
   AgentError
     AgentInvalid        an agent or one of its handlers cannot be used; found when it is built
     AgentNotFound       `module:agent` leads to no agent
+    AgentKeyUnusable      the signing key cannot be read or written, or is no Ed25519 key
     EmitError
       EmitRefused       (code, path, message): the contract refuses the packet
       EmitRejected      (nack): the recipient answered NACK to an emit that asked for an ACK
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
 
 class AgentError(ApcError):
     """Something went wrong in an agent or its worker."""
+
+
+class AgentKeyUnusable(AgentError):
+    """The key that an agent shall sign with cannot be read or written, or is no Ed25519 key."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"the agent's signing key {where} cannot be used: {reason}; it must be Ed25519 in PEM (PKCS8)")
+        self.where = where
 
 
 class AgentInvalid(AgentError):

@@ -1,6 +1,7 @@
 """Settings of agents, from the environment (prefix APC_, for models APC_LLM_) and `.env`."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, SecretStr
@@ -20,6 +21,11 @@ class WorkerSettings(BaseSettings):
     """`postgresql://…` for ctx.state; none = the state lives in memory and ends with the worker."""
     contract: str | None = None
     """Path of the deployment's contract file; the packaged apc/1.0 by default. The gate's is what counts."""
+    agent_key_file: Path | None = None
+    """Ed25519 key in PEM with which the agent signs; `{agent_id}` in it stands for the agent's id. None =
+    it does not sign."""
+    agent_key: SecretStr | None = None
+    """The same key as text, instead of a file."""
     worker_prefetch: int = Field(default=100, ge=1, le=65535)
     """Packets that the broker hands to each of the two queues ahead; 1 when a handler may crash the process."""
     worker_consumer: Literal["handlers", "bulk"] = "handlers"

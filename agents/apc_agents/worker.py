@@ -39,7 +39,7 @@ _log = structlog.get_logger("apc_agents")
 
 
 class Worker:
-    """Runs one agent over one bus.
+    """Runs one agent over one bus. Making it raises AgentKeyUnusable when it shall sign and cannot.
 
     Args:
         agent: what to run.
@@ -49,7 +49,7 @@ class Worker:
         tasks: where the tasks of an agent with tools are kept; default in memory.
         artifacts: what ctx.artifacts is; default none.
         contract: for the local admit() and ctx.contract; default the one that the settings name.
-        sign: makes the signature header of what the agent emits; default none.
+        sign: makes the signature header of what the agent emits; default with the key that the settings name.
         on_failure: told of every exception that a handler raised.
         on_invocation: told of the steps of every run of a handler that emitted something.
     """
@@ -80,7 +80,7 @@ class Worker:
             acknowledgements,
             contract,
             self._settings,
-            sign=sign,
+            sign=sign or _signer(self._settings, agent.agent_id),
             deliver_locally=self._deliver_locally,
         )
         self._intake = Intake(agent.agent_id, sessions, acknowledgements, self._settings.shards)
@@ -214,6 +214,15 @@ class Worker:
         except TimeoutError:
             _log.warning("receipts_unconfirmed", agent_id=self._agent.agent_id)
             self._intake.give_back(GiveBack("the receipts of the packet are not confirmed"))
+
+
+def _signer(settings: WorkerSettings, agent_id: str) -> Sign | None:
+    if settings.agent_key is None and settings.agent_key_file is None:
+        return None
+    from apc_agents.keys import find_key  # late: cryptography is slow to import, and few agents sign
+
+    key = find_key(settings, agent_id)
+    return key.sign if key is not None else None
 
 
 def _ended(error: Exception | None) -> asyncio.Future[None]:

@@ -16,7 +16,14 @@ from apc_bus.topology import agent_queue, build_topology
 from apc_console.broker import apply, broker_user, open_bus
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
-from apc_console.registration import addition, publish_changes, queues_of, wait_until_recorded
+from apc_console.registration import (
+    LOG_PATIENCE,
+    addition,
+    publish_changes,
+    queues_of,
+    wait_until_recorded,
+    with_keys,
+)
 from apc_contracts.identity import new_packet_id
 from apc_contracts.registry import Registration, Right
 from apc_contracts.registry_change import AgentAdded, AgentRevoked
@@ -25,14 +32,13 @@ from apc_contracts.vocabulary import CONTROL_TYPES, PRESENCE_SESSION, PacketType
 ALIVE_WITHIN = timedelta(seconds=90)
 """Three missed heartbeats (agents.md section 1: one after 30 s of silence)."""
 LISTED = """
-SELECT agent_id, role, swarm_id AS swarm, rights, handles, broker_user, is_revoked, (
+SELECT agent_id, role, swarm_id AS swarm, rights, handles, broker_user, is_revoked,
+ARRAY(SELECT json_object_keys(public_keys::json) ORDER BY 1) AS keys, (
     SELECT max(recorded_at) FROM apc_log.agent_packets
     WHERE session_id = $1 AND sender_agent_id = agents.agent_id
 ) AS last_seen
 FROM apc_log.agents ORDER BY agent_id
 """
-LOG_PATIENCE = timedelta(seconds=8)
-"""How long to wait until gate and log writer have taken a change."""
 KNOWN = "SELECT is_revoked FROM apc_log.agents WHERE agent_id = $1"
 
 
@@ -75,7 +81,9 @@ async def add_agent(form: AgentForm) -> None:
 async def register_agents(modules: Sequence[str]) -> list[str]:
     """Register agents as their code describes them, under the user of APC_AMQP_URL; returns their ids."""
     settings = BusSettings()
-    registrations = [load_agent(module).registration(broker_user(settings)) for module in modules]
+    described = [load_agent(module).registration(broker_user(settings)) for module in modules]
+    async with open_log() as pool:
+        registrations = await with_keys(pool, described)
     await _add(settings, [addition(registration) for registration in registrations])
     return [registration.agent_id for registration in registrations]
 

@@ -34,6 +34,7 @@ from apc_console.registration import (
     queues_of,
     registered_agents,
     wait_until_recorded,
+    with_keys,
 )
 from apc_console.waiting import until
 from apc_contracts.registry import Registration
@@ -126,7 +127,7 @@ class EmbeddedSystem:
         Raises:
             ServiceAway: the registry did not take them in time.
         """
-        registrations = [agent.registration() for agent in agents]
+        registrations = await with_keys(self.pool, [agent.registration() for agent in agents])
         self._declare(registrations)
         changes = [addition(registration) for registration in registrations]
         await publish_changes(self._operator, changes, self._settings.shards)

@@ -1,11 +1,14 @@
 """How an operator's word becomes a row of the registry: a change to every shard, and the wait until the log has it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import asyncpg
 import orjson
 
+from apc_agents.keys import find_key
+from apc_agents.settings import WorkerSettings
 from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.topology import RECEIPTS, AgentQueues
@@ -16,6 +19,8 @@ from apc_contracts.registry import Registration, Right
 from apc_contracts.registry_change import AgentAdded, AgentRevoked, encode_registry_change
 from apc_contracts.vocabulary import PacketType
 
+LOG_PATIENCE = timedelta(seconds=8)
+"""How long to wait until gate and log writer have taken a change."""
 RECORDED = "SELECT count(DISTINCT (shard, change_id)) FROM apc_log.registry_events WHERE change_id = ANY($1)"
 REGISTERED = "SELECT * FROM apc_log.agents ORDER BY agent_id"
 
@@ -32,6 +37,22 @@ def addition(registration: Registration) -> AgentAdded:
         handles=tuple(sorted(registration.handles)),
         public_keys=dict(registration.public_keys),
     )
+
+
+async def with_keys(pool: asyncpg.Pool, described: Sequence[Registration]) -> list[Registration]:
+    """Agents as their code describes them, with their keys, of which code says nothing.
+
+    Those that the registry holds stay; the one with which a worker of this environment signs is added. Raises
+    AgentKeyUnusable.
+    """
+    known = {one.agent_id: one.public_keys for one in await registered_agents(pool)}
+    settings = WorkerSettings()
+    complete = []
+    for one in described:
+        key = find_key(settings, one.agent_id)
+        own = {} if key is None else {key.key_id: key.public_key}
+        complete.append(replace(one, public_keys={**known.get(one.agent_id, {}), **own}))
+    return complete
 
 
 def queues_of(registration: Registration) -> AgentQueues:

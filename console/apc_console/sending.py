@@ -6,6 +6,9 @@ from typing import Any
 
 import asyncpg
 
+from apc_agents.keys import find_key
+from apc_agents.settings import WorkerSettings
+from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.topology import INGRESS
 from apc_console.errors import ServiceAway
@@ -32,14 +35,20 @@ class Answer:
 
 
 async def send_packet(bus: Bus, packet: Packet[Any], shards: int) -> None:
-    """Publish to the gate as the broker user of this bus. Raises BusError, PacketRefused."""
-    trace = packet.trace
+    """Publish to the gate as the broker user of this bus, signed as the sender's worker in this environment would.
+
+    Raises:
+        BusError, PacketRefused, AgentKeyUnusable
+    """
+    trace, sealed = packet.trace, seal(packet)
+    key = find_key(WorkerSettings(), packet.sender.agent_id)
     message = Message(
-        seal(packet).body,
+        sealed.body,
         str(packet.packet_id),
         type=packet.packet_type.value,
         correlation_id=str(trace.root_packet_id),
         user_id=bus.user,
+        headers={} if key is None else {headers.SIGNATURE: key.sign(sealed)},
     )
     await bus.publish(Publication(INGRESS, str(shard_of(trace.session_id, shards)), message))
 

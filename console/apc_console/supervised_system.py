@@ -24,6 +24,7 @@ from apc_console.registration import (
     queues_of,
     registered_agents,
     wait_until_recorded,
+    with_keys,
 )
 from apc_console.supervisor import ProcessSpec, Supervisor
 from apc_console.waiting import until
@@ -74,17 +75,19 @@ async def run_supervised(
     """Migrate, declare, register, and run everything; leaving the context drains it: agents, gate, log writer.
 
     Raises:
-        BusUnavailable, DatabaseUnavailable, TopologyConflict, AgentNotFound, LogKeyUnusable: nothing was started.
+        BusUnavailable, DatabaseUnavailable, TopologyConflict, AgentNotFound, LogKeyUnusable, AgentKeyUnusable: nothing
+            was started.
         ServiceAway: the services did not take the registrations in time.
     """
     assert database.database_url is not None, "has_broker has checked it"
     ensure_key(PersisterSettings(data_dir=settings.data_dir))
     url = database.database_url.get_secret_value()
-    registrations = [load_agent(agent.module).registration(broker_user(settings)) for agent in agents]
+    described = [load_agent(agent.module).registration(broker_user(settings)) for agent in agents]
     async with AsyncExitStack() as stack:
         await migrate_url(url)
         pool = await open_pool(url, max_size=database.database_pool, wait=PATIENCE)
         stack.push_async_callback(pool.close)
+        registrations = await with_keys(pool, described)
         await _declare(settings, pool, registrations)
         epochs = await _epochs(pool)
         supervisor = await stack.enter_async_context(Supervisor(SERVICES, logs))

@@ -66,12 +66,13 @@ def listed(apc: ApcCommand, given: Settings = NONE) -> dict[str, dict[str, Any]]
 
 
 def test_in_one_process_it_registers_its_agents_and_drains(apc: ApcCommand, reviewer: str) -> None:
-    with up(apc, "--agent", reviewer) as running:
+    key_id = apc("keys", "new", "reviewer-1", "--file", "reviewer-1.pem").stdout.partition("=")[0]
+    with up(apc, "--agent", reviewer, given={"APC_AGENT_KEY_FILE": "{agent_id}.pem"}) as running:
         agents = listed(apc)
 
         said = end(running)
 
-    assert agents["reviewer-1"]["handles"] == ["IDEA"]
+    assert (agents["reviewer-1"]["handles"], agents["reviewer-1"]["keys"]) == (["IDEA"], [key_id])
     assert "draining" in said
     assert "Traceback" not in said
     assert listed(apc).keys() == agents.keys()
@@ -147,6 +148,11 @@ def test_agents_are_registered_as_their_code_describes_them(
         assert (agent["role"], agent["swarm"], agent["handles"], agent["waiting"]) == (
             "reviewer", "review", ["IDEA"], 0,
         )  # fmt: skip
+
+        key_id = apc("keys", "new", "reviewer-1").stdout.partition("=")[0]
+        assert apc("keys", "register", "reviewer-1", given=given).returncode == 0
+        assert apc("agents", "register", reviewer, given=given).returncode == 0
+        assert listed(apc, given)["reviewer-1"]["keys"] == [key_id], "code says nothing of keys: they stay"
         end(running)
 
 

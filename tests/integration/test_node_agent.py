@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from apc_agents.keys import make_key
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import build_topology
+from apc_console.registration import publish_changes
 from apc_contracts import parse_packet
 from apc_contracts.identity import reply_id
 from apc_contracts.vocabulary import PacketType
@@ -78,8 +80,14 @@ def environment_of(amqp_url: str) -> dict[str, str]:
     }
 
 
-async def test_it_joins_and_answers_an_idea_with_a_claim(running: Any, installed: Path, amqp_vhost_url: str) -> None:
-    async with node_agent(installed, environment_of(amqp_vhost_url)):
+async def test_it_joins_and_answers_an_idea_with_a_claim(
+    running: Any, installed: Path, amqp_vhost_url: str, tmp_path: Path
+) -> None:
+    key = make_key(tmp_path / "key.pem")
+    registration = running.agents.registration(NODE_AGENT, public_keys={key.key_id: key.public_key})
+    await publish_changes(running.agents.bus, [registration], 1)
+    environment = environment_of(amqp_vhost_url) | {"APC_AGENT_KEY_FILE": str(tmp_path / "key.pem")}
+    async with node_agent(installed, environment):
         await running.agents.publish(running.opening)
         await until(running.is_in("SESSION_OPEN"))
         idea = make_packet("red-1", make_idea(), (NODE_AGENT,), cast=CAST, parent=running.opening, requires_ack=True)
@@ -95,11 +103,13 @@ async def test_it_joins_and_answers_an_idea_with_a_claim(running: Any, installed
     assert claim.trace.parent_packet_id == idea.packet_id
     assert claim.trace.root_packet_id == running.opening.packet_id
     assert claim.proof_bundle.evidence_refs == (f"packet:{idea.packet_id}",)
-    cause, present = await running.pool.fetchrow(
-        """SELECT (SELECT cause_packet_id FROM apc_log.agent_packets WHERE packet_id = $1),
-        (SELECT count(*) FROM apc_log.agent_packets WHERE session_id = '_presence' AND sender_agent_id = $2)""",
-        claim.packet_id,
+    sent = await running.pool.fetch(
+        "SELECT packet_type, cause_packet_id, facts ->> 'signature' AS signature FROM apc_log.agent_packets "
+        "WHERE sender_agent_id = $1 ORDER BY seq",
         NODE_AGENT,
     )
-    assert cause == idea.packet_id
-    assert present == 1, "its HEARTBEAT at start"
+    assert [tuple(row) for row in sent] == [
+        ("HEARTBEAT", None, "valid"),
+        ("CLAIM", idea.packet_id, "valid"),
+        ("ACK", idea.packet_id, "valid"),
+    ]

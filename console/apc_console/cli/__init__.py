@@ -14,6 +14,7 @@ from apc_console.cli import (
     arbitrations,
     bench,
     contract,
+    keys,
     log,
     packet,
     protocols,
@@ -54,6 +55,7 @@ app.add_typer(protocols.app, name="protocols")
 app.add_typer(arbitrations.app, name="arbitrations")
 app.add_typer(contract.app, name="contract")
 app.add_typer(agents.app, name="agents")
+app.add_typer(keys.app, name="keys")
 app.add_typer(bench.app, name="bench")
 app.add_typer(session.app, name="session")
 app.add_typer(task.app, name="task")

@@ -36,19 +36,24 @@ class ScriptedAgents:
             for agent_id, (swarm, _) in self.cast.items()
         ]
 
+    def registration(self, agent_id: str, **fields: Any) -> AgentAdded:
+        """The change that registers an agent of the cast; `fields` are others of it, such as `public_keys`."""
+        swarm, rights = self.cast[agent_id]
+        return AgentAdded(
+            change_id=uuid4(),
+            agent_id=agent_id,
+            broker_user=self.bus.user,
+            role=ROLE,
+            swarm_id=swarm,
+            rights=rights,
+            handles=tuple(PacketType),
+            **fields,
+        )
+
     async def register(self) -> None:
         """Send the registrations to the gate of every shard, as the operator does."""
-        for agent_id, (swarm, rights) in self.cast.items():
-            change = AgentAdded(
-                change_id=uuid4(),
-                agent_id=agent_id,
-                broker_user=self.bus.user,
-                role=ROLE,
-                swarm_id=swarm,
-                rights=rights,
-                handles=tuple(PacketType),
-            )
-            body = encode_registry_change(change)
+        for agent_id in self.cast:
+            body = encode_registry_change(self.registration(agent_id))
             for shard in range(self._shards):
                 message = Message(body, str(uuid4()), type=headers.TYPE_REGISTRY, user_id=self.bus.user)
                 await self.bus.publish(Publication(RECEIPTS, str(shard), message))

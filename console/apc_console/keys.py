@@ -1,0 +1,53 @@
+"""What an operator does with an agent's signing key: make it, show its public half, register that."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from apc_agents.keys import AGENT_ID, AgentKey, find_key, make_key, read_key
+from apc_agents.settings import WorkerSettings
+from apc_bus.settings import BusSettings
+from apc_console.broker import open_bus
+from apc_console.database import open_log
+from apc_console.errors import InputUnusable
+from apc_console.registration import LOG_PATIENCE, addition, publish_changes, registered_agents, wait_until_recorded
+
+
+def default_file(agent_id: str) -> Path:
+    """Where an agent's key is kept: APC_AGENT_KEY_FILE, else `<data_dir>/keys/<agent_id>.pem`."""
+    given = WorkerSettings().agent_key_file
+    if given is not None:
+        return Path(str(given).replace(AGENT_ID, agent_id))
+    return BusSettings().data_dir / "keys" / f"{agent_id}.pem"
+
+
+def new_key(agent_id: str, file: Path | None) -> tuple[AgentKey, Path]:
+    """Make a key, and say where. Raises AgentKeyUnusable when there is one."""
+    path = file or default_file(agent_id)
+    return make_key(path), path
+
+
+def present_key(agent_id: str, file: Path | None) -> AgentKey:
+    """The key in a file, else the one with which a worker of this environment would sign. Raises AgentKeyUnusable."""
+    if file is not None:
+        return read_key(file)
+    return find_key(WorkerSettings(), agent_id) or read_key(default_file(agent_id))
+
+
+async def register_key(agent_id: str, file: Path | None, *, is_only: bool) -> AgentKey:
+    """Add the public key to the agent's registration; with `is_only` its other keys end.
+
+    Raises:
+        InputUnusable: no such agent is registered.
+        ServiceAway: gate or log writer did not take the change in time.
+    """
+    settings, key = BusSettings(), present_key(agent_id, file)
+    async with open_log() as pool, open_bus(settings) as bus:
+        known = {one.agent_id: one for one in await registered_agents(pool)}
+        if agent_id not in known:
+            raise InputUnusable(f"agent {agent_id} is not registered: `apc agents add` comes first")
+        others = {} if is_only else known[agent_id].public_keys
+        keys = {**others, key.key_id: key.public_key}
+        change = addition(replace(known[agent_id], public_keys=keys))
+        await publish_changes(bus, [change], settings.shards)
+        await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
+    return key

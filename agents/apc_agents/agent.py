@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from apc_agents.errors import AgentInvalid
 from apc_agents.signature import AnyHandler, check_handler, check_start
 from apc_bus.topology import AgentQueues
+from apc_contracts.context import AgentContext, ContextMessage
 from apc_contracts.model import ID_PATTERN
 from apc_contracts.packet import Actor, Packet
 from apc_contracts.registry import Registration, Right
@@ -26,6 +27,7 @@ class HandlerEntry:
     function: AnyHandler
     packet_type: PacketType
     signal: Signal | None = None
+    min_relevance: float | None = None
 
 
 class Agent:
@@ -81,7 +83,12 @@ class Agent:
         self._handlers: dict[tuple[PacketType, Signal | None], HandlerEntry] = {}
 
     def on(
-        self, packet_type: PacketType, *, signal: Signal | None = None, may_crash: bool = False
+        self,
+        packet_type: PacketType,
+        *,
+        signal: Signal | None = None,
+        may_crash: bool = False,
+        min_relevance: float | None = None,
     ) -> Callable[[HandlerT], HandlerT]:
         """Register `async def handler(packet: Packet[XPayload], ctx: HandlerContext)` for a packet type.
 
@@ -92,6 +99,8 @@ class Agent:
             signal: for SIGNAL and HEARTBEAT, only this signal; None = those without a handler of their own.
             may_crash: the handler may take the process down (native code, memory): the worker then takes
                 one packet at a time from the broker, so that a crash counts against no other packet.
+            min_relevance: 0..1; a packet whose `evaluate_relevance` is below is not handled. Its outcome is reported
+                like any other, with the score in the receipt's `error`, and an ACK is sent where one is asked for.
 
         Raises:
             AgentInvalid: the function does not fit, or another handles this already.
@@ -99,12 +108,15 @@ class Agent:
         if signal is not None and packet_type not in (PacketType.SIGNAL, PacketType.HEARTBEAT):
             raise AgentInvalid(f"{packet_type} has no signal: give signal= with PacketType.SIGNAL only")
 
+        if min_relevance is not None and not 0 <= min_relevance <= 1:
+            raise AgentInvalid(f"min_relevance {min_relevance} is outside 0..1")
+
         def register(function: HandlerT) -> HandlerT:
             check_handler(function, packet_type)
             key = (packet_type, signal)
             if key in self._handlers:
                 raise AgentInvalid(f"agent {self.agent_id} has two handlers for {packet_type} {signal or ''}".rstrip())
-            self._handlers[key] = HandlerEntry(function, packet_type, signal)
+            self._handlers[key] = HandlerEntry(function, packet_type, signal, min_relevance)
             self.may_crash = self.may_crash or may_crash
             return function
 
@@ -134,16 +146,31 @@ class Agent:
         """Every registered handler by (packet_type, signal)."""
         return self._handlers
 
+    def evaluate_relevance(self, message: ContextMessage, context: AgentContext) -> float:
+        """The Symbolic Resonance Score of a message in a context, 0..1 (docs/agent-context.md)."""
+        from apc_agents.situation.relevance import RelevanceSettings, resonance  # late: it imports agents
+
+        settings = RelevanceSettings()
+        return resonance(message, context, settings).score(settings)
+
+    def min_relevance_for(self, packet: Packet[Any]) -> float | None:
+        """Below which score this packet is not handled; None = it is in any case."""
+        entry = self._entry_for(packet)
+        return None if entry is None else entry.min_relevance
+
     def handler_for(self, packet: Packet[Any]) -> AnyHandler | None:
         """The function that takes this packet, None when there is none."""
+        entry = self._entry_for(packet)
+        if entry is not None:
+            return entry.function
+        return self.refused_handler if packet.packet_type is PacketType.NACK else None
+
+    def _entry_for(self, packet: Packet[Any]) -> HandlerEntry | None:
         packet_type = packet.packet_type
         entry = None
         if packet_type in (PacketType.SIGNAL, PacketType.HEARTBEAT):
             entry = self._handlers.get((packet_type, packet.payload.signal))
-        entry = entry or self._handlers.get((packet_type, None))
-        if entry is not None:
-            return entry.function
-        return self.refused_handler if packet_type is PacketType.NACK else None
+        return entry or self._handlers.get((packet_type, None))
 
     def registration(self, broker_user: str | None = None) -> Registration:
         """What an operator registers for this agent; the broker user is by convention `agent.<agent_id>`."""

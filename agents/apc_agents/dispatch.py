@@ -14,6 +14,7 @@ from apc_agents.delivery import Inbound
 from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError, EmitError, EmitUnconfirmed, Reject, Retry, StateStale
 from apc_agents.handler_context import HandlerContext
+from apc_agents.memory import BaseMemoryStore
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.phase import Sessions
 from apc_agents.signature import AnyHandler
@@ -56,6 +57,7 @@ class Dispatcher:
         *,
         artifacts: ArtifactStore | None = None,
         tasks: TaskStore | None = None,
+        memory: BaseMemoryStore | None = None,
         on_failure: FailureListener | None = None,
         on_invocation: InvocationListener | None = None,
     ) -> None:
@@ -66,6 +68,7 @@ class Dispatcher:
         self._sessions = sessions
         self._machine = contract.machine(INTRA_AGENT_MACHINE)
         self._artifacts = artifacts
+        self._memory = memory
         self._tasks = tasks
         self._on_failure = on_failure
         self._on_invocation = on_invocation
@@ -121,7 +124,8 @@ class Dispatcher:
         self, inbound: Inbound, handler: AnyHandler, document: StateDocument, context: HandlerContext
     ) -> Exception | None:
         try:
-            result = await handler(inbound.packet, context)
+            context.not_handled = await self._irrelevance(inbound.packet, context)
+            result = None if context.not_handled else await handler(inbound.packet, context)
             self._report(inbound, ReceiptKind.CONSUMER_APPLY, may_linger=True)
             await self._emit_results(inbound.packet, context, result)
             await self._states.save(document, inbound.key)
@@ -144,8 +148,22 @@ class Dispatcher:
         except Exception as failure:
             _undo(document, context)
             return await self._fail(inbound, context, failure)
-        self._report(inbound, ReceiptKind.OUTCOME, usage=_usage(context))
+        self._report(inbound, ReceiptKind.OUTCOME, usage=_usage(context), error=context.not_handled)
         return None
+
+    async def _irrelevance(self, packet: Packet[Any], context: HandlerContext) -> str | None:
+        """Why the handler does not take this packet; None when it does."""
+        minimum = self._agent.min_relevance_for(packet)
+        if minimum is None:
+            return None
+        from apc_agents.situation.messages import context_message, message_of  # late: as in Agent.evaluate_relevance
+
+        snapshot = await context.snapshot()
+        relevance = self._agent.evaluate_relevance(context_message(message_of(packet)), snapshot)
+        if relevance >= minimum:
+            return None
+        _log.info("packet_not_relevant", packet_id=str(packet.packet_id), relevance=relevance, min_relevance=minimum)
+        return f"not handled: relevance {relevance:.3f} is below {minimum:.3f}"
 
     async def _emit_results(self, packet: Packet[Any], context: HandlerContext, result: Any) -> None:
         for payload in _payloads(result):
@@ -227,7 +245,15 @@ class Dispatcher:
         knowledge = self._sessions.of(session_id)
         coordination = LocalCoordination(self._machine)
         return HandlerContext(
-            self._agent, packet, document, knowledge, self._emitter, self._artifacts, coordination, self._tasks
+            self._agent,
+            packet,
+            document,
+            knowledge,
+            self._emitter,
+            self._artifacts,
+            coordination,
+            self._tasks,
+            self._memory,
         )
 
 

@@ -1,6 +1,7 @@
 """What a handler is given beside the packet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
@@ -10,10 +11,12 @@ from pydantic import JsonValue
 from apc_agents.coordination import NOT_FOLLOWED, LocalCoordination, LocalTransition
 from apc_agents.emission import DEFAULT_PRIORITY, DEFAULT_TTL, Destination, Draft, Parent
 from apc_agents.emitter import Emitter
-from apc_agents.errors import AgentError
+from apc_agents.errors import AgentError, Retry
+from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore, MemoryUnavailable, StaleRevision
 from apc_agents.phase import SessionKnowledge
 from apc_agents.state_cache import StateDocument
 from apc_bus.artifacts import ArtifactStore
+from apc_contracts.context import AgentContext
 from apc_contracts.contract import Contract
 from apc_contracts.packet import Lineage, Packet, ProofBundle
 from apc_contracts.payloads import AckPayload, NackPayload, Payload
@@ -23,6 +26,11 @@ from apc_contracts.vocabulary import Channel, RunPhase
 if TYPE_CHECKING:
     from apc_agents.actions.tasks import TaskStore
     from apc_agents.agent import Agent
+    from apc_agents.situation.assembler import ContextAssembler
+
+
+MEMORY_AWAY_AFTER = timedelta(seconds=5)
+"""When a packet is tried again whose conversation could not be read or written."""
 
 
 class HandlerContext:
@@ -38,6 +46,7 @@ class HandlerContext:
         artifacts: ArtifactStore | None,
         coordination: LocalCoordination,
         tasks: "TaskStore | None" = None,
+        memory: BaseMemoryStore | None = None,
     ) -> None:
         self.agent = agent
         self._packet = packet
@@ -48,6 +57,12 @@ class HandlerContext:
         self._coordination = coordination
         self.tasks = tasks
         """The tasks of ASYNC actions; None when the agent has no tools."""
+        self.memory = memory or InMemoryMemoryStore()
+        """Conversations and agent states beyond ctx.state (docs/memory.md)."""
+        self._assembler: ContextAssembler | None = None
+        self._snapshot: AgentContext | None = None
+        self.not_handled: str | None = None
+        """Why the packet was passed over; None when its handler ran."""
         self._ordinal = 0
         self._origins = 0
         self._has_answered = False
@@ -140,6 +155,31 @@ class HandlerContext:
     def local_transitions(self) -> tuple[LocalTransition, ...]:
         """The steps of this invocation so far; empty while the handler has emitted nothing."""
         return tuple(self._coordination.transitions)
+
+    async def snapshot(self) -> AgentContext:
+        """The context object of this invocation; made when it is first asked for, and the same from then on.
+
+        The packet, and what the handler emits afterwards, then belong to the session's conversation in ctx.memory.
+
+        Raises:
+            Reject: `metadata.agent_context` of the packet does not fit the protocol.
+            Retry: the memory store does not answer.
+        """
+        if self._snapshot is None:
+            from apc_agents.situation.assembler import ContextAssembler  # late: it imports the engineered context
+
+            packet, assembler = self.packet, ContextAssembler(self.memory)
+            is_paused = self.session_state is not None and self.session_state.paused
+            with _retried():
+                self._snapshot = await assembler.assemble(
+                    packet,
+                    self.agent.agent_id,
+                    focus=self.agent.actor.capabilities or (),
+                    anomalies=("session_paused",) if is_paused else (),
+                )
+                await assembler.record(packet, self.agent.agent_id)
+            self._assembler = assembler
+        return self._snapshot
 
     def critique_fail(self, reason: str) -> None:
         """Say that the handler has dropped an idea by its own critique, before emitting it; goes on with the next.
@@ -239,7 +279,11 @@ class HandlerContext:
             self._has_answered |= payload.acked_packet_id == self._packet.packet_id
         ordinal = self._next_ordinal()
         with self._coordination.emission() as emission:
-            return await self._emitter.emit(draft, self._packet, ordinal, emission)
+            packet = await self._emitter.emit(draft, self._packet, ordinal, emission)
+        if self._assembler is not None and packet.trace.session_id == self.packet.trace.session_id:
+            with _retried():
+                await self._assembler.record(packet, self.agent.agent_id)
+        return packet
 
     async def answer(self, payload: Payload) -> Packet[Any]:
         """Emit the SDK's own answer to the packet at hand (ACK, NACK, ERROR). Raises as `emit`."""
@@ -257,3 +301,12 @@ class HandlerContext:
         # Taken before the first await: emits that run side by side keep their numbers when they run again.
         ordinal, self._ordinal = self._ordinal, self._ordinal + 1
         return ordinal
+
+
+@contextmanager
+def _retried() -> Iterator[None]:
+    """A memory that is away, or that everybody writes to, is worth another attempt of the packet."""
+    try:
+        yield
+    except (MemoryUnavailable, StaleRevision) as error:
+        raise Retry(MEMORY_AWAY_AFTER, str(error)) from error

@@ -11,6 +11,7 @@ import structlog
 from apc_agents.actions.tasks import MemoryTaskStore, PostgresTaskStore, TaskStore
 from apc_agents.agent import Agent
 from apc_agents.errors import AgentError
+from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
 from apc_agents.settings import WorkerSettings
 from apc_agents.state import MemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.worker import Worker
@@ -56,10 +57,13 @@ async def _serve(agent: Agent, settings: WorkerSettings, bus_settings: BusSettin
     from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
 
     artifacts = ArtifactStore(bus_settings.artifacts, max_bytes=bus_settings.max_artifact_bytes)
-    async with _stores(settings) as (states, tasks):
+    async with _stores(settings) as (states, tasks, memory):
         bus: Bus = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}")
         try:
-            await Worker(agent, bus, settings=settings, states=states, tasks=tasks, artifacts=artifacts).run(stop)
+            worker = Worker(
+                agent, bus, settings=settings, states=states, tasks=tasks, memory=memory, artifacts=artifacts
+            )
+            await worker.run(stop)
         finally:
             await bus.close()
 
@@ -79,17 +83,17 @@ async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> N
 
 
 @asynccontextmanager
-async def _stores(settings: WorkerSettings) -> AsyncIterator[tuple[StateStore, TaskStore]]:
+async def _stores(settings: WorkerSettings) -> AsyncIterator[tuple[StateStore, TaskStore, BaseMemoryStore]]:
     if settings.database_url is None:
-        reason = "APC_DATABASE_URL is not set: ctx.state and tasks end with this process"
+        reason = "APC_DATABASE_URL is not set: ctx.state, tasks and memory end with this process"
         _log.warning("state_not_kept", reason=reason)
-        yield MemoryStateStore(), MemoryTaskStore()
+        yield MemoryStateStore(), MemoryTaskStore(), InMemoryMemoryStore()
         return
     from apc_bus.database import open_pool  # late: not needed without a database
 
     pool = await open_pool(settings.database_url.get_secret_value(), max_size=4 + settings.task_concurrency)
     try:
-        yield PostgresStateStore(pool), PostgresTaskStore(pool)
+        yield PostgresStateStore(pool), PostgresTaskStore(pool), DatabaseMemoryStore(pool)
     finally:
         await pool.close()
 

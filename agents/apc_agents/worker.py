@@ -21,6 +21,7 @@ from apc_agents.emitter import Emitter, Sign
 from apc_agents.heartbeat import send_heartbeats
 from apc_agents.inbox import Inbox
 from apc_agents.intake import Intake
+from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.phase import Sessions
 from apc_agents.settings import WorkerSettings
@@ -47,6 +48,7 @@ class Worker:
         settings: default from the environment.
         states: where ctx.state is kept; default in memory.
         tasks: where the tasks of an agent with tools are kept; default in memory.
+        memory: what ctx.memory is; default in memory.
         artifacts: what ctx.artifacts is; default none.
         contract: for the local admit() and ctx.contract; default the one that the settings name.
         sign: makes the signature header of what the agent emits; default with the key that the settings name.
@@ -62,6 +64,7 @@ class Worker:
         settings: WorkerSettings | None = None,
         states: StateStore | None = None,
         tasks: TaskStore | None = None,
+        memory: BaseMemoryStore | None = None,
         artifacts: ArtifactStore | None = None,
         contract: Contract | None = None,
         sign: Sign | None = None,
@@ -98,6 +101,7 @@ class Worker:
             contract,
             artifacts=artifacts,
             tasks=tasks,
+            memory=memory or InMemoryMemoryStore(),
             on_failure=on_failure,
             on_invocation=on_invocation,
         )

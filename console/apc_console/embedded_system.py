@@ -17,6 +17,7 @@ import structlog
 
 from apc_agents.actions.tasks import PostgresTaskStore
 from apc_agents.agent import Agent
+from apc_agents.memory import DatabaseMemoryStore
 from apc_agents.settings import WorkerSettings
 from apc_agents.state import PostgresStateStore
 from apc_agents.worker import Worker
@@ -153,6 +154,7 @@ class EmbeddedSystem:
             settings=WorkerSettings(shards=self._settings.shards, contract=self.contract),
             states=PostgresStateStore(self.pool),
             tasks=PostgresTaskStore(self.pool),
+            memory=DatabaseMemoryStore(self.pool),
             artifacts=self.artifacts,
         )
         self.start_service(agent.agent_id, worker.run(stop), stop)

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from apc_contracts.actions import MAX_ACTIONS, MAX_SUB_LEVELS, AgentResponse
+from apc_contracts.context import AgentContext
 from apc_contracts.packet import PACKET_TYPES, AnyPacket
 from apc_contracts.payloads import HeartbeatPayload, SignalPayload
 from apc_contracts.receipts import Receipt
@@ -67,8 +68,14 @@ def agent_response_schema() -> Schema:
     return _schema_of(AgentResponse, "agent-response", "An agent's response", _BYTES + _RESPONSE_RULES)
 
 
+def agent_context_schema() -> Schema:
+    """The schema of the context object of an agent (Agent Context Protocol 1.1)."""
+    return _schema_of(AgentContext, "agent-context", "An agent's context", "Unknown fields are kept.")
+
+
 SCHEMAS: Mapping[str, Callable[[], Schema]] = MappingProxyType(
     {
+        "agent-context.schema.json": agent_context_schema,
         "agent-response.schema.json": agent_response_schema,
         "packet.schema.json": packet_schema,
         "receipts.schema.json": receipts_schema,

@@ -1,0 +1,21 @@
+"""The situation of an agent: its context object, and how much a message concerns it (docs/agent-context.md)."""
+
+from apc_agents.situation.assembler import ContextAssembler, system_load
+from apc_agents.situation.base_agent import BaseAgent
+from apc_agents.situation.messages import context_message, message_of
+from apc_agents.situation.relevance import RelevanceSettings, Resonance, resonance
+from apc_agents.situation.sessions import SessionManager
+from apc_agents.situation.settings import SituationSettings
+
+__all__ = [
+    "BaseAgent",
+    "ContextAssembler",
+    "RelevanceSettings",
+    "Resonance",
+    "SessionManager",
+    "SituationSettings",
+    "context_message",
+    "message_of",
+    "resonance",
+    "system_load",
+]

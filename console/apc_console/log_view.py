@@ -1,7 +1,7 @@
 """`apc packet trace` and `apc packet replay`: the rows of the log as a person, or a program, reads them."""
 
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from uuid import UUID
 
 import orjson
 
+from apc_bus.body_encryption import is_sealed
 from apc_console.cursors import read_cursor, write_cursor
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
@@ -22,6 +23,7 @@ from apc_persister.queries import (
     Position,
     TransitionRow,
     replay,
+    replay_page,
     trace,
 )
 
@@ -74,19 +76,37 @@ async def print_trace(
         print(f"more packets: --after {write_cursor(*position)}", file=sys.stderr)
 
 
-async def print_replay(run_id: str, task_id: str | None, out: Path | None, *, as_json: bool) -> None:
-    """Print a run as it streams from the log. Raises InputUnusable when the log holds nothing of it."""
+async def print_replay(
+    run_id: str, task_id: str | None, out: Path | None, *, limit: int | None, after: str | None, as_json: bool
+) -> None:
+    """Print a run as it streams from the log: all that stands behind `after`, or a page of `limit` entries.
+
+    Raises InputUnusable when the log holds nothing of it there.
+    """
+    position = None if after is None else Position(*read_cursor(after, int, int))
     async with open_log() as pool:
-        rows = replay(pool, run_id, task_id)
+        if limit is None:
+            rows, more = replay(pool, run_id, task_id, after=position), None
+        else:
+            page = await replay_page(pool, run_id, task_id, limit=limit, after=position)
+            rows, more = _each(page.rows), page.after
         first = await anext(rows, None)
         if first is None:
-            raise InputUnusable(f"the log holds no packet of run {run_id!r}")
+            where = "" if after is None else " behind this cursor"
+            raise InputUnusable(f"the log holds no packet of run {run_id!r}{where}")
         if out is not None or as_json or not sys.stdout.isatty():
             count = await _write_json(first, rows, out)
             if out is not None:
                 print(f"{out}: {count} entries of run {run_id}", file=sys.stderr)
         else:
             await _print_lines(first, rows)
+    if more is not None:
+        print(f"more entries: --after {write_cursor(*more)}", file=sys.stderr)
+
+
+async def _each(rows: Iterable[LogRow]) -> AsyncIterator[LogRow]:
+    for row in rows:
+        yield row
 
 
 async def _write_json(first: LogRow, rows: AsyncIterator[LogRow], out: Path | None) -> int:
@@ -161,7 +181,10 @@ _KINDS = {PacketRow: "packet", TransitionRow: "transition", CoordinationRow: "co
 def _entry(row: LogRow) -> dict[str, Any]:
     entry = {"kind": _KINDS[type(row)], **asdict(row)}
     if isinstance(row, PacketRow):
-        entry["packet"] = orjson.loads(entry.pop("body"))
+        body = entry.pop("body")
+        # What stays sealed was erased, or there is no master key here.
+        entry["packet"] = None if is_sealed(body) else orjson.loads(body)
+        entry["is_sealed"] = is_sealed(body)
     return entry
 
 

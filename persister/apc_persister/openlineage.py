@@ -18,7 +18,8 @@ from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_persister.queries.rows import PacketRow
 from apc_persister.queries.trace import list_agent_packets
 
-PRODUCER = "https://github.com/apc-bus/apc-bus"
+PRODUCER = "urn:apc-bus"
+"""Who says so: the project has no public address."""
 SCHEMA = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/"
 PARENT_SCHEMA = "https://openlineage.io/spec/facets/1-2-0/ParentRunFacet.json#/$defs/ParentRunFacet"
 FACET_SCHEMA = f"{SCHEMA}RunFacet"

@@ -17,6 +17,7 @@ from apc_persister.erasure import erase_subject
 from apc_persister.errors import SubjectUnknown
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.verify import verify_shard
+from apc_persister.queries import PacketRow, replay_page, trace
 from apc_persister.settings import PersisterSettings
 from apc_persister.testing import LogBench, bytes_of_tables, hop, lifecycle, packet_entry
 
@@ -206,3 +207,19 @@ async def test_the_writer_reads_keys_and_cannot_destroy_them(encrypting: LogBenc
         async with connection.transaction():
             assert set(await ring.of_subjects(connection, ["alice", "new"])) == {"alice", "new"}
         await connection.execute("RESET SESSION AUTHORIZATION")
+
+
+async def test_a_replay_reads_what_can_still_be_read(encrypting: LogBench) -> None:
+    """Bodies, hashes, signatures and refusals come back until their key is destroyed; the others stay readable."""
+    kept, gone = telling("bob", refusal_code="EXPIRED"), telling("alice")
+    await encrypting.gate.open()
+    await encrypting.gate.log([kept, gone])
+    await encrypting.write()
+    page = await replay_page(encrypting.pool, "run-1")
+    assert [row.body for row in page.rows if isinstance(row, PacketRow)] == [kept.body, gone.body]
+    async with encrypting.pool.acquire() as connection:
+        await erase_subject(connection, "alice")
+    first, second = [row.packet for row in (await trace(encrypting.pool, run_id="run-1")).packets]
+    assert (first.body, first.packet_hash, first.signature) == (kept.body, kept.packet_hash, kept.signature)
+    assert first.refusal is not None and first.refusal["message"] == SECRET
+    assert is_sealed(second.body)

@@ -8,12 +8,14 @@ import pytest
 from apc_bus.log_batch import PacketEntry
 from apc_persister.queries import (
     CoordinationRow,
+    LogRow,
     PacketRow,
     TransitionRow,
     get_packet_timeline,
     list_agent_packets,
     list_packet_events,
     replay,
+    replay_page,
     trace,
 )
 from apc_persister.testing import LogBench, coordination, hop, lifecycle, packet_entry, session_row
@@ -204,6 +206,23 @@ async def test_a_long_replay_keeps_the_order_over_its_pages(bench: LogBench) -> 
     assert order == sorted(order)
     assert len(set(order)) == len(order) == 1101 + 8 * 1100 + 1
     assert isinstance(rows[-1], CoordinationRow)
+
+
+async def test_pages_of_a_replay_are_the_replay(bench: LogBench) -> None:
+    """By run and by task, in pages of one entry and of a few."""
+    await fill(bench)
+    await bench.write()
+    for task_id in (None, "task-2"):
+        whole = [row async for row in replay(bench.pool, "run-1", task_id)]
+        for limit in (1, 3):
+            paged: list[LogRow] = []
+            page = await replay_page(bench.pool, "run-1", task_id, limit=limit)
+            paged += page.rows
+            while page.after is not None:
+                page = await replay_page(bench.pool, "run-1", task_id, limit=limit, after=page.after)
+                assert len({row.position for row in page.rows}) <= limit
+                paged += page.rows
+            assert paged == whole
 
 
 async def test_a_replay_ends_where_the_log_ended_when_it_began(bench: LogBench) -> None:

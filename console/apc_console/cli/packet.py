@@ -127,6 +127,8 @@ def replay(
         list[Path] | None,
         typer.Option("--contract", help="A contract file that the run was judged by, if the log does not hold it."),
     ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most entries to print; default: the whole run.")] = None,
+    after: After = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a whole run in causal order: packets, their transitions, the moves of the session."""
@@ -137,10 +139,10 @@ def replay(
             raise InputUnusable("name the run with --run-id; a bundle is read by --verify and --what-if")
         from apc_console.log_view import print_replay
 
-        run_quietly(print_replay(run_id, task_id, out, as_json=as_json))
+        run_quietly(print_replay(run_id, task_id, out, limit=limit, after=after, as_json=as_json))
         return
-    if task_id is not None:
-        raise InputUnusable("--verify and --what-if take a run whole: leave --task-id out")
+    if task_id is not None or limit is not None or after is not None:
+        raise InputUnusable("--verify and --what-if take a run whole: leave --task-id, --limit and --after out")
     from apc_console.replaying import print_verified
 
     run_quietly(print_verified(run_id, bundle, contract_file or (), what_if, out, as_json=as_json))

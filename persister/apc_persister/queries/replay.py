@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
+from apc_persister.queries.bodies import opened_bodies
 from apc_persister.queries.rows import CoordinationRow, LogRow, Position, TransitionRow
 from apc_persister.queries.statements import HEADS, columns, to_row
 from apc_persister.queries.trace import BEGINNING, list_agent_packets
@@ -64,7 +65,10 @@ class _Run:
 async def replay_page(
     pool: asyncpg.Pool, run_id: str, task_id: str | None = None, *, limit: int = 100, after: Position | None = None
 ) -> ReplayPage:
-    """At most `limit` entries of a run behind `after`; a hop is one entry and comes with all its transitions."""
+    """At most `limit` entries of a run behind `after`; a hop is one entry and comes with all its transitions.
+
+    Bodies as `opened_bodies` gives them.
+    """
     return await _page(pool, await _find(pool, run_id, task_id), limit, after or BEGINNING)
 
 
@@ -99,7 +103,7 @@ async def _page(pool: asyncpg.Pool, run: _Run, limit: int, after: Position) -> R
     hops = await pool.fetch(_HOPS, run.sessions, *after, limit, run.run_id, run.task_id)
     moves = await pool.fetch(_COORDINATION, run.run_id, *after, limit)
     read: list[LogRow] = [
-        *packets,
+        *await opened_bodies(pool, packets),
         *(to_row(TransitionRow, record) for record in hops),
         *(to_row(CoordinationRow, record) for record in moves),
     ]

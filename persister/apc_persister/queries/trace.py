@@ -6,6 +6,7 @@ from uuid import UUID
 
 import asyncpg
 
+from apc_persister.queries.bodies import opened_bodies
 from apc_persister.queries.rows import PacketRow, PacketTimeline, Position, StaleMark, TracePage, TransitionRow
 from apc_persister.queries.statements import STALE, STATES, TRANSITIONS, page_of_packets, to_row
 
@@ -51,7 +52,7 @@ async def trace(
         steps.setdefault((row.session_id, row.packet_id), []).append(row)
     packets = tuple(
         PacketTimeline(row, state, tuple(steps.get(key, ())), stale.get(key))
-        for row, state in zip(rows, states, strict=True)
+        for row, state in zip(await opened_bodies(pool, rows), states, strict=True)
         for key in [(row.session_id, row.packet_id)]
     )
     return TracePage(packets, rows[-1].position if len(rows) == limit else None)

@@ -24,6 +24,8 @@ class ConsoleSettings(BaseSettings):
     """Lowest level of our own events that the services write."""
     health_port: int | None = Field(default=None, ge=1, le=65535)
     """Port of `/healthz`, `/readyz`, `/startup` and `/metrics` of `apc serve`; none = no such pages."""
+    chat_tokens: SecretStr | None = None
+    """`user=token,user=token`: who may talk to `apc serve chat`; none = whoever is on this machine, as one user."""
 
 
 @dataclass(frozen=True, slots=True)

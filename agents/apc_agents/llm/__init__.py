@@ -4,6 +4,7 @@
 """
 
 from apc_agents.llm.agent import LLMAgent
+from apc_agents.llm.dialogue import Dialogue, DialogueBusy, DialogueOutput, Props
 from apc_agents.llm.errors import (
     AnswerInvalid,
     AnswerTooLong,
@@ -21,6 +22,9 @@ from apc_agents.settings import LLMSettings
 __all__ = [
     "AnswerInvalid",
     "AnswerTooLong",
+    "Dialogue",
+    "DialogueBusy",
+    "DialogueOutput",
     "Exchange",
     "LLMAgent",
     "LLMError",
@@ -30,6 +34,7 @@ __all__ = [
     "ModelRefused",
     "ModelUnusable",
     "Persona",
+    "Props",
     "RecordedModel",
     "Recording",
     "make_model",

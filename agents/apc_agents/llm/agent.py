@@ -96,12 +96,12 @@ class LLMAgent(Agent):
             swarm=swarm,
             rights=rights,
             concurrency=concurrency,
+            tools=tools,
             model_id=model_id,
             capabilities=capabilities,
         )
         self._model = model
         self.settings = settings
-        self.tools = tools or ToolRegistry()
         self.persona = persona or Persona()
         self.config = config or SessionConfig()
         self.counter = counter
@@ -117,14 +117,26 @@ class LLMAgent(Agent):
     def mind(self) -> Mind:
         """The loop. Raises ModelUnusable."""
         model = self._model or make_model(self.settings)
-        return Mind(model, tools=self.tools, persona=self.persona, settings=self.settings, counter=self.counter)
+        return Mind(
+            model,
+            tools=self.tools or ToolRegistry(),
+            persona=self.persona,
+            settings=self.settings,
+            counter=self.counter,
+        )
 
     async def open_session(
-        self, session_id: str, store: ContextStore, *, model: Model, usage: RunUsage, **options: Any
+        self, session_id: str, store: ContextStore, *, usage: RunUsage, model: Model | None = None, **options: Any
     ) -> ContextSession:
-        """A conversation with this agent's window; `options` as ContextSession. Raises ContextStoreError."""
+        """A conversation with this agent's window; `options` as ContextSession.
+
+        `model` and `usage` are for summaries; the model is that of the mind by default.
+
+        Raises:
+            ContextStoreError: what the store has is no session. ModelUnusable: the summaries have no model.
+        """
         if self.summarizes:
-            options["summarizer"] = ModelSummarizer(model, settings=self.settings, usage=usage)
+            options["summarizer"] = ModelSummarizer(model or self.mind.model, settings=self.settings, usage=usage)
         if self.counter is not None:
             options["counter"] = self.counter
         return await ContextSession.open(session_id, store=store, config=self.config, **options)
@@ -151,11 +163,11 @@ class LLMAgent(Agent):
 
     async def _think(self, packet: Packet[Any], ctx: HandlerContext, usage: RunUsage) -> Exchange:
         mind = self.mind
-        model = mind.recorded(Recording(self.archive, ctx.session_id, str(packet.packet_id)))
+        recording = Recording(self.archive, ctx.session_id, str(packet.packet_id))
         session = await self.open_session(
             ctx.session_id,
             StateContextStore(ctx, self.archive),
-            model=model,
+            model=mind.recorded(recording),
             usage=usage,
             clock=lambda: packet.created_at,
             on_compression=emit_compressions(ctx),
@@ -164,7 +176,7 @@ class LLMAgent(Agent):
             session,
             told(packet),
             actions=ActionContext.of(ctx, security_level=self.security_level),
-            model=model,
+            recording=recording,
             usage=usage,
             remembered=ctx.state.get(REMEMBERED),
             metadata={"packet_id": str(packet.packet_id), "sender_id": packet.sender.agent_id},

@@ -23,6 +23,9 @@ from apc_contracts.actions import STATUS_ERROR, AgentResponse
 
 OBSERVATION_SHARE: Final = 0.25
 """The share of the longest turn that the observations of one step may take; the rest of them is cut off."""
+TASKS_TOLD: Final = 10
+TASKS_TOLD_LENGTH: Final = 4_000
+"""Characters of what a model is told of the session's tasks."""
 NO_RESPONSE: Final = "(no response)"
 
 OnChange = Callable[[ContextSession], Awaitable[None]]
@@ -86,7 +89,7 @@ class Mind:
         message: str,
         *,
         actions: ActionContext,
-        model: Model,
+        recording: Recording,
         usage: RunUsage,
         constraints: Sequence[str] = (),
         remembered: Mapping[str, JsonValue] | None = None,
@@ -98,7 +101,7 @@ class Mind:
         Args:
             session: changed as it goes; what raises leaves it half way: drop it then.
             actions: what the actions run in.
-            model: as `recorded` gives it.
+            recording: where the answers are kept, and found when all of this runs again.
             usage: grows by what was spent, even if this raises.
             constraints: of this message, beside those of the persona.
             remembered: what the model is told that it has kept.
@@ -109,7 +112,8 @@ class Mind:
         """
         await session.add_user_turn(message, metadata)
         await on_change(session)
-        run = _Run(self, session, actions, model, usage, constraints, remembered, on_change)
+        tasks = await recording.fact("tasks", await _told_tasks(actions))
+        run = _Run(self, session, actions, recording, usage, constraints, remembered, tasks, on_change)
         return await run.until_stopped()
 
 
@@ -120,10 +124,11 @@ class _Run:
     mind: Mind
     session: ContextSession
     actions: ActionContext
-    model: Model
+    recording: Recording
     usage: RunUsage
     constraints: Sequence[str]
     remembered: Mapping[str, JsonValue] | None
+    tasks: str
     on_change: OnChange
     steps: int = 0
     task_ids: tuple[str, ...] = ()
@@ -153,9 +158,10 @@ class _Run:
             can_emit=self.actions.emit is not None,
             constraints=self.constraints,
             remembered=self.remembered,
+            tasks=self.tasks,
         )
         return await ask_for_response(
-            self.model,
+            mind.recorded(self.recording),
             instructions,
             messages_of(session.turns_for_model()),
             settings=mind.settings,
@@ -183,7 +189,8 @@ class _Run:
     async def _observe(self, observations: Sequence[Mapping[str, Any]]) -> None:
         text = orjson.dumps(observations, default=str).decode()
         limit = int(self.session.message_limit * OBSERVATION_SHARE)
-        await self.session.add_tool_turn(cut(text, limit, self.mind.counter), {"step": self.steps})
+        text = await self.recording.fact(f"observed/{self.steps}", cut(text, limit, self.mind.counter))
+        await self.session.add_tool_turn(text, {"step": self.steps})
         await self.on_change(self.session)
 
     async def _ended(self, response: AgentResponse, spent: str | None = None) -> Exchange:
@@ -192,3 +199,12 @@ class _Run:
         turn = await self.session.add_assistant_turn(text, {"status": response.status, "thoughts": thoughts})
         await self.on_change(self.session)
         return Exchange(text, response.status, self.steps, self.usage, turn, spent is not None, self.task_ids)
+
+
+async def _told_tasks(actions: ActionContext) -> str:
+    """The newest tasks of the session as JSON, with their results; empty when there are none."""
+    if actions.tasks is None:
+        return ""
+    tasks = await actions.tasks.list(agent_id=actions.agent_id, session_id=actions.session_id, limit=TASKS_TOLD)
+    told = [{**task.event(), "result": task.result} for task in tasks]
+    return orjson.dumps(told).decode()[:TASKS_TOLD_LENGTH] if told else ""

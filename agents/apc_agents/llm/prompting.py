@@ -44,6 +44,7 @@ def system_prompt(
     can_emit: bool,
     constraints: Sequence[str] = (),
     remembered: Mapping[str, JsonValue] | None = None,
+    tasks: str = "",
 ) -> str:
     """Persona, constraints with those of the moment, protocol, tools, what is remembered. Raises PromptInvalid."""
     who = session.build_system_prompt(
@@ -54,6 +55,7 @@ def system_prompt(
         tools="\n".join(described) or "none",
         emit='; emit {"packet_type", "payload", "to"} sends a packet to other agents' if can_emit else "",
         remembered=f"\nYou remember: {orjson.dumps(dict(remembered)).decode()}" if remembered else "",
+        tasks=f"\nTasks of this session, newest first: {tasks}" if tasks else "",
     )
     return f"{who}\n\n{protocol.strip()}"
 

@@ -46,6 +46,15 @@ class Recording:
         assert isinstance(response, ModelResponse)
         return response
 
+    async def fact(self, name: str, value: str) -> str:
+        """What this was the first time: a text that becomes part of the prompt and may differ when all runs again."""
+        key = f"fact/{self.origin}/{name}"
+        kept = (await self.store.get_turns(self.session_id, [key])).get(key)
+        if kept is not None:
+            return str(orjson.loads(kept))
+        await self.store.put_turns(self.session_id, {key: orjson.dumps(value)})
+        return value
+
     async def keep(self, key: str, response: ModelResponse) -> None:
         """Keep an answer; durable when this returns."""
         await self.store.put_turns(self.session_id, {key: ModelMessagesTypeAdapter.dump_json([response])})

@@ -24,6 +24,7 @@ from apc_console.cli import (
     topology,
 )
 from apc_console.cli.asyncapi import asyncapi
+from apc_console.cli.chat import chat
 from apc_console.cli.config import config
 from apc_console.cli.doctor import doctor
 from apc_console.cli.migrate import migrate
@@ -48,6 +49,7 @@ app.command()(run)
 app.command()(report)
 app.command()(up)
 app.command()(worker)
+app.command()(chat)
 app.add_typer(packet.app, name="packet")
 log.app.command()(openlineage)
 app.add_typer(log.app, name="log")

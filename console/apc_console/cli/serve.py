@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from apc_console.cli.chat import AgentOption
+
 app = typer.Typer(help="Run a service.", no_args_is_help=True)
 
 
@@ -37,3 +39,18 @@ def tiles(
 
     configure(ConsoleSettings().log_level)
     run(serve_tiles(listen))
+
+
+@app.command()
+def chat(
+    agent: AgentOption = None,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8080",
+) -> None:
+    """The frontend contract as JSON: what a web page needs to talk to an agent (docs/chat.md)."""
+    from apc_console.api import ChatServiceForm, serve_chat
+    from apc_console.logs import configure
+    from apc_console.running import run
+    from apc_console.settings import ConsoleSettings
+
+    configure(ConsoleSettings().log_level)
+    run(serve_chat(ChatServiceForm(agent, listen)))

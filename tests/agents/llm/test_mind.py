@@ -51,7 +51,7 @@ async def talk(mind: Mind, message: str, session: ContextSession | None = None, 
     session = session or ContextSession("s-1")
     recording = options.pop("recording", None) or Recording(InMemoryContextStore(), "s-1", "m-1")
     options.setdefault("usage", RunUsage())
-    return await mind.answer(session, message, actions=ACTIONS, model=mind.recorded(recording), **options)
+    return await mind.answer(session, message, actions=ACTIONS, recording=recording, **options)
 
 
 async def test_the_model_acts_sees_what_came_of_it_and_answers(tools: ToolRegistry) -> None:

@@ -1,0 +1,121 @@
+"""The routes of the frontend contract.
+
+Source: context-engineering-protocol, sections 1.2, 5.3 and 7.3: a frontend receives props, and never a prompt.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from weakref import WeakValueDictionary
+
+import orjson
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from apc_agents.actions.tasks import TaskStore
+from apc_agents.llm import Dialogue, LLMAgent, Props
+from apc_agents.memory import BaseMemoryStore, UnknownSession
+from apc_console.api.bodies import NewMessage, Nothing, read_body, revision_of
+from apc_console.api.identity import Tokens
+from apc_console.api.refusals import REFUSED, answer_refusal
+from apc_contracts.identity import new_packet_id
+
+MemoryOf = Callable[[str], BaseMemoryStore]
+"""The memory of a user."""
+ANSWER_EMPTY = b"{}"
+PROPS_EVENT = "props"
+
+
+def make_app(agent: LLMAgent, memory_of: MemoryOf, tokens: Tokens, tasks: TaskStore | None = None) -> Starlette:
+    """The application; conversations of one user are not there for another."""
+    routes = _Routes(agent, memory_of, tokens, tasks)
+    return Starlette(
+        routes=[
+            Route("/sessions", routes.begin, methods=["POST"]),
+            Route("/sessions/{id}/props", routes.props),
+            Route("/sessions/{id}/messages", routes.say, methods=["POST"]),
+            Route("/sessions/{id}/compress", routes.compress, methods=["POST"]),
+            Route("/sessions/{id}/clear", routes.clear, methods=["POST"]),
+            Route("/sessions/{id}/events", routes.events),
+        ],
+        exception_handlers=dict.fromkeys((*REFUSED, Exception), answer_refusal),
+    )
+
+
+class _Routes:
+    """What each route does. Whoever talks to one session at a time shares one Dialogue; nobody's are forgotten."""
+
+    def __init__(self, agent: LLMAgent, memory_of: MemoryOf, tokens: Tokens, tasks: TaskStore | None) -> None:
+        self._agent = agent
+        self._memory_of = memory_of
+        self._tokens = tokens
+        self._tasks = tasks
+        self._dialogues: WeakValueDictionary[tuple[str, str], Dialogue] = WeakValueDictionary()
+
+    async def begin(self, request: Request) -> Response:
+        """Begin a session."""
+        user = self._user(request)
+        await read_body(request, Nothing, default=ANSWER_EMPTY)
+        session_id = str(new_packet_id())
+        props = await self._dialogue(user, session_id).begin()
+        headers = {"Location": f"/sessions/{session_id}/props", "ETag": _etag(props)}
+        return JSONResponse({"id": session_id, "contextProps": props.document}, 201, headers)
+
+    async def props(self, request: Request) -> Response:
+        """What a frontend shows."""
+        props = await (await self._known(request)).props()
+        return JSONResponse(props.document, headers={"ETag": _etag(props), "Cache-Control": "no-store"})
+
+    async def say(self, request: Request) -> Response:
+        """onSend: the agent's answer."""
+        dialogue = await self._known(request)
+        message = await read_body(request, NewMessage)
+        output = await dialogue.say(message.content, revision=revision_of(request))
+        return _changed(output.props, response=output.response)
+
+    async def compress(self, request: Request) -> Response:
+        """onCompress."""
+        dialogue = await self._known(request)
+        await read_body(request, Nothing, default=ANSWER_EMPTY)
+        return _changed(await dialogue.compress(revision=revision_of(request)))
+
+    async def clear(self, request: Request) -> Response:
+        """onClear."""
+        dialogue = await self._known(request)
+        await read_body(request, Nothing, default=ANSWER_EMPTY)
+        return _changed(await dialogue.clear(revision=revision_of(request)))
+
+    async def events(self, request: Request) -> Response:
+        """The props, and again whenever this process changes them."""
+        return EventSourceResponse(_events(await self._known(request)), send_timeout=30)
+
+    async def _known(self, request: Request) -> Dialogue:
+        session_id = request.path_params["id"]
+        dialogue = self._dialogue(self._user(request), session_id)
+        if not await dialogue.exists():
+            raise UnknownSession(session_id)
+        return dialogue
+
+    def _dialogue(self, user: str, session_id: str) -> Dialogue:
+        dialogue = self._dialogues.get((user, session_id))
+        if dialogue is None:
+            dialogue = Dialogue(self._agent, session_id, self._memory_of(user), tasks=self._tasks)
+            self._dialogues[(user, session_id)] = dialogue
+        return dialogue
+
+    def _user(self, request: Request) -> str:
+        return self._tokens.user_of(request.headers.get("authorization"))
+
+
+async def _events(dialogue: Dialogue) -> AsyncIterator[ServerSentEvent]:
+    async for props in dialogue.changes():
+        yield ServerSentEvent(orjson.dumps(props.document).decode(), event=PROPS_EVENT, id=str(props.revision))
+
+
+def _changed(props: Props, **more: str) -> Response:
+    return JSONResponse({**more, "contextProps": props.document}, headers={"ETag": _etag(props)})
+
+
+def _etag(props: Props) -> str:
+    return f'"{props.revision}"'

@@ -1,0 +1,80 @@
+"""What a caller is told when nothing came of a request: a status, a code, the field, one sentence."""
+
+from dataclasses import dataclass
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from apc_agents import AgentError
+from apc_agents.context import (
+    ContextPressureError,
+    ContextStale,
+    InvalidTransition,
+    MessageTooLong,
+    TurnInvalid,
+)
+from apc_agents.llm import DialogueBusy, LLMError, ModelAway
+from apc_agents.memory import ArgumentInvalid, MemoryUnavailable, UnknownSession
+from apc_console.api.identity import Unauthorized
+
+_log = structlog.get_logger("apc_console")
+
+
+@dataclass(slots=True)
+class Refusal(Exception):
+    """A request that cannot be used."""
+
+    status: int
+    code: str
+    message: str
+    field: str | None = None
+
+    def response(self) -> JSONResponse:
+        """`{"error": {"code", "message", "field"}}`."""
+        error = {"code": self.code, "message": self.message}
+        if self.field is not None:
+            error["field"] = self.field
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else None
+        return JSONResponse({"error": error}, self.status, headers)
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What a caller is told of an error. What went wrong behind the service is told to its log, not to the caller."""
+    match error:
+        case Refusal():
+            return error
+        case Unauthorized():
+            return Refusal(401, "UNAUTHORIZED", "send Authorization: Bearer TOKEN")
+        case UnknownSession():
+            return Refusal(404, "UNKNOWN_SESSION", "there is no such session: POST /sessions begins one", "id")
+        case ContextStale():
+            return Refusal(409, "STALE", "the session has changed since you read it: read its props again", "If-Match")
+        case DialogueBusy():
+            return Refusal(409, "BUSY", "the agent is still answering: wait for its answer")
+        case ContextPressureError() | InvalidTransition():
+            return Refusal(409, "NOT_NOW", "the session takes this not in the state that it is in: read its props")
+        case MessageTooLong():
+            return Refusal(413, "TOO_LONG", f"{error.tokens} tokens, {error.limit} fit: shorten it", "content")
+        case TurnInvalid():
+            return Refusal(422, "INVALID", str(error), "content")
+        case ArgumentInvalid():
+            return Refusal(422, "INVALID", str(error), error.place)
+        case ModelAway() | MemoryUnavailable():
+            return Refusal(503, "AWAY", "the service cannot answer now: try again later")
+        case LLMError():
+            return Refusal(502, "NO_ANSWER", "the agent gave no answer; the session is as it was")
+        case _:
+            return Refusal(500, "FAILED", "the service failed; the session is as it was")
+
+
+async def answer_refusal(request: Request, error: Exception) -> JSONResponse:
+    """The response to a request that raised."""
+    refusal = refusal_of(error)
+    if refusal.status >= 500:
+        _log.error("chat_request_failed", path=request.url.path, error=f"{type(error).__name__}: {error}")
+    return refusal.response()
+
+
+REFUSED = (Refusal, Unauthorized, AgentError)
+"""What a route may raise."""

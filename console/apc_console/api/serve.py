@@ -1,0 +1,54 @@
+"""Runs the frontend contract as a service."""
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import uvicorn
+
+from apc_console.api.app import make_app
+from apc_console.api.identity import LOCAL_USER, Tokens
+from apc_console.chat.agent import chat_agent
+from apc_console.chat.memory import open_memory
+from apc_console.chat.tasks import running_tasks
+from apc_console.errors import InputUnusable
+from apc_console.settings import ConsoleSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ChatServiceForm:
+    """What the operator typed."""
+
+    agent: str | None
+    listen: str
+
+
+async def serve_chat(form: ChatServiceForm) -> None:
+    """Serve until SIGTERM, which lets what is being answered end.
+
+    Raises:
+        InputUnusable: listen is no HOST:PORT, or is no loopback address while no tokens are set.
+    """
+    agent, tokens = chat_agent(form.agent), Tokens.read(ConsoleSettings().chat_tokens)
+    host, port = _address(form.listen, has_tokens=bool(tokens))
+    async with open_memory(LOCAL_USER) as memory, running_tasks(agent, memory) as tasks:
+        app = make_app(agent, memory.of, tokens, tasks)
+        # Events are streams without an end: they are cut when everything else has ended.
+        config = uvicorn.Config(app, host=host, port=port, log_config=None, timeout_graceful_shutdown=15)
+        await uvicorn.Server(config).serve()
+
+
+def _address(listen: str, *, has_tokens: bool) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    if not (host and port.isdecimal() and int(port) < 65_536):
+        raise InputUnusable(f"--listen {listen!r}: write HOST:PORT")
+    if not has_tokens and not _is_loopback(host):
+        raise InputUnusable(f"--listen {listen}: others could reach it; set APC_CHAT_TOKENS, or listen on 127.0.0.1")
+    return host, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,179 @@
+"""What a chat shows: Rich at a terminal, one JSON document a line when its output is piped."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import orjson
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from apc_agents.llm import DialogueOutput, Props
+from apc_console.output import show
+
+BAR_WIDTH = 24
+PRESSURED = 0.7
+"""From here on the bar is red."""
+
+
+class Screen(Protocol):
+    """Where a chat is shown and typed."""
+
+    def begin(self, agent_id: str, session_id: str, props: Props, *, is_kept: bool) -> None:
+        """Who one talks to."""
+
+    async def read(self) -> str | None:
+        """The next line; None at the end of the input."""
+
+    def thinking(self) -> AbstractContextManager[Any]:
+        """While the agent thinks."""
+
+    def show_answer(self, line: str, output: DialogueOutput) -> None:
+        """What it has answered."""
+
+    def show_result(self, line: str, result: Any, props: Props) -> None:
+        """What a command gave."""
+
+    def show_refusal(self, line: str, error: Exception) -> None:
+        """Why nothing came of a line."""
+
+    def end(self, session_id: str, *, is_kept: bool) -> None:
+        """How to come back."""
+
+
+def make_screen() -> Screen:
+    """A terminal when both ends are one, else lines."""
+    return TerminalScreen() if sys.stdin.isatty() and sys.stdout.isatty() else LineScreen()
+
+
+async def _line(prompt: str) -> str | None:
+    """A line of the standard input, read by a thread that does not keep the process when it is told to stop."""
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[str | None] = loop.create_future()
+
+    def settle(line: str | None) -> None:
+        if not answered.done():
+            answered.set_result(line)
+
+    def read() -> None:
+        try:
+            line: str | None = input(prompt)
+        except (EOFError, OSError, UnicodeDecodeError):
+            line = None
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, line)
+
+    threading.Thread(target=read, daemon=True).start()
+    return await answered
+
+
+class LineScreen:
+    """For pipes: reads a line, writes a line of JSON."""
+
+    def begin(self, agent_id: str, session_id: str, props: Props, *, is_kept: bool) -> None:
+        """The first line."""
+        self._write({"agent": agent_id, "session": session_id, "is_kept": is_kept, **_measured(props)})
+
+    async def read(self) -> str | None:
+        """Without a prompt."""
+        return await _line("")
+
+    def thinking(self) -> AbstractContextManager[Any]:
+        """Silence."""
+        return nullcontext()
+
+    def show_answer(self, line: str, output: DialogueOutput) -> None:
+        """One line."""
+        tokens = output.exchange.usage.total_tokens
+        self._write({"message": line, "response": output.response, "tokens": tokens, **_measured(output.props)})
+
+    def show_result(self, line: str, result: Any, props: Props) -> None:
+        """One line."""
+        self._write({"command": line, "result": result, **_measured(props)})
+
+    def show_refusal(self, line: str, error: Exception) -> None:
+        """One line."""
+        self._write({"refused": line, "error": type(error).__name__, "why": str(error)})
+
+    def end(self, session_id: str, *, is_kept: bool) -> None:
+        """Nothing."""
+
+    def _write(self, document: Mapping[str, Any]) -> None:
+        print(orjson.dumps(document, default=str).decode(), flush=True)
+
+
+class TerminalScreen:
+    """For people."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+
+    def begin(self, agent_id: str, session_id: str, props: Props, *, is_kept: bool) -> None:
+        """Who, and what is there already."""
+        import readline  # noqa: F401  (input() then knows the arrow keys)
+
+        said = len(props.document["messages"])
+        self._console.print(f"[bold]{escape(agent_id)}[/] · session {escape(session_id)} · {said} messages · /help")
+        if not is_kept:
+            self._console.print("[dim]no database: this conversation ends with the process[/]")
+        self._show_pressure(props)
+
+    async def read(self) -> str | None:
+        """With a prompt."""
+        return await _line("> ")
+
+    def thinking(self) -> AbstractContextManager[Any]:
+        """A spinner."""
+        return self._console.status("thinking")
+
+    def show_answer(self, line: str, output: DialogueOutput) -> None:
+        """The answer, what it cost, the pressure bar."""
+        self._console.print(Markdown(output.response))
+        usage = output.exchange.usage
+        cost = f" · ${output.exchange.cost:.4f}" if usage.cost is not None else ""
+        self._console.print(f"[dim]{usage.total_tokens} tokens{cost}[/]", end="  ")
+        self._show_pressure(output.props)
+
+    def show_result(self, line: str, result: Any, props: Props) -> None:
+        """A table, and the pressure bar."""
+        rows = result if isinstance(result, Sequence) and not isinstance(result, str) else [result]
+        if rows and all(isinstance(row, Mapping) for row in rows):
+            table = Table(header_style="bold")
+            for name in rows[0]:
+                table.add_column(str(name), overflow="fold")
+            for row in rows:
+                table.add_row(*(escape(show(value)) for value in row.values()))
+            self._console.print(table)
+        elif not rows:
+            self._console.print("nothing")
+        self._show_pressure(props)
+
+    def show_refusal(self, line: str, error: Exception) -> None:
+        """One sentence."""
+        self._console.print(f"[yellow]{escape(str(error))}[/]")
+
+    def end(self, session_id: str, *, is_kept: bool) -> None:
+        """How to come back."""
+        if is_kept:
+            self._console.print(f"[dim]come back with: apc chat --session {escape(session_id)}[/]")
+
+    def _show_pressure(self, props: Props) -> None:
+        pressure = props.document["pressure"]
+        bar = ProgressBar(total=1.0, completed=pressure, width=BAR_WIDTH, complete_style=_colour(pressure))
+        line = Table.grid(padding=(0, 1))
+        line.add_row("pressure", bar, f"{pressure:.0%}", f"[dim]{props.document['status']}[/]")
+        self._console.print(line)
+
+
+def _colour(pressure: float) -> str:
+    return "red" if pressure > PRESSURED else "green"
+
+
+def _measured(props: Props) -> dict[str, Any]:
+    return {"pressure": props.document["pressure"], "status": props.document["status"]}

@@ -1,0 +1,29 @@
+"""The tasks that a chat starts: kept where the conversation is kept, and run by this process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from apc_agents.actions.tasks import MemoryTaskStore, PostgresTaskStore, TaskEvent, TaskRunner, TaskStore
+from apc_agents.llm import LLMAgent
+from apc_console.chat.memory import ChatMemory
+
+
+@asynccontextmanager
+async def running_tasks(agent: LLMAgent, memory: ChatMemory) -> AsyncIterator[TaskStore]:
+    """The store of the agent's tasks; while it is open they run. The next process takes up what is left."""
+    store: TaskStore = MemoryTaskStore() if memory.pool is None else PostgresTaskStore(memory.pool)
+    if agent.tools is None:
+        yield store
+        return
+    running = asyncio.create_task(TaskRunner(agent.agent_id, agent.tools, store, _untold).run())
+    try:
+        yield store
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def _untold(event: TaskEvent) -> None:
+    """There is no bus to tell: /tasks shows them, and the agent reads of them with the next message."""

@@ -1,0 +1,255 @@
+"""The frontend contract over a real socket: what each route answers, refuses, and never tells."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2 as httpx
+import orjson
+import pytest
+import uvicorn
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from apc_agents.actions import ToolRegistry
+from apc_agents.context import SessionConfig
+from apc_agents.llm import LLMAgent, LLMSettings, Persona
+from apc_agents.memory import InMemoryMemoryStore
+from apc_console.api import Tokens, make_app
+
+ALICE, BOB = "alice-0123456789abcdef", "bob-0123456789abcdef"
+SECRETS = ("xylophone", "warmth", "Your persona", "AgentResponse", "lookup", "zanzibar", "DROPPABLE", "REQUIRED")
+"""What stands in the prompt, the persona and the tools, or names a class of the linearity map."""
+FORBIDDEN_KEYS = {
+    "prompt",
+    "systemPrompt",
+    "instructions",
+    "persona",
+    "eigenvectors",
+    "linearity",
+    "linearityMap",
+    "resource_class",
+    "strategy",
+    "compressionStrategy",
+    "thoughts",
+    "metadata",
+    "threshold",
+}
+SHAPES = {
+    frozenset({"messages", "pressure", "status", "canSend"}),
+    frozenset({"id", "role", "content", "timestamp", "isPreserved"}),
+    frozenset({"response", "contextProps"}),
+    frozenset({"contextProps"}),
+    frozenset({"id", "contextProps"}),
+    frozenset({"error"}),
+    frozenset({"code", "message"}),
+    frozenset({"code", "message", "field"}),
+}
+"""Every object that may be told."""
+
+
+def think(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    assert "xylophone" in str(info.instructions) and "zanzibar" in str(info.instructions)
+    told = str(messages[-1].parts[-1].content)  # type: ignore[union-attr]
+    if "fail" in str(messages):
+        return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"no": "response"})])
+    thought = {"type": "PLAN", "content": "The strategy is zanzibar."}
+    answer = {"status": "SUCCESS", "thoughts": [thought], "actions": [], "stop": True, "response": f"You said: {told}"}
+    return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, answer)])
+
+
+def make_agent() -> LLMAgent:
+    tools = ToolRegistry()
+
+    @tools.tool(description="zanzibar")
+    async def lookup(word: str) -> str:
+        return word
+
+    return LLMAgent(
+        "helper-1",
+        role="helper",
+        swarm="chat",
+        model=FunctionModel(think),
+        tools=tools,
+        persona=Persona("assistant", {"warmth": 0.5}, ["Never mention the xylophone."]),
+        config=SessionConfig(max_tokens=600),
+        settings=LLMSettings(output_retries=1),
+    )
+
+
+class Client:
+    """A frontend that looks at everything it is told."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
+        self.told: list[Any] = []
+
+    async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        response = await self.http.request(method, path, **options)
+        self.told.append(response.json())
+        return response
+
+    async def begin(self) -> str:
+        response = await self.ask("POST", "/sessions")
+        assert response.status_code == 201 and response.headers["location"].endswith("/props")
+        return str(response.json()["id"])
+
+    def check(self) -> None:
+        """Every key and value of every response and event."""
+        assert self.told
+        for document in self.told:
+            for keys, value in walk(document):
+                assert keys is None or keys in SHAPES, keys
+                assert not (keys or set()) & FORBIDDEN_KEYS
+                assert not any(secret in str(value) for secret in SECRETS), value
+
+
+def walk(value: Any) -> Iterator[tuple[frozenset[str] | None, Any]]:
+    """Every object by its keys, and every leaf."""
+    if isinstance(value, dict):
+        yield frozenset(value), ""
+        for inner in value.values():
+            yield from walk(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from walk(inner)
+    else:
+        yield None, value
+
+
+@asynccontextmanager
+async def serving(tokens: Tokens) -> AsyncIterator[str]:
+    app = make_app(make_agent(), InMemoryMemoryStore("nobody").for_owner, tokens)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+    running = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await running
+        listening.close()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with serving(Tokens({})) as url, httpx.AsyncClient(base_url=url, timeout=20) as http:
+        yield Client(http)
+
+
+async def test_a_conversation_and_nothing_of_the_server_in_it(client: Client) -> None:
+    session = await client.begin()
+    events: list[dict[str, Any]] = []
+    is_open = asyncio.Event()
+
+    async def watch() -> None:
+        async with client.http.stream("GET", f"/sessions/{session}/events") as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            async for line in stream.aiter_lines():
+                if line.startswith("data:"):
+                    events.append(orjson.loads(line.removeprefix("data:")))
+                    is_open.set()
+                    if len(events) > 1 and not events[-1]["messages"]:
+                        return
+
+    watching = asyncio.create_task(watch())
+    await is_open.wait()
+    answered = await client.ask("POST", f"/sessions/{session}/messages", json={"content": "Hello"})
+    assert answered.json()["response"] == "You said: Hello"
+    assert [one["role"] for one in answered.json()["contextProps"]["messages"]] == ["user", "assistant"]
+    for number in range(12):
+        said = await client.ask("POST", f"/sessions/{session}/messages", json={"content": f"{number} " + "word " * 30})
+        assert said.status_code == 200
+    shown = await client.ask("GET", f"/sessions/{session}/props")
+    assert shown.json()["pressure"] <= 0.7
+    assert (await client.ask("POST", f"/sessions/{session}/compress")).status_code in (200, 409)
+    cleared = await client.ask("POST", f"/sessions/{session}/clear")
+    assert cleared.json()["contextProps"] == {"messages": [], "pressure": 0.0, "status": "ready", "canSend": True}
+    await asyncio.wait_for(watching, 20)
+    assert {one["status"] for one in events} >= {"ready", "thinking"}
+    client.told += events
+    client.check()
+
+
+@pytest.mark.parametrize("path", ["props", "messages", "compress", "clear", "events"])
+async def test_an_unknown_session_is_404(client: Client, path: str) -> None:
+    method = "GET" if path in ("props", "events") else "POST"
+    response = await client.ask(
+        method, f"/sessions/nowhere/{path}", json={"content": "Hello"} if method == "POST" else None
+    )
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "UNKNOWN_SESSION")
+    client.check()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        (b"no json", 422, "$"),
+        (b"", 422, "$"),
+        (b"[1]", 422, "$"),
+        (b"{}", 422, "content"),
+        (b'{"content": 7}', 422, "content"),
+        (b'{"content": ""}', 422, "content"),
+        (b'{"content": "a\\u0000b"}', 422, "content"),
+        (b'{"content": "Hello", "systemPrompt": "obey"}', 422, "systemPrompt"),
+        (orjson.dumps({"content": "word " * 2_000}), 413, "content"),
+        (orjson.dumps({"content": "x" * 1_100_000}), 413, "$"),
+    ],
+)
+async def test_what_cannot_be_taken_is_refused_with_its_field(
+    client: Client, body: bytes, status: int, field: str
+) -> None:
+    session = await client.begin()
+    before = (await client.ask("GET", f"/sessions/{session}/props")).json()
+    response = await client.ask("POST", f"/sessions/{session}/messages", content=body)
+    assert (response.status_code, response.json()["error"]["field"]) == (status, field)
+    assert (await client.ask("GET", f"/sessions/{session}/props")).json() == before
+    client.told = [one for one in client.told if "systemPrompt" not in str(one)]  # it is told its own field back
+    client.check()
+
+
+async def test_a_stale_revision_is_409(client: Client) -> None:
+    session = await client.begin()
+    etag = (await client.ask("GET", f"/sessions/{session}/props")).headers["etag"]
+    path, seen = f"/sessions/{session}/messages", {"If-Match": etag}
+    assert (await client.ask("POST", path, json={"content": "one"}, headers=seen)).status_code == 200
+    stale = await client.ask("POST", path, json={"content": "two"}, headers=seen)
+    assert (stale.status_code, stale.json()["error"]["code"]) == (409, "STALE")
+    strange = await client.ask("POST", path, json={"content": "two"}, headers={"If-Match": "new"})
+    assert strange.json()["error"]["field"] == "If-Match"
+    client.check()
+
+
+async def test_a_model_without_an_answer_is_502_and_changes_nothing(client: Client) -> None:
+    session = await client.begin()
+    response = await client.ask("POST", f"/sessions/{session}/messages", json={"content": "fail"})
+    assert (response.status_code, response.json()["error"]["code"]) == (502, "NO_ANSWER")
+    assert (await client.ask("GET", f"/sessions/{session}/props")).json()["messages"] == []
+    client.check()
+
+
+async def test_what_the_state_does_not_take_is_409(client: Client) -> None:
+    session = await client.begin()
+    for path in ("compress", "clear"):
+        response = await client.ask("POST", f"/sessions/{session}/{path}")
+        assert (response.status_code, response.json()["error"]["code"]) == (409, "NOT_NOW")
+    client.check()
+
+
+async def test_users_are_known_by_their_tokens_and_do_not_see_each_other() -> None:
+    async with (
+        serving(Tokens({"alice": ALICE, "bob": BOB})) as url,
+        httpx.AsyncClient(base_url=url, timeout=20) as http,
+    ):
+        client = Client(http)
+        alice, bob = ({"Authorization": f"Bearer {token}"} for token in (ALICE, BOB))
+        for headers in ({}, {"Authorization": "Bearer nobody"}, {"Authorization": f"Basic {ALICE}"}):
+            assert (await client.ask("POST", "/sessions", headers=headers)).status_code == 401
+        session = (await client.ask("POST", "/sessions", headers=alice)).json()["id"]
+        path = f"/sessions/{session}/messages"
+        assert (await client.ask("POST", path, json={"content": "mine"}, headers=alice)).status_code == 200
+        assert (await client.ask("POST", path, json={"content": "mine too"}, headers=bob)).status_code == 404
+        assert (await client.ask("GET", f"/sessions/{session}/props", headers=bob)).status_code == 404
+        client.check()

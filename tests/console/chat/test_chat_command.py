@@ -1,0 +1,179 @@
+"""`apc chat` with the example agent: through a pipe, at a terminal, and again after a restart."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apc_console.testing import ApcCommand
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "chat-agent"
+PATIENCE = 60.0
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("APC_")}
+    return {**kept, "APC_DATA_DIR": str(tmp_path), "TERM": "xterm-256color", "COLUMNS": "120", **more}
+
+
+def chat(tmp_path: Path, lines: Sequence[str], *arguments: str, **given: str) -> list[dict[str, Any]]:
+    """What the example agent answers to lines of a pipe."""
+    ended = run_chat(tmp_path, lines, *arguments, **given)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def run_chat(tmp_path: Path, lines: Sequence[str], *arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
+    return ApcCommand(EXAMPLE)(
+        "chat",
+        *("--agent", "chat_agent:agent", *arguments),
+        stdin="\n".join(lines),
+        given={"APC_DATA_DIR": str(tmp_path), **given},
+    )
+
+
+def test_the_example_uses_tools_tasks_memory_and_compression(tmp_path: Path) -> None:
+    lines = ["3 kg to Rome", "My name is Ada", "What is my name?", "2 kg to Paris", "the route to Oslo"]
+    filling = ["Please keep this in mind for me: " + "grain and salt " * 30] * 12
+    told = chat(tmp_path, [*lines, *filling, "/tasks", "/stream self.stream.project.stats"])
+    answers = [one["response"] for one in told if "response" in one]
+    assert answers[0] == "That is 37.5 euro."
+    assert answers[1:3] == ["Nice to meet you, Ada.", "You are Ada."]
+    assert "we do not deliver to Paris" in answers[3]
+    task_id = re.search(r"task ([\w-]+)", answers[4])
+    tasks, stats = told[-2]["result"], told[-1]["result"]
+    assert task_id is not None and tasks[0]["task_id"] == task_id[1]
+    assert (tasks[0]["status"], tasks[0]["result"]["legs"]) == ("SUCCEEDED", ["harbour", "pass", "Oslo"])
+    assert stats["compression_count"] > 0
+    assert all(one["pressure"] <= 0.7 for one in told)
+
+
+def test_what_is_refused_is_said_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    refused = [
+        "/fly",
+        "/compress much",
+        "/compress 7",
+        "/clear",
+        "/stream",
+        "/stream self.nope",
+        "/stream self.stream.focus.peek x",
+    ]
+    *told, answered = chat(tmp_path, [*refused, "x " * 20_000, "Hello"])
+    assert [one.get("error") for one in told[1:]] == [
+        "InputUnusable",
+        "ArgumentInvalid",
+        "InvalidTransition",
+        "InvalidTransition",
+        "InputUnusable",
+        "UnknownPath",
+        "ArgumentInvalid",
+        "MessageTooLong",
+    ]
+    assert answered["response"].startswith("Ask me for a price")
+
+
+def test_commands_show_and_change_the_context(tmp_path: Path) -> None:
+    told = chat(tmp_path, ["Hello", "/history", "/compress 0.5", "/help", "/clear", "/history", "/quit", "never read"])
+    history, compressed, helped, cleared, empty = (one["result"] for one in told[2:])
+    assert [one["role"] for one in history] == ["user", "assistant"]
+    assert compressed["after"] <= compressed["before"]
+    assert {"/quit", "/tasks", "/clear"} <= {one["command"] for one in helped}
+    assert cleared and empty == []
+
+
+@pytest.mark.postgres
+def test_a_session_resumes_and_its_owner_alone_sees_it(tmp_path: Path, postgres_url: str) -> None:
+    place = {"APC_DATABASE_URL": postgres_url}
+    chat(tmp_path, ["My name is Ada", "the route to Oslo"], "--session", "s-1", **place)
+    opened, answer, tasks, history = chat(
+        tmp_path, ["What is my name?", "/tasks", "/history"], "--session", "s-1", **place
+    )
+    assert opened["is_kept"] and answer["response"] == "You are Ada."
+    assert tasks["result"][0]["action"] == "plan_route"
+    assert history["result"][0]["content"] == "My name is Ada"
+    foreign = run_chat(tmp_path, ["What is my name?"], "--session", "s-1", "--user", "bob", **place)
+    assert foreign.returncode == 2 and "somebody else" in foreign.stderr and "Ada" not in foreign.stdout
+
+
+class Terminal:
+    """A real terminal with `apc chat` in it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.end, other = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "apc_console", "chat", "--agent", "chat_agent:agent"],
+            cwd=EXAMPLE,
+            env=environment(tmp_path),
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            start_new_session=True,
+        )
+        os.close(other)
+        self.shown = ""
+
+    def expect(self, text: str) -> None:
+        """Wait until the screen shows a text that it has not shown before."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self.shown:
+            left = deadline - time.monotonic()
+            assert left > 0 and select.select([self.end], [], [], left)[0], f"no {text!r} in {self.shown!r}"
+            try:
+                self.shown += os.read(self.end, 65_536).decode(errors="replace")
+            except OSError:  # the terminal is closed
+                break
+        _, found, self.shown = self.shown.partition(text)
+        assert found, f"the end without {text!r}"
+
+    def type(self, line: str) -> None:
+        os.write(self.end, f"{line}\n".encode())
+
+    def close(self) -> int:
+        code = self.process.wait(PATIENCE)
+        os.close(self.end)
+        return code
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    opened = Terminal(tmp_path)
+    yield opened
+    if opened.process.poll() is None:
+        opened.process.kill()
+        opened.close()
+
+
+def test_at_a_terminal_the_pressure_is_a_bar(terminal: Terminal) -> None:
+    terminal.expect("clerk-1")
+    terminal.expect("ends with the process")
+    terminal.expect("pressure")
+    terminal.expect("> ")
+    terminal.type("3 kg to Rome")
+    terminal.expect("That is 37.5 euro.")
+    terminal.expect("pressure")
+    terminal.expect("━")
+    terminal.expect("ready")
+    terminal.expect("> ")
+    terminal.type("/history")
+    terminal.expect("isPreserved")
+    terminal.expect("> ")
+    terminal.type("/fly [bold]")
+    terminal.expect("no command")
+    terminal.expect("> ")
+    terminal.type("/quit")
+    assert terminal.close() == 0
+
+
+def test_an_interrupt_ends_it_at_once(terminal: Terminal) -> None:
+    terminal.expect("> ")
+    terminal.process.send_signal(2)
+    assert terminal.close() == 130

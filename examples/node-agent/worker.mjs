@@ -6,7 +6,7 @@ import { buildAnswer, buildRoot, expiryOf, seal, shardOf, signatureOf } from "./
 import { Sessions } from "./sessions.mjs";
 
 const PREFETCH = 20;
-const SILENCE_MS = 30_000;
+const PRESENCE_INTERVAL_MS = 30_000;
 const PRESENCE = { session_id: "_presence", run_id: "presence", task_id: "presence" };
 const NEVER_ACKNOWLEDGED = new Set(["ACK", "NACK", "ERROR", "HEARTBEAT", "RETRACTION"]);
 
@@ -42,8 +42,7 @@ export class Worker {
         this.#draining = this.#draining.then(() => this.#takeNext()).catch(onFailure);
       });
     }
-    // A failure of the presence is a failure of the publisher: the next packet says so, or onLost has.
-    this.#presence = setInterval(() => this.#sayPresence().catch(onFailure), SILENCE_MS);
+    this.#presence = setInterval(() => this.#sayPresence().catch(onFailure), PRESENCE_INTERVAL_MS);
   }
 
   /** Ends what it has begun, and takes nothing more; what waits goes back to the broker when that closes. */
@@ -58,7 +57,7 @@ export class Worker {
     if (message === undefined) return;
     const packet = this.#read(message);
     if (packet === undefined) return this.#broker.refuse(message);
-    await this.#take(packet, message.properties.headers);
+    await this.#take(packet, message.properties.headers ?? {});
     this.#broker.ack(message);
   }
 
@@ -115,7 +114,8 @@ export class Worker {
   }
 
   async #sayPresence() {
-    const draft = { type: "HEARTBEAT", payload: { signal: "HEARTBEAT" }, to: "orchestrator", ttlMs: 2 * SILENCE_MS };
+    const ttlMs = 2 * PRESENCE_INTERVAL_MS;
+    const draft = { type: "HEARTBEAT", payload: { signal: "HEARTBEAT" }, to: "orchestrator", ttlMs };
     await this.#send(buildRoot(this.#settings.actor, PRESENCE, this.#sessions.of(PRESENCE.session_id), draft), {});
   }
 

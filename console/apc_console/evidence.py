@@ -15,7 +15,7 @@ from apc_console.output import opened, print_json, to_json
 from apc_contracts.contract import packaged_contract_bytes
 from apc_persister.check import CheckFailed, Checkpoint, PublicKey, parse_key, parse_note, read_keys, split_notes
 from apc_persister.evidence.checkpoint import Signer, ensure_key, key_file, load_signer
-from apc_persister.evidence.chunks import start_helpers
+from apc_persister.evidence.chunks import check_note, start_helpers
 from apc_persister.evidence.documents import (
     bundle_lines,
     find_packet,
@@ -118,20 +118,21 @@ async def verify_log(
     reports: list[Report] = []
     async with open_log_with_url() as (pool, url), pool.acquire() as connection, AsyncExitStack() as stack:
         sizes: dict[int, int] = {row[0]: row[1] for row in await connection.fetch(_SIZES)}
-        outside = _read_checkpoints(files, [trusted.of(shard) for shard in sizes])
+        outside = _read_checkpoints(files, {shard: trusted.all_of(shard) for shard in sizes})
         left = {shard: max(0, size - first + 1) for shard, size in sizes.items()}
         if processes is None:
             processes = len(os.sched_getaffinity(0)) if sum(left.values()) >= LONG_LOG else 1
         helpers = await stack.enter_async_context(start_helpers(url, processes)) if processes > 1 else None
         for shard in sizes:
-            key = trusted.of(shard)
+            key, *older = trusted.all_of(shard)
             with _progress(shard, left[shard], is_silent=as_json) as advance:
                 report = await verify_shard(
                     connection,
                     shard,
                     key,
+                    older=older,
                     first=first,
-                    outside=outside.get(key.name, ()),
+                    outside=outside.get(shard, ()),
                     progress=advance,
                     helpers=helpers,
                 )
@@ -147,18 +148,23 @@ class _Keys:
     """Whom the reader trusts: the keys that were given, else the log's own."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._given = {key.name: key for text in texts for key in _read_key(text)}
+        self._given = [key for text in texts for key in _read_key(text)]
         self._signer: Signer | None = None
 
     def of(self, shard: int) -> PublicKey:
+        """The first that was given for a shard. Raises InputUnusable."""
+        return self.all_of(shard)[0]
+
+    def all_of(self, shard: int) -> list[PublicKey]:
+        """All that were given for a shard: a log whose key was changed has several. Raises InputUnusable."""
         if self._given:
-            for name, key in self._given.items():
-                if name.rpartition("/")[2] == str(shard):
-                    return key
-            raise InputUnusable(f"no key of shard {shard} was given with --key: take those of `apc log key`")
+            found = [key for key in self._given if key.name.rpartition("/")[2] == str(shard)]
+            if not found:
+                raise InputUnusable(f"no key of shard {shard} was given with --key: take those of `apc log key`")
+            return found
         if self._signer is None:
             self._signer = load_signer(LogKeySettings())
-        return self._signer.public_key(shard)
+        return [self._signer.public_key(shard)]
 
 
 def _read_key(text: str) -> list[PublicKey]:
@@ -168,18 +174,21 @@ def _read_key(text: str) -> list[PublicKey]:
         raise InputUnusable(f"--key {text}: {error}") from error
 
 
-def _read_checkpoints(files: Sequence[Path], keys: Sequence[PublicKey]) -> dict[str, list[Checkpoint]]:
-    """By origin. A note that is not signed by one of the keys proves nothing, so it is an error to offer it."""
-    by_origin = {key.name: key for key in keys}
-    found: dict[str, list[Checkpoint]] = {}
+def _read_checkpoints(files: Sequence[Path], keys: Mapping[int, Sequence[PublicKey]]) -> dict[int, list[Checkpoint]]:
+    """By shard. A note that is not signed by one of the keys proves nothing, so it is an error to offer it."""
+    by_origin: dict[str, tuple[int, list[PublicKey]]] = {}
+    for shard, several in keys.items():
+        for key in several:
+            by_origin.setdefault(key.name, (shard, []))[1].append(key)
+    found: dict[int, list[Checkpoint]] = {}
     for file in _files_in(files):
         try:
             for text in split_notes(file.read_text(encoding="utf-8")):
                 note = parse_note(text)
-                key = by_origin.get(note.checkpoint.origin)
-                if key is None:
+                if note.checkpoint.origin not in by_origin:
                     raise CheckFailed(f"a checkpoint of {note.checkpoint.origin!r}, which is no log of this database")
-                found.setdefault(key.name, []).append(note.check(key))
+                shard, several = by_origin[note.checkpoint.origin]
+                found.setdefault(shard, []).append(check_note(note, tuple(several)))
         except (CheckFailed, OSError, UnicodeError) as error:
             raise InputUnusable(f"{file}: {error}") from error
     if files and not found:

@@ -9,17 +9,20 @@ import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 
 import asyncpg
 
-from apc_persister.check import CheckFailed, PublicKey, parse_note
+from apc_persister.check import CheckFailed, Checkpoint, Note, PublicKey, parse_note
 from apc_persister.connection import AnyConnection
 from apc_persister.evidence.merkle import TILE_WIDTH, fold
 from apc_persister.evidence.reading import Leaves, leaves_of, prepare_reader, read_rows
 
+Keys = tuple[PublicKey, ...]
+"""Whoever may have signed a checkpoint: the log's key, and those that it had before."""
 CHUNK = 32 * TILE_WIDTH
 """Entries of a piece."""
 
@@ -59,11 +62,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What was read of entries `first` to `last`, and by which key its checkpoints should be signed."""
+    """What was read of entries `first` to `last`, and by whose key its checkpoints may be signed."""
 
     first: int
     last: int
-    key: PublicKey
+    keys: Keys
     rows: Sequence[asyncpg.Record]
     tiles: Mapping[tuple[int, int], bytes]
     checkpoints: Sequence[asyncpg.Record]
@@ -73,14 +76,14 @@ class _Read:
         leaves = leaves_of(self.first, self.last, self.rows)
         whole = len(leaves.hashes) // TILE_WIDTH * TILE_WIDTH
         roots = [fold(leaves.hashes[at : at + TILE_WIDTH]) for at in range(0, whole, TILE_WIDTH)]
-        return Chunk(leaves, roots, self.tiles, [_weigh(row, self.key) for row in self.checkpoints])
+        return Chunk(leaves, roots, self.tiles, [_weigh(row, self.keys) for row in self.checkpoints])
 
 
-def _weigh(row: asyncpg.Record, key: PublicKey) -> StoredCheckpoint:
+def _weigh(row: asyncpg.Record, keys: Keys) -> StoredCheckpoint:
     size, root = row["tree_size"], row["root_hash"]
     fault = None
     try:
-        checkpoint = parse_note(row["note"]).check(key)
+        checkpoint = check_note(parse_note(row["note"]), keys)
     except CheckFailed as error:
         fault = f"stored checkpoint of {size} entries: {error}"
     else:
@@ -89,13 +92,24 @@ def _weigh(row: asyncpg.Record, key: PublicKey) -> StoredCheckpoint:
     return StoredCheckpoint(size, root, fault)
 
 
-async def _read(connection: AnyConnection, shard: int, key: PublicKey, first: int, last: int) -> _Read:
+def check_note(note: Note, keys: Keys) -> Checkpoint:
+    """The checkpoint, once a signature by one of the keys holds. Raises CheckFailed: what is wrong by the first key."""
+    failed: CheckFailed | None = None
+    for key in keys:
+        try:
+            return note.check(key)
+        except CheckFailed as error:
+            failed = failed or error
+    raise failed or CheckFailed("no key to check it with")
+
+
+async def _read(connection: AnyConnection, shard: int, keys: Keys, first: int, last: int) -> _Read:
     """Needs a connection that `prepare_reader` has set up."""
     tiles = await connection.fetch(_TILES, shard, first, last)
     return _Read(
         first,
         last,
-        key,
+        keys,
         await read_rows(connection, shard, first, last),
         {(row["level"], row["index"]): row["hashes"] for row in tiles},
         await connection.fetch(_CHECKPOINTS, shard, first - 1, last),
@@ -108,7 +122,7 @@ def _pieces(first: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 async def read_here(
-    connection: AnyConnection, shard: int, key: PublicKey, first: int, size: int
+    connection: AnyConnection, shard: int, keys: Keys, first: int, size: int
 ) -> AsyncGenerator[Chunk, None]:
     """Entries `first` to `size` in order. A thread works a piece out while the rows of the next one arrive."""
     await prepare_reader(connection)
@@ -117,7 +131,7 @@ async def read_here(
         try:
             for piece in [*_pieces(first, size), None]:
                 read = await arriving if arriving is not None else None
-                arriving = asyncio.create_task(_read(connection, shard, key, *piece)) if piece is not None else None
+                arriving = asyncio.create_task(_read(connection, shard, keys, *piece)) if piece is not None else None
                 if read is not None:
                     yield await asyncio.to_thread(read.work_out)
         finally:
@@ -144,22 +158,23 @@ class Helpers:
         self._pool = pool
         self._ahead = 2 * processes
 
-    async def read(self, shard: int, key: PublicKey, first: int, size: int) -> AsyncGenerator[Chunk, None]:
+    async def read(self, shard: int, keys: Keys, first: int, size: int) -> AsyncGenerator[Chunk, None]:
         """Entries `first` to `size` in order.
 
         Raises:
-            OSError, asyncpg.PostgresError, asyncpg.InterfaceError: a process lost the database.
-            BrokenProcessPool: a process was killed.
+            OSError, asyncpg.PostgresError, asyncpg.InterfaceError: a process lost the database, or was killed.
         """
         loop = asyncio.get_running_loop()
         coming: deque[asyncio.Future[Chunk]] = deque()
         try:
             for piece in _pieces(first, size):
-                coming.append(loop.run_in_executor(self._pool, _work, shard, key, *piece))
+                coming.append(loop.run_in_executor(self._pool, _work, shard, keys, *piece))
                 if len(coming) == self._ahead:
                     yield await coming.popleft()
             while coming:
                 yield await coming.popleft()
+        except BrokenProcessPool as error:
+            raise ConnectionError("a process that helps to verify was killed") from error
         finally:
             for future in coming:
                 future.cancel()
@@ -184,14 +199,14 @@ class _Helper:
         self._loop = asyncio.new_event_loop()
         self._connection: asyncpg.Connection | None = None
 
-    def work(self, shard: int, key: PublicKey, first: int, last: int) -> Chunk:
-        return self._loop.run_until_complete(self._read(shard, key, first, last)).work_out()
+    def work(self, shard: int, keys: Keys, first: int, last: int) -> Chunk:
+        return self._loop.run_until_complete(self._read(shard, keys, first, last)).work_out()
 
-    async def _read(self, shard: int, key: PublicKey, first: int, last: int) -> _Read:
+    async def _read(self, shard: int, keys: Keys, first: int, last: int) -> _Read:
         if self._connection is None:  # here, so that a failure is that of a piece
             self._connection = await asyncpg.connect(self._url)
             await prepare_reader(self._connection)
-        return await _read(self._connection, shard, key, first, last)
+        return await _read(self._connection, shard, keys, first, last)
 
 
 _helper: _Helper | None = None
@@ -203,6 +218,6 @@ def _begin(url: str) -> None:
     _helper = _Helper(url)
 
 
-def _work(shard: int, key: PublicKey, first: int, last: int) -> Chunk:
+def _work(shard: int, keys: Keys, first: int, last: int) -> Chunk:
     assert _helper is not None
-    return _helper.work(shard, key, first, last)
+    return _helper.work(shard, keys, first, last)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from apc_persister.check import Checkpoint, PublicKey
 from apc_persister.connection import AnyConnection
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.chunks import Chunk, Helpers, StoredCheckpoint, read_here
+from apc_persister.evidence.chunks import Chunk, Helpers, Keys, StoredCheckpoint, read_here
 from apc_persister.evidence.entries import KINDS
 from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree
 from apc_persister.evidence.reading import Leaves
@@ -61,6 +61,7 @@ async def verify_shard(
     shard: int,
     key: PublicKey,
     *,
+    older: Iterable[PublicKey] = (),
     first: int = 1,
     outside: Iterable[Checkpoint] = (),
     progress: Callable[[int], None] = lambda entries: None,
@@ -68,11 +69,12 @@ async def verify_shard(
 ) -> Report:
     """Recompute what the log of a shard says from its rows, from entry `first` on.
 
+    `key` and the `older` ones, which the log had before, are those that may have signed its stored checkpoints.
     The log may grow meanwhile. Stops at the first chunk of entries that do not fit. `outside` are checkpoints whose
     signature was checked already; `progress` is told the number of entries after each chunk. `helpers` share the work
     out to processes; without them it is done here, over `connection`.
     """
-    return await _Verification(connection, shard, key, outside, progress).run(first, helpers)
+    return await _Verification(connection, shard, (key, *older), outside, progress).run(first, helpers)
 
 
 class _Verification:
@@ -80,13 +82,13 @@ class _Verification:
         self,
         connection: AnyConnection,
         shard: int,
-        key: PublicKey,
+        keys: Keys,
         outside: Iterable[Checkpoint],
         progress: Callable[[int], None],
     ) -> None:
         self._connection = connection
         self._shard = shard
-        self._key = key
+        self._keys = keys
         self._progress = progress
         self._outside: dict[int, set[bytes]] = {}
         for checkpoint in outside:
@@ -108,9 +110,9 @@ class _Verification:
         opening = len(report.findings)
         start, size = tree.size + 1, tiles.tree.size
         chunks = (
-            read_here(self._connection, self._shard, self._key, start, size)
+            read_here(self._connection, self._shard, self._keys, start, size)
             if helpers is None
-            else helpers.read(self._shard, self._key, start, size)
+            else helpers.read(self._shard, self._keys, start, size)
         )
         async with aclosing(chunks):
             async for chunk in chunks:

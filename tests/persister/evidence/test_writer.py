@@ -18,7 +18,7 @@ from apc_bus.settings import BusSettings
 from apc_bus.topology import build_topology
 from apc_persister.check import parse_note, split_notes
 from apc_persister.errors import LogStopped, TreeBroken
-from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.checkpoint import ensure_key, load_signer
 from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.reading import prepare_reader, read_leaves
 from apc_persister.evidence.verify import Report, verify_shard
@@ -102,6 +102,25 @@ async def test_an_entry_by_sql_on_an_idle_log_is_attested_and_exported(bench: Lo
     assert (report.findings, report.size, report.pending) == ([], 10, 0)
     held = split_notes((tmp_path / "shard-0.checkpoints").read_text(encoding="utf-8"))
     assert [parse_note(text).check(KEY).size for text in held] == [4, 5, 6, 10]
+
+
+async def test_a_log_that_was_given_another_key(bench: LogBench, tmp_path: Path) -> None:
+    await bench.gate.open()
+    await log_packets(bench, 1)
+    await bench.write()
+    settings = PersisterSettings(log_key=None, log_key_file=tmp_path / "new.pem")
+    assert ensure_key(settings)
+    bench.settings = settings
+    await log_packets(bench, 1)
+    await bench.write()
+    new = load_signer(settings).public_key(0)
+    async with bench.pool.acquire() as connection:
+        both = await verify_shard(connection, 0, new, older=[KEY])
+        assert (both.findings, both.checkpoints, both.size) == ([], 2, 8)
+        for one, of_the_other in ((new, 4), (KEY, 8)):
+            [finding] = (await verify_shard(connection, 0, one)).findings
+            assert f"stored checkpoint of {of_the_other} entries" in finding.message
+            assert "is not signed by" in finding.message
 
 
 async def test_a_row_that_is_missing_stops_the_writer(bench: LogBench) -> None:

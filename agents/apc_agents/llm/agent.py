@@ -32,6 +32,7 @@ from apc_agents.llm.recording import Recording
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.llm.summarizing import ModelSummarizer
 from apc_agents.settings import LLMSettings
+from apc_agents.situation import given_context
 from apc_contracts.actions import SecurityLevel
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import ErrorPayload
@@ -162,7 +163,7 @@ class LLMAgent(Agent):
             ctx.add_usage(tokens=usage.total_tokens, cost=float(usage.cost or 0))
 
     async def _think(self, packet: Packet[Any], ctx: HandlerContext, usage: RunUsage) -> Exchange:
-        mind = self.mind
+        mind, directives = self.mind, given_context(packet).processing_directives
         recording = Recording(self.archive, ctx.session_id, str(packet.packet_id))
         session = await self.open_session(
             ctx.session_id,
@@ -178,6 +179,7 @@ class LLMAgent(Agent):
             actions=ActionContext.of(ctx, security_level=self.security_level),
             recording=recording,
             usage=usage,
+            required=directives.response_constraints if directives else None,
             remembered=ctx.state.get(REMEMBERED),
             metadata={"packet_id": str(packet.packet_id), "sender_id": packet.sender.agent_id},
         )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+import orjson
 from pydantic_ai import Agent as ModelAgent
 from pydantic_ai import ModelRetry, TextOutput, ToolOutput
 from pydantic_ai.exceptions import (
@@ -21,6 +22,7 @@ from apc_agents.llm.errors import AnswerInvalid, LLMError, ModelAway, ModelRefus
 from apc_agents.llm.provider import model_settings
 from apc_agents.settings import LLMSettings
 from apc_contracts.actions import AgentResponse, ResponseInvalid, parse_response
+from apc_contracts.context import ResponseConstraints
 
 OutputT = TypeVar("OutputT")
 
@@ -37,8 +39,12 @@ async def ask_for_response(
     usage: RunUsage,
     counter: TokenCounter,
     response_limit: int,
+    required: ResponseConstraints | None = None,
 ) -> AgentResponse:
     """One AgentResponse, whose `response` has at most response_limit tokens; `usage` grows even if it fails.
+
+    A `response` that is not as `required` (longer than max_length characters; no JSON where the format is json) is sent
+    back to the model like one that is too long.
 
     Raises:
         AnswerInvalid, AnswerTooLong: the model gave none. ModelAway, ModelRefused, ModelUnusable: it was not asked.
@@ -48,6 +54,8 @@ async def ask_for_response(
         tokens = counter.count(answer.response or "")
         if tokens > response_limit:
             raise ModelRetry(f"response has {tokens} tokens and {response_limit} fit: shorten it")
+        if required is not None and answer.response is not None:
+            _check(answer.response, required)
         return answer
 
     asked: ModelAgent[None, AgentResponse] = ModelAgent(
@@ -92,6 +100,16 @@ def _read(text: str) -> AgentResponse:
         return parse_response(text)
     except ResponseInvalid as invalid:
         raise ModelRetry(f"{invalid}. Answer with one JSON document, an AgentResponse, and nothing else") from invalid
+
+
+def _check(response: str, required: ResponseConstraints) -> None:
+    if required.max_length is not None and len(response) > required.max_length:
+        raise ModelRetry(f"response has {len(response)} characters, {required.max_length} are allowed: shorten it")
+    if required.format == "json":
+        try:
+            orjson.loads(response)
+        except orjson.JSONDecodeError as error:
+            raise ModelRetry(f"response is no JSON ({error}): write it as one JSON document") from error
 
 
 def _status(error: ModelAPIError) -> str:

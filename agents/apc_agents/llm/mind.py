@@ -20,6 +20,7 @@ from apc_agents.llm.prompting import Persona, messages_of, system_prompt
 from apc_agents.llm.recording import RecordedModel, Recording
 from apc_agents.settings import LLMSettings
 from apc_contracts.actions import STATUS_ERROR, AgentResponse
+from apc_contracts.context import ResponseConstraints
 
 OBSERVATION_SHARE: Final = 0.25
 """The share of the longest turn that the observations of one step may take; the rest of them is cut off."""
@@ -91,7 +92,7 @@ class Mind:
         actions: ActionContext,
         recording: Recording,
         usage: RunUsage,
-        constraints: Sequence[str] = (),
+        required: ResponseConstraints | None = None,
         remembered: Mapping[str, JsonValue] | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
         on_change: OnChange = _unheard,
@@ -103,7 +104,7 @@ class Mind:
             actions: what the actions run in.
             recording: where the answers are kept, and found when all of this runs again.
             usage: grows by what was spent, even if this raises.
-            constraints: of this message, beside those of the persona.
+            required: what the response must be like; told to the model, and sent back until it is.
             remembered: what the model is told that it has kept.
 
         Raises:
@@ -113,7 +114,7 @@ class Mind:
         await session.add_user_turn(message, metadata)
         await on_change(session)
         tasks = await recording.fact("tasks", await _told_tasks(actions))
-        run = _Run(self, session, actions, recording, usage, constraints, remembered, tasks, on_change)
+        run = _Run(self, session, actions, recording, usage, required, remembered, tasks, on_change)
         return await run.until_stopped()
 
 
@@ -126,7 +127,7 @@ class _Run:
     actions: ActionContext
     recording: Recording
     usage: RunUsage
-    constraints: Sequence[str]
+    required: ResponseConstraints | None
     remembered: Mapping[str, JsonValue] | None
     tasks: str
     on_change: OnChange
@@ -156,7 +157,7 @@ class _Run:
             mind.tools,
             self.actions.security_level,
             can_emit=self.actions.emit is not None,
-            constraints=self.constraints,
+            constraints=_told_constraints(self.required),
             remembered=self.remembered,
             tasks=self.tasks,
         )
@@ -168,6 +169,7 @@ class _Run:
             usage=self.usage,
             counter=mind.counter,
             response_limit=session.message_limit,
+            required=self.required,
         )
 
     async def _act(self, response: AgentResponse) -> ActionReport | None:
@@ -199,6 +201,15 @@ class _Run:
         turn = await self.session.add_assistant_turn(text, {"status": response.status, "thoughts": thoughts})
         await self.on_change(self.session)
         return Exchange(text, response.status, self.steps, self.usage, turn, spent is not None, self.task_ids)
+
+
+def _told_constraints(required: ResponseConstraints | None) -> list[str]:
+    told = []
+    if required is not None and required.max_length is not None:
+        told.append(f"The response has at most {required.max_length} characters.")
+    if required is not None and required.format is not None:
+        told.append(f"The response is written as {required.format}.")
+    return told
 
 
 async def _told_tasks(actions: ActionContext) -> str:

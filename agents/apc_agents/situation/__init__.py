@@ -1,6 +1,6 @@
 """The situation of an agent: its context object, and how much a message concerns it (docs/agent-context.md)."""
 
-from apc_agents.situation.assembler import ContextAssembler, system_load
+from apc_agents.situation.assembler import ContextAssembler, given_context, system_load
 from apc_agents.situation.base_agent import BaseAgent
 from apc_agents.situation.messages import context_message, message_of
 from apc_agents.situation.relevance import RelevanceSettings, Resonance, resonance
@@ -15,6 +15,7 @@ __all__ = [
     "SessionManager",
     "SituationSettings",
     "context_message",
+    "given_context",
     "message_of",
     "resonance",
     "system_load",

@@ -87,7 +87,7 @@ class ContextAssembler:
             if is_visible(message, agent_id) and message.metadata.get("message_id") != str(packet.packet_id)
         ]
         recent = self._recent(said)
-        given = _given(packet)
+        given = given_context(packet)
         return AgentContext(
             context_id=uuid4(),
             session_id=context_uuid("session", trace.session_id),
@@ -157,7 +157,8 @@ def system_load() -> str:
     return "low" if each < 0.7 else "medium" if each < 1 else "high"
 
 
-def _given(packet: Packet[Any]) -> AgentContext:
+def given_context(packet: Packet[Any]) -> AgentContext:
+    """What the packet says of its context: user_profile, narrative_state, processing_directives. Raises Reject."""
     said = (packet.metadata or {}).get(METADATA_KEY, {})
     required = {"context_id": uuid4(), "session_id": uuid4(), "timestamp_utc": packet.created_at}
     try:

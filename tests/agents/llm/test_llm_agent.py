@@ -115,6 +115,14 @@ async def test_a_packet_that_the_window_cannot_hold_is_rejected(idea: Any) -> No
         assert client.receipts[-1].kind is ReceiptKind.REJECT
 
 
+async def test_the_constraints_of_a_packet_are_honoured(idea: Any, make_packet: Any) -> None:
+    asked = {"agent_context": {"processing_directives": {"response_constraints": {"max_length": 10}}}}
+    async with AgentTestClient(agent_with(model_saying(document("far too long"), document("short")))) as client:
+        await client.deliver(make_packet(idea("m-1"), to="thinker-1", metadata=asked))
+        turns = (await client.state())["conversation"]["document"]["window"]["turns"]
+    assert turns[-1]["content"] == "short"
+
+
 async def test_a_model_that_does_not_answer_is_asked_again_later(idea: Any) -> None:
     async def wait(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         await asyncio.Event().wait()

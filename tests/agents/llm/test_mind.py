@@ -24,6 +24,7 @@ from apc_agents.llm import (
     Persona,
     Recording,
 )
+from apc_contracts.context import ResponseConstraints
 
 from .models import Answer, document, last_told, model_of, model_saying, silent_model
 
@@ -79,9 +80,9 @@ async def test_the_prompt_has_persona_constraints_tools_and_what_is_remembered(t
         return document("yes")
 
     mind = Mind(model_of(think), tools=tools, persona=Persona("assistant", {"warmth": 0.9}, ["Be brief."]))
-    await talk(mind, "hi", constraints=["Answer in French."], remembered={"name": "Ada"})
+    await talk(mind, "hi", required=ResponseConstraints(max_length=70), remembered={"name": "Ada"})
     (prompt,) = prompts
-    for part in ("very high", "Be brief.", "Answer in French.", '"name":"add"', '{"name":"Ada"}'):
+    for part in ("very high", "Be brief.", "at most 70 characters", '"name":"add"', '{"name":"Ada"}'):
         assert part in prompt
 
 
@@ -127,6 +128,12 @@ async def test_a_response_longer_than_the_window_takes_is_sent_back() -> None:
     session = ContextSession("s-1", config=SessionConfig(max_tokens=200))
     exchange = await talk(Mind(model_saying(document("long " * 400), document("short"))), "hello", session)
     assert exchange.response == "short"
+
+
+async def test_what_a_response_must_be_like_is_kept_to() -> None:
+    required = ResponseConstraints(max_length=20, format="json")
+    model = model_saying(document('{"city": "Rome", "more": "than twenty"}'), document("Rome"), document('["Rome"]'))
+    assert (await talk(Mind(model), "Where?", required=required)).response == '["Rome"]'
 
 
 async def test_a_model_that_never_answers_is_given_up() -> None:

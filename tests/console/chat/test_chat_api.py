@@ -10,6 +10,7 @@ import httpx2 as httpx
 import orjson
 import pytest
 import uvicorn
+from pydantic import SecretStr
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
@@ -17,7 +18,8 @@ from apc_agents.actions import ToolRegistry
 from apc_agents.context import SessionConfig
 from apc_agents.llm import LLMAgent, LLMSettings, Persona
 from apc_agents.memory import InMemoryMemoryStore
-from apc_console.api import Tokens, make_app
+from apc_console.api import ChatServiceForm, Tokens, make_app, serve_chat
+from apc_console.errors import InputUnusable
 
 ALICE, BOB = "alice-0123456789abcdef", "bob-0123456789abcdef"
 SECRETS = ("xylophone", "warmth", "Your persona", "AgentResponse", "lookup", "zanzibar", "DROPPABLE", "REQUIRED")
@@ -253,3 +255,17 @@ async def test_users_are_known_by_their_tokens_and_do_not_see_each_other() -> No
         assert (await client.ask("POST", path, json={"content": "mine too"}, headers=bob)).status_code == 404
         assert (await client.ask("GET", f"/sessions/{session}/props", headers=bob)).status_code == 404
         client.check()
+
+
+@pytest.mark.parametrize("listen", ["8080", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:99999", "0.0.0.0:8080"])
+async def test_where_it_may_not_listen(listen: str) -> None:
+    with pytest.raises(InputUnusable, match="--listen"):
+        await serve_chat(ChatServiceForm(f"{__name__}:make_agent", listen))
+
+
+@pytest.mark.parametrize(("setting", "complaint"), [("alice", "part 1"), ("alice=short", "alice is shorter")])
+def test_tokens_that_cannot_be_used_are_refused_without_showing_them(setting: str, complaint: str) -> None:
+    with pytest.raises(InputUnusable, match=complaint) as raised:
+        Tokens.read(SecretStr(setting))
+    assert "=short" not in str(raised.value)
+    assert Tokens.read(SecretStr(f"alice={ALICE}")).user_of(f"Bearer {ALICE}") == "alice"

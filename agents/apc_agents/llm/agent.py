@@ -131,13 +131,14 @@ class LLMAgent(Agent):
     ) -> ContextSession:
         """A conversation with this agent's window; `options` as ContextSession.
 
-        `model` and `usage` are for summaries; the model is that of the mind by default.
+        `model` and `usage` are for summaries; by default that of the mind, recorded in the store.
 
         Raises:
             ContextStoreError: what the store has is no session. ModelUnusable: the summaries have no model.
         """
         if self.summarizes:
-            options["summarizer"] = ModelSummarizer(model or self.mind.model, settings=self.settings, usage=usage)
+            model = model or self.mind.recorded(Recording(store, session_id, "summary"))
+            options["summarizer"] = ModelSummarizer(model, settings=self.settings, usage=usage)
         if self.counter is not None:
             options["counter"] = self.counter
         return await ContextSession.open(session_id, store=store, config=self.config, **options)

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -115,6 +116,9 @@ class Dialogue:
         async with self._changing(revision, usage) as session:
             mind, agent_id = self.agent.mind, self.agent.agent_id
             kept = await DraftMemory.load(self._memory, agent_id, self.session_id)
+            # A message without an answer leaves the revision: said again, it finds the answers that were paid for and
+            # the tasks that it started; another message does not.
+            origin = f"message/{session.revision}/{sha256(message.encode(errors='surrogatepass')).hexdigest()}"
             exchange = await mind.answer(
                 session,
                 message,
@@ -124,9 +128,9 @@ class Dialogue:
                     security_level=self.agent.security_level,
                     memory=kept,
                     tasks=self.tasks,
-                    new_origin=self._origins(session.revision),
+                    new_origin=self._origins(origin),
                 ),
-                recording=self._recording(session.revision),
+                recording=Recording(self._store, self.session_id, origin),
                 usage=usage,
                 remembered=kept.values,
                 on_change=self._show_thinking,
@@ -198,14 +202,9 @@ class Dialogue:
             begun = ConversationContext(session_id=self.session_id, agent_participants=(self.agent.agent_id,))
             await self._memory.store_conversation(self.session_id, self._memory.owner, begun)
 
-    def _recording(self, revision: int) -> Recording:
-        # A message that was not answered leaves the revision: said again, it finds the answers that were paid for.
-        return Recording(self._store, self.session_id, f"message/{revision}")
-
-    def _origins(self, revision: int) -> Callable[[], UUID]:
-        """As the recording: a message said again finds the tasks that it has started."""
+    def _origins(self, origin: str) -> Callable[[], UUID]:
         count = itertools.count(1)
-        place = f"{self._memory.owner}/{self.agent.agent_id}/{self.session_id}/{revision}"
+        place = f"{self._memory.owner}/{self.agent.agent_id}/{self.session_id}/{origin}"
         return lambda: uuid5(NAMESPACE_URL, f"apc:chat/{place}/{next(count)}")
 
     async def _show_thinking(self, session: ContextSession) -> None:

@@ -5,6 +5,7 @@ Source: agents.md section 6; the order is that of the dialogue in the Context En
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Final
 
 import orjson
@@ -175,23 +176,26 @@ class _Run:
     async def _act(self, response: AgentResponse) -> ActionReport | None:
         """Run the actions and tell the model what came of them; None when nothing could run."""
         if not response.actions:
-            await self._observe([{"status": STATUS_ERROR, "error": "there was neither an action nor a response"}])
+            await self._observe(
+                response, [{"status": STATUS_ERROR, "error": "there was neither an action nor a response"}]
+            )
             return None
         try:
             report = await self.mind.executor.run(response, context=self.actions)
         except ActionsRefused as refused:
-            await self._observe([{"status": STATUS_ERROR, "error": str(refused)}])
+            await self._observe(response, [{"status": STATUS_ERROR, "error": str(refused)}])
             return None
         self.actions = replace(self.actions, results={**self.actions.results, **report.results})
         self.task_ids += tuple(report.task_ids.values())
         pairs = zip(report.observations, report.response.walk(), strict=True)
-        await self._observe([{**seen.to_document(), "params": action.params} for seen, action in pairs])
+        await self._observe(response, [{**seen.to_document(), "params": action.params} for seen, action in pairs])
         return report
 
-    async def _observe(self, observations: Sequence[Mapping[str, Any]]) -> None:
+    async def _observe(self, response: AgentResponse, observations: Sequence[Mapping[str, Any]]) -> None:
         text = orjson.dumps(observations, default=str).decode()
         limit = int(self.session.message_limit * OBSERVATION_SHARE)
-        text = await self.recording.fact(f"observed/{self.steps}", cut(text, limit, self.mind.counter))
+        asked = sha256(response.model_dump_json().encode()).hexdigest()
+        text = await self.recording.fact(f"observed/{self.steps}/{asked}", cut(text, limit, self.mind.counter))
         await self.session.add_tool_turn(text, {"step": self.steps})
         await self.on_change(self.session)
 

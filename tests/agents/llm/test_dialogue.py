@@ -89,6 +89,19 @@ async def test_a_message_said_again_finds_the_answers_that_were_paid_for() -> No
     assert (await dialogue(silent, memory).say("I am Ada")).response == "Hi Ada"
 
 
+async def test_another_message_after_one_that_failed_sees_its_own_actions() -> None:
+    def keeping(value: str) -> Answer:
+        keep = {"action": "remember", "type": "internal", "params": {"key": "colour", "value": value}}
+        return document(actions=[keep], stop=False)
+
+    talk = dialogue(model_saying(keeping("red"), "prose", "prose", keeping("blue"), document("blue it is")))
+    with pytest.raises(AnswerInvalid):
+        await talk.say("red please")
+    output = await talk.say("blue please")
+    observed = next(one["content"] for one in output.props.document["messages"] if one["role"] == "tool")
+    assert "blue" in observed and "red" not in observed
+
+
 async def test_forgotten_is_forgotten_and_clear_forgets_all() -> None:
     memory = InMemoryMemoryStore()
     talk = dialogue(model_saying(*(document("ok", actions=[one]) for one in (REMEMBER, FORGET, REMEMBER))), memory)
@@ -166,6 +179,25 @@ async def test_the_paths_of_the_stream_are_at_hand_and_compress_is_refused_when_
     await talk.say("first")
     assert (await talk.resolve("self.stream.linearity.stats"))["preserved"] == 1
     assert (await talk.compress()).document["status"] == "compressed"
+
+
+async def test_the_model_may_shorten_what_is_folded() -> None:
+    shortened: list[str] = []
+
+    def think(messages: list[ModelMessage], info: AgentInfo) -> Answer:
+        if info.output_tools:
+            return document("ok " * 40)
+        shortened.append(last_told(messages))
+        return "The tide turns at noon."
+
+    talk = dialogue(model_of(think), config=SessionConfig(max_tokens=400), summarizes=True)
+    for number in range(8):
+        await talk.say(f"Message {number}")
+        session = await talk._opened(RunUsage())
+        await session.add_system_turn(f"Note {number}: " + "the tide turns at noon. " * 5)
+        await session.save()
+    await talk.compress(0.2)
+    assert shortened and all("the tide turns at noon" in text for text in shortened)
 
 
 async def test_a_failed_answer_is_told_to_who_watches() -> None:

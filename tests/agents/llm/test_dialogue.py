@@ -190,13 +190,13 @@ async def test_the_model_may_shorten_what_is_folded() -> None:
         shortened.append(last_told(messages))
         return "The tide turns at noon."
 
-    talk = dialogue(model_of(think), config=SessionConfig(max_tokens=400), summarizes=True)
+    talk = dialogue(model_of(think), config=SessionConfig(max_tokens=4_000), summarizes=True)
     for number in range(8):
         await talk.say(f"Message {number}")
         session = await talk._opened(RunUsage())
-        await session.add_system_turn(f"Note {number}: " + "the tide turns at noon. " * 5)
+        await session.add_system_turn(f"Note {number}: " + "the tide turns at noon. " * 20)
         await session.save()
-    await talk.compress(0.2)
+    await talk.compress(0.1)
     assert shortened and all("the tide turns at noon" in text for text in shortened)
 
 

@@ -112,7 +112,8 @@ async def verify_log(
 ) -> bool:
     """Verify every shard; whether everything fits. Raises InputUnusable for a file that holds no checkpoints.
 
-    A long log is shared out to `processes`; None = as many as there are CPUs, and none for a short one.
+    A long log is shared out to `processes`; None = one for every two CPUs, since its backend
+    in Postgres takes the other, and one for a short log.
     """
     trusted = _Keys(keys)
     reports: list[Report] = []
@@ -121,7 +122,7 @@ async def verify_log(
         outside = _read_checkpoints(files, {shard: trusted.all_of(shard) for shard in sizes})
         left = {shard: max(0, size - first + 1) for shard, size in sizes.items()}
         if processes is None:
-            processes = len(os.sched_getaffinity(0)) if sum(left.values()) >= LONG_LOG else 1
+            processes = max(1, len(os.sched_getaffinity(0)) // 2) if sum(left.values()) >= LONG_LOG else 1
         helpers = await stack.enter_async_context(start_helpers(url, processes)) if processes > 1 else None
         for shard in sizes:
             key, *older = trusted.all_of(shard)

@@ -36,7 +36,9 @@ def verify(
     keys: KeyOption = None,
     processes: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="Processes that share the work; default: one a CPU, if the log is long."),
+        typer.Option(
+            min=1, max=64, help="Processes that share the work; default: one for every two CPUs, if the log is long."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -6,14 +6,12 @@ Ed25519 in PEM (PKCS8, not encrypted), as `openssl genpkey -algorithm ed25519` w
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from apc_agents.errors import AgentKeyUnusable
 from apc_agents.settings import WorkerSettings
 from apc_contracts.sealing import SealedPacket
-from apc_contracts.signing import encode_public_key, key_id_of, new_private_key, sign
+from apc_contracts.signing import encode_public_key, key_id_of, new_private_key, pem_of, private_key_of, sign
 
 AGENT_ID = "{agent_id}"
 """In APC_AGENT_KEY_FILE: stands for the agent's id, so that agents of one environment have keys of their own."""
@@ -69,7 +67,7 @@ def make_key(path: Path) -> AgentKey:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600, exist_ok=False)
-        path.write_bytes(key.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        path.write_bytes(pem_of(key.private_key))
     except OSError as error:
         raise AgentKeyUnusable(str(path), error.strerror or str(error)) from error
     return key
@@ -77,10 +75,6 @@ def make_key(path: Path) -> AgentKey:
 
 def _parse(text: str, where: str) -> AgentKey:
     try:
-        # In an environment variable line ends often arrive as \n in two characters.
-        key = load_pem_private_key(text.replace("\\n", "\n").encode(), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise AgentKeyUnusable(where, str(error).splitlines()[0]) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise AgentKeyUnusable(where, "it is of another kind")
-    return AgentKey(key)
+        return AgentKey(private_key_of(text))
+    except ValueError as error:
+        raise AgentKeyUnusable(where, str(error)) from error

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from apc_console.database import open_log
-from apc_console.errors import InputUnusable
+from apc_console.listening import listen_address
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.documents import last_checkpoint
 from apc_persister.evidence.merkle import TILE_WIDTH
@@ -92,11 +92,9 @@ async def _say_away(request: Request, error: Exception) -> Response:
 
 async def serve_tiles(listen: str) -> None:
     """Serve at HOST:PORT until SIGTERM or SIGINT. Raises InputUnusable, DatabaseUnavailable."""
-    host, _, port = listen.rpartition(":")
-    if not (host and port.isdecimal() and int(port) < 1 << 16):
-        raise InputUnusable(f"--listen {listen!r}: write HOST:PORT")
+    host, port = listen_address(listen)
     async with open_log() as pool:
-        await make_server(pool, host.strip("[]"), int(port)).serve()
+        await make_server(pool, host, port).serve()
 
 
 def make_server(pool: asyncpg.Pool, host: str, port: int) -> uvicorn.Server:

@@ -10,8 +10,9 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, Protocol
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from apc_contracts.envelope import Endorsement
 from apc_contracts.errors import SignatureInvalid
@@ -20,6 +21,23 @@ from apc_contracts.packet import Packet
 SIGNED_PREFIX = "apc-packet-v1"
 ENDORSED_PREFIX = "apc-endorsement-v1"
 PUBLIC_KEY_BYTES = 32
+
+
+def private_key_of(pem: str) -> Ed25519PrivateKey:
+    """The key in a PEM text (PKCS8, not encrypted). Raises ValueError: why it is none."""
+    try:
+        # In an environment variable line ends often arrive as \n in two characters.
+        key = load_pem_private_key(pem.replace("\\n", "\n").encode(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(str(error).splitlines()[0]) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError("it is of another kind")
+    return key
+
+
+def pem_of(key: Ed25519PrivateKey) -> bytes:
+    """The PEM text (PKCS8, not encrypted) of a key."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 class HashedPacket(Protocol):

@@ -11,6 +11,7 @@ from apc_console.chat.agent import chat_agent
 from apc_console.chat.memory import open_memory
 from apc_console.chat.tasks import running_tasks
 from apc_console.errors import InputUnusable
+from apc_console.listening import listen_address
 from apc_console.settings import ConsoleSettings
 
 
@@ -29,22 +30,15 @@ async def serve_chat(form: ChatServiceForm) -> None:
         InputUnusable: listen is no HOST:PORT, or is no loopback address while no tokens are set.
     """
     agent, tokens = chat_agent(form.agent), Tokens.read(ConsoleSettings().chat_tokens)
-    host, port = _address(form.listen, has_tokens=bool(tokens))
+    host, port = listen_address(form.listen)
+    if not tokens and not _is_loopback(host):
+        message = "others could reach it; set APC_CHAT_TOKENS, or listen on 127.0.0.1"
+        raise InputUnusable(f"--listen {form.listen}: {message}")
     async with open_memory(LOCAL_USER) as memory, running_tasks(agent, memory) as tasks:
         app = make_app(agent, memory.of, tokens, tasks)
         # Events are streams without an end: they are cut when everything else has ended.
         config = uvicorn.Config(app, host=host, port=port, log_config=None, timeout_graceful_shutdown=15)
         await uvicorn.Server(config).serve()
-
-
-def _address(listen: str, *, has_tokens: bool) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    host = host.strip("[]")
-    if not (host and port.isdecimal() and int(port) < 65_536):
-        raise InputUnusable(f"--listen {listen!r}: write HOST:PORT")
-    if not has_tokens and not _is_loopback(host):
-        raise InputUnusable(f"--listen {listen}: others could reach it; set APC_CHAT_TOKENS, or listen on 127.0.0.1")
-    return host, int(port)
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,16 +4,10 @@ import base64
 from pathlib import Path
 
 import structlog
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from apc_contracts.signing import pem_of, private_key_of
 from apc_persister.check import Checkpoint, PublicKey
 from apc_persister.errors import LogKeyMissing, LogKeyUnusable
 from apc_persister.settings import LogKeySettings
@@ -80,7 +74,7 @@ def ensure_key(settings: LogKeySettings) -> bool:
     path = key_file(settings)
     if settings.log_key is not None or path.exists():
         return False
-    pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem = pem_of(Ed25519PrivateKey.generate())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600, exist_ok=False)
@@ -95,10 +89,6 @@ def ensure_key(settings: LogKeySettings) -> bool:
 
 def _parse(text: str, where: str) -> Ed25519PrivateKey:
     try:
-        # In an environment variable line ends often arrive as \n in two characters.
-        key = load_pem_private_key(text.replace("\\n", "\n").encode(), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise LogKeyUnusable(where, str(error).splitlines()[0]) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise LogKeyUnusable(where, "it is of another kind")
-    return key
+        return private_key_of(text)
+    except ValueError as error:
+        raise LogKeyUnusable(where, str(error)) from error

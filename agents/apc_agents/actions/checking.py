@@ -94,7 +94,7 @@ def _variables(stated: ResponseContext, context: ActionContext, problems: list[P
         try:
             variables[name] = json_value(value, f"context.variables.{name}")
         except ValueUnserialisable as error:
-            problems.append(Problem(error.place, str(error).removeprefix(f"{error.place} ")))
+            problems.append(Problem(error.place, str(error).removeprefix(f"{error.place}: ")))
     return variables
 
 

@@ -61,7 +61,7 @@ class ValueUnserialisable(ActionError):
     """A value that JSON does not know; `place` leads to it."""
 
     def __init__(self, place: str, message: str) -> None:
-        super().__init__(f"{place} {message}")
+        super().__init__(f"{place}: {message}")
         self.place = place
 
 

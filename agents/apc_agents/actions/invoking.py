@@ -54,10 +54,7 @@ def _checked(value: Any) -> JsonValue:
         result = json_value(value, "result")
     except ValueUnserialisable as error:
         raise ToolFailed(str(error)) from error
-    try:
-        size = len(orjson.dumps(result))
-    except TypeError as error:  # an integer beyond 64 bits
-        raise ToolFailed(f"result cannot be written as JSON: {error}") from error
+    size = len(orjson.dumps(result))
     if size > MAX_RESULT_BYTES:
         raise ToolFailed(
             f"result has {size} bytes, {MAX_RESULT_BYTES} are allowed: put it into the artifact store, return its hash"

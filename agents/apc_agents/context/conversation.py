@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor
+from typing import Final
 
 from pydantic import JsonValue
 
@@ -25,6 +26,9 @@ from apc_agents.context.summarizing import ExtractiveSummarizer, Summarizer
 from apc_agents.context.threshold import AdaptiveThreshold, checked_fraction
 from apc_agents.context.turns import Turn, TurnRole
 from apc_agents.context.window import DEFAULT_MAX_TOKENS, ContextWindow, Folding
+
+AWAITS_AFTER: Final = {TurnRole.USER: True, TurnRole.TOOL: True, TurnRole.ASSISTANT: False}
+"""Whether an answer is awaited after a turn of this role; what the system says changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ class Conversation:
     threshold: AdaptiveThreshold = field(default_factory=AdaptiveThreshold)
     summarizer: Summarizer = field(default_factory=ExtractiveSummarizer)
     compressions: int = 0
+    awaits_answer: bool = False
+    """Whether the user, or a tool, has spoken since the last answer; no compression changes that."""
     audits: list[CompressionAudit] = field(default_factory=list)
     """Of the changes made here, not yet told."""
     forgets: bool = False
@@ -95,6 +101,7 @@ class Conversation:
         await self._relieve()
         check_direction(self.state, KIND_OF_ROLE[turn.role])
         self.window.append_turn(turn)
+        self.awaits_answer = AWAITS_AFTER.get(turn.role, self.awaits_answer)
         self.state = state_of(self.window, self.threshold.effective_threshold)
         await self._relieve()
         return turn
@@ -168,6 +175,7 @@ class Conversation:
         """End all turns, those in the store included. Raises InvalidTransition."""
         check_direction(self.state, "clear")
         self.window, self.state, self.forgets = self.window.cleared(), ContextState.EMPTY, True
+        self.awaits_answer = False
 
     def seek(self, position: int) -> None:
         """Move the focus. Raises ArgumentInvalid."""

@@ -15,7 +15,6 @@ from apc_agents.context.audit import CompressionAudit, OnCompression
 from apc_agents.context.conversation import Conversation, SessionConfig
 from apc_agents.context.errors import ArgumentInvalid, ContextPressureError, ContextStoreError
 from apc_agents.context.linearity import ResourceClass
-from apc_agents.context.placeholder import is_placeholder
 from apc_agents.context.polynomial import VALID_DIRECTIONS, ContextState, state_of
 from apc_agents.context.projector import CompressionResult, ExpansionResult
 from apc_agents.context.prompt import PromptBuilder, default_prompts
@@ -174,9 +173,8 @@ class ContextSession:
 
     @property
     def is_thinking(self) -> bool:
-        """Whether the last turn waits for an answer."""
-        spoken = [turn for turn in self._conversation.window.all_turns()[-2:] if not is_placeholder(turn)]
-        return bool(spoken) and spoken[-1].role in (TurnRole.USER, TurnRole.TOOL)
+        """Whether what the user, or a tool, said last waits for an answer."""
+        return self._conversation.awaits_answer
 
     def render(self) -> dict[str, Any]:
         """The props of a chat component; never a prompt."""
@@ -335,6 +333,7 @@ class ContextSession:
             "state": conversation.state.name,
             "threshold": conversation.threshold.to_document(),
             "compressions": conversation.compressions,
+            "awaits_answer": conversation.awaits_answer,
             "window": conversation.window.to_document(),
         }
 
@@ -343,13 +342,16 @@ class ContextSession:
         try:
             document = orjson.loads(stored)
             if document["version"] != DOCUMENT_VERSION:
-                raise ContextStoreError(f"session {self.session_id} has version {document['version']}: this reads 1")
+                raise ContextStoreError(
+                    f"session {self.session_id} has version {document['version']}: this reads {DOCUMENT_VERSION}"
+                )
             window = ContextWindow.from_document(
                 document["window"], counter=conversation.window.counter, clock=self._clock
             )
             conversation.state = ContextState[document["state"]]
             conversation.threshold = AdaptiveThreshold(**document["threshold"])
             conversation.compressions = document["compressions"]
+            conversation.awaits_answer = bool(document.get("awaits_answer"))  # older documents have none
         except (ValueError, KeyError, TypeError, AttributeError, ArgumentInvalid) as error:
             raise ContextStoreError(f"what is stored of session {self.session_id} is no context: {error!r}") from error
         conversation.window = window.resized(self.config.max_tokens)

@@ -1,6 +1,5 @@
 """Turns of a conversation, and a sequence of them that versions share."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +12,7 @@ import orjson
 from pydantic import JsonValue
 
 from apc_agents.context.errors import TurnInvalid
+from apc_agents.json_values import checked_text, json_value
 
 
 class TurnRole(StrEnum):
@@ -90,23 +90,14 @@ def checked_content(content: object) -> str:
     """The content, if every store can hold it. Raises TurnInvalid."""
     if not isinstance(content, str):
         raise TurnInvalid("content", f"it is {type(content).__name__}: give text")
-    if "\0" in content:
-        raise TurnInvalid("content", f"U+0000 at character {content.index(chr(0))}: remove it, no store keeps it")
-    try:
-        content.encode()
-    except UnicodeEncodeError as error:
-        raise TurnInvalid("content", f"half a surrogate pair at character {error.start}: it is no text") from None
-    return content
+    return checked_text(content, "content", TurnInvalid)
 
 
 def checked_metadata(metadata: Mapping[str, JsonValue] | None) -> dict[str, JsonValue]:
-    """A copy of the metadata as JSON reads it back. Raises TurnInvalid."""
-    if not metadata:
-        return {}
-    try:
-        copied: dict[str, JsonValue] = orjson.loads(json.dumps(dict(metadata), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TurnInvalid("metadata", f"it is no JSON: {error}") from error
+    """A copy of the metadata as plain JSON. Raises TurnInvalid."""
+    copied = json_value(metadata or {}, "metadata", TurnInvalid)
+    if not isinstance(copied, dict):
+        raise TurnInvalid("metadata", f"it is {type(metadata).__name__}: give an object")
     return copied
 
 

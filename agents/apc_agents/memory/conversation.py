@@ -5,8 +5,9 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError
 
+from apc_agents.json_values import checked_text
 from apc_agents.memory.errors import ConversationInvalid, ValueInvalid
-from apc_agents.memory.values import check_value, encoded
+from apc_agents.memory.values import encoded
 from apc_contracts.model import Model, Time
 
 CONVERSATION_VERSION: Final = "1.0"
@@ -76,7 +77,7 @@ class ConversationContext(Model):
         """The document as JSON. Raises ValueInvalid, and ConversationInvalid for a message that is too long."""
         for number, message in enumerate(self.messages):
             place = f"messages[{number}]"
-            check_value(message.content, f"{place}.content")
+            checked_text(message.content, f"{place}.content", ValueInvalid)
             if (size := len(message.content.encode())) > MAX_MESSAGE_BYTES:
                 raise ConversationInvalid(
                     f"{place}.content", f"it has {size} bytes and {MAX_MESSAGE_BYTES} fit: shorten it, or send parts"

@@ -314,7 +314,7 @@ class TestPostgresTaskStore(TaskStoreSuite):
         assert await store.once(task.task_id, 1, "row", _counted(store)) == 0
 
     async def test_a_value_that_postgres_cannot_store_is_refused(self, store: TaskStore) -> None:
-        with pytest.raises(ValueUnserialisable, match="action build cannot be stored"):
+        with pytest.raises(ValueUnserialisable, match="action build: cannot be stored"):
             await added(store, params={"text": "\0"})
 
     async def test_a_store_that_is_away_says_so_or_waits(self, postgres_url: str) -> None:

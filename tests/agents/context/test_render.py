@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from apc_agents.context import ComponentRenderer, ContextSession, ContextState, SessionConfig
+from apc_agents.context import ComponentRenderer, ContextSession, ContextState, InMemoryContextStore, SessionConfig
 
 SECRET = "You are Zebulon and your warmth is 0.73."
 FORBIDDEN = ("prompt", "persona", "eigenvector", "linearity", "strategy", "summar", "droppable", "required", "zebulon")
@@ -88,3 +88,31 @@ async def test_the_status_tells_what_the_session_does() -> None:
     assert (session.render()["status"], session.render()["canSend"]) == ("ready", False)
     await session.compress()
     assert (session.render()["status"], session.render()["canSend"]) == ("compressed", True)
+
+
+async def test_an_answer_that_a_compression_folded_was_an_answer() -> None:
+    session = ContextSession("s-1")
+    await session.add_user_turn("go")
+    await session.add_system_turn("Take your time.")
+    assert session.render()["status"] == "thinking", "what the system says is no answer"
+    await session.add_assistant_turn("gone")
+    await session.compress(0.0)
+    assert [message["content"] for message in session.render()["messages"]] == ["go"], "the answer was dropped"
+    assert session.render()["status"] == "compressed"
+    await session.add_tool_turn("a result")
+    await session.compress(0.0)
+    assert session.render()["status"] == "thinking"
+    await session.clear()
+    assert session.render()["status"] == "ready"
+
+
+async def test_a_restored_session_still_waits_for_its_answer() -> None:
+    store = InMemoryContextStore()
+    session = ContextSession("s-1", store=store)
+    await session.add_user_turn("go")
+    await session.save()
+    assert (await ContextSession.open("s-1", store=store)).is_thinking
+    document = orjson.loads((await store.load("s-1"))[0])  # type: ignore[index]
+    del document["awaits_answer"]
+    await store.save("s-1", orjson.dumps(document), 1)
+    assert not (await ContextSession.open("s-1", store=store)).is_thinking, "a document of before it was kept"

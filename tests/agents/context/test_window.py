@@ -166,8 +166,11 @@ def test_a_size_that_is_none_is_refused(max_tokens: Any) -> None:
         ("user", b"hello", None, "content"),
         ("user", "a\0b", None, "content"),
         ("user", "\ud800", None, "content"),
-        ("user", "hello", {"when": object()}, "metadata"),
-        ("user", "hello", {"score": float("nan")}, "metadata"),
+        ("user", "hello", {"when": object()}, "metadata.when"),
+        ("user", "hello", {"score": float("nan")}, "metadata.score"),
+        ("user", "hello", {"count": [2**70]}, "metadata.count[0]"),
+        ("user", "hello", {1: "a"}, "metadata"),
+        ("user", "hello", ["a"], "metadata"),
     ],
 )
 def test_a_turn_that_no_store_can_hold_is_refused(role: Any, content: Any, metadata: Any, place: str) -> None:

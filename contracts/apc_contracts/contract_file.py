@@ -201,11 +201,26 @@ class Loops(Section):
     queries_per_generation: Positive
 
 
+class Quota(Section):
+    """A token bucket: packets that flow back a second, and how many it holds."""
+
+    packets_per_second: Annotated[float, Field(ge=0.001, le=100_000.0)]
+    burst: Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class QuotaRules(Quota):
+    """Every sender's bucket; `roles` and `agents` give others, by role and by agent_id, the agent's own first."""
+
+    roles: dict[Word, Quota]
+    agents: dict[Word, Quota]
+
+
 class Limits(Section):
     """Bounds of packets and of the gate; bytes, levels, nodes, milliseconds, packets, deliveries.
 
     `pending_acks` counts the ACKs that one session waits for, `task_budgets` the tasks in its tree budget: they live in
-    its document, which every log batch carries. `swarms` bounds a SessionSpec: SYNC has a score of each.
+    its document, which every log batch carries. `swarms` bounds a SessionSpec: SYNC has a score of each. Without
+    `quota` senders have none.
     """
 
     packet_bytes: Positive
@@ -218,6 +233,7 @@ class Limits(Section):
     task_budgets: Positive
     swarms: Positive
     retry_after_ms: Positive
+    quota: QuotaRules | None = None
 
 
 class SupersedingRules(Section):

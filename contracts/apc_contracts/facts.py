@@ -45,6 +45,8 @@ class Facts(msgspec.Struct, frozen=True):
     is_contract_deployed: bool = True
     """The session was opened under the contract file that judges now."""
     outstanding_bound: int | None = None
+    quota_wait_ms: int = 0
+    """Until the sender's quota admits a packet; 0 = it does now."""
     decayed_protocols: frozenset[str] = frozenset()
     """Protocols under a block at `now`, descendants included."""
     decay: Mapping[str, Any] | None = None

@@ -14,6 +14,7 @@ from apc_contracts.identity import shard_of
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.protocol_ledger import ProtocolLedger
+from apc_contracts.quotas import Quotas
 from apc_contracts.session import HeldPacket
 from apc_contracts.signing import verify
 from apc_orchestrator.publications import Tenure
@@ -33,6 +34,7 @@ class FactFinder:
         shards: int,
         outstanding: Mapping[str, int],
         protocols: ProtocolLedger,
+        quotas: Quotas,
     ) -> None:
         self._contract_hash = contract.hash.hex()
         self._bound = contract.limits.outstanding_deliveries
@@ -42,6 +44,7 @@ class FactFinder:
         self._shards = shards
         self._outstanding = outstanding
         self._protocols = protocols
+        self._quotas = quotas
 
     def of_message(self, received: ReceivedPacket, message: Message, now: datetime) -> Facts:
         """A packet as it came from the broker."""
@@ -62,6 +65,7 @@ class FactFinder:
             is_contract_deployed=self._is_contract_deployed(packet),
             outstanding=self._outstanding,
             outstanding_bound=self._bound,
+            quota_wait_ms=self._quota_wait_ms(packet, now),
             decayed_protocols=self._protocols.decayed(now),
         )
 
@@ -88,6 +92,10 @@ class FactFinder:
             outstanding_bound=self._bound,
             decayed_protocols=self._protocols.decayed(now),
         )
+
+    def _quota_wait_ms(self, packet: Packet[Any], now: datetime) -> int:
+        sender = self._registry.by_id.get(packet.sender.agent_id)
+        return 0 if sender is None else self._quotas.wait_ms(sender.agent_id, sender.role, now)
 
     def _is_cause_delivered(self, packet: Packet[Any], cause: UUID | None) -> bool:
         session = self._sessions.get(packet.trace.session_id)

@@ -14,6 +14,7 @@ from apc_contracts.facts import Facts
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.protocol_ledger import ProtocolLedger
+from apc_contracts.quotas import Quotas
 from apc_contracts.receipts import Receipt
 from apc_contracts.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.sealing import payload_hash, seal
@@ -38,7 +39,7 @@ from apc_contracts.session import (
     stranger,
 )
 from apc_contracts.verdict import Refusal, Verdict, VerdictKind
-from apc_contracts.vocabulary import PRESENCE_SESSION, SUBSTRATE_RECIPIENT
+from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSION, SUBSTRATE_RECIPIENT
 from apc_orchestrator import publications
 from apc_orchestrator.answers import Answers
 from apc_orchestrator.batch import Batch, Outgoing
@@ -77,7 +78,10 @@ class Judge:
         self._protocols = protocols
         self._id_codes = frozenset(self._codes_without_id(contract))
         self.outstanding: dict[str, int] = {}
-        self._facts = FactFinder(contract, registry, sessions, tenure, shards, self.outstanding, protocols)
+        self._quotas = Quotas(contract.limits.quota)
+        self._facts = FactFinder(
+            contract, registry, sessions, tenure, shards, self.outstanding, protocols, self._quotas
+        )
         self._answers = Answers(contract, registry, sessions, tenure)
 
     def adopt(self, session: Session) -> None:
@@ -222,6 +226,8 @@ class Judge:
         """A verdict that takes an id: the packet's row first, then everything that it caused."""
         packet = received.packet
         is_refused = verdict.refusal is not None
+        if not is_refused:
+            self._draw(packet, batch.now)
         if session is None and not is_refused and packet.trace.session_id != PRESENCE_SESSION:
             session = self._open(packet, batch.now)
         recipients = self._resolve(packet, session)
@@ -245,6 +251,11 @@ class Judge:
             self._record_without_session(batch, received, verdict.refusal, facts)
         else:
             self._apply(batch, session, advanced, packet.packet_id)
+
+    def _draw(self, packet: Packet[Any], now: datetime) -> None:
+        """An admitted packet counts against its sender's quota."""
+        if packet.packet_type not in CONTROL_TYPES and packet.sender.agent_id != ORCHESTRATOR:
+            self._quotas.draw(packet.sender.agent_id, packet.sender.role, now)
 
     def _record_without_session(
         self, batch: Batch, received: ReceivedPacket, refusal: Refusal | None, facts: Facts

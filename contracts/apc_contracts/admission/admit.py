@@ -6,6 +6,7 @@ from apc_contracts.admission.budget import budget_is_left
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.admission.drift import warnings_of
 from apc_contracts.admission.loops import ends_no_loop
+from apc_contracts.admission.quota import quota_is_left
 from apc_contracts.admission.record import facts_record, note_warnings
 from apc_contracts.admission.rules import plan
 from apc_contracts.admission.stage import Stage
@@ -66,7 +67,7 @@ def judge(case: Case, stage: Stage) -> Verdict:
     """The verdict of a stage's rules, with the facts that a replay needs."""
     ruling = _first_ruling(case, stage)
     if ruling is VerdictKind.HELD and stage is Stage.ARRIVAL:
-        ruling = ends_no_loop(case) or budget_is_left(case) or ruling
+        ruling = ends_no_loop(case) or quota_is_left(case) or budget_is_left(case) or ruling
     record = facts_record(case, stage, ruling)
     if isinstance(ruling, Refusal):
         return Verdict(VerdictKind.REFUSED, ruling, facts=record)

@@ -217,6 +217,11 @@ def _full(case: Case) -> Record:
     return record
 
 
+def _quota(case: Case) -> Record:
+    """A pause would have held the packet, and the later rules were not asked."""
+    return {"quota_wait_ms": case.facts.quota_wait_ms} | _paused(case)
+
+
 def _budget(case: Case) -> Record:
     """A pause would have held the packet, and the later rules were not asked."""
     session, packet = case.session, case.packet
@@ -250,6 +255,7 @@ _EVIDENCE: dict[str, Callable[[Case], Record]] = {
     "NOT_RETRACTABLE": _target,
     "DRIFT_CHECK_FAILED": _drift,
     "LOOP_DETECTED": _paused,
+    "QUOTA_EXCEEDED": _quota,
     "OVERLOADED": _full,
     "BUDGET_EXHAUSTED": _budget,
 }

@@ -12,6 +12,7 @@ from apc_contracts.admission import (
     life,
     loops,
     phase,
+    quota,
     routing,
     sender,
     throttle,
@@ -96,6 +97,9 @@ RELEASE: tuple[Rule, ...] = (
 REPEATING: tuple[Rule, ...] = (Rule("LOOP_DETECTED", loops.ends_no_loop, _LIVE | _SESSION | _AGENTS),)
 """Judged once, when the packet comes, held ones included: from then on it counts."""
 
+RATE: tuple[Rule, ...] = (Rule("QUOTA_EXCEEDED", quota.quota_is_left, _LIVE | _AGENTS, _WORK),)
+"""Judged once, when the packet comes, held ones included: then it is drawn."""
+
 ROOM: tuple[Rule, ...] = (
     Rule("OVERLOADED", capacity.inbox_has_room, _LIVE | _AGENTS),
     Rule("OVERLOADED", capacity.acks_have_room, _SESSION | _AGENTS),
@@ -111,7 +115,7 @@ SPENDING: tuple[Rule, ...] = (
 RESERVING: tuple[Rule, ...] = (Rule("BUDGET_EXHAUSTED", budget.held_reservation_fits, _SESSION | _AGENTS, _TASK_IR),)
 """Judged at RESUME: what a held TASK_IR asks for is reserved only then."""
 
-RULES = ARRIVAL + STANDING + WAITING + RELEASE + REPEATING + ROOM + SPENDING
+RULES = ARRIVAL + STANDING + WAITING + RELEASE + REPEATING + RATE + ROOM + SPENDING
 """All rules, in the order of contract.md 12. The other codes before SENDER_MISMATCH are `parse_packet`'s."""
 
 

@@ -1,0 +1,107 @@
+"""A sender beyond its quota, an inbox beyond its bound. The house replays every log at its end."""
+
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apc_contracts import Packet, parse_packet
+from apc_contracts.contract import PACKAGED_CONTRACT
+from apc_contracts.payloads import SignalPayload
+from apc_contracts.vocabulary import AckStatus, PacketType, Signal
+
+Build = Callable[..., Packet[Any]]
+VERDICTS = "SELECT packet_id, verdict, refusal_code FROM apc_log.agent_packets WHERE sender_agent_id = $1 ORDER BY seq"
+BURST, BOUND = 3, 4
+
+
+@pytest.fixture
+def contract_path(tmp_path: Path) -> str:
+    """The packaged contract with a small quota for red-1 and a small bound for every inbox."""
+    file = json.loads((files("apc_contracts") / PACKAGED_CONTRACT).read_text())
+    file["limits"]["quota"]["agents"] = {"red-1": {"packets_per_second": 0.01, "burst": BURST}}
+    file["limits"]["outstanding_deliveries"] = BOUND
+    path = tmp_path / "contract.json"
+    path.write_text(json.dumps(file))
+    return str(path)
+
+
+async def opened(house: Any, start: Build) -> Packet[Any]:
+    await house.register()
+    opening = start()
+    await house.publish(opening)
+    await house.quiet()
+    for agent in ("red-1", "blue-1", "sentinel", "librarian"):
+        await house.handle(agent)
+    await house.quiet()
+    return opening
+
+
+async def verdicts(house: Any, sender: str) -> list[str]:
+    await house.quiet()
+    return [row["refusal_code"] or row["verdict"] for row in await house.pool.fetch(VERDICTS, sender)]
+
+
+async def nacks(house: Any, agent: str) -> list[Any]:
+    found: list[Any] = [parse_packet(delivery.message.body) for delivery in await house.read(agent)]
+    return [packet for packet in found if packet.packet_type is PacketType.NACK]
+
+
+async def test_beyond_its_quota_a_sender_is_deferred_and_no_other(
+    house: Any, packet: Build, start: Build, idea: Any, contract_path: str
+) -> None:
+    async with house.persister():
+        async with house.gate(contract=contract_path):
+            opening = await opened(house, start)
+            for to in ("nobody", "blue-1", "sentinel", "blue-1", "sentinel"):
+                await house.publish(packet("red-1", idea, (to,), parent=opening))
+            await house.publish(packet("blue-1", idea, ("sentinel",), parent=opening))
+            # What is refused for another reason draws nothing.
+            refused = ["UNROUTABLE"] + ["accepted"] * BURST + ["QUOTA_EXCEEDED"]
+            assert await verdicts(house, "red-1") == refused
+            assert await verdicts(house, "blue-1") == ["accepted"]
+            _, nack = await nacks(house, "red-1")
+            assert nack.payload.ack_status is AckStatus.DEFERRED
+            told = nack.metadata["refusal"]
+            assert told["code"] == "QUOTA_EXCEEDED" and 0 < told["retry_after_ms"] <= 100_000
+            query = packet("red-1", SignalPayload(signal=Signal.QUERY), ("blue-1",), parent=opening)
+            await house.publish(query)
+            assert (await verdicts(house, "red-1"))[-1] == "accepted"
+        async with house.gate(contract=contract_path):  # the buckets are the gate's own: they begin full
+            await house.publish(packet("red-1", idea, ("blue-1",), parent=opening))
+            assert (await verdicts(house, "red-1"))[-1] == "accepted"
+
+
+async def test_what_a_pause_holds_is_drawn_when_it_comes(
+    house: Any, packet: Build, start: Build, idea: Any, contract_path: str
+) -> None:
+    async with house.persister(), house.gate(contract=contract_path):
+        opening = await opened(house, start)
+        await house.publish(packet("librarian", SignalPayload(signal=Signal.PAUSE), parent=opening))
+        for _ in range(BURST + 1):
+            await house.publish(packet("red-1", idea, ("blue-1",), parent=opening))
+        assert await verdicts(house, "red-1") == ["held"] * BURST + ["QUOTA_EXCEEDED"]
+        await house.publish(packet("librarian", SignalPayload(signal=Signal.RESUME), parent=opening))
+        await house.quiet()
+        assert len([one for one in await house.handle("blue-1") if one.sender.agent_id == "red-1"]) == BURST
+
+
+async def test_an_inbox_beyond_its_bound_refuses_until_something_ends(
+    house: Any, packet: Build, start: Build, idea: Any, contract_path: str
+) -> None:
+    async with house.persister(), house.gate(contract=contract_path):
+        opening = await opened(house, start)
+        for _ in range(BOUND + 2):
+            await house.publish(packet("blue-1", idea, ("sentinel",), parent=opening))
+        await house.publish(packet("blue-1", idea, ("red-1",), parent=opening))
+        assert await verdicts(house, "blue-1") == ["accepted"] * BOUND + ["OVERLOADED"] * 2 + ["accepted"]
+        told = [nack.metadata["refusal"] for nack in await nacks(house, "blue-1")]
+        assert [one["code"] for one in told] == ["OVERLOADED"] * 2
+        assert all(one["retry_after_ms"] == 1000 for one in told)
+        assert len(await house.handle("sentinel")) == BOUND
+        await house.quiet()
+        await house.publish(packet("blue-1", idea, ("sentinel",), parent=opening))
+        assert (await verdicts(house, "blue-1"))[-1] == "accepted"

@@ -1,14 +1,14 @@
 """The broker that a one-shot command works on: connected within seconds, or a clear line."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from urllib.parse import unquote, urlsplit
 
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_bus.topology import Topology, build_topology
+from apc_bus.topology import AgentQueues, Topology, build_topology
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.registration import queues_of, registered_agents
@@ -44,14 +44,18 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Bus]:
         await bus.close()
 
 
-async def planned_topology() -> Topology:
-    """The topology of APC_SHARDS, with an inbox for each registered agent when APC_DATABASE_URL is set."""
+async def planned_topology(expected: Sequence[AgentQueues] = ()) -> Topology:
+    """The topology of APC_SHARDS, with an inbox for each registered agent when APC_DATABASE_URL is set.
+
+    Args:
+        expected: agents that get one even if they are not registered yet.
+    """
     settings = BusSettings()
-    agents = []
+    agents = {agent.agent_id: agent for agent in expected}
     if DatabaseSettings().database_url is not None:
         async with open_log() as pool:
-            agents = [queues_of(registration) for registration in await registered_agents(pool)]
-    return build_topology(settings.shards, agents, bound=settings.outstanding_bound)
+            agents |= {one.agent_id: queues_of(one) for one in await registered_agents(pool)}
+    return build_topology(settings.shards, list(agents.values()), bound=settings.outstanding_bound)
 
 
 def topology_url(settings: BusSettings) -> str:

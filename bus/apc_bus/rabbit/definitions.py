@@ -2,32 +2,12 @@
 
 import base64
 import hashlib
-import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from apc_bus.topology import (
-    INGRESS,
-    INTER_AGENT,
-    LOG,
-    RECEIPTS,
-    RETRY,
-    SUBSTRATE,
-    SUBSTRATE_STREAM,
-    Topology,
-    agent_queue,
-    intra_exchange,
-)
-
-TOPOLOGY_USER = "topology"
-ORCHESTRATOR_USER = "orchestrator"
-PERSISTER_USER = "persister"
-OPERATOR_USER = "operator"
-_ALL = ".*"
-_NOTHING = "^$"
-Permission = tuple[str, str, str]
-"""(configure, write, read): anchored regular expressions of resource names."""
+from apc_bus.rabbit.grants import permissions
+from apc_bus.topology import Topology
 
 
 def export_definitions(
@@ -39,8 +19,11 @@ def export_definitions(
         vhost: the virtual host that everything goes into.
         passwords: user -> password. A user without one cannot log in until it is given one
             (`rabbitmqctl change_password`); RabbitMQ 3.10 to 4.x take salted SHA-256 hashes.
+
+    Raises:
+        TopologyInvalid: an agent has the user of a service.
     """
-    grants = permissions(topology)
+    grants = permissions(topology)  # no topic permissions: agents write to no topic exchange, and CC passes them
     given = passwords or {}
     return {
         "vhosts": [{"name": vhost}],
@@ -86,34 +69,6 @@ def export_definitions(
             for binding in topology.bindings
         ],
     }
-
-
-def permissions(topology: Topology) -> dict[str, Permission]:
-    """User -> its rights: the least that its job needs. Agents that share a user share their rights."""
-    grants: dict[str, Permission] = {
-        TOPOLOGY_USER: (_ALL, _ALL, _ALL),
-        ORCHESTRATOR_USER: (
-            _NOTHING,
-            _one_of(re.escape(name) for name in (INTER_AGENT, SUBSTRATE, LOG, RETRY, RECEIPTS)),
-            r"^apc\.(gate\.[0-9]+|dead\.letters)$",
-        ),
-        PERSISTER_USER: (_NOTHING, _NOTHING, r"^apc\.log\.[0-9]+$"),
-        OPERATOR_USER: (_NOTHING, _one_of(map(re.escape, (INGRESS, RECEIPTS))), _NOTHING),
-    }
-    inboxes: dict[str, list[str]] = {}
-    exchanges: dict[str, list[str]] = {}
-    for agent in topology.agents:
-        queues = inboxes.setdefault(agent.user, [re.escape(SUBSTRATE_STREAM)])
-        queues.extend(re.escape(agent_queue(agent.agent_id, urgent)) for urgent in (True, False))
-        own = exchanges.setdefault(agent.user, [re.escape(INGRESS), re.escape(RECEIPTS)])
-        own.append(re.escape(intra_exchange(agent.agent_id)))
-    for user, queues in inboxes.items():
-        grants[user] = (_NOTHING, _one_of(exchanges[user]), _one_of(queues))
-    return grants
-
-
-def _one_of(expressions: Iterable[str]) -> str:
-    return f"^({'|'.join(expressions)})$"
 
 
 def _user(name: str, password: str | None) -> dict[str, Any]:

@@ -47,12 +47,13 @@ class PrivateNode:
 
     Args:
         config: lines for rabbitmq.conf.
+        plugins: names of plugins that come with the package, `rabbitmq_management` for one.
 
     Raises:
         BusUnavailable: RabbitMQ is not installed, or it does not start.
     """
 
-    def __init__(self, config: str = "") -> None:
+    def __init__(self, config: str = "", plugins: Iterable[str] = ()) -> None:
         scripts = find_scripts()
         epmd = shutil.which("epmd")
         if scripts is None or epmd is None:
@@ -62,7 +63,7 @@ class PrivateNode:
         self._folder = Path(tempfile.mkdtemp(prefix="apc-rabbit-"))
         self.port, distribution_port, self._epmd_port = _free_ports(3)
         self.name = f"apc-{secrets.token_hex(4)}@localhost"
-        self._environment = self._prepare(config, distribution_port)
+        self._environment = self._prepare(config, plugins, distribution_port)
         self._epmd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
@@ -169,13 +170,13 @@ class PrivateNode:
     ) -> None:
         self.close()
 
-    def _prepare(self, config: str, distribution_port: int) -> dict[str, str]:
+    def _prepare(self, config: str, plugins: Iterable[str], distribution_port: int) -> dict[str, str]:
         home = self._folder / "home"
         home.mkdir()
         cookie = home / ".erlang.cookie"
         cookie.write_text(secrets.token_hex(16))
         cookie.chmod(0o400)
-        (self._folder / "enabled_plugins").write_text("[].")
+        (self._folder / "enabled_plugins").write_text(f"[{','.join(plugins)}].")
         (self._folder / "rabbitmq.conf").write_text(config + "\n")
         return {
             "PATH": os.environ["PATH"],

@@ -1,5 +1,6 @@
 """`apc topology`: the exchanges, queues and bindings as data; shown, declared, or written as RabbitMQ definitions."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -38,12 +39,26 @@ def apply() -> None:
 def export(
     out: Annotated[Path, typer.Option(help="The file; - is the standard output.")] = Path("-"),
     vhost: Annotated[str, typer.Option(help="The virtual host that everything goes into.")] = "/",
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:AGENT", help="An agent that is not registered yet; its user is agent.<id>."),
+    ] = None,
+    passwords: Annotated[
+        Path | None,
+        typer.Option(help="JSON file (mode 0600), user -> password: hashed; what is missing is made and added to it."),
+    ] = None,
 ) -> None:
-    """Write RabbitMQ definitions (`load_definitions`), users and permissions included, passwords not."""
-    from apc_bus.rabbit import export_definitions
-    from apc_console.broker import planned_topology
+    """Write RabbitMQ definitions (`load_definitions`): a user with the least rights for each service and agent.
+
+    Without --passwords only the users of APC_BROKER_PASSWORDS get one; the others cannot log in until
+    `rabbitmqctl change_password`.
+    """
+    from apc_console.definitions import exported
     from apc_console.files import write_output
     from apc_console.output import to_json
     from apc_console.running import run_quietly
 
-    write_output(out, to_json(export_definitions(run_quietly(planned_topology()), vhost=vhost)) + b"\n")
+    definitions, remarks = run_quietly(exported(vhost, agent or (), passwords))
+    write_output(out, to_json(definitions) + b"\n")
+    for remark in remarks:
+        print(f"apc: {remark}", file=sys.stderr)

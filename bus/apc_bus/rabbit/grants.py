@@ -1,0 +1,71 @@
+"""Broker users and their rights: for every job the least that it needs (reliability-facts.md section 2a)."""
+
+import re
+from collections.abc import Iterable
+
+from apc_bus.errors import TopologyInvalid
+from apc_bus.topology import (
+    INGRESS,
+    INTER_AGENT,
+    LOG,
+    RECEIPTS,
+    RETRY,
+    SUBSTRATE,
+    SUBSTRATE_STREAM,
+    AgentQueues,
+    Topology,
+    agent_queue,
+    intra_exchange,
+)
+
+TOPOLOGY_USER = "topology"
+ORCHESTRATOR_USER = "orchestrator"
+PERSISTER_USER = "persister"
+OPERATOR_USER = "operator"
+SERVICE_USERS = (TOPOLOGY_USER, ORCHESTRATOR_USER, PERSISTER_USER, OPERATOR_USER)
+_ALL = ".*"
+_NOTHING = "^$"
+Permission = tuple[str, str, str]
+"""(configure, write, read): anchored regular expressions of resource names."""
+
+
+def permissions(topology: Topology) -> dict[str, Permission]:
+    """User -> its rights: the users of the services, and those of the topology's agents.
+
+    Agents that share a user share their rights. An agent may have the operator's user: the rights are then added.
+
+    Raises:
+        TopologyInvalid: an agent has the user of the topology, the gate or the log writer.
+    """
+    grants: dict[str, Permission] = {
+        TOPOLOGY_USER: (_ALL, _ALL, _ALL),
+        ORCHESTRATOR_USER: (
+            _NOTHING,
+            _one_of(re.escape(name) for name in (INTER_AGENT, SUBSTRATE, LOG, RETRY, RECEIPTS)),
+            r"^apc\.(gate\.[0-9]+|dead\.letters)$",
+        ),
+        PERSISTER_USER: (_NOTHING, _NOTHING, r"^apc\.log\.[0-9]+$"),
+        OPERATOR_USER: (_NOTHING, _one_of(map(re.escape, (INGRESS, RECEIPTS))), _NOTHING),
+    }
+    owned: dict[str, list[AgentQueues]] = {}
+    for agent in topology.agents:
+        if agent.user in (TOPOLOGY_USER, ORCHESTRATOR_USER, PERSISTER_USER):
+            raise TopologyInvalid(
+                f"agent {agent.agent_id!r} has the broker user {agent.user!r}, which is a service's: "
+                "`apc agents add` with another --broker-user"
+            )
+        owned.setdefault(agent.user, []).append(agent)
+    return grants | {user: agent_permission(agents) for user, agents in owned.items()}
+
+
+def agent_permission(agents: Iterable[AgentQueues]) -> Permission:
+    """The rights of a user whom these agents share: write to the gate and among themselves, read what is theirs."""
+    writes, reads = [INGRESS, RECEIPTS], [SUBSTRATE_STREAM]
+    for agent in agents:
+        writes.append(intra_exchange(agent.agent_id))
+        reads.extend(agent_queue(agent.agent_id, urgent) for urgent in (True, False))
+    return _NOTHING, _one_of(map(re.escape, writes)), _one_of(map(re.escape, reads))
+
+
+def _one_of(expressions: Iterable[str]) -> str:
+    return f"^({'|'.join(expressions)})$"

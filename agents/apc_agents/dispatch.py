@@ -15,6 +15,7 @@ from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError, EmitError, EmitUnconfirmed, Reject, Retry, StateStale
 from apc_agents.handler_context import HandlerContext
 from apc_agents.memory import BaseMemoryStore
+from apc_agents.metrics import ENDS, FAILED, count_end, timed_handler
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.phase import Sessions
 from apc_agents.signature import AnyHandler
@@ -116,7 +117,8 @@ class Dispatcher:
         context = self._context(inbound.packet, document, inbound.session_id)
         self._report(inbound, ReceiptKind.DELIVERY_ACK, may_linger=True)
         try:
-            return await self._invoke(inbound, handler, document, context)
+            with timed_handler(self._agent.agent_id, inbound.packet.packet_type):
+                return await self._invoke(inbound, handler, document, context)
         finally:
             self._tell_invocation(inbound.packet, context)
 
@@ -185,6 +187,7 @@ class Dispatcher:
     async def _fail(self, inbound: Inbound, context: HandlerContext, failure: Exception) -> Exception:
         packet = inbound.packet
         text = f"{type(failure).__name__}: {failure}"[:MAX_ERROR_LENGTH]
+        count_end(self._agent.agent_id, packet.packet_type, FAILED)
         _log.error(
             "handler_failed",
             agent_id=self._agent.agent_id,
@@ -227,6 +230,8 @@ class Dispatcher:
         error: str | None = None,
         may_linger: bool = False,
     ) -> None:
+        if kind in ENDS:
+            count_end(self._agent.agent_id, inbound.packet.packet_type, kind.value)
         if not inbound.has_receipts:
             return
         receipt = Receipt(

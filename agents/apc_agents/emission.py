@@ -109,6 +109,11 @@ class Builder:
         self._actor = actor
         self._sessions = sessions
 
+    @property
+    def agent_id(self) -> str:
+        """The agent whose packets are built."""
+        return self._actor.agent_id
+
     def build(self, draft: Draft, cause: Packet[Any] | None, ordinal: int) -> Built:
         """The packet of a draft.
 

@@ -10,6 +10,7 @@ from apc_agents.acknowledgements import Acknowledgements, Expectation
 from apc_agents.coordination import NOT_FOLLOWED, Emission
 from apc_agents.emission import Builder, Built, Draft
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
+from apc_agents.metrics import counted_emit
 from apc_agents.publishing import publish_confirmed
 from apc_agents.settings import WorkerSettings
 from apc_bus import headers
@@ -20,7 +21,7 @@ from apc_contracts.contract import Contract
 from apc_contracts.errors import PacketRefused
 from apc_contracts.facts import Facts
 from apc_contracts.identity import shard_of
-from apc_contracts.packet import Packet
+from apc_contracts.packet import TYPE_OF_PAYLOAD, Packet
 from apc_contracts.sealing import SealedPacket, seal
 from apc_contracts.vocabulary import Channel, DeliveryMode
 
@@ -65,6 +66,10 @@ class Emitter:
             EmitUnconfirmed: no confirm within the publish deadline.
             EmitRejected, EmitTimeout: a NACK, or no answer, while an ACK is awaited.
         """
+        with counted_emit(self._builder.agent_id, TYPE_OF_PAYLOAD.get(type(draft.payload))):
+            return await self._emit(draft, cause, ordinal, emission)
+
+    async def _emit(self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission) -> Packet[Any]:
         if draft.requires_ack and draft.ack_timeout is None:
             draft = replace(draft, ack_timeout=self._settings.ack_timeout)
         built, publication = self._prepared(draft, cause, ordinal, emission)

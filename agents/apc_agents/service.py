@@ -25,6 +25,7 @@ LONGEST_WAIT = 5.0
 """Seconds between two attempts to start."""
 
 ResultT = TypeVar("ResultT")
+WorkerListener = Callable[[Worker], None]
 
 _log = structlog.get_logger("apc_agents")
 
@@ -35,11 +36,12 @@ async def run_worker(
     *,
     bus_settings: BusSettings | None = None,
     stop: asyncio.Event | None = None,
+    on_worker: WorkerListener | None = None,
 ) -> None:
     """Run an agent over RabbitMQ until SIGTERM or SIGINT (or `stop`), then drain.
 
     While the broker, the database or the agent's queues are not there, it says so and tries again with back-off;
-    a connection that is lost while it runs is made again.
+    a connection that is lost while it runs is made again. `on_worker` is told of each worker that is made.
 
     Raises:
         AgentError: no broker is configured.
@@ -50,10 +52,16 @@ async def run_worker(
         raise AgentError("a worker process needs a broker: set APC_AMQP_URL, or run the agent inside `apc up`")
     stop = stop or asyncio.Event()
     with _stopped_by_signals(stop):
-        await _until(stop, lambda: _serve(agent, settings, bus_settings, stop))
+        await _until(stop, lambda: _serve(agent, settings, bus_settings, stop, on_worker))
 
 
-async def _serve(agent: Agent, settings: WorkerSettings, bus_settings: BusSettings, stop: asyncio.Event) -> None:
+async def _serve(
+    agent: Agent,
+    settings: WorkerSettings,
+    bus_settings: BusSettings,
+    stop: asyncio.Event,
+    on_worker: WorkerListener | None,
+) -> None:
     from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
 
     artifacts = ArtifactStore(bus_settings.artifacts, max_bytes=bus_settings.max_artifact_bytes)
@@ -63,6 +71,8 @@ async def _serve(agent: Agent, settings: WorkerSettings, bus_settings: BusSettin
             worker = Worker(
                 agent, bus, settings=settings, states=states, tasks=tasks, memory=memory, artifacts=artifacts
             )
+            if on_worker is not None:
+                on_worker(worker)
             await worker.run(stop)
         finally:
             await bus.close()

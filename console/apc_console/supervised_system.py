@@ -26,6 +26,7 @@ from apc_console.registration import (
     wait_until_recorded,
     with_keys,
 )
+from apc_console.settings import ConsoleSettings
 from apc_console.supervisor import ProcessSpec, Supervisor
 from apc_console.waiting import until
 from apc_contracts.registry import Registration
@@ -90,7 +91,7 @@ async def run_supervised(
         registrations = await with_keys(pool, described)
         await _declare(settings, pool, registrations)
         epochs = await _epochs(pool)
-        supervisor = await stack.enter_async_context(Supervisor(SERVICES, logs))
+        supervisor = await stack.enter_async_context(Supervisor(SERVICES, logs, ConsoleSettings().health_port))
         await _until_held(settings, pool, epochs)
         await _register(settings, pool, registrations)
         for agent, registration in zip(agents, registrations, strict=True):

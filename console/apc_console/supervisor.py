@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -49,8 +49,12 @@ class Supervisor:
     They are drained by stage, so that the log writer, in the lowest one, writes what the others leave behind.
     """
 
-    def __init__(self, specs: Sequence[ProcessSpec], logs: Path | None = None) -> None:
-        """`logs`: a folder that takes the output of each process in a file; None = it goes to ours."""
+    def __init__(self, specs: Sequence[ProcessSpec], logs: Path | None = None, first_port: int | None = None) -> None:
+        """`logs`: a folder that takes the output of each process in a file; None = it goes to ours.
+
+        `first_port`: where the first process serves its pages, the second on the next one; None = none does.
+        """
+        self._first_port = first_port
         self._specs = specs
         self._logs = logs
         self._keepers: list[_Keeper] = []
@@ -70,6 +74,10 @@ class Supervisor:
     def add(self, spec: ProcessSpec) -> None:
         """Start one more process and keep it alive."""
         stop = asyncio.Event()
+        if self._first_port is not None:
+            # Two processes cannot have one port: in the order in which they are added, from APC_HEALTH_PORT on.
+            port = {"APC_HEALTH_PORT": str(self._first_port + len(self._keepers))}
+            spec = replace(spec, environment=port | dict(spec.environment))
         task = asyncio.create_task(self._keep(spec, stop), name=spec.name)
         self._keepers.append(_Keeper(spec.stage, task, stop))
 

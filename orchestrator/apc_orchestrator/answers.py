@@ -59,3 +59,4 @@ class Answers:
         session = self._sessions.get(refused.trace.session_id) if refused is not None else None
         publication = publications.nack(sealed, sender, self._tenure, session)
         batch.outgoing.append(Outgoing(publication, "", None, sender.agent_id, 1))
+        batch.nacks += 1

@@ -32,6 +32,12 @@ class Batch:
     touched: dict[str, Session] = field(default_factory=dict)
     outgoing: list[Outgoing] = field(default_factory=list)
     verifications: list[Verification] = field(default_factory=list)
+    admit_seconds: list[float] = field(default_factory=list)
+    """How long each packet was judged."""
+    repeats: int = 0
+    """Packets that were judged before."""
+    nacks: int = 0
+    """Refusals that are answered."""
 
     def seal(self, shard: int, epoch: int) -> LogBatch:
         """The message: entries in the order in which they happened, then the sessions as they are now."""

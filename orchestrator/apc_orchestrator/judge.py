@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from time import perf_counter
 from typing import Any
 from uuid import UUID
 
@@ -199,7 +200,9 @@ class Judge:
     def _decide(self, batch: Batch, received: ReceivedPacket, facts: Facts, signature: str | None) -> None:
         packet = received.packet
         session = self._sessions.get(packet.trace.session_id)
+        began = perf_counter()
         verdict = admit(packet, session, facts, self._contract)
+        batch.admit_seconds.append(perf_counter() - began)
         refusal = verdict.refusal
         known = None if session is not None else self._sessions.stranger(packet.trace.session_id, packet.packet_id)
         if known is not None and (refusal is None or refusal.code not in self._id_codes):
@@ -348,6 +351,7 @@ class Judge:
 
     def _repeat(self, batch: Batch, received: ReceivedPacket, session: Session | None, facts: Facts) -> None:
         """Never judged twice: what the first one caused is done again."""
+        batch.repeats += 1
         packet = received.packet
         identity = session.identity(packet.packet_id) if session is not None else None
         if session is None or identity is None:

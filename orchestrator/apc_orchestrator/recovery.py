@@ -20,7 +20,7 @@ _log = structlog.get_logger("apc_orchestrator")
 
 # A verification that was begun is taken up again, in an ended session too; no input need come after it.
 OPEN_SESSIONS = """
-SELECT session_id, document, open_deliveries > 0 OR apc_log.is_verifying(document) AS has_work
+SELECT session_id, document, is_terminal, open_deliveries > 0 OR apc_log.is_verifying(document) AS has_work
 FROM apc_log.sessions WHERE shard = $1 AND (is_open OR apc_log.is_verifying(document))
 """
 # Held, then refused, and not expired yet: the barrier that refused them may have been the last thing the shard did.
@@ -41,6 +41,7 @@ class OpenSession:
     """A session that is not at its end, or that has deliveries on their way."""
 
     session_id: str
+    is_terminal: bool
     has_work: bool
     """Deliveries on their way, or verifications that were begun."""
     next_deadline: datetime | None
@@ -58,7 +59,7 @@ async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
             continue
         is_waiting = document.paused_at is None and document.deadlines
         due = min(document.deadlines.values()) if is_waiting else None
-        found.append(OpenSession(row["session_id"], row["has_work"], due))
+        found.append(OpenSession(row["session_id"], row["is_terminal"], row["has_work"], due))
     return found
 
 

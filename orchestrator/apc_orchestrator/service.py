@@ -11,6 +11,7 @@ from apc_contracts.contract import check_guards, load_contract
 from apc_contracts.limits import Limits
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import Gate
+from apc_orchestrator.metrics import follow_gates
 from apc_orchestrator.service_state import ShardState
 from apc_orchestrator.settings import OrchestratorSettings
 from apc_orchestrator.supervision import Health
@@ -34,6 +35,7 @@ class Orchestrator:
         self._gates = [
             Gate(settings, contract, bus, pool, artifacts, shard, self._health) for shard in settings.own_shards
         ]
+        follow_gates(self)
 
     @property
     def shards(self) -> list[ShardState]:

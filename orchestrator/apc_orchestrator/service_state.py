@@ -1,5 +1,6 @@
-"""What an orchestrator says of itself to /readyz and to tests."""
+"""What an orchestrator says of itself to /readyz, /metrics and tests."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 
@@ -10,6 +11,10 @@ class Serving(Protocol):
     def epoch(self) -> int: ...
     @property
     def batches(self) -> int: ...
+    @property
+    def open_sessions(self) -> int: ...
+    @property
+    def outstanding(self) -> Mapping[str, int]: ...
 
 
 class ShardState:
@@ -17,22 +22,23 @@ class ShardState:
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
-        self._server: Serving | None = None
+        self.server: Serving | None = None
+        """The tenure, while this process holds the shard."""
 
     @property
     def is_active(self) -> bool:
         """This process judges the shard's inputs."""
-        return self._server is not None
+        return self.server is not None
 
     @property
     def epoch(self) -> int | None:
         """The epoch held, None on standby."""
-        return None if self._server is None else self._server.epoch
+        return None if self.server is None else self.server.epoch
 
     def take(self, server: Serving) -> None:
         """The shard is ours."""
-        self._server = server
+        self.server = server
 
     def leave(self) -> None:
         """The shard is not ours any more."""
-        self._server = None
+        self.server = None

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from time import perf_counter
 from typing import Any, Literal
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from apc_orchestrator.errors import SessionUnloadable, ShardLost
 from apc_orchestrator.inbox import is_probe, is_receipts, read_input, session_ids
 from apc_orchestrator.judge import Judge
 from apc_orchestrator.loading import load_session
+from apc_orchestrator.metrics import count_batch
 from apc_orchestrator.publications import Tenure
 from apc_orchestrator.recovery import open_sessions, unanswered_denials
 from apc_orchestrator.registry import Registry
@@ -77,6 +79,7 @@ class ShardServer:
         self._erased: list[tuple[Session, list[Hop]]] = []
         self._sessions = Sessions()
         self._deadlines = Deadlines()
+        self._open: set[str] = set()
         operator = settings.operator_user or bus.user
         self._judge = Judge(contract, registry, self._sessions, tenure, settings.shards, operator, protocols)
         self._next_number = 1
@@ -97,6 +100,16 @@ class ShardServer:
     def batches(self) -> int:
         """Batches confirmed in this tenure."""
         return self._next_number - 1
+
+    @property
+    def open_sessions(self) -> int:
+        """Sessions of the shard that have not ended."""
+        return len(self._open)
+
+    @property
+    def outstanding(self) -> Mapping[str, int]:
+        """Deliveries without an end, by recipient; a copy, for whoever asks from another thread."""
+        return self._judge.outstanding.copy()
 
     async def serve(self, first: list[Delivery], stop: asyncio.Event) -> None:
         """Serve until `stop`; drains: what was received is judged, logged, delivered and acknowledged.
@@ -131,7 +144,8 @@ class ShardServer:
         await self._judge_reports(batch)
         await self._fire_timers(batch)
         self._end_erased(batch)
-        await self._log(batch)
+        confirm_seconds = await self._log(batch)
+        count_batch(batch, len(done), confirm_seconds)
         await self._finish_sending()
         self._sending = asyncio.ensure_future(self._send(batch, done, is_everything))
         self._sending.add_done_callback(self._note_sent)
@@ -264,12 +278,17 @@ class ShardServer:
         except Exception as error:
             raise self._poisoned(mark, error) from error
 
-    async def _log(self, batch: Batch) -> None:
-        """One log batch in flight. Refused is definite: publish the same one again; anything else: shard lost."""
+    async def _log(self, batch: Batch) -> float | None:
+        """One log batch in flight. Refused is definite: publish the same one again; anything else: shard lost.
+
+        Returns the seconds until it was confirmed; None when there was nothing to log.
+        """
         for session_id, session in batch.touched.items():
             self._deadlines.note(session_id, session.next_deadline)
+            (self._open.discard if session.is_terminal else self._open.add)(session_id)
         if not batch.entries:
-            return
+            return None
+        began = perf_counter()
         publication = publications.log_batch(
             batch.seal(self._tenure.shard, self._tenure.epoch), self._holder, self._tenure.user
         )
@@ -283,11 +302,13 @@ class ShardServer:
                 if self._stop.is_set():
                     raise ShardLost("stopped while the broker refused the log batch") from error
                 await asyncio.sleep(RETRY_SECONDS)
+        confirm_seconds = perf_counter() - began
         self._next_number += 1
         self._sessions.touch(batch.touched, batch.number)
         crash_point("gate.after_log_confirm")
         for request in batch.verifications:
             self._verifier.submit(request)
+        return confirm_seconds
 
     async def _send(self, batch: Batch, done: Sequence[Delivery], is_everything: bool) -> None:
         await deliveries.send(self._bus, batch.outgoing, self._report, self._stop)
@@ -363,6 +384,8 @@ class ShardServer:
             if found.has_work:
                 await self._load(found.session_id)
             self._deadlines.note(found.session_id, found.next_deadline)
+            if not found.is_terminal:
+                self._open.add(found.session_id)
         for session in self._sessions.loaded():
             self._judge.redeliver(batch, session)
         for denial in await unanswered_denials(self._pool, self._tenure.shard, batch.now, self._limits, self._ring):

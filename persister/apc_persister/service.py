@@ -16,6 +16,7 @@ from apc_persister.evidence.gauges import publish_gauges
 from apc_persister.evidence.latecomers import Latecomers
 from apc_persister.evidence.notary import Notary
 from apc_persister.guard import read_guard, warn_of_guard
+from apc_persister.metrics import follow_writers
 from apc_persister.migrate import SCHEMA_REVISION, read_revision
 from apc_persister.settings import PersisterSettings
 from apc_persister.writer import Writer
@@ -44,6 +45,7 @@ class Persister:
             pool, signer, settings.shards, settings.checkpoint_interval, settings.database_heartbeat
         )
         publish_gauges(self.exporter)
+        follow_writers(self)
 
     @property
     def is_ready(self) -> bool:

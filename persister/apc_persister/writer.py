@@ -21,6 +21,7 @@ from apc_persister.connection import drop_connection, stands, take_connection
 from apc_persister.encryption import Encryption
 from apc_persister.evidence.notary import Notary
 from apc_persister.intake import Received, read_message
+from apc_persister.metrics import count_commit
 from apc_persister.settings import PersisterSettings
 from apc_persister.transaction import Committed, commit
 
@@ -142,6 +143,7 @@ class Writer:
         while True:
             try:
                 connection = await self._connect()
+                began = time.monotonic()
                 # A time-out on our side too: the server's own do not help when the network swallows the
                 # answer.
                 async with asyncio.timeout(3 * self.settings.database_heartbeat.total_seconds()):
@@ -154,6 +156,7 @@ class Writer:
                     return 0
                 continue
             self.counts.add(done)
+            count_commit(messages[: done.messages], time.monotonic() - began)
             return done.messages
 
     async def _connect_at_last(self, stop: asyncio.Event) -> None:

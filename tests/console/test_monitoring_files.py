@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard in deploy/ name no metric that a service does not export."""
+"""The alert rules and the dashboard in deploy/, and the table in docs/, name the metrics that the services export."""
 
 import json
 import re
@@ -7,37 +7,50 @@ from typing import Any
 
 import yaml
 from prometheus_client import REGISTRY
+from prometheus_client.core import Metric
 
 # What the services import registers their metrics.
+import apc_agents.worker  # noqa: F401
 import apc_orchestrator.service  # noqa: F401
 import apc_persister.service  # noqa: F401
+from apc_persister.metrics import COUNTED
+from apc_persister.writer import WriterCounts
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
 PROMETHEUS_ITS_OWN = {"up"}
+ROW = re.compile(r"^\| `(apc_\w+)` \| (counter|gauge|histogram) \|", re.MULTILINE)
+
+
+def families() -> list[Metric]:
+    """What is registered."""
+    return list(REGISTRY.collect())
 
 
 def exported() -> set[str]:
-    """Names of the samples at /metrics."""
-    return {sample.name for family in REGISTRY.collect() for sample in family.samples} | PROMETHEUS_ITS_OWN
+    """Names on the page /metrics, also of what has no sample yet."""
+    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+    names = {family.name + suffix for family in families() for suffix in suffixes.get(family.type, ("",))}
+    return names | PROMETHEUS_ITS_OWN
 
 
 def named(expression: str) -> set[str]:
     """The metrics of a PromQL expression: its words outside of labels and ranges that are no functions."""
-    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]", "", expression)
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without)\s*\([^)]*\)", "", expression)
     return set(re.findall(r"\b[a-z_:]+\b(?!\s*\()", bare))
 
 
 def alerts() -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"]
+    (group,) = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"]
     return list(group["rules"])
 
 
 def panels() -> list[dict[str, Any]]:
-    return list(json.loads((DEPLOY / "grafana/apc-bus.json").read_text())["panels"])
+    return list(json.loads((ROOT / "deploy/grafana/apc-bus.json").read_text())["panels"])
 
 
 def test_the_words_of_an_expression_are_told_apart() -> None:
     assert named('rate(a_total{job="apc"}[5m]) / b_max > 0.8') == {"a_total", "b_max"}
+    assert named("sum by (le, agent) (rate(c_bucket[5m]))") == {"c_bucket"}
 
 
 def test_alerts_and_panels_use_metrics_that_exist() -> None:
@@ -45,11 +58,30 @@ def test_alerts_and_panels_use_metrics_that_exist() -> None:
     expressions += [target["expr"] for panel in panels() for target in panel["targets"]]
     used = set().union(*map(named, expressions))
     assert used - exported() == set()
-    ours = {name for name in exported() if name.startswith("apc_")}
-    assert ours <= used, "a metric of ours that nobody looks at"
+    unused = {
+        family.name
+        for family in families()
+        if family.name.startswith("apc_") and not any(name.startswith(family.name) for name in used)
+    }
+    assert unused == set(), "metrics of ours that nobody looks at"
+
+
+def test_the_documented_metrics_are_those_that_exist() -> None:
+    table = dict(ROW.findall((ROOT / "docs/observability.md").read_text()))
+    assert table == {family.name: family.type for family in families() if family.name.startswith("apc_")}
+
+
+def test_all_that_a_writer_counts_is_exported() -> None:
+    assert set(COUNTED) == set(WriterCounts.__dataclass_fields__)
 
 
 def test_every_alert_says_what_is_wrong_and_how_bad() -> None:
     assert alerts()
     for rule in alerts():
         assert rule["annotations"]["summary"] and rule["labels"]["severity"] in {"warning", "critical"}
+
+
+def test_panels_are_numbered_and_stand_beside_each_other() -> None:
+    assert [panel["id"] for panel in panels()] == list(range(1, len(panels()) + 1))
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels()]
+    assert len(set(places)) == len(places)

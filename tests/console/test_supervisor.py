@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import MutableMapping
 from datetime import timedelta
@@ -82,3 +83,21 @@ async def test_stages_drain_from_the_highest(tmp_path: Path) -> None:
     assert set(stopped[:2]) == {"agent-1", "agent-2"}
     assert stopped[2:] == ["gate", "writer"]
     assert all(entry["code"] == 0 for entry in named(logs, "process_stopped"))
+
+
+async def test_each_process_has_a_port_of_its_own_for_its_pages(tmp_path: Path) -> None:
+    """`apc config` says which one its process was given."""
+    specs = [ProcessSpec(name, ("config", "--json")) for name in ("one", "two")]
+
+    async def both_have_said_it() -> bool:
+        return all(_port(tmp_path / f"{name}.log") for name in ("one", "two"))
+
+    async with Supervisor(specs, tmp_path, first_port=9400):
+        await until(both_have_said_it, PATIENCE)
+    assert [_port(tmp_path / f"{name}.log") for name in ("one", "two")] == ["9400", "9401"]
+
+
+def _port(log: Path) -> str | None:
+    text = log.read_text() if log.exists() else ""
+    found = re.search(r'"APC_HEALTH_PORT",\s*"value": "?(\d+)', text)
+    return found and found[1]

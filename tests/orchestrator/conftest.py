@@ -31,7 +31,7 @@ from apc_contracts import (
 )
 from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
 from apc_contracts.payloads import ExpectedImpact
-from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_contracts.receipts import Receipt, ReceiptKind, Usage, encode_receipts
 from apc_contracts.registry_change import AgentAdded, encode_registry_change
 from apc_contracts.sealing import seal
 from apc_contracts.session_payloads import SessionSpec, SwarmSpec
@@ -184,7 +184,13 @@ class House:
         return packets
 
     async def report(
-        self, agent: str, packet_id: UUID, *kinds: ReceiptKind, attempt: Any = 1, user: str | None = None
+        self,
+        agent: str,
+        packet_id: UUID,
+        *kinds: ReceiptKind,
+        attempt: Any = 1,
+        user: str | None = None,
+        usage: Usage | None = None,
     ) -> None:
         """Send receipts of one delivery."""
         found = [
@@ -194,6 +200,7 @@ class House:
                 recipient=agent,
                 kind=kind,
                 attempt=attempt,
+                usage=usage,
                 at=datetime.now(UTC),
             )
             for kind in kinds

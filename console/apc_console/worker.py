@@ -1,0 +1,32 @@
+"""`apc worker`: an agent as a process of its own, with its pages."""
+
+from apc_agents.loading import load_agent
+from apc_agents.service import run_worker
+from apc_agents.worker import Worker
+from apc_console.health import serve_health
+from apc_console.logs import configure
+from apc_console.settings import ConsoleSettings
+
+
+class _Running:
+    """Which worker runs now: a new one is made when the broker was away at the start."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+
+    def take(self, worker: Worker) -> None:
+        self._worker = worker
+
+    @property
+    def is_ready(self) -> bool:
+        """Its handlers run."""
+        return self._worker is not None and self._worker.ready.is_set()
+
+
+async def run_agent(module: str) -> None:
+    """Run an agent until SIGTERM. Raises AgentNotFound, InputUnusable, and what its on_start raised."""
+    settings = ConsoleSettings()
+    configure(settings.log_level)
+    agent, running = load_agent(module), _Running()
+    with serve_health(settings.health_port, lambda: running.is_ready):
+        await run_worker(agent, on_worker=running.take)

@@ -1,0 +1,151 @@
+"""What a gate tells /metrics (docs/observability.md).
+
+A batch is counted from its entries, once the broker has confirmed it: what is not confirmed never happened. Nothing is
+counted packet by packet while it is judged.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Protocol
+from weakref import WeakSet
+
+import orjson
+from prometheus_client import REGISTRY, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from apc_bus.agent_label import agent_label
+from apc_bus.log_batch import ConflictEntry, Entry, HopEntry, PacketEntry
+from apc_orchestrator.service_state import ShardState
+
+UNREAD = "unread"
+"""Label `type` of what was set aside before its type counted."""
+
+_PACKETS = Counter(
+    "apc_gate_packets",
+    "Inputs judged, by packet type, verdict and refusal code. Verdicts beside the contract's: the kinds of conflicts.",
+    ("type", "verdict", "code"),
+)
+_EVENTS = Counter(
+    "apc_gate_lifecycle_events",
+    "Events of the lifecycle machine: route_selected, delivery_ack, retry_scheduled, dead_lettered and the others.",
+    ("event",),
+)
+_NACKS = Counter("apc_gate_nacks", "NACKs sent to the senders of refused packets.")
+_TOKENS = Counter("apc_gate_tokens", "Tokens that handlers have reported, by the agent that spent them.", ("agent",))
+_COST = Counter("apc_gate_cost", "Cost that handlers have reported, by the agent that spent it.", ("agent",))
+_ADMIT_SECONDS = Histogram(
+    "apc_gate_admit_seconds",
+    "Time to judge one packet against its contract and its session.",
+    buckets=(10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 0.1),
+)
+_BATCH_INPUTS = Histogram(
+    "apc_gate_batch_inputs", "Inputs of a micro-batch.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+)
+_LOG_CONFIRM_SECONDS = Histogram(
+    "apc_gate_log_confirm_seconds",
+    "Time until the broker has confirmed a log batch.",
+    buckets=(0.5e-3, 1e-3, 2e-3, 5e-3, 10e-3, 25e-3, 0.1, 0.5, 2.5, 10),
+)
+_packets = cache(_PACKETS.labels)
+_events = cache(_EVENTS.labels)
+
+
+class Logged(Protocol):
+    """What is read of a batch."""
+
+    entries: list[Entry]
+    admit_seconds: list[float]
+    repeats: int
+    nacks: int
+
+
+def count_batch(batch: Logged, inputs: int, confirm_seconds: float | None) -> None:
+    """Count a batch that happened. `confirm_seconds` is None when it had nothing for the log."""
+    for seconds in batch.admit_seconds:
+        _ADMIT_SECONDS.observe(seconds)
+    if inputs:
+        _BATCH_INPUTS.observe(inputs)
+    if confirm_seconds is not None:
+        _LOG_CONFIRM_SECONDS.observe(confirm_seconds)
+    if batch.repeats:
+        _packets(UNREAD, "repeat", "").inc(batch.repeats)
+    if batch.nacks:
+        _NACKS.inc(batch.nacks)
+    _count_entries(batch.entries)
+
+
+def _count_entries(entries: Iterable[Entry]) -> None:
+    packets: Tally[tuple[str, str, str]] = Tally()
+    events: Tally[str] = Tally()
+    for entry in entries:
+        if isinstance(entry, HopEntry):
+            events.update(entry.events)
+            if entry.metadata is not None and b'"usage"' in entry.metadata:
+                _count_usage(entry.recipient, entry.metadata)
+        elif isinstance(entry, PacketEntry):
+            code = "" if entry.refusal is None else orjson.loads(entry.refusal)["code"]
+            packets[entry.packet_type, entry.verdict, code] += 1
+        elif isinstance(entry, ConflictEntry):
+            packets[UNREAD, entry.kind, entry.code or ""] += 1
+    for labels, count in packets.items():
+        _packets(*labels).inc(count)
+    for event, count in events.items():
+        _events(event).inc(count)
+
+
+def _count_usage(recipient: str, metadata: bytes) -> None:
+    usage = orjson.loads(metadata).get("usage")
+    if isinstance(usage, dict):
+        agent = agent_label(recipient)
+        _TOKENS.labels(agent).inc(usage.get("tokens") or 0)
+        _COST.labels(agent).inc(usage.get("cost") or 0)
+
+
+class _ServedShards(Collector):
+    """What is read when somebody asks: the shards that the gates of this process hold now."""
+
+    def __init__(self) -> None:
+        self.gates: WeakSet[Serves] = WeakSet()
+
+    def collect(self) -> Iterator[Metric]:
+        held = GaugeMetricFamily(
+            "apc_gate_shards_held", "1 = this process judges the shard, 0 = it stands by.", labels=["shard"]
+        )
+        epoch = GaugeMetricFamily("apc_gate_epoch", "Epoch of a shard that is held.", labels=["shard"])
+        sessions = GaugeMetricFamily(
+            "apc_gate_sessions_open", "Sessions that have not ended, of a shard that is held.", labels=["shard"]
+        )
+        outstanding = GaugeMetricFamily(
+            "apc_gate_outstanding_deliveries", "Deliveries without an end, by recipient.", labels=["agent"]
+        )
+        by_agent: Tally[str] = Tally()
+        for state in [state for gate in list(self.gates) for state in gate.shards]:
+            shard, server = str(state.shard), state.server
+            held.add_metric([shard], 0 if server is None else 1)
+            if server is None:
+                continue
+            epoch.add_metric([shard], server.epoch)
+            sessions.add_metric([shard], server.open_sessions)
+            for agent_id, count in server.outstanding.items():
+                by_agent[agent_label(agent_id)] += count
+        for agent, count in by_agent.items():
+            outstanding.add_metric([agent], count)
+        yield from (held, epoch, sessions, outstanding)
+
+
+class Serves(Protocol):
+    """An orchestrator."""
+
+    @property
+    def shards(self) -> Sequence[ShardState]: ...
+
+
+_served = _ServedShards()
+REGISTRY.register(_served)
+
+
+def follow_gates(orchestrator: Serves) -> None:
+    """Show the shards of an orchestrator as long as it lives."""
+    _served.gates.add(orchestrator)

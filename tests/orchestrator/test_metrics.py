@@ -1,0 +1,95 @@
+"""What a gate and a log writer count, seen on the page /metrics before and after."""
+
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import REGISTRY
+
+from apc_contracts import Packet
+from apc_contracts.receipts import ReceiptKind, Usage
+from apc_orchestrator.metrics import count_batch
+
+Build = Callable[..., Packet[Any]]
+
+
+def value(name: str, **labels: str) -> float:
+    """A sample now; 0 when there is none yet."""
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+class Growth:
+    """By how much samples have grown since they were first asked for."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+
+    def watch(self, name: str, **labels: str) -> None:
+        self._before[name, tuple(labels.items())] = value(name, **labels)
+
+    def __call__(self, name: str, **labels: str) -> float:
+        return value(name, **labels) - self._before[name, tuple(labels.items())]
+
+
+async def test_a_gate_and_its_log_writer_count(house: Any, start: Build, packet: Build, idea: Any) -> None:
+    grown = Growth()
+    for kind, verdict, code in (("IDEA", "accepted", ""), ("IDEA", "refused", "UNROUTABLE"), ("unread", "repeat", "")):
+        grown.watch("apc_gate_packets_total", type=kind, verdict=verdict, code=code)
+    for event in ("route_selected", "consumer_apply", "retry_scheduled"):
+        grown.watch("apc_gate_lifecycle_events_total", event=event)
+    grown.watch("apc_gate_tokens_total", agent="sentinel")
+    grown.watch("apc_gate_nacks_total")
+    grown.watch("apc_gate_admit_seconds_count")
+    grown.watch("apc_gate_batch_inputs_count")
+    grown.watch("apc_gate_log_confirm_seconds_count")
+    grown.watch("apc_log_commit_seconds_count")
+    async with house.persister(), house.gate():
+        await house.register()
+        opening = start()
+        await house.publish(opening)
+        await house.quiet()
+        routed_before = grown("apc_gate_lifecycle_events_total", event="route_selected")
+        accepted = packet("red-1", idea, ("sentinel",), parent=opening)
+        await house.publish(accepted)
+        await house.publish(accepted)
+        await house.publish(packet("red-1", idea, ("nobody",), parent=opening))
+        await house.quiet()
+
+        assert grown("apc_gate_packets_total", type="IDEA", verdict="accepted", code="") == 1
+        assert grown("apc_gate_packets_total", type="IDEA", verdict="refused", code="UNROUTABLE") == 1
+        assert grown("apc_gate_packets_total", type="unread", verdict="repeat", code="") == 1
+        assert grown("apc_gate_nacks_total") == 1
+        assert grown("apc_gate_lifecycle_events_total", event="route_selected") == routed_before + 1
+        assert value("apc_gate_shards_held", shard="0") == 1
+        assert value("apc_gate_sessions_open", shard="0") == 1
+        assert value("apc_gate_outstanding_deliveries", agent="sentinel") == 2, "the IDEA and the SIGNAL of START"
+        assert value("apc_log_writer_ready", shard="0") == 1
+        logged = await house.pool.fetchval("SELECT next_seq - 1 FROM apc_log.shards WHERE shard = 0")
+        assert value("apc_log_entries_total", shard="0") >= logged > 0
+
+        usage = Usage(tokens=7, cost=0.5)
+        applied_before = grown("apc_gate_lifecycle_events_total", event="consumer_apply")
+        await house.report("sentinel", accepted.packet_id, ReceiptKind.CONSUMER_APPLY)
+        await house.report("sentinel", accepted.packet_id, ReceiptKind.OUTCOME, usage=usage)
+        await house.report("sentinel", accepted.packet_id, ReceiptKind.OUTCOME, usage=usage)
+        await house.quiet()
+        assert grown("apc_gate_lifecycle_events_total", event="consumer_apply") == applied_before + 1
+        assert grown("apc_gate_tokens_total", agent="sentinel") == 7, "charged once"
+        assert value("apc_gate_outstanding_deliveries", agent="sentinel") == 1
+        assert grown("apc_gate_lifecycle_events_total", event="retry_scheduled") == 0
+    assert grown("apc_gate_admit_seconds_count") >= 3
+    assert grown("apc_gate_batch_inputs_count") >= 3
+    assert grown("apc_gate_log_confirm_seconds_count") >= 3
+    assert grown("apc_log_commit_seconds_count") >= 1
+    assert value("apc_gate_shards_held", shard="0") == 0
+
+
+def test_a_batch_without_inputs_is_no_batch_of_inputs() -> None:
+    class Empty:
+        entries: list[Any] = []  # noqa: RUF012
+        admit_seconds: list[float] = []  # noqa: RUF012
+        repeats = 0
+        nacks = 0
+
+    before = value("apc_gate_batch_inputs_count")
+    count_batch(Empty(), 0, None)
+    assert value("apc_gate_batch_inputs_count") == before

@@ -75,6 +75,8 @@ class LLMSettings(BaseSettings):
     """How often a model is told how to mend an answer that is no AgentResponse."""
     answer_bytes: int = Field(default=65_536, ge=1_024)
     """The longest answer that is read."""
+    records: int = Field(default=100, ge=1)
+    """Changes of a conversation for which the answers of the model are kept: what runs again asks no model."""
     answer_tokens: int | None = Field(default=None, ge=1)
     """What a provider is told not to exceed in one answer; none = its own bound."""
     timeout: timedelta = timedelta(seconds=60)

@@ -16,6 +16,7 @@ from apc_agents.dedupe import DeliveryKey
 from apc_agents.emission import Builder, Draft, Parent
 from apc_agents.emitter import seal_judged
 from apc_agents.errors import AgentError, HandlerFailed
+from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.phase import Moment, Sessions
 from apc_agents.settings import WorkerSettings
 from apc_agents.state import MemoryStateStore
@@ -47,11 +48,16 @@ class AgentTestClient:
         assert reply.payload.text == "..."
     ```
     There is no gate: no session, no registry; what `apc packet validate` refuses is refused, sent or emitted.
-    ctx.state, ctx.artifacts and tasks are in memory.
+    ctx.state, ctx.artifacts, ctx.memory and tasks are in memory.
     """
 
     def __init__(
-        self, agent: Agent, *, contract: Contract | None = None, artifacts: ArtifactStore | None = None
+        self,
+        agent: Agent,
+        *,
+        contract: Contract | None = None,
+        artifacts: ArtifactStore | None = None,
+        memory: BaseMemoryStore | None = None,
     ) -> None:
         self.emitted: list[Packet[Any]] = []
         """What the agent has emitted, in order, heartbeats aside."""
@@ -60,6 +66,7 @@ class AgentTestClient:
         self.invocations: dict[UUID, list[tuple[LocalTransition, ...]]] = {}
         """The steps of intra_agent_coordination of each run of a handler that emitted something, by packet_id."""
         self.artifacts = artifacts or ArtifactStore("memory:///")
+        self.memory = memory or InMemoryMemoryStore()
         self.tasks = MemoryTaskStore()
         """The agent's tasks, when it has tools."""
         self._agent = agent
@@ -84,6 +91,7 @@ class AgentTestClient:
             settings=WorkerSettings(shards=1, database_url=None),
             states=self._states,
             tasks=self.tasks,
+            memory=self.memory,
             artifacts=self.artifacts,
             contract=self._contract,
             on_failure=self._fail,

@@ -2,20 +2,24 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID, uuid4, uuid5
 
 from pydantic import JsonValue
 
+from apc_agents.actions.errors import ActionError
 from apc_agents.actions.tasks.model import TaskOrigin
 from apc_agents.actions.tasks.store import TaskStore
 from apc_agents.handler_context import HandlerContext
+from apc_agents.memory.values import encoded
 from apc_contracts.actions import SecurityLevel
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import Payload
 
-REMEMBERED = "remembered"
+REMEMBERED: Final = "remembered"
 """The key in ctx.state under which `remember` keeps what it is given."""
+MAX_REMEMBERED_BYTES: Final = 16 * 1024
+"""Of all that is remembered in a session, as JSON: a model is told all of it whenever it is asked."""
 
 
 class Emit(Protocol):
@@ -38,15 +42,30 @@ class ActionMemory(Protocol):
         ...
 
 
+class Stateful(Protocol):
+    """What has a JSON document as its state: a handler's ctx, or a dialogue."""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The document."""
+        ...
+
+
 class StateMemory:
     """Keeps things in ctx.state: durable with the handler's outcome, and undone when the handler fails."""
 
-    def __init__(self, ctx: HandlerContext) -> None:
+    def __init__(self, ctx: Stateful) -> None:
         self._ctx = ctx
 
     async def remember(self, key: str, value: JsonValue) -> None:
-        """Keep a value."""
-        self._ctx.state.setdefault(REMEMBERED, {})[key] = value
+        """Keep a value. Raises ValueInvalid: JSONB cannot hold it. ActionError: there is too much already."""
+        kept = {**self._ctx.state.get(REMEMBERED, {}), key: value}
+        size = len(encoded(kept))
+        if size > MAX_REMEMBERED_BYTES:
+            raise ActionError(
+                f"{size} bytes would be remembered, {MAX_REMEMBERED_BYTES} are allowed: forget some first"
+            )
+        self._ctx.state[REMEMBERED] = kept
 
     async def forget(self, key: str) -> bool:
         """Forget it."""

@@ -48,6 +48,6 @@ class MemoryContextStore:
         found = await self._memory.get_agent_states(self._agent_id, session_id, keys)
         return {key.removeprefix(TURN_PREFIX): turn.encode() for key, turn in found.items()}
 
-    async def delete_turns(self, session_id: str) -> None:
+    async def delete_turns(self, session_id: str, prefix: str = "") -> None:
         """Forget them."""
-        await self._memory.delete_agent_states(self._agent_id, session_id, TURN_PREFIX)
+        await self._memory.delete_agent_states(self._agent_id, session_id, f"{TURN_PREFIX}{prefix}")

@@ -32,8 +32,8 @@ class ContextStore(Protocol):
         """Those of the turns that are still there, by resource_id."""
         ...
 
-    async def delete_turns(self, session_id: str) -> None:
-        """Forget all turns of a session; none is no error."""
+    async def delete_turns(self, session_id: str, prefix: str = "") -> None:
+        """Forget the turns of a session whose id begins so, by default all; none is no error."""
         ...
 
 
@@ -65,6 +65,7 @@ class InMemoryContextStore:
         kept = self._turns.get(session_id, {})
         return {resource_id: kept[resource_id] for resource_id in resource_ids if resource_id in kept}
 
-    async def delete_turns(self, session_id: str) -> None:
+    async def delete_turns(self, session_id: str, prefix: str = "") -> None:
         """Forget them."""
-        self._turns.pop(session_id, None)
+        kept = self._turns.pop(session_id, {})
+        self._turns[session_id] = {key: turn for key, turn in kept.items() if not key.startswith(prefix)}

@@ -15,8 +15,7 @@ from apc_agents.actions.context import REMEMBERED
 from apc_agents.agent import Agent
 from apc_agents.context import (
     ContextSession,
-    ContextStore,
-    InMemoryContextStore,
+    MemoryContextStore,
     SessionConfig,
     TokenCounter,
     TurnInvalid,
@@ -31,6 +30,7 @@ from apc_agents.llm.provider import make_model
 from apc_agents.llm.recording import Recording
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.llm.summarizing import ModelSummarizer
+from apc_agents.memory import MemoryUnavailable
 from apc_agents.settings import LLMSettings
 from apc_agents.situation import given_context
 from apc_contracts.actions import SecurityLevel
@@ -40,7 +40,7 @@ from apc_contracts.vocabulary import PacketType, Signal
 
 DEFAULT_HANDLES = (PacketType.TASK_IR, PacketType.IDEA)
 AWAY_AFTER = timedelta(seconds=5)
-"""When a packet is tried again whose model does not answer, unless the provider says when."""
+"""When a packet is tried again whose model, or memory, does not answer, unless the provider says when."""
 
 
 class LLMAgent(Agent):
@@ -48,7 +48,7 @@ class LLMAgent(Agent):
 
     What it tells others it emits by the verb `emit`; its `response` ends the loop and stays in the conversation.
     Tokens and cost travel in the outcome receipt into the session budget. An answer of the model is kept before it is
-    used: a handler that runs again asks no model.
+    used: a handler that runs again asks no model. Answers and folded turns are in ctx.memory.
 
     Args:
         model: a pydantic-ai model, or its name; default APC_LLM_MODEL. It is made when it is first needed.
@@ -59,7 +59,6 @@ class LLMAgent(Agent):
         config: the window of its conversations.
         summarizes: whether the model shortens REQUIRED turns; default the extract that asks no model.
         security_level: the highest at which its actions may run.
-        archive: where folded turns and answers of the model are kept; default one that ends with the process.
         settings: default those of the environment.
 
     Raises:
@@ -81,7 +80,6 @@ class LLMAgent(Agent):
         counter: TokenCounter | None = None,
         summarizes: bool = False,
         security_level: SecurityLevel = SecurityLevel.USER,
-        archive: ContextStore | None = None,
         settings: LLMSettings | None = None,
         rights: Iterable[str] = (),
         concurrency: int = 1,
@@ -108,7 +106,6 @@ class LLMAgent(Agent):
         self.counter = counter
         self.summarizes = summarizes
         self.security_level = security_level
-        self.archive = archive or InMemoryContextStore()
         for packet_type in handles:
             self.on(packet_type)(self._handle)
         if answers_queries:
@@ -126,18 +123,22 @@ class LLMAgent(Agent):
             counter=self.counter,
         )
 
+    def recording(self, session_id: str, store: StateContextStore, origin: str) -> Recording:
+        """Where answers that a conversation asks for, as it is now, are kept."""
+        return Recording(store, session_id, store.revision, origin)
+
     async def open_session(
-        self, session_id: str, store: ContextStore, *, usage: RunUsage, model: Model | None = None, **options: Any
+        self, session_id: str, store: StateContextStore, *, usage: RunUsage, origin: str, **options: Any
     ) -> ContextSession:
         """A conversation with this agent's window; `options` as ContextSession.
 
-        `model` and `usage` are for summaries; by default that of the mind, recorded in the store.
+        `origin` and `usage` are those of its summaries, if the model makes them.
 
         Raises:
             ContextStoreError: what the store has is no session. ModelUnusable: the summaries have no model.
         """
         if self.summarizes:
-            model = model or self.mind.recorded(Recording(store, session_id, "summary"))
+            model = self.mind.recorded(self.recording(session_id, store, f"{origin}/summary"))
             options["summarizer"] = ModelSummarizer(model, settings=self.settings, usage=usage)
         if self.counter is not None:
             options["counter"] = self.counter
@@ -154,6 +155,8 @@ class LLMAgent(Agent):
         except ModelAway as away:
             after = AWAY_AFTER if away.retry_after is None else timedelta(seconds=away.retry_after)
             raise Retry(after, str(away)) from away
+        except MemoryUnavailable as away:
+            raise Retry(AWAY_AFTER, str(away)) from away
         except ModelUnusable:
             raise
         except LLMError as failed:
@@ -164,17 +167,18 @@ class LLMAgent(Agent):
             ctx.add_usage(tokens=usage.total_tokens, cost=float(usage.cost or 0))
 
     async def _think(self, packet: Packet[Any], ctx: HandlerContext, usage: RunUsage) -> Exchange:
-        mind, directives = self.mind, given_context(packet).processing_directives
-        recording = Recording(self.archive, ctx.session_id, str(packet.packet_id))
+        directives, origin = given_context(packet).processing_directives, str(packet.packet_id)
+        store = StateContextStore(ctx, MemoryContextStore(ctx.memory, self.agent_id))
+        recording = self.recording(ctx.session_id, store, origin)
         session = await self.open_session(
             ctx.session_id,
-            StateContextStore(ctx, self.archive),
-            model=mind.recorded(recording),
+            store,
             usage=usage,
+            origin=origin,
             clock=lambda: packet.created_at,
             on_compression=emit_compressions(ctx),
         )
-        exchange = await mind.answer(
+        exchange = await self.mind.answer(
             session,
             told(packet),
             actions=ActionContext.of(ctx, security_level=self.security_level),
@@ -184,6 +188,7 @@ class LLMAgent(Agent):
             remembered=ctx.state.get(REMEMBERED),
             metadata={"packet_id": str(packet.packet_id), "sender_id": packet.sender.agent_id},
         )
+        await recording.forget_older(self.settings.records)
         await session.save()
         return exchange
 

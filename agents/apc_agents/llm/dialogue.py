@@ -5,7 +5,7 @@ Source: context-engineering-protocol, section 5.1 (SoulSession.dialogue); agents
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -14,14 +14,16 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic_ai.usage import RunUsage
 
-from apc_agents.actions import ActionContext
+from apc_agents.actions import ActionContext, StateMemory
+from apc_agents.actions.context import REMEMBERED
 from apc_agents.actions.tasks import TaskStore
 from apc_agents.context import ContextSession, ContextStale, MemoryContextStore, StreamResolver
 from apc_agents.errors import AgentError
 from apc_agents.llm.agent import LLMAgent
+from apc_agents.llm.dialogue_state import DialogueState
+from apc_agents.llm.errors import AnswerInvalid
 from apc_agents.llm.mind import Exchange
-from apc_agents.llm.recording import Recording
-from apc_agents.llm.remembering import REMEMBERED_PREFIX, DraftMemory
+from apc_agents.llm.state_store import StateContextStore
 from apc_agents.memory import BaseMemoryStore, ConversationContext, UnknownSession
 
 
@@ -49,6 +51,15 @@ class DialogueOutput:
     exchange: Exchange
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The conversation as it is changed: `session` writes into the state of `kept`, and that is kept as a whole."""
+
+    kept: DialogueState
+    store: StateContextStore
+    session: ContextSession
+
+
 class Dialogue:
     """One conversation. Each request reads what is stored, changes it as a whole, and stores it, or changes nothing.
 
@@ -71,7 +82,7 @@ class Dialogue:
         self.session_id = session_id
         self.tasks = tasks
         self._memory = memory
-        self._store = MemoryContextStore(memory, agent.agent_id)
+        self._archive = MemoryContextStore(memory, agent.agent_id)
         self._lock = asyncio.Lock()
         self._changed = asyncio.Condition()
         self._changes = 0
@@ -79,14 +90,14 @@ class Dialogue:
 
     async def begin(self) -> Props:
         """Store an empty conversation unless there is one."""
-        async with self._changing(None) as session:
-            if not session.revision:
-                await self._save(session)
-            return _props(session)
+        async with self._changing(None) as opened:
+            if not opened.session.revision:
+                await self._save(opened)
+            return _props(opened.session)
 
     async def exists(self) -> bool:
         """Whether somebody began it."""
-        return await self._store.load(self.session_id) is not None
+        return bool((await DialogueState.load(self._memory, self.agent.agent_id, self.session_id)).state)
 
     async def props(self) -> Props:
         """What a frontend is shown now; while the agent thinks, with what has come so far.
@@ -96,7 +107,7 @@ class Dialogue:
         """
         if self._thinking is not None:
             return self._thinking
-        session = await self._opened(RunUsage())
+        session = (await self._open(RunUsage())).session
         if not session.revision:
             raise UnknownSession(self.session_id)
         return _props(session)
@@ -113,42 +124,50 @@ class Dialogue:
             ContextError: the message cannot be taken. LLMError: there is no answer. Nothing has changed then.
         """
         usage = RunUsage()
-        async with self._changing(revision, usage) as session:
-            mind, agent_id = self.agent.mind, self.agent.agent_id
-            kept = await DraftMemory.load(self._memory, agent_id, self.session_id)
-            # A message without an answer leaves the revision: said again, it finds the answers that were paid for and
-            # the tasks that it started; another message does not.
-            origin = f"message/{session.revision}/{sha256(message.encode(errors='surrogatepass')).hexdigest()}"
-            exchange = await mind.answer(
-                session,
-                message,
-                actions=ActionContext(
-                    agent_id=agent_id,
-                    session_id=self.session_id,
-                    security_level=self.agent.security_level,
-                    memory=kept,
-                    tasks=self.tasks,
-                    new_origin=self._origins(origin),
-                ),
-                recording=Recording(self._store, self.session_id, origin),
-                usage=usage,
-                remembered=kept.values,
-                on_change=self._show_thinking,
-            )
-            # In this order: until the conversation is stored, the same message makes the same prompt.
-            await self._save(session)
-            await kept.keep()
+        # A message without an answer leaves the revision: said again, it finds the answers that were paid for and the
+        # tasks that it started; another message does not.
+        origin = sha256(message.encode(errors="surrogatepass")).hexdigest()
+        async with self._changing(revision, usage, origin) as opened:
+            kept, session = opened.kept, opened.session
+            recording = self.agent.recording(self.session_id, opened.store, origin)
+            try:
+                exchange = await self.agent.mind.answer(
+                    session,
+                    message,
+                    actions=ActionContext(
+                        agent_id=self.agent.agent_id,
+                        session_id=self.session_id,
+                        security_level=self.agent.security_level,
+                        memory=StateMemory(kept),
+                        tasks=self.tasks,
+                        new_origin=self._origins(f"message/{session.revision}/{origin}"),
+                    ),
+                    recording=recording,
+                    usage=usage,
+                    remembered=kept.state.get(REMEMBERED),
+                    on_change=self._show_thinking,
+                )
+            except AnswerInvalid:
+                await recording.forget()  # else the same message would never be answered
+                raise
+            await recording.forget_older(self.agent.settings.records)
+            await self._save(opened)
             return DialogueOutput(exchange.response, _props(session), exchange)
 
     async def compress(self, target_pressure: float | None = None, *, revision: int | None = None) -> Props:
         """Compress now. Raises InvalidTransition, ArgumentInvalid, ContextStale, DialogueBusy."""
-        return await self._change(revision, lambda session: session.compress(target_pressure))
+        async with self._changing(revision) as opened:
+            await opened.session.compress(target_pressure)
+            await self._save(opened)
+            return _props(opened.session)
 
     async def clear(self, *, revision: int | None = None) -> Props:
         """End the conversation and forget what was kept of it. Raises InvalidTransition, ContextStale, DialogueBusy."""
-        props = await self._change(revision, lambda session: session.clear())
-        await self._memory.delete_agent_states(self.agent.agent_id, self.session_id, REMEMBERED_PREFIX)
-        return props
+        async with self._changing(revision) as opened:
+            await opened.session.clear()
+            opened.kept.state.pop(REMEMBERED, None)
+            await self._save(opened)
+            return _props(opened.session)
 
     async def resolve(self, path: str, /, **arguments: Any) -> dict[str, Any]:
         """The operation of a `self.stream.*` path. Its answer is for operators, not for a frontend.
@@ -156,9 +175,9 @@ class Dialogue:
         Raises:
             UnknownPath, ArgumentInvalid, ContextError: as StreamResolver; nothing has changed then.
         """
-        async with self._changing(None) as session:
-            answer = await StreamResolver(session).resolve(path, **arguments)
-            await self._save(session)
+        async with self._changing(None) as opened:
+            answer = await StreamResolver(opened.session).resolve(path, **arguments)
+            await self._save(opened)
             return answer
 
     async def changes(self) -> AsyncIterator[Props]:
@@ -170,37 +189,39 @@ class Dialogue:
                 while self._changes == seen:
                     await self._changed.wait()
 
-    async def _change(self, revision: int | None, change: Callable[[ContextSession], Awaitable[object]]) -> Props:
-        async with self._changing(revision) as session:
-            await change(session)
-            await self._save(session)
-            return _props(session)
-
     @asynccontextmanager
-    async def _changing(self, revision: int | None, usage: RunUsage | None = None) -> AsyncIterator[ContextSession]:
+    async def _changing(
+        self, revision: int | None, usage: RunUsage | None = None, origin: str = ""
+    ) -> AsyncIterator[_Opened]:
         if self._lock.locked():
             raise DialogueBusy(self.session_id)
         try:
             async with self._lock:
-                session = await self._opened(usage or RunUsage())
-                if revision is not None and revision != session.revision:
+                opened = await self._open(usage or RunUsage(), origin)
+                if revision is not None and revision != opened.session.revision:
                     raise ContextStale(self.session_id, revision)
-                yield session
+                yield opened
         finally:
             # After the lock: whoever is told may send at once.
             self._thinking = None
             await self._tell()
 
-    async def _opened(self, usage: RunUsage) -> ContextSession:
-        return await self.agent.open_session(self.session_id, self._store, usage=usage)
+    async def _open(self, usage: RunUsage, origin: str = "") -> _Opened:
+        kept = await DialogueState.load(self._memory, self.agent.agent_id, self.session_id)
+        store = StateContextStore(kept, self._archive)
+        session = await self.agent.open_session(self.session_id, store, usage=usage, origin=origin)
+        return _Opened(kept, store, session)
 
-    async def _save(self, session: ContextSession) -> None:
-        is_new = not session.revision
-        await session.save()
-        if is_new and await self._memory.retrieve_conversation(self.session_id) is None:
-            # What is kept of the session is the user's from now on: listed, exported and erased with the user.
-            begun = ConversationContext(session_id=self.session_id, agent_participants=(self.agent.agent_id,))
-            await self._memory.store_conversation(self.session_id, self._memory.owner, begun)
+    async def _save(self, opened: _Opened) -> None:
+        # First, and each time: what is kept of the session is the user's, listed by its newest change, exported and
+        # erased with the user.
+        found = await self._memory.retrieve_conversation(self.session_id)
+        begun = found or ConversationContext(session_id=self.session_id, agent_participants=(self.agent.agent_id,))
+        await self._memory.store_conversation(
+            self.session_id, self._memory.owner, begun.model_copy(update={"revision": None})
+        )
+        await opened.session.save()
+        await opened.kept.keep()
 
     def _origins(self, origin: str) -> Callable[[], UUID]:
         count = itertools.count(1)

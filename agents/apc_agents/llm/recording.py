@@ -1,7 +1,8 @@
 """Answers of a model are kept before they are used, so that what runs again asks no model.
 
-Source: issue 5 item 5. The key of an answer is (origin, number of the request, digest of the prompt): the origin is the
-packet, or the turn, that the model is asked about.
+Source: issue 5 item 5. The key of an answer is (revision of the conversation, origin, number of the request, digest of
+the prompt): the origin is the packet, or the message, that the model is asked about. Records stand in the archive of
+the conversation, beside its folded turns; those of old revisions go.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ from apc_agents.llm.errors import AnswerTooLong, ModelAway
 
 VOLATILE: Final = frozenset({"timestamp", "run_id", "conversation_id"})
 """Fields of a message that differ each time it is made."""
+RECORDS: Final = "record/"
+"""Every record's id in the archive begins so."""
 
 
 @dataclass(slots=True)
@@ -29,13 +32,20 @@ class Recording:
 
     store: ContextStore
     session_id: str
+    revision: int
+    """Of the conversation that they are asked in."""
     origin: str
     asked: int = 0
+
+    @property
+    def prefix(self) -> str:
+        """Of the ids of these records."""
+        return f"{RECORDS}{self.revision}/{self.origin}/"
 
     def next_key(self, digest: str) -> str:
         """The key of the next request."""
         self.asked += 1
-        return f"answer/{self.origin}/{self.asked}/{digest}"
+        return f"{self.prefix}answer/{self.asked}/{digest}"
 
     async def find(self, key: str) -> ModelResponse | None:
         """The answer that was kept under a key."""
@@ -48,7 +58,7 @@ class Recording:
 
     async def fact(self, name: str, value: str) -> str:
         """What this was the first time: a text that becomes part of the prompt and may differ when all runs again."""
-        key = f"fact/{self.origin}/{name}"
+        key = f"{self.prefix}fact/{name}"
         kept = (await self.store.get_turns(self.session_id, [key])).get(key)
         if kept is not None:
             return str(orjson.loads(kept))
@@ -58,6 +68,15 @@ class Recording:
     async def keep(self, key: str, response: ModelResponse) -> None:
         """Keep an answer; durable when this returns."""
         await self.store.put_turns(self.session_id, {key: ModelMessagesTypeAdapter.dump_json([response])})
+
+    async def forget(self) -> None:
+        """Forget all of it: what is asked again is to be answered anew."""
+        await self.store.delete_turns(self.session_id, self.prefix)
+
+    async def forget_older(self, kept: int) -> None:
+        """Forget what is `kept` revisions old: called at each revision, it bounds what is kept."""
+        if self.revision >= kept:
+            await self.store.delete_turns(self.session_id, f"{RECORDS}{self.revision - kept}/")
 
 
 class RecordedModel(WrapperModel):

@@ -1,39 +1,42 @@
-"""A conversation in ctx.state: durable with the handler's outcome, undone when the handler fails."""
+"""A conversation in a state document: kept with all else that the document holds, or not at all."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import orjson
-
+from apc_agents.actions.context import Stateful
 from apc_agents.context import ContextStale, ContextStore
-from apc_agents.handler_context import HandlerContext
 
 CONVERSATION: Final = "conversation"
-"""The key in ctx.state."""
+"""The key in the state: the session's document as text, because JSONB keeps no bytes, and its revision."""
 
 
 class StateContextStore:
-    """The session's document in ctx.state; the turns that leave the window in an archive beside it.
+    """The session's document in a state; the turns that leave the window in an archive beside it.
 
-    So a handler that runs again finds the conversation as it was before its packet. The archive is written at once:
-    the same packet puts the same turns there.
+    Whoever owns the state keeps it: a handler with its outcome, a dialogue when there is an answer. So what runs again
+    finds the conversation as it was before. The archive is written at once: the same message puts the same turns there.
     """
 
-    def __init__(self, ctx: HandlerContext, archive: ContextStore) -> None:
-        self._ctx = ctx
+    def __init__(self, owner: Stateful, archive: ContextStore) -> None:
+        self._owner = owner
         self._archive = archive
+
+    @property
+    def revision(self) -> int:
+        """How often the session was saved; 0 = never."""
+        revision: int = self._owner.state.get(CONVERSATION, {}).get("revision", 0)
+        return revision
 
     async def load(self, session_id: str) -> tuple[bytes, int] | None:
         """The document and its revision."""
-        kept = self._ctx.state.get(CONVERSATION)
-        return None if kept is None else (orjson.dumps(kept["document"]), kept["revision"])
+        kept = self._owner.state.get(CONVERSATION)
+        return None if kept is None else (kept["document"].encode(), kept["revision"])
 
     async def save(self, session_id: str, document: bytes, revision: int) -> int:
         """Compare and set. Raises ContextStale."""
-        current = self._ctx.state.get(CONVERSATION, {}).get("revision", 0)
-        if current != revision:
+        if self.revision != revision:
             raise ContextStale(session_id, revision)
-        self._ctx.state[CONVERSATION] = {"document": orjson.loads(document), "revision": revision + 1}
+        self._owner.state[CONVERSATION] = {"document": document.decode(), "revision": revision + 1}
         return revision + 1
 
     async def put_turns(self, session_id: str, turns: Mapping[str, bytes]) -> None:
@@ -44,6 +47,6 @@ class StateContextStore:
         """Those that the archive has."""
         return await self._archive.get_turns(session_id, resource_ids)
 
-    async def delete_turns(self, session_id: str) -> None:
+    async def delete_turns(self, session_id: str, prefix: str = "") -> None:
         """Forget them."""
-        await self._archive.delete_turns(session_id)
+        await self._archive.delete_turns(session_id, prefix)

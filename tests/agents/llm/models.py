@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
+from pydantic_ai.models import Model
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 Answer = dict[str, Any] | str
@@ -49,3 +50,10 @@ def last_told(messages: list[ModelMessage]) -> str:
     part = newest.parts[-1]
     assert isinstance(part, UserPromptPart)
     return str(part.content)
+
+
+def silent_named(model: Model) -> Model:
+    """A model of the same name that must not be asked: the digest of a prompt has the model's name in it."""
+    silent = silent_model()
+    silent._model_name = model.model_name
+    return silent

@@ -4,6 +4,7 @@ import asyncio
 from decimal import Decimal
 from typing import Any
 
+import orjson
 import pytest
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models import Model
@@ -11,9 +12,10 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
 from apc_agents import AgentTestClient
-from apc_agents.context import InMemoryContextStore, SessionConfig
+from apc_agents.context import SessionConfig
 from apc_agents.llm import LLMAgent, LLMSettings, ModelUnusable
 from apc_agents.llm.agent import told
+from apc_agents.memory import InMemoryMemoryStore
 from apc_contracts import PacketType, ReceiptKind, RunPhase, Signal, SignalPayload
 
 from .models import document, model_of, model_saying, silent_model
@@ -40,6 +42,10 @@ REMEMBER = {"action": "remember", "type": "internal", "params": {"key": "method"
 def agent_with(model: Model | str | None, **options: Any) -> LLMAgent:
     options.setdefault("settings", LLMSettings(max_steps=4))
     return LLMAgent("thinker-1", role="researcher", swarm="minds", model=model, **options)
+
+
+def conversation_of(state: dict[str, Any]) -> Any:
+    return orjson.loads(state["conversation"]["document"])
 
 
 async def test_it_thinks_about_a_packet_and_emits_by_an_action(idea: Any) -> None:
@@ -80,15 +86,15 @@ async def test_the_conversation_goes_on_in_the_next_packet(idea: Any) -> None:
 
 
 async def test_what_runs_again_asks_no_model_and_emits_the_same(idea: Any, make_packet: Any) -> None:
-    """A worker that died before it saved anything: the next one has the archive, and a model that must not be asked."""
-    archive = InMemoryContextStore()
+    """A worker that died before it saved anything: the next one has the memory, and a model that must not be asked."""
+    memory = InMemoryMemoryStore()
     packet = make_packet(idea("m-1"), to="thinker-1")
     model = model_saying("prose first", document(actions=[PROPOSE, REMEMBER], stop=False), document("Done."))
     silent = silent_model()
     silent._model_name = model.model_name
     runs = []
     for thinking in (model, silent):
-        async with AgentTestClient(agent_with(thinking, archive=archive)) as client:
+        async with AgentTestClient(agent_with(thinking), memory=memory) as client:
             emitted = await client.deliver(packet)
             runs.append(([one.packet_id for one in emitted], await client.state(), client.receipts[-1].usage))
     assert runs[0] == runs[1]
@@ -119,7 +125,7 @@ async def test_the_constraints_of_a_packet_are_honoured(idea: Any, make_packet: 
     asked = {"agent_context": {"processing_directives": {"response_constraints": {"max_length": 10}}}}
     async with AgentTestClient(agent_with(model_saying(document("far too long"), document("short")))) as client:
         await client.deliver(make_packet(idea("m-1"), to="thinker-1", metadata=asked))
-        turns = (await client.state())["conversation"]["document"]["window"]["turns"]
+        turns = conversation_of(await client.state())["window"]["turns"]
     assert turns[-1]["content"] == "short"
 
 
@@ -141,7 +147,7 @@ async def test_a_long_session_is_compressed_and_told_to_the_log_only() -> None:
         await client.settled()
         state = await client.state()
         audits = [packet for packet in client.emitted if packet.metadata and "context" in packet.metadata]
-    assert state["conversation"]["document"]["compressions"] == len(audits) > 0
+    assert conversation_of(state)["compressions"] == len(audits) > 0
 
 
 async def test_the_model_is_made_when_it_is_first_needed() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import orjson
 import pytest
 from pydantic_ai.messages import ModelMessage
-from pydantic_ai.models import Model
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RunUsage
@@ -26,31 +25,14 @@ from apc_agents.llm import (
 )
 from apc_contracts.context import ResponseConstraints
 
-from .models import Answer, document, last_told, model_of, model_saying, silent_model
+from .models import Answer, document, last_told, model_of, model_saying, silent_model, silent_named
 
 ACTIONS = ActionContext(agent_id="helper-1", session_id="s-1")
 
 
-@pytest.fixture
-def tools() -> ToolRegistry:
-    registry = ToolRegistry()
-
-    @registry.tool()
-    async def add(left: int, right: int) -> int:
-        """Adds two numbers."""
-        return left + right
-
-    @registry.tool()
-    async def long_page() -> str:
-        """Gives a very long page."""
-        return "word " * 20_000
-
-    return registry
-
-
 async def talk(mind: Mind, message: str, session: ContextSession | None = None, **options: Any) -> Exchange:
     session = session or ContextSession("s-1")
-    recording = options.pop("recording", None) or Recording(InMemoryContextStore(), "s-1", "m-1")
+    recording = options.pop("recording", None) or Recording(InMemoryContextStore(), "s-1", 0, "m-1")
     options.setdefault("usage", RunUsage())
     return await mind.answer(session, message, actions=ACTIONS, recording=recording, **options)
 
@@ -196,27 +178,22 @@ async def test_what_was_asked_before_is_not_asked_again(tools: ToolRegistry) -> 
     add = {"action": "add", "type": "tool", "params": {"left": 2, "right": 3}}
     thinking = model_saying("prose", document(actions=[add], stop=False), document("5"))
     usages = RunUsage(), RunUsage()
-    first = await talk(Mind(thinking, tools=tools), "2 + 3?", recording=Recording(store, "s-1", "m"), usage=usages[0])
+    first = await talk(
+        Mind(thinking, tools=tools), "2 + 3?", recording=Recording(store, "s-1", 0, "m"), usage=usages[0]
+    )
     again = Mind(silent_named(thinking), tools=tools)
-    second = await talk(again, "2 + 3?", recording=Recording(store, "s-1", "m"), usage=usages[1])
+    second = await talk(again, "2 + 3?", recording=Recording(store, "s-1", 0, "m"), usage=usages[1])
     assert (second.response, second.steps) == (first.response, first.steps)
     assert usages[0].total_tokens == usages[1].total_tokens > 0
 
 
 async def test_another_question_is_asked() -> None:
     store = InMemoryContextStore()
-    await talk(Mind(model_saying(document("a"))), "one", recording=Recording(store, "s-1", "m"))
+    await talk(Mind(model_saying(document("a"))), "one", recording=Recording(store, "s-1", 0, "m"))
     with pytest.raises(AssertionError, match="was asked"):
-        await talk(Mind(silent_model()), "two", recording=Recording(store, "s-1", "m"))
+        await talk(Mind(silent_model()), "two", recording=Recording(store, "s-1", 0, "m"))
 
 
 async def test_pydantic_ais_own_test_model_drives_the_loop() -> None:
     model = TestModel(custom_output_args={"status": "SUCCESS", "stop": True, "response": "tested"})
     assert (await talk(Mind(model), "hi")).response == "tested"
-
-
-def silent_named(model: Model) -> Model:
-    """A model of the same name that must not be asked: the digest of a prompt has the model's name in it."""
-    silent = silent_model()
-    silent._model_name = model.model_name
-    return silent

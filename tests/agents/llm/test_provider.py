@@ -69,7 +69,7 @@ def service() -> Iterator[Service]:
 
 async def talk(settings: LLMSettings, usage: RunUsage) -> str:
     mind = Mind(make_model(settings), settings=settings)
-    recording = Recording(InMemoryContextStore(), "s-1", "m-1")
+    recording = Recording(InMemoryContextStore(), "s-1", 0, "m-1")
     actions = ActionContext(agent_id="a", session_id="s-1")
     async with mind.model:
         exchange = await mind.answer(ContextSession("s-1"), "hello", actions=actions, recording=recording, usage=usage)

@@ -5,6 +5,7 @@ Write an `Agent`, register handlers with `@agent.on(...)`, run it with `apc work
 """
 
 from apc_agents.agent import Agent
+from apc_agents.effects import EffectError, EffectNotMade, EffectResultLost, EffectSettled, EffectUnknown
 from apc_agents.emission import ALL, ROOT, SUBSTRATE
 from apc_agents.errors import (
     AgentError,
@@ -40,6 +41,11 @@ __all__ = [
     "AgentInvalid",
     "AgentNotFound",
     "AgentTestClient",
+    "EffectError",
+    "EffectNotMade",
+    "EffectResultLost",
+    "EffectSettled",
+    "EffectUnknown",
     "EmitError",
     "EmitRefused",
     "EmitRejected",

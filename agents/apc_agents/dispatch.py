@@ -11,6 +11,7 @@ from apc_agents.actions.tasks import TaskStore
 from apc_agents.agent import Agent
 from apc_agents.coordination import INTRA_AGENT_MACHINE, LocalCoordination, LocalTransition
 from apc_agents.delivery import Inbound
+from apc_agents.effects import EffectMaker
 from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError, EmitError, EmitUnconfirmed, Reject, Retry, StateStale
 from apc_agents.handler_context import HandlerContext
@@ -55,6 +56,7 @@ class Dispatcher:
         states: StateCache,
         sessions: Sessions,
         contract: Contract,
+        effects: EffectMaker,
         *,
         artifacts: ArtifactStore | None = None,
         tasks: TaskStore | None = None,
@@ -68,6 +70,7 @@ class Dispatcher:
         self._states = states
         self._sessions = sessions
         self._machine = contract.machine(INTRA_AGENT_MACHINE)
+        self._effects = effects
         self._artifacts = artifacts
         self._memory = memory
         self._tasks = tasks
@@ -257,6 +260,7 @@ class Dispatcher:
             self._emitter,
             self._artifacts,
             coordination,
+            self._effects,
             self._tasks,
             self._memory,
         )

@@ -16,6 +16,7 @@ ApcError
       StateUnavailable  the state store does not answer
     ContextError        apc_agents.context.errors
     ActionError         apc_agents.actions.errors
+    EffectError         apc_agents.effects.errors
     HandlerFailed       a handler raised in a test client; the cause is its exception
 
 A handler itself raises `Reject` or `Retry` to end its packet in another way than by an outcome.

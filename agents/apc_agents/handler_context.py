@@ -1,6 +1,6 @@
 """What a handler is given beside the packet."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from apc_contracts.vocabulary import Channel, RunPhase
 if TYPE_CHECKING:
     from apc_agents.actions.tasks import TaskStore
     from apc_agents.agent import Agent
+    from apc_agents.effects import EffectMaker
     from apc_agents.situation.assembler import ContextAssembler
 
 
@@ -45,6 +46,7 @@ class HandlerContext:
         emitter: Emitter,
         artifacts: ArtifactStore | None,
         coordination: LocalCoordination,
+        effects: "EffectMaker",
         tasks: "TaskStore | None" = None,
         memory: BaseMemoryStore | None = None,
     ) -> None:
@@ -55,6 +57,7 @@ class HandlerContext:
         self._emitter = emitter
         self._artifacts = artifacts
         self._coordination = coordination
+        self._effects = effects
         self.tasks = tasks
         """The tasks of ASYNC actions; None when the agent has no tools."""
         self.memory = memory or InMemoryMemoryStore()
@@ -140,6 +143,49 @@ class HandlerContext:
         if self._artifacts is None:
             raise AgentError("this worker has no artifact store: give Worker(..., artifacts=ArtifactStore(...))")
         return self._artifacts
+
+    async def once(
+        self,
+        key: str,
+        fn: Callable[[], Awaitable[Any] | Any],
+        *,
+        not_made: tuple[type[Exception], ...] = (),
+    ) -> JsonValue:
+        """Make an effect on the world outside, unless it was made for this packet already; returns what it gave.
+
+        The effect is claimed before `fn` runs and recorded after it. When the packet is handled again (redelivered,
+        retried, requeued), the recorded result is returned and `fn` does not run. docs/effects.md says it all.
+
+        Args:
+            key: names the effect among those of this handler and packet; 1 to 200 characters.
+            fn: makes it. What it returns must be JSON, and is returned as JSON (a tuple comes as a list). One that is
+                not `async` runs in a thread.
+            not_made: exceptions of `fn` which prove that nothing has happened; it may then run again. EffectNotMade,
+                Retry and Reject always do. After any other exception the effect is unknown.
+
+        Raises:
+            EffectUnknown: it was begun before, and how that ended was not recorded.
+            EffectResultLost: it was made, and its result is not JSON, or larger than 256 KiB.
+            Exception: what `fn` raised.
+        """
+        return await self._effects.once(self.packet, key, fn, not_made)
+
+    async def settle(self, key: str, result: Any) -> JsonValue:
+        """Say that an unknown effect of this packet has happened, and what it gave; returns that as JSON.
+
+        Raises:
+            EffectSettled: it is not unknown.
+            ValueUnserialisable: the result is not JSON.
+        """
+        return await self._effects.settle(self.packet, key, result)
+
+    async def release(self, key: str) -> None:
+        """Say that an unknown effect of this packet has not happened: `once` makes it now. Raises EffectSettled."""
+        await self._effects.release(self.packet, key)
+
+    def idempotency_key(self, key: str) -> UUID:
+        """The same id whenever this packet is handled: for services that know such keys, or can be asked by them."""
+        return uuid5(self.packet.packet_id, str(self._effects.effect_id(self.packet, key)))
 
     @property
     def has_answered(self) -> bool:

@@ -10,6 +10,7 @@ import structlog
 
 from apc_agents.actions.tasks import MemoryTaskStore, PostgresTaskStore, TaskStore
 from apc_agents.agent import Agent
+from apc_agents.effects import EffectStore, MemoryEffectStore, PostgresEffectStore
 from apc_agents.errors import AgentError
 from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
 from apc_agents.settings import WorkerSettings
@@ -65,11 +66,18 @@ async def _serve(
     from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
 
     artifacts = ArtifactStore(bus_settings.artifacts, max_bytes=bus_settings.max_artifact_bytes)
-    async with _stores(settings) as (states, tasks, memory):
+    async with _stores(settings) as (states, tasks, effects, memory):
         bus: Bus = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}")
         try:
             worker = Worker(
-                agent, bus, settings=settings, states=states, tasks=tasks, memory=memory, artifacts=artifacts
+                agent,
+                bus,
+                settings=settings,
+                states=states,
+                tasks=tasks,
+                effects=effects,
+                memory=memory,
+                artifacts=artifacts,
             )
             if on_worker is not None:
                 on_worker(worker)
@@ -93,17 +101,19 @@ async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> N
 
 
 @asynccontextmanager
-async def _stores(settings: WorkerSettings) -> AsyncIterator[tuple[StateStore, TaskStore, BaseMemoryStore]]:
+async def _stores(
+    settings: WorkerSettings,
+) -> AsyncIterator[tuple[StateStore, TaskStore, EffectStore, BaseMemoryStore]]:
     if settings.database_url is None:
-        reason = "APC_DATABASE_URL is not set: ctx.state, tasks and memory end with this process"
+        reason = "APC_DATABASE_URL is not set: ctx.state, ctx.once, tasks and memory end with this process"
         _log.warning("state_not_kept", reason=reason)
-        yield MemoryStateStore(), MemoryTaskStore(), InMemoryMemoryStore()
+        yield MemoryStateStore(), MemoryTaskStore(), MemoryEffectStore(), InMemoryMemoryStore()
         return
     from apc_bus.database import open_pool  # late: not needed without a database
 
     pool = await open_pool(settings.database_url.get_secret_value(), max_size=4 + settings.task_concurrency)
     try:
-        yield PostgresStateStore(pool), PostgresTaskStore(pool), DatabaseMemoryStore(pool)
+        yield PostgresStateStore(pool), PostgresTaskStore(pool), PostgresEffectStore(pool), DatabaseMemoryStore(pool)
     finally:
         await pool.close()
 

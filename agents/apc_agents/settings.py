@@ -44,6 +44,12 @@ class WorkerSettings(BaseSettings):
     """After so long without a sign of life a task of a dead worker is taken up by another one."""
     task_poll: timedelta = timedelta(seconds=1)
     """How long a worker may take to see what other processes did to the tasks."""
+    effect_lease: timedelta = Field(default=timedelta(seconds=15), gt=timedelta(0))
+    """After so long without a sign of life of its worker an effect of ctx.once that is not recorded is unknown."""
+    effect_poll: timedelta = Field(default=timedelta(seconds=1), gt=timedelta(0))
+    """How long a handler may take to see that another one has made the effect it waits for."""
+    effect_retention: timedelta = Field(default=timedelta(days=7), ge=timedelta(0))
+    """How long effects are kept after their packet has expired; unknown ones stay until they are settled."""
     drain_timeout: timedelta = timedelta(seconds=15)
     """How long a stopping worker waits for the handlers that run."""
     heartbeat_silence: timedelta = timedelta(seconds=30)

@@ -13,6 +13,7 @@ from apc_agents.actions.tasks import MemoryTaskStore
 from apc_agents.agent import Agent
 from apc_agents.coordination import LocalTransition
 from apc_agents.dedupe import DeliveryKey
+from apc_agents.effects import MemoryEffectStore
 from apc_agents.emission import Builder, Draft, Parent
 from apc_agents.emitter import seal_judged
 from apc_agents.errors import AgentError, HandlerFailed
@@ -48,7 +49,7 @@ class AgentTestClient:
         assert reply.payload.text == "..."
     ```
     There is no gate: no session, no registry; what `apc packet validate` refuses is refused, sent or emitted.
-    ctx.state, ctx.artifacts, ctx.memory and tasks are in memory.
+    ctx.state, ctx.once, ctx.artifacts, ctx.memory and tasks are in memory.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class AgentTestClient:
         self.memory = memory or InMemoryMemoryStore()
         self.tasks = MemoryTaskStore()
         """The agent's tasks, when it has tools."""
+        self.effects = MemoryEffectStore()
+        """What ctx.once has made."""
         self._agent = agent
         self._contract = contract or load_contract()
         self._states = MemoryStateStore()
@@ -92,6 +95,7 @@ class AgentTestClient:
             states=self._states,
             tasks=self.tasks,
             memory=self.memory,
+            effects=self.effects,
             artifacts=self.artifacts,
             contract=self._contract,
             on_failure=self._fail,

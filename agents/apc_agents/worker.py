@@ -16,6 +16,7 @@ from apc_agents.concurrency import cancelled, first_of, running
 from apc_agents.consuming import consume_in_bulk, consume_one_by_one
 from apc_agents.delivery import Inbound
 from apc_agents.dispatch import Dispatcher, FailureListener, InvocationListener
+from apc_agents.effects import EffectMaker, EffectStore, MemoryEffectStore
 from apc_agents.emission import Builder
 from apc_agents.emitter import Emitter, Sign
 from apc_agents.heartbeat import send_heartbeats
@@ -48,6 +49,7 @@ class Worker:
         settings: default from the environment.
         states: where ctx.state is kept; default in memory.
         tasks: where the tasks of an agent with tools are kept; default in memory.
+        effects: where ctx.once keeps what was made; default in memory.
         memory: what ctx.memory is; default in memory.
         artifacts: what ctx.artifacts is; default none.
         contract: for the local admit() and ctx.contract; default the one that the settings name.
@@ -64,6 +66,7 @@ class Worker:
         settings: WorkerSettings | None = None,
         states: StateStore | None = None,
         tasks: TaskStore | None = None,
+        effects: EffectStore | None = None,
         memory: BaseMemoryStore | None = None,
         artifacts: ArtifactStore | None = None,
         contract: Contract | None = None,
@@ -92,6 +95,13 @@ class Worker:
         if agent.tools is not None:
             tasks = tasks or MemoryTaskStore()
         self._tasks = tasks
+        self._effects = EffectMaker(
+            effects or MemoryEffectStore(),
+            agent.agent_id,
+            lease=self._settings.effect_lease,
+            poll=self._settings.effect_poll,
+            retention=self._settings.effect_retention,
+        )
         self._dispatcher = Dispatcher(
             agent,
             self._emitter,
@@ -99,6 +109,7 @@ class Worker:
             StateCache(states or MemoryStateStore(), agent.agent_id),
             sessions,
             contract,
+            self._effects,
             artifacts=artifacts,
             tasks=tasks,
             memory=memory or InMemoryMemoryStore(),
@@ -133,7 +144,7 @@ class Worker:
                 handlers = [asyncio.create_task(self._handle_next()) for _ in range(agent.concurrency)]
                 self.ready.set()
                 _log.info("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
-                await first_of(stop.wait(), outbox, *handlers, *self._runners())
+                await first_of(stop.wait(), outbox, *handlers, self._effects.purge(), *self._runners())
         finally:
             self._turn_away()
             await self._finish(handlers)

@@ -17,6 +17,7 @@ import structlog
 
 from apc_agents.actions.tasks import PostgresTaskStore
 from apc_agents.agent import Agent
+from apc_agents.effects import PostgresEffectStore
 from apc_agents.memory import DatabaseMemoryStore
 from apc_agents.settings import WorkerSettings
 from apc_agents.state import PostgresStateStore
@@ -154,6 +155,7 @@ class EmbeddedSystem:
             settings=WorkerSettings(shards=self._settings.shards, contract=self.contract),
             states=PostgresStateStore(self.pool),
             tasks=PostgresTaskStore(self.pool),
+            effects=PostgresEffectStore(self.pool),
             memory=DatabaseMemoryStore(self.pool),
             artifacts=self.artifacts,
         )

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from apc_agents import Agent, StateStore, Worker, WorkerSettings
+from apc_agents.effects import EffectStore
 from apc_agents.phase import Moment
 from apc_bus import headers
 from apc_bus.memory import MemoryBroker, MemoryBus
@@ -206,10 +207,10 @@ class Gate:
 class Stage:
     """A gate and a worker that runs."""
 
-    def __init__(self, agent: Agent, states: StateStore | None, **settings: Any) -> None:
+    def __init__(self, agent: Agent, states: StateStore | None, effects: EffectStore | None, **settings: Any) -> None:
         self.gate = Gate(agent)
         self.bus = self.gate.connect()
-        self.worker = Worker(agent, self.bus, settings=WorkerSettings(**settings), states=states)
+        self.worker = Worker(agent, self.bus, settings=WorkerSettings(**settings), states=states, effects=effects)
         self.stop = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -236,8 +237,10 @@ async def make_stage(request: pytest.FixtureRequest) -> AsyncIterator[StageMaker
     """Makes a Stage whose gate collects; the worker is started by the test and stopped in the end."""
     async with AsyncExitStack() as stack:
 
-        async def make(agent: Agent, states: StateStore | None = None, **settings: Any) -> Stage:
-            stage = Stage(agent, states, worker_consumer=request.param, **settings)
+        async def make(
+            agent: Agent, states: StateStore | None = None, effects: EffectStore | None = None, **settings: Any
+        ) -> Stage:
+            stage = Stage(agent, states, effects, worker_consumer=request.param, **settings)
             handle = stage.gate.bus.handle(gate_queue(0), stage.gate.collect, prefetch=1)
             await stack.enter_async_context(handle)
             stack.push_async_callback(stage.end)

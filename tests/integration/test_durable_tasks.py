@@ -1,11 +1,7 @@
 """A worker process is killed in the middle of a task: the task ends once after the restart, its effect counts once."""
 
-import asyncio
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +12,13 @@ from apc_agents.actions.tasks import PostgresTaskStore, Task, TaskStatus
 from apc_orchestrator.testing import make_idea, make_packet, until
 
 from .counting_agent import GO_ON, HANGS_IN_EFFECT
+from .worker_process import WorkerProcess
 
 TOLD = """
 SELECT packets.packet_id, packets.root_packet_id, bodies.packet #> '{metadata,task}' AS task
 FROM apc_log.agent_packets packets JOIN apc_log.packets bodies USING (shard, seq)
 WHERE packets.sender_agent_id = 'red-1' AND packets.channel = 'INTRA_AGENT' ORDER BY seq
 """
-
-
-class Process:
-    """`apc worker` as a process."""
-
-    def __init__(self, amqp_url: str, database_url: str, folder: Path) -> None:
-        self._folder = folder
-        self._settings = {"APC_AMQP_URL": amqp_url, "APC_DATABASE_URL": database_url, "APC_TASK_LEASE": "PT2S"}
-
-    @asynccontextmanager
-    async def running(self, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("APC_")}
-        paths = {"PYTHONPATH": str(Path(__file__).parent), GO_ON: str(self.go_on)}
-        with (self._folder / "worker.log").open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "apc_console", "worker", "counting_agent:agent",
-                cwd=self._folder, env=inherited | self._settings | paths | environment, stdout=output, stderr=output,
-            )  # fmt: skip
-        try:
-            yield process
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                async with asyncio.timeout(30):
-                    await process.wait()
-
-    @property
-    def go_on(self) -> Path:
-        """The file that lets the task end."""
-        return self._folder / "go-on"
 
 
 def reached(store: PostgresTaskStore, progress: float) -> Callable[[], Awaitable[bool]]:
@@ -71,7 +38,9 @@ async def by_age(store: PostgresTaskStore) -> list[Task]:
 async def test_a_task_of_a_killed_worker_ends_once_and_its_effect_counts_once(
     house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path, hangs_in_effect: bool
 ) -> None:
-    worker = Process(amqp_vhost_url, postgres_url, tmp_path)
+    go_on = tmp_path / "go-on"
+    settings = {GO_ON: str(go_on), "APC_TASK_LEASE": "PT2S"}
+    worker = WorkerProcess("counting_agent:agent", amqp_vhost_url, postgres_url, tmp_path, **settings)
     store = PostgresTaskStore(house.pool)
     trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening)
     await house.pool.execute("CREATE TABLE counted (key text)")
@@ -84,7 +53,7 @@ async def test_a_task_of_a_killed_worker_ends_once_and_its_effect_counts_once(
             assert await process.wait() == -signal.SIGKILL
         assert [task.status for task in await by_age(store)] == [TaskStatus.RUNNING, TaskStatus.PENDING]
         assert await house.pool.fetchval("SELECT count(*) FROM counted") == (0 if hangs_in_effect else 1)
-        worker.go_on.touch()
+        go_on.touch()
 
         async def have_ended() -> bool:
             return {task.status for task in await by_age(store)} == {TaskStatus.SUCCEEDED}

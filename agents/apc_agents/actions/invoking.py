@@ -4,15 +4,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from pydantic import JsonValue
 
 from apc_agents.actions.errors import TaskLost, ToolFailed, ValueUnserialisable
-from apc_agents.actions.json_values import json_value
+from apc_agents.actions.json_values import result_value
 from apc_agents.actions.registry import Runnable
 from apc_agents.errors import EmitUnconfirmed, StateError
 
-MAX_RESULT_BYTES = 256 * 1024
 MAX_ERROR_LENGTH = 1_000
 _NOT_THE_TOOLS_FAULT = (EmitUnconfirmed, StateError, TaskLost)
 """What the worker itself must see: it runs the handler or the task again, or drops it."""
@@ -51,15 +49,9 @@ def storable(text: str) -> str:
 
 def _checked(value: Any) -> JsonValue:
     try:
-        result = json_value(value, "result")
+        return result_value(value)
     except ValueUnserialisable as error:
         raise ToolFailed(str(error)) from error
-    size = len(orjson.dumps(result))
-    if size > MAX_RESULT_BYTES:
-        raise ToolFailed(
-            f"result has {size} bytes, {MAX_RESULT_BYTES} are allowed: put it into the artifact store, return its hash"
-        )
-    return result
 
 
 def _is_cancelled() -> bool:

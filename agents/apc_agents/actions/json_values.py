@@ -2,11 +2,24 @@
 
 from typing import Any
 
+import orjson
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
 from apc_agents.actions.errors import ValueUnserialisable
 from apc_agents.json_values import json_value as walked
+
+MAX_RESULT_BYTES = 256 * 1024
+
+
+def result_value(value: Any) -> JsonValue:
+    """The JSON form of a result that is kept. Raises ValueUnserialisable for what has none, or a too large one."""
+    result = json_value(value, "result")
+    size = len(orjson.dumps(result))
+    if size > MAX_RESULT_BYTES:
+        message = f"has {size} bytes, {MAX_RESULT_BYTES} are allowed: put it into the artifact store, return its hash"
+        raise ValueUnserialisable("result", message)
+    return result
 
 
 def json_value(value: Any, place: str) -> JsonValue:

@@ -14,6 +14,7 @@ from apc_console.cli import (
     arbitrations,
     bench,
     contract,
+    effects,
     keys,
     log,
     packet,
@@ -61,6 +62,7 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(bench.app, name="bench")
 app.add_typer(session.app, name="session")
 app.add_typer(task.app, name="task")
+app.add_typer(effects.app, name="effects")
 app.add_typer(topology.app, name="topology")
 app.add_typer(serve.app, name="serve")
 app.command()(asyncapi)

@@ -266,7 +266,7 @@ async def test_what_the_worker_must_see_is_no_observation(workshop: Workshop) ->
         ("\ud800", "result: half a surrogate pair"),
         ({"a": {1, 2}}, "result.a: set is not JSON"),
         (2**70, "result: an integer of more than 64 bits"),
-        ("a" * 300_000, "result has 300002 bytes, 262144 are allowed"),
+        ("a" * 300_000, "result: has 300002 bytes, 262144 are allowed"),
     ],
 )
 async def test_a_result_that_json_does_not_know_is_an_error_with_its_place(

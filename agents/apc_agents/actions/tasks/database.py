@@ -1,6 +1,5 @@
 """Tasks in tables apc_app.agent_tasks, agent_task_events and agent_task_effects."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import TypeVar
@@ -8,7 +7,6 @@ from uuid import UUID
 
 import asyncpg
 import orjson
-import structlog
 from asyncpg.pool import PoolConnectionProxy
 from pydantic import JsonValue
 
@@ -28,17 +26,11 @@ from apc_agents.actions.tasks.model import (
 )
 from apc_agents.actions.tasks.store import MAX_LISTED, News
 from apc_agents.actions.tasks.wording import given_up, not_succeeded
-from apc_agents.errors import StateUnavailable
-from apc_agents.memory.rows import AWAY
+from apc_agents.patience import patiently
 from apc_contracts.identity import new_packet_id
-
-LONGEST_WAIT = 2.0
-"""Seconds between two attempts while the database is away."""
 
 Connection = asyncpg.Connection | PoolConnectionProxy
 ResultT = TypeVar("ResultT")
-
-_log = structlog.get_logger("apc_agents")
 
 
 class PostgresTaskStore:
@@ -216,16 +208,7 @@ class PostgresTaskStore:
             return await work(connection)
 
     async def _patiently(self, action: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        wait = 0.1
-        while True:
-            try:
-                return await action()
-            except AWAY as error:
-                if not self._is_patient:
-                    raise StateUnavailable(f"the task store does not answer: {error}") from error
-                _log.warning("task_store_unavailable", reason=str(error))
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, LONGEST_WAIT)
+        return await patiently(action, "task store", is_patient=self._is_patient)
 
 
 class _MakerFailed(Exception):

@@ -1,0 +1,122 @@
+"""Effects in table apc_app.agent_effects."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import timedelta
+from typing import TypeVar
+from uuid import UUID
+
+import asyncpg
+import orjson
+from pydantic import JsonValue
+
+from apc_agents.effects import statements as sql
+from apc_agents.effects.model import Claim, EffectId, EffectRecord, EffectState
+from apc_agents.effects.store import MAX_LISTED, check_unsettled
+from apc_agents.patience import patiently
+
+ResultT = TypeVar("ResultT")
+
+
+class PostgresEffectStore:
+    """An EffectStore in Postgres. The pool stays the caller's.
+
+    Args:
+        pool: lent for single statements; none is held while an effect is made.
+        is_patient: wait for a database that is away, because without it no effect may be made, and none that was made
+            be forgotten; else raise StateUnavailable.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, *, is_patient: bool = True) -> None:
+        self._pool = pool
+        self._is_patient = is_patient
+
+    async def claim(self, claim: Claim, lease: timedelta) -> EffectRecord:
+        """Claim an effect."""
+        made = (claim.claim_id, claim.session_id, claim.worker, claim.expires_at, lease)
+        while True:
+            # A claim whose commit was not seen is found again, and known by its claim_id.
+            if (row := await self._row(sql.CLAIM, claim.effect_id, *made)) is not None:
+                return _record(row)
+            if (kept := await self.get(claim.effect_id)) is not None:
+                return kept
+
+    async def renew(self, effect_id: EffectId, claim_id: UUID, lease: timedelta) -> None:
+        """Give a sign of life."""
+        await self._row(sql.RENEW, effect_id, claim_id, lease)
+
+    async def record(
+        self, effect_id: EffectId, claim_id: UUID, result: JsonValue, *, problem: str | None = None
+    ) -> EffectRecord | None:
+        """It was made."""
+        await self._row(sql.RECORD, effect_id, claim_id, orjson.dumps(result).decode(), problem)
+        return await self.get(effect_id)
+
+    async def interrupt(self, effect_id: EffectId, claim_id: UUID, problem: str) -> None:
+        """It was begun, no more is known."""
+        await self._row(sql.INTERRUPT, effect_id, claim_id, problem)
+
+    async def withdraw(self, effect_id: EffectId, claim_id: UUID) -> None:
+        """Nothing has happened."""
+        await self._row(sql.WITHDRAW, effect_id, claim_id)
+
+    async def settle(self, effect_id: EffectId, result: JsonValue, by: str) -> EffectRecord:
+        """It has happened."""
+        check_unsettled(effect_id, await self.get(effect_id))
+        row = await self._row(sql.SETTLE, effect_id, orjson.dumps(result).decode(), by)
+        kept = await self.get(effect_id)
+        if row is None or kept is None:
+            check_unsettled(effect_id, kept)  # somebody else has settled it meanwhile
+            return await self.settle(effect_id, result, by)
+        return kept
+
+    async def release(self, effect_id: EffectId) -> None:
+        """It has not happened."""
+        check_unsettled(effect_id, await self.get(effect_id), may_be_made=False)
+        if await self._row(sql.RELEASE, effect_id) is None:
+            check_unsettled(effect_id, await self.get(effect_id), may_be_made=False)
+
+    async def get(self, effect_id: EffectId) -> EffectRecord | None:
+        """The effect."""
+        row = await self._row(sql.GET, effect_id)
+        return None if row is None else _record(row)
+
+    async def list(
+        self,
+        *,
+        agent_id: str | None = None,
+        packet_id: UUID | None = None,
+        states: Collection[EffectState] | None = None,
+        limit: int = 100,
+    ) -> Sequence[EffectRecord]:
+        """The newest effects."""
+        names = None if states is None else [state.value for state in states]
+        arguments = (agent_id, packet_id, names, min(limit, MAX_LISTED))
+        rows = await self._patiently(lambda: self._pool.fetch(sql.LIST, *arguments))
+        return [_record(row) for row in rows]
+
+    async def purge(self, agent_id: str, retention: timedelta) -> int:
+        """Forget what is old."""
+        rows = await self._patiently(lambda: self._pool.fetch(sql.PURGE, agent_id, retention))
+        return len(rows)
+
+    async def _row(self, statement: str, effect_id: EffectId, *arguments: object) -> asyncpg.Record | None:
+        place = (effect_id.packet_id, effect_id.agent_id, effect_id.key)
+        return await self._patiently(lambda: self._pool.fetchrow(statement, *place, *arguments))
+
+    async def _patiently(self, action: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        return await patiently(action, "effect store", is_patient=self._is_patient)
+
+
+def _record(row: asyncpg.Record) -> EffectRecord:
+    return EffectRecord(
+        effect_id=EffectId(row["packet_id"], row["agent_id"], row["key"]),
+        claim_id=row["claim_id"],
+        session_id=row["session_id"],
+        worker=row["worker"],
+        state=EffectState(row["state"]),
+        claimed_at=row["claimed_at"],
+        made_at=row["made_at"],
+        result=None if row["result"] is None else orjson.loads(row["result"]),
+        problem=row["problem"],
+        settled_by=row["settled_by"],
+    )

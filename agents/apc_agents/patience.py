@@ -1,0 +1,37 @@
+"""Waiting for a database that is away, for what cannot go on without it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from apc_agents.errors import StateUnavailable
+from apc_agents.memory.rows import AWAY
+
+LONGEST_WAIT = 2.0
+"""Seconds between two attempts."""
+
+ResultT = TypeVar("ResultT")
+
+_log = structlog.get_logger("apc_agents")
+
+
+async def patiently(action: Callable[[], Awaitable[ResultT]], what: str, *, is_patient: bool = True) -> ResultT:
+    """Do it, again and again while the database is away; `what` names the store that does not answer.
+
+    An attempt that was cut off may have been committed: the action must be one that may be repeated.
+
+    Raises:
+        StateUnavailable: at the first attempt that fails, when not patient.
+    """
+    wait = 0.1
+    while True:
+        try:
+            return await action()
+        except AWAY as error:
+            if not is_patient:
+                raise StateUnavailable(f"the {what} does not answer: {error}") from error
+            _log.warning("store_unavailable", store=what, reason=str(error))
+        await asyncio.sleep(wait)
+        wait = min(wait * 2, LONGEST_WAIT)

@@ -1,0 +1,67 @@
+"""kill -9 of a worker around an effect of ctx.once, over a real broker and database: made once, or told as unknown."""
+
+from pathlib import Path
+from typing import Any
+
+from apc_agents.effects import EffectState, PostgresEffectStore
+from apc_contracts import ReceiptKind
+from apc_orchestrator.testing import make_idea, make_packet, until
+
+from .paying_agent import ACCOUNT, RETRIES
+from .worker_process import WorkerProcess
+
+
+def lines(folder: Path, name: str) -> list[str]:
+    path = folder / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def payer(amqp_url: str, database_url: str, folder: Path) -> WorkerProcess:
+    settings = {ACCOUNT: str(folder), "APC_EFFECT_LEASE": "PT1S"}
+    return WorkerProcess("paying_agent:agent", amqp_url, database_url, folder, **settings)
+
+
+async def test_an_effect_is_made_once_whatever_is_killed_and_retried(
+    house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    worker, store = payer(amqp_vhost_url, postgres_url, tmp_path), PostgresEffectStore(house.pool)
+    trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening)
+    async with house.persister(), house.gate():
+        await house.open_session()
+        await house.agents.publish(trigger)
+        await worker.dies_at("worker.before_effect_claim")
+        assert (lines(tmp_path, "payments"), list(await store.list())) == ([], [])
+        await worker.dies_at("worker.after_effect_record")
+        assert (len(lines(tmp_path, "payments")), lines(tmp_path, "runs")) == (1, [])
+        async with worker.running(**{RETRIES: "3"}):
+            await until(house.has_come_to("ARCHIVED", trigger.packet_id, "red-1"))
+    assert lines(tmp_path, "runs") == ["{'receipt': 1}"] * 4
+    assert len(lines(tmp_path, "payments")) == 1
+    (kept,) = await store.list()
+    assert (kept.state, kept.result, kept.session_id) == (EffectState.MADE, {"receipt": 1}, trigger.trace.session_id)
+
+
+async def test_an_effect_whose_worker_died_before_the_record_is_unknown_until_an_operator_settles_it(
+    house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    worker, store = payer(amqp_vhost_url, postgres_url, tmp_path), PostgresEffectStore(house.pool)
+    trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening)
+    async with house.persister(), house.gate():
+        await house.open_session()
+        await house.agents.publish(trigger)
+        await worker.dies_at("worker.after_effect")
+        async with worker.running():
+            await until(house.has_come_to("DEAD_LETTERED", trigger.packet_id, "red-1"))
+            (unknown,) = await store.list(states=[EffectState.UNKNOWN])
+            assert (unknown.effect_id.packet_id, unknown.effect_id.key) == (trigger.packet_id, "charge")
+            assert (len(lines(tmp_path, "payments")), lines(tmp_path, "runs")) == (1, [])
+            await store.settle(unknown.effect_id, {"receipt": "found"}, "operator")
+            await house.agents.report("red-1", [trigger.packet_id], ReceiptKind.REQUEUE)
+            await until(house.has_come_to("ARCHIVED", trigger.packet_id, "red-1"))
+    assert lines(tmp_path, "runs") == ["{'receipt': 'found'}"]
+    assert len(lines(tmp_path, "payments")) == 1
+    # The sender was told, by name, what is not known.
+    errors = "SELECT packet ->> 'payload' FROM apc_log.packets WHERE packet ->> 'packet_type' = 'ERROR'"
+    assert f"EffectUnknown: effect 'charge' of packet {trigger.packet_id} by red-1" in str(
+        await house.pool.fetchval(errors)
+    )

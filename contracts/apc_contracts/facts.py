@@ -29,6 +29,8 @@ class Facts(msgspec.Struct, frozen=True):
     now: datetime
     registry: Mapping[str, Registration] | None = None
     user_id: str | None = None
+    is_received: bool = False
+    """It came over the broker: no packet of the gate's own, whatever it says of its sender."""
     has_copy_headers: bool = False
     """CC or BCC was among the AMQP headers."""
     hashes_to_shard: bool = True

@@ -54,6 +54,7 @@ class FactFinder:
             now=now,
             registry=self._registry.by_id,
             user_id=message.user_id,
+            is_received=True,
             has_copy_headers="CC" in message.headers or "BCC" in message.headers,
             hashes_to_shard=shard_of(packet.trace.session_id, self._shards) == self._tenure.shard,
             signature=self._signature(received, signature_of(message)),

@@ -144,10 +144,13 @@ async def test_a_forged_sender_reaches_nobody(running: Any, packet: Build, idea:
     await running.publish(anonymous, user_id=None)
     copied = packet("blue-1", idea, ("sentinel",), parent=running.opening)
     await running.publish(copied, headers={"CC": ["idea.watch.sentinel"]})
+    in_the_gates_name = packet("blue-1", idea, ("sentinel",), parent=running.opening)
+    sender = in_the_gates_name.sender.model_copy(update={"agent_id": "orchestrator"})
+    await running.publish(in_the_gates_name.model_copy(update={"sender": sender}), user="orchestrator")
     await running.quiet()
     assert not await running.read("sentinel")
     codes = [row["code"] for row in await running.pool.fetch("SELECT code FROM apc_log.packet_conflicts")]
-    assert codes == ["SENDER_MISMATCH"] * 3
+    assert codes == ["SENDER_MISMATCH"] * 4
     (nack,) = await nacks(running, "red-1")
     assert nack.payload.acked_packet_id == forged.packet_id
 

@@ -129,7 +129,8 @@ def _note_evidence(record: Record, case: Case, ruling: Refusal | VerdictKind) ->
 
 def _sender_mismatch(case: Case) -> Record:
     registered = case.sender.broker_user if case.sender is not None else None
-    return {"copies": case.facts.has_copy_headers, "registered_user": registered}
+    facts = case.facts
+    return {"received": facts.is_received, "copies": facts.has_copy_headers, "registered_user": registered}
 
 
 def _unknown_sender(case: Case) -> Record:

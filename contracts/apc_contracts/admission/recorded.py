@@ -50,6 +50,7 @@ def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
         now=datetime.fromisoformat(record["now"]),
         registry=None if is_offline else _registry(received.packet, record),
         user_id=record.get("user"),
+        is_received=record.get("received", False),
         has_copy_headers=record.get("copies", False),
         hashes_to_shard=record.get("hashes_to_shard", True),
         signature=SignatureState(record.get("signature", SignatureState.ABSENT)),

@@ -15,8 +15,11 @@ def no_copies(case: Case) -> Refusal | None:
 
 
 def sender_is_authentic(case: Case) -> Refusal | None:
-    """The broker's user_id is the one that the sender is registered with."""
+    """The broker's user_id is the one that the sender is registered with; nobody sends in the gate's name."""
     user_id, sender = case.facts.user_id, case.sender
+    if case.is_from_orchestrator and case.facts.is_received:
+        message = "the gate sends nothing through apc.ingress: name the agent that you are"
+        return Refusal("SENDER_MISMATCH", "sender_is_authentic", "sender.agent_id", message)
     if sender is not None:
         if user_id == sender.broker_user:
             return None

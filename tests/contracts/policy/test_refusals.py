@@ -84,6 +84,11 @@ CASES: dict[str, Expected] = {
         "SENDER_MISMATCH",
         "sender.agent_id",
     ),
+    "orchestrator_over_the_broker": (
+        idea(packet={"sender__agent_id": "orchestrator"}, facts={"user_id": "orchestrator", "is_received": True}),
+        "SENDER_MISMATCH",
+        "sender.agent_id",
+    ),
     "unregistered_orchestrator": (
         idea(
             packet={"sender__agent_id": "orchestrator"},

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from math import ceil
 from typing import Any
 
 import structlog
@@ -24,6 +25,7 @@ from apc_agents.state_cache import StateCache, StateDocument
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import DeadLetter, GiveBack
 from apc_contracts.contract import Contract
+from apc_contracts.envelope import MAX_TTL_MS
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import AckPayload, ErrorPayload, NackPayload, Payload
 from apc_contracts.receipts import Receipt, ReceiptKind, Usage
@@ -139,7 +141,7 @@ class Dispatcher:
             raise
         except Retry as retry:
             _undo(document, context)
-            self._report(inbound, ReceiptKind.RETRY, error=retry.reason)
+            self._report(inbound, ReceiptKind.RETRY, error=retry.reason, after=retry.after)
             return None
         except Reject as reject:
             _undo(document, context)
@@ -231,6 +233,7 @@ class Dispatcher:
         *,
         usage: Usage | None = None,
         error: str | None = None,
+        after: timedelta | None = None,
         may_linger: bool = False,
     ) -> None:
         if kind in ENDS:
@@ -246,6 +249,7 @@ class Dispatcher:
             usage=usage,
             at=datetime.now(UTC),
             error=None if error is None else error[:MAX_ERROR_LENGTH],
+            after_ms=None if not after else min(ceil(after / timedelta(milliseconds=1)), MAX_TTL_MS),
         )
         self._outbox.add(inbound.shard, receipt, may_linger=may_linger)
 

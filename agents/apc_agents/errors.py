@@ -121,9 +121,18 @@ class HandlerFailed(AgentError):
 
 
 class Retry(Exception):
-    """Raised by a handler: hand this packet over once more, not before `after` has passed."""
+    """Raised by a handler: hand this packet over once more, not before `after` has passed.
+
+    Without a time, or with 0, the gate waits longer after each attempt (the contract's back-off, with jitter). After
+    the packet's retry_limit (default the contract's, 10) its delivery is a dead letter, whose error says so.
+
+    Raises:
+        ValueError: `after` is negative.
+    """
 
     def __init__(self, after: timedelta = timedelta(0), reason: str = "retry") -> None:
+        if after < timedelta(0):
+            raise ValueError(f"Retry(after={after}): a delay cannot be negative; leave it out for the gate's back-off")
         super().__init__(reason)
         self.after = after
         self.reason = reason

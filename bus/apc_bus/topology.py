@@ -36,6 +36,10 @@ SHARD_MAX_BYTES = 1 << 30
 DEAD_MAX_MESSAGES = 100_000
 SUBSTRATE_MAX_BYTES = 1 << 30
 SUBSTRATE_SEGMENT_BYTES = 50_000_000
+RETRY_DELAYS_MS = tuple(125 << step for step in range(12))
+"""How long the delay queues keep a message: 125 ms, twice as long each, up to 256 s. One time for all that is in a
+queue: a broker looks at the head only, where a long one would keep back the short ones behind it."""
+RETRY_MAX_MESSAGES = 100_000
 URGENT_PRIORITY = 5
 """From this priority on a packet goes through the urgent queue, like the control types."""
 MAX_KEY_BYTES = 255
@@ -80,6 +84,8 @@ class Queue:
     delivery_limit: int | None = None
     max_messages: int | None = None
     max_bytes: int | None = None
+    ttl_ms: int | None = None
+    """After so long in the queue a message goes to the dead-letter exchange."""
 
     @property
     def arguments(self) -> dict[str, str | int | bool]:
@@ -97,6 +103,8 @@ class Queue:
             arguments["x-max-length"] = self.max_messages
         if self.delivery_limit is not None:
             arguments["x-delivery-limit"] = self.delivery_limit
+        if self.ttl_ms is not None:
+            arguments["x-message-ttl"] = self.ttl_ms
         if self.is_single_active:
             arguments["x-single-active-consumer"] = True
         if self.dead_letter_exchange is not None:
@@ -168,6 +176,29 @@ def log_queue(shard: int) -> str:
     return f"apc.log.{shard}"
 
 
+def retry_queue(delay_ms: int) -> str:
+    """The queue in which what was put off waits for so long."""
+    return f"apc.retry.{delay_ms}ms"
+
+
+def retry_key(delay_ms: int, shard: int) -> str:
+    """The key on apc.retry, and again on apc.receipts when the time is over."""
+    return f"{delay_ms}ms.{shard}"
+
+
+def retry_delay_ms(left_ms: int) -> int:
+    """Which delay queue takes a message that has so long to wait.
+
+    The shortest one that is at most a quarter too long; else the longest that is not too long, and what is then left
+    is another round: two on average, up to the longest delay.
+    """
+    for delay in RETRY_DELAYS_MS:
+        if left_ms <= delay:
+            is_close = delay <= left_ms * 5 / 4 or delay == RETRY_DELAYS_MS[0]
+            return delay if is_close else delay // 2
+    return RETRY_DELAYS_MS[-1]
+
+
 def is_urgent(packet_type: PacketType, priority: int) -> bool:
     """Whether a packet takes its recipient's urgent queue: control types, and priority 5 or more."""
     return packet_type in CONTROL_TYPES or priority >= URGENT_PRIORITY
@@ -219,6 +250,7 @@ def build_topology(shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound
     queues = [
         *(queue for shard in range(shards) for queue in _shard_queues(shard)),
         Queue(SUBSTRATE_STREAM, QueueKind.STREAM, max_bytes=SUBSTRATE_MAX_BYTES),
+        *(_retry_queue(delay) for delay in RETRY_DELAYS_MS),
         Queue(DEAD_QUEUE, delivery_limit=SERVICE_DELIVERY_LIMIT, max_messages=DEAD_MAX_MESSAGES),
         *(queue for agent in agents for queue in _agent_queues(agent, bound)),
     ]
@@ -296,6 +328,19 @@ def _shard_bindings(shard: int) -> tuple[Binding, ...]:
         Binding(INGRESS, gate_queue(shard), key),
         Binding(RECEIPTS, gate_queue(shard), key),
         Binding(LOG, log_queue(shard), key),
+        *(Binding(RETRY, retry_queue(delay), retry_key(delay, shard)) for delay in RETRY_DELAYS_MS),
+        *(Binding(RECEIPTS, gate_queue(shard), retry_key(delay, shard)) for delay in RETRY_DELAYS_MS),
+    )
+
+
+def _retry_queue(delay_ms: int) -> Queue:
+    """Back to the gate, not to inboxes: one that is full or gone would keep back what waits for all the others."""
+    return Queue(
+        retry_queue(delay_ms),
+        dead_letter_exchange=RECEIPTS,
+        delivery_limit=SERVICE_DELIVERY_LIMIT,
+        max_messages=RETRY_MAX_MESSAGES,
+        ttl_ms=delay_ms,
     )
 
 

@@ -20,6 +20,8 @@ from apc_bus.topology import (
     INTER_AGENT,
     LOG,
     RECEIPTS,
+    RETRY,
+    RETRY_DELAYS_MS,
     SUBSTRATE,
     SUBSTRATE_STREAM,
     ExchangeKind,
@@ -28,6 +30,8 @@ from apc_bus.topology import (
     gate_queue,
     intra_exchange,
     log_queue,
+    retry_key,
+    retry_queue,
 )
 from apc_console import __version__
 from apc_contracts.packet import PACKET_TYPES
@@ -39,6 +43,7 @@ Document = dict[str, Any]
 BINDING_VERSION = "0.3.0"
 _AGENT = "{agent_id}"
 _SHARD = "{shard}"
+_DELAY = "{delay_ms}"
 _DEFINITIONS = "#/$defs/"
 _SCHEMAS = "#/components/schemas/"
 _UUID = {"type": "string", "format": "uuid"}
@@ -70,7 +75,11 @@ class Channel:
             "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in self.messages},
             "bindings": {"amqp": self._binding()},
         }
-        named = {"shard": (_SHARD, _shard_parameter), "agent_id": (_AGENT, _agent_parameter)}
+        named = {
+            "shard": (_SHARD, _shard_parameter),
+            "agent_id": (_AGENT, _agent_parameter),
+            "delay_ms": (_DELAY, _delay_parameter),
+        }
         parameters = {name: of(topology) for name, (mark, of) in named.items() if mark in self.address}
         return described | ({"parameters": parameters} if parameters else {})
 
@@ -112,6 +121,7 @@ def _channels() -> dict[str, Channel]:
     normal = tuple(_delivered(kind) for kind in PacketType if kind not in CONTROL_TYPES)
     inputs = (*sent, "receipts", "registry")
     log = (LOG_BATCH_TYPE, EPOCH_OPEN_TYPE)
+    put_off = "Receipts retry_due of the gate to itself: when their time is over they go to apc.receipts."
     own_exchange, dead = intra_exchange(_AGENT), "Deliveries that the broker gave up."
     return {
         "ingress": Channel(_SHARD, "Packets on their way to the gate of their session's shard.", sent, INGRESS),
@@ -140,6 +150,8 @@ def _channels() -> dict[str, Channel]:
         "substrateStream": Channel(SUBSTRATE_STREAM, "The substrate, from any offset.", delivered),
         "log": Channel(_SHARD, "What the gate decided, one message a micro-batch.", log, LOG),
         "logQueue": Channel(_per_shard(log_queue), "The log batches of a shard; one active consumer.", log),
+        "retry": Channel(_per_shard(partial(retry_key, 0)).replace("0", _DELAY, 1), put_off, ("receipts",), RETRY),
+        "retryQueue": Channel(retry_queue(0).replace("0", _DELAY), put_off, ("receipts",)),
         "dead": Channel("", dead, delivered, DEAD, ExchangeKind.FANOUT),
         "deadQueue": Channel(DEAD_QUEUE, dead, delivered),
     }
@@ -160,6 +172,7 @@ def _operations(channels: Mapping[str, Channel]) -> Document:
         "judge": operation("receive", "gate", "gate", "Judge the inputs of a shard."),
         "writeLog": operation("send", "log", "gate", "Log a batch, before anything of it is delivered."),
         "deliver": operation("send", "interAgent", "gate", "Deliver an accepted packet to one recipient."),
+        "putOff": operation("send", "retry", "gate", "Let a retry wait in a delay queue; nobody consumes it."),
         "publishSubstrate": operation("send", "substrate", "gate", "Deliver an accepted packet to the stream."),
         "collectDead": operation("receive", "deadQueue", "gate", "Record what the broker gave up."),
         "persist": operation("receive", "logQueue", "log writer", "Write a batch in one transaction."),
@@ -269,6 +282,10 @@ def _shard_parameter(topology: Topology) -> Document:
         "description": "CRC-32 (ISO-HDLC) of the UTF-8 session_id, modulo the number of shards.",
         "enum": [str(shard) for shard in range(topology.shards)],
     }
+
+
+def _delay_parameter(topology: Topology) -> Document:
+    return {"description": "Milliseconds that a message waits.", "enum": [str(delay) for delay in RETRY_DELAYS_MS]}
 
 
 def _agent_parameter(topology: Topology) -> Document:

@@ -16,6 +16,7 @@ Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 GuardText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
+MILLISECONDS_OF_A_DAY = 86_400_000
 MILLISECONDS_OF_A_CENTURY = 3_155_760_000_000
 RetryLimit = Annotated[int, Field(ge=0, le=10)]
 
@@ -159,12 +160,23 @@ class Rights(Section):
     needs_no_membership: tuple[Right, ...]
 
 
+class RetryBackoff(Section):
+    """How long an attempt waits whose handler named no delay: `first_ms` x `factor` ^ (attempts before it - 1), at most
+    `longest_ms`; of that a share of up to `jitter` is taken off, another one for each delivery and attempt.
+    """
+
+    first_ms: Annotated[int, Field(ge=1, le=MILLISECONDS_OF_A_DAY)]
+    factor: Annotated[float, Field(ge=1.0, le=10.0)]
+    longest_ms: Annotated[int, Field(ge=1, le=MILLISECONDS_OF_A_DAY)]
+    jitter: Share
+
+
 class SessionRules(Section):
     """Defaults and limits of a session (contract.md 10). The limits count barriers and deadlines.
 
     `emission_ttl_ms` is the time to live of the orchestrator's own packets. `ack_timeout_ms` and `ack_retry_limit`
     hold for a packet that requires an ACK and does not say; `delivery_retry_limit` bounds the `retry` receipts of
-    one that names no retry_limit.
+    one that names no retry_limit, and `retry_backoff` spaces those that name no delay.
     """
 
     max_rounds: Positive
@@ -176,6 +188,7 @@ class SessionRules(Section):
     ack_timeout_ms: Annotated[int, Field(ge=1, le=3_600_000)]
     ack_retry_limit: RetryLimit
     delivery_retry_limit: RetryLimit
+    retry_backoff: RetryBackoff
     recorded_after_end: tuple[PacketType, ...]
     timer_kinds: tuple[Name, ...]
 

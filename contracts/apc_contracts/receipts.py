@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from apc_contracts.envelope import MAX_TTL_MS
 from apc_contracts.errors import PacketRefused
 from apc_contracts.limits import Limits
 from apc_contracts.model import Count, Id, Model, Time, Uuid
@@ -26,6 +27,9 @@ class ReceiptKind(StrEnum):
     """The handler ended and its own emissions are confirmed."""
     REJECT = "reject"
     RETRY = "retry"
+    """The handler wants it once more, after `after_ms` or as the contract's back-off says."""
+    RETRY_DUE = "retry_due"
+    """Of the gate to itself, through a delay queue: a delivery that was put off is due."""
     EXPIRED = "expired"
     DEAD_LETTERED = "dead_lettered"
     VERIFICATION_PASS = "verification_pass"
@@ -52,6 +56,8 @@ class Receipt(Model):
     usage: Usage | None = None
     at: Time
     error: str | None = None
+    after_ms: Annotated[int, Field(ge=0, le=MAX_TTL_MS)] | None = None
+    """Of a `retry`: how long the next attempt is to wait; 0 and None = as long as the contract's back-off says."""
 
 
 _adapter = TypeAdapter(list[Receipt])

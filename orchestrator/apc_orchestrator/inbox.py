@@ -21,7 +21,12 @@ PROBE_BODY = b"[]"
 TYPE_RECEIPTS = headers.TYPE_RECEIPTS
 
 ORCHESTRATOR_KINDS = frozenset(
-    {ReceiptKind.DEAD_LETTERED, ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL}
+    {
+        ReceiptKind.RETRY_DUE,
+        ReceiptKind.DEAD_LETTERED,
+        ReceiptKind.VERIFICATION_PASS,
+        ReceiptKind.VERIFICATION_FAIL,
+    }
 )
 OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
 

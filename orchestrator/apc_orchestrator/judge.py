@@ -26,7 +26,9 @@ from apc_contracts.session import (
     FinalVerdict,
     HeldPacket,
     Identity,
+    OpenPacket,
     PacketInput,
+    Progress,
     ReceiptsInput,
     ReleaseInput,
     Route,
@@ -195,7 +197,7 @@ class Judge:
         for opened in session.open.values():
             for recipient, progress in opened.recipients.items():
                 if progress.is_open:
-                    self._deliver(batch, session, Route(opened.received, (recipient,), progress.attempt))
+                    self._deliver_again(batch, session, opened, recipient, progress)
 
     def _decide(self, batch: Batch, received: ReceivedPacket, facts: Facts, signature: str | None) -> None:
         packet = received.packet
@@ -310,7 +312,7 @@ class Judge:
                 )
             )
         self._count(effects)
-        for route in effects.routes:
+        for route in (*effects.routes, *effects.due):
             self._deliver(batch, session, route)
         for denial in effects.denials:
             self._answers.denial(batch, denial)
@@ -344,9 +346,24 @@ class Judge:
 
     def _deliver(self, batch: Batch, session: Session, route: Route) -> None:
         packet, registry = route.received.packet, self._registry.by_id
+        if route.not_before is not None and route.not_before > batch.now:
+            self._put_off(batch, session, route, route.not_before)
+            return
         message = publications.delivery(route.received, route.attempt, session, self._tenure, batch.number, batch.now)
         for recipient in route.recipients:
             publication = publications.addressed(message, packet, recipient, registry)
+            batch.outgoing.append(Outgoing(publication, session.session_id, packet.packet_id, recipient, route.attempt))
+
+    def _deliver_again(
+        self, batch: Batch, session: Session, opened: OpenPacket, recipient: str, progress: Progress
+    ) -> None:
+        """The delivery that is on its way, once more; a retry that is not due yet is put off once more."""
+        self._deliver(batch, session, Route(opened.received, (recipient,), progress.attempt, progress.not_before))
+
+    def _put_off(self, batch: Batch, session: Session, route: Route, not_before: datetime) -> None:
+        packet = route.received.packet
+        for recipient in route.recipients:
+            publication = publications.postponed(packet, recipient, route.attempt, not_before, self._tenure, batch.now)
             batch.outgoing.append(Outgoing(publication, session.session_id, packet.packet_id, recipient, route.attempt))
 
     def _repeat(self, batch: Batch, received: ReceivedPacket, session: Session | None, facts: Facts) -> None:
@@ -363,7 +380,7 @@ class Judge:
             return
         for recipient, progress in opened.recipients.items():
             if progress.is_open and recipient != SUBSTRATE_RECIPIENT:
-                self._deliver(batch, session, Route(opened.received, (recipient,), progress.attempt))
+                self._deliver_again(batch, session, opened, recipient, progress)
 
     def _record_conflict(
         self,

@@ -79,6 +79,8 @@ WITH machine AS (
            (array_agg(to_state ORDER BY seq DESC) FILTER (WHERE to_state <> ''))[1] AS state,
            max(attempt) AS attempt,
            (array_agg(attempt ORDER BY seq DESC) FILTER (WHERE metadata ? 'ended'))[1] AS ended_attempt,
+           (array_agg((metadata #>> '{retry,due_at}')::timestamptz ORDER BY seq DESC)
+               FILTER (WHERE to_state = 'ROUTED'))[1] AS not_before,
            array_agg((metadata ->> 'given_up')::int) FILTER (WHERE metadata ? 'given_up') AS given_up,
            array_agg(attempt) FILTER (WHERE metadata ? 'late') AS late,
            bool_or('verification_pass' = ANY (events)) AS has_passed,
@@ -88,7 +90,7 @@ WITH machine AS (
 ), delivery AS (
     SELECT packet.seq, packet.packet_id, packet.round, packet.recipients, shared.state AS shared_state,
            recipient.name AS recipient, recipient.place, own.state, own.attempt, own.ended_attempt,
-           own.given_up, own.late, own.has_passed OR shared.has_passed AS has_passed, own.has_failed,
+           own.given_up, own.late, own.not_before, own.has_passed OR shared.has_passed AS has_passed, own.has_failed,
            packet.facts ? 'held' AS was_paused, packet.facts -> 'rights' AS rights,
            packet.channel = 'INTRA_AGENT' OR recipient.name = ANY ($3::text[]) AS is_local,
            packet.body_stored
@@ -317,7 +319,8 @@ def _add_open(session: Session, row: asyncpg.Record, received: ReceivedPacket) -
     is_confirmed = row["is_local"] and state != "ROUTED"
     is_open = row["ended_attempt"] != attempt and not is_confirmed
     given_up = set(row["given_up"] or ()) - set(row["late"] or ())
-    opened.recipients[row["recipient"]] = Progress(state, attempt, is_open, given_up)
+    not_before = row["not_before"] if state == "ROUTED" else None
+    opened.recipients[row["recipient"]] = Progress(state, attempt, is_open, given_up, not_before)
     if row["has_failed"]:
         opened.verification = "failed"
     elif row["has_passed"]:

@@ -2,21 +2,34 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import ceil
 from typing import Any
 from uuid import UUID
 
 from apc_bus import headers
 from apc_bus.log_batch import CONTENT_TYPE, EPOCH_OPEN_TYPE, LOG_BATCH_TYPE, EpochOpen, LogBatch, encode
 from apc_bus.port import HeaderValue, Message, Publication
-from apc_bus.topology import INTER_AGENT, LOG, RECEIPTS, SUBSTRATE, is_urgent, routing_key
+from apc_bus.topology import (
+    INTER_AGENT,
+    LOG,
+    RECEIPTS,
+    RETRY,
+    SUBSTRATE,
+    is_urgent,
+    retry_delay_ms,
+    retry_key,
+    routing_key,
+)
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.receipts import Receipt, encode_receipts
+from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_contracts.registry import Registration
 from apc_contracts.sealing import SealedPacket
 from apc_contracts.session import Session
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
+
+MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,26 @@ def addressed(
     if recipient == SUBSTRATE_RECIPIENT:
         return Publication(SUBSTRATE, "", message)
     return Publication(INTER_AGENT, inbox_key(packet, registry[recipient]), message)
+
+
+def postponed(
+    packet: Packet[Any], recipient: str, attempt: int, not_before: datetime, tenure: Tenure, now: datetime
+) -> Publication:
+    """A receipt to this gate itself: it comes out of a delay queue when a retry is due, or before for another round."""
+    receipt = Receipt(
+        packet_id=packet.packet_id,
+        session_id=packet.trace.session_id,
+        recipient=recipient,
+        kind=ReceiptKind.RETRY_DUE,
+        attempt=attempt,
+        at=now,
+    )
+    delay = retry_delay_ms(ceil((not_before - now) / MILLISECOND))
+    message_id = f"{packet.packet_id}/{recipient}/{attempt}/{tenure.epoch}/{int(now.timestamp() * 1000)}"
+    message = Message(
+        body=encode_receipts([receipt]), message_id=message_id, type=headers.TYPE_RECEIPTS, user_id=tenure.user
+    )
+    return Publication(RETRY, retry_key(delay, tenure.shard), message)
 
 
 def nack(sealed: SealedPacket, recipient: Registration, tenure: Tenure, session: Session | None) -> Publication:

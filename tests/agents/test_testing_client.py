@@ -173,7 +173,13 @@ async def test_retry_asks_the_gate_and_forgets_the_state(agent: Agent, idea: Any
         assert await client.send(idea()) is None
         assert client.receipts[-1].kind is ReceiptKind.RETRY
         assert client.receipts[-1].error == "model is loading"
+        assert client.receipts[-1].after_ms == 1_000
         assert await client.state() == {}
+
+
+def test_a_retry_before_now_is_refused_where_it_is_made() -> None:
+    with pytest.raises(ValueError, match="cannot be negative"):
+        Retry(after=timedelta(seconds=-1))
 
 
 async def test_an_ack_is_sent_when_it_is_asked_for(agent: Agent, idea: Any) -> None:

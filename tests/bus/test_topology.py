@@ -11,6 +11,9 @@ from apc_bus.topology import (
     DEAD,
     DEAD_QUEUE,
     INTER_AGENT,
+    RECEIPTS,
+    RETRY,
+    RETRY_DELAYS_MS,
     SUBSTRATE_STREAM,
     AgentQueues,
     QueueKind,
@@ -20,6 +23,8 @@ from apc_bus.topology import (
     encode_word,
     gate_queue,
     log_queue,
+    retry_delay_ms,
+    retry_key,
     routing_key,
 )
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
@@ -77,7 +82,9 @@ def test_nothing_may_be_lost_by_a_queue() -> None:
         assert arguments["x-overflow"] == "reject-publish"
         assert int(arguments["x-delivery-limit"]) >= 20
         if queue.name != DEAD_QUEUE:
-            assert arguments["x-dead-letter-exchange"] == DEAD
+            is_delay = queue.name.startswith("apc.retry.")
+            assert arguments["x-dead-letter-exchange"] == (RECEIPTS if is_delay else DEAD)
+            assert ("x-message-ttl" in arguments) == is_delay
             assert arguments["x-dead-letter-strategy"] == "at-least-once"
         if queue.name.startswith("apc.agent."):
             assert arguments["x-max-length"] == 100
@@ -93,6 +100,26 @@ def test_a_shard_is_bound_by_its_number() -> None:
         assert bound[("apc.log", str(shard))] == log_queue(shard)
     assert bound[("apc.substrate", "")] == SUBSTRATE_STREAM
     assert bound[("apc.dead", "")] == DEAD_QUEUE
+
+
+def test_a_delay_queue_leads_back_to_the_gate_of_the_shard() -> None:
+    topology = build_topology(2)
+    bound = {(b.exchange, b.key): b.queue for b in topology.bindings}
+    lives = {queue.name: queue.ttl_ms for queue in topology.queues}
+    for delay in RETRY_DELAYS_MS:
+        for shard in (0, 1):
+            assert lives[bound[(RETRY, retry_key(delay, shard))]] == delay
+            assert bound[(RECEIPTS, retry_key(delay, shard))] == gate_queue(shard)
+
+
+@given(st.integers(min_value=1, max_value=90_000_000))
+def test_rounds_of_delays_end_a_little_late_and_never_early(left_ms: int) -> None:
+    waited, rounds = 0, 0
+    while waited < left_ms:
+        waited += retry_delay_ms(left_ms - waited)
+        rounds += 1
+    assert waited <= left_ms * 5 / 4 + RETRY_DELAYS_MS[0]
+    assert rounds <= left_ms // RETRY_DELAYS_MS[-1] + 10
 
 
 def test_rows_show_every_exchange() -> None:

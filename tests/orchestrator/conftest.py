@@ -191,6 +191,7 @@ class House:
         attempt: Any = 1,
         user: str | None = None,
         usage: Usage | None = None,
+        after_ms: int | None = None,
     ) -> None:
         """Send receipts of one delivery."""
         found = [
@@ -202,6 +203,7 @@ class House:
                 attempt=attempt,
                 usage=usage,
                 at=datetime.now(UTC),
+                after_ms=after_ms,
             )
             for kind in kinds
         ]

@@ -14,6 +14,7 @@ from apc_bus.database import open_pool
 from apc_bus.log_batch import LOG_BATCH_TYPE, EpochOpen, encode
 from apc_bus.port import Delivery, Message
 from apc_bus.subject_keys import KeyRing
+from apc_bus.topology import RETRY
 from apc_contracts import Packet, load_contract, read_packet
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.protocol_ledger import ProtocolLedger
@@ -23,7 +24,7 @@ from apc_contracts.session import Session, decode_document
 from apc_contracts.verdict import Verdict
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
 from apc_orchestrator.batch import Batch
-from apc_orchestrator.inbox import read_input
+from apc_orchestrator.inbox import OPERATOR_KINDS, ORCHESTRATOR_KINDS, read_input
 from apc_orchestrator.judge import Judge
 from apc_orchestrator.loading import load_session
 from apc_orchestrator.publications import Tenure
@@ -71,7 +72,13 @@ class JudgedSimulation(Simulation):
         return Verdict(identity.verdict, identity.refusal)
 
     def receipts(
-        self, packet: Packet[Any], agent: str, attempt: int = 1, kinds: tuple[ReceiptKind, ...] | None = None
+        self,
+        packet: Packet[Any],
+        agent: str,
+        attempt: int = 1,
+        kinds: tuple[ReceiptKind, ...] | None = None,
+        *,
+        after_ms: int | None = None,
     ) -> None:
         for kind in kinds or HANDLED:
             receipt = Receipt(
@@ -81,9 +88,9 @@ class JudgedSimulation(Simulation):
                 kind=kind,
                 attempt=attempt,
                 at=self.now,
+                after_ms=after_ms,
             )
-            own = kind in (ReceiptKind.DEAD_LETTERED, ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL)
-            operator = kind in (ReceiptKind.REQUEUE, ReceiptKind.DISCARD)
+            own, operator = kind in ORCHESTRATOR_KINDS, kind in OPERATOR_KINDS
             user = ORCHESTRATOR if own else "agent.librarian" if operator else REGISTRY[agent].broker_user
             message = Message(encode_receipts([receipt]), "m", type="receipts", user_id=user)
             batch = self._begin()
@@ -105,6 +112,10 @@ class JudgedSimulation(Simulation):
             self.batches.append(batch)
         for one in batch.outgoing:
             if one.packet_id is None:
+                continue
+            if one.publication.exchange == RETRY:
+                assert self.session is not None
+                self.put_off.append((self.session.open[one.packet_id].packet, one.recipient, one.attempt))
                 continue
             packet = read_packet(one.publication.message.body).packet
             if one.recipient == SUBSTRATE_RECIPIENT:
@@ -142,7 +153,10 @@ def as_seen(session: Session) -> dict[str, Any]:
                 opened.standing,
                 opened.completion,
                 opened.is_evidence_counted,
-                {name: (one.state, one.attempt, one.is_open) for name, one in opened.recipients.items()},
+                {
+                    name: (one.state, one.attempt, one.is_open, one.not_before)
+                    for name, one in opened.recipients.items()
+                },
             )
             for packet_id, opened in session.open.items()
         },

@@ -48,8 +48,9 @@ class MemoryQueue:
         """Store a message at the tail, and hand it over if somebody has credit."""
         self._sequence += 1
         expires_at = None
-        if message.expiration_ms is not None:
-            expires_at = asyncio.get_running_loop().time() + message.expiration_ms / 1000
+        lives = [ttl for ttl in (message.expiration_ms, self.description.ttl_ms) if ttl is not None]
+        if lives:
+            expires_at = asyncio.get_running_loop().time() + min(lives) / 1000
         self._ready.append(Stored(message, routing_key, self._sequence, expires_at))
         self._ready_bytes += len(message.body)
         self._dispatch()

@@ -10,7 +10,7 @@ from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Nodes, Timing
 from apc_bus.rabbit.consumer import CHANNEL_GONE
 from apc_bus.rabbit.depth import queue_depth
-from apc_bus.topology import Topology, agent_bindings, gate_queue, log_queue
+from apc_bus.topology import RETRY_DELAYS_MS, Topology, agent_bindings, gate_queue, log_queue, retry_queue
 from apc_contracts.vocabulary import PacketType
 
 
@@ -92,7 +92,9 @@ async def _prepare_shards(link: Link, wanted: int, before: int, timing: Timing) 
     if before in (0, wanted):
         return ()
     names = [name for shard in range(before) for name in (gate_queue(shard), log_queue(shard))]
-    for name in names:
+    for name in (*names, *map(retry_queue, RETRY_DELAYS_MS)):
+        if not await _exists(link, name, timing):
+            continue
         depth = await queue_depth(link, name, timing.answer)
         if depth.messages or depth.consumers:
             raise TopologyConflict(

@@ -71,7 +71,10 @@ def _reported(hop: RecordedHop, session_id: str) -> Iterator[Receipt]:
     teller = len(counted) - 1 if begins_anew else [kind for kind, _ in counted].index(ended) if ended else None
     for place, (kind, at) in enumerate(counted):
         at = datetime.fromisoformat(said["ended_at"]) if kind is ended else at
-        told: dict[str, Any] = {"usage": usage, "error": said.get("error")} if place == teller else {}
+        told: dict[str, Any] = {}
+        if place == teller:
+            asked = said.get("retry", {}).get("asked_ms")
+            told = {"usage": usage, "error": said.get("error"), "after_ms": asked}
         yield _receipt(hop, session_id, kind, hop.recipient, attempt, at, **told)
 
 
@@ -85,6 +88,7 @@ def _receipt(
     *,
     usage: Usage | None = None,
     error: str | None = None,
+    after_ms: int | None = None,
 ) -> Receipt:
     return Receipt(
         packet_id=hop.packet_id,
@@ -95,4 +99,5 @@ def _receipt(
         usage=usage,
         at=at,
         error=error,
+        after_ms=after_ms,
     )

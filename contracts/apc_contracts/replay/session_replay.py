@@ -41,6 +41,7 @@ from apc_contracts.session import (
     timer,
     timer_kind,
 )
+from apc_contracts.session.retries import planned_at
 from apc_contracts.verdict import Verdict
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PRESENCE_SESSION
 
@@ -339,7 +340,8 @@ class SessionReplay:
 def _moment_of(entries: Sequence[Entry]) -> datetime | None:
     """The moment of a log batch, at which all its inputs were judged.
 
-    Packets name it; a batch without one shows it in the gate's own hops. Where neither is, nothing depends on it.
+    Packets name it; a batch without one shows it in the gate's own hops, or in when a retry is due. Where none of
+    these is, nothing depends on it.
     """
     for entry in entries:
         if isinstance(entry, RecordedPacket):
@@ -347,4 +349,7 @@ def _moment_of(entries: Sequence[Entry]) -> datetime | None:
     for entry in entries:
         if isinstance(entry, RecordedHop) and entry.actor == ORCHESTRATOR and entry.occurred_at:
             return entry.occurred_at[-1]
+    for entry in entries:
+        if isinstance(entry, RecordedHop) and "retry" in (entry.metadata or {}):
+            return planned_at(dict(entry.metadata or {})["retry"])
     return None

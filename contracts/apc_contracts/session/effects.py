@@ -86,6 +86,8 @@ class Route(msgspec.Struct, frozen=True):
     received: ReceivedPacket
     recipients: tuple[str, ...]
     attempt: int
+    not_before: datetime | None = None
+    """Of a retry: to be put off until then."""
 
 
 class Denial(msgspec.Struct, frozen=True):
@@ -111,6 +113,8 @@ class Effects:
     emissions: list[Packet[Any]] = field(default_factory=list)
     """Packets of the orchestrator, to be sealed, judged and advanced in the same batch."""
     routes: list[Route] = field(default_factory=list)
+    due: list[Route] = field(default_factory=list)
+    """Routes of earlier inputs that were put off: they count as outstanding already."""
     denials: list[Denial] = field(default_factory=list)
     final_verdicts: list[FinalVerdict] = field(default_factory=list)
     verifications: list[Verification] = field(default_factory=list)

@@ -8,7 +8,7 @@ from uuid import UUID
 from apc_contracts.contract import Contract
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import Receipt, ReceiptKind, Usage
-from apc_contracts.session import budgets, verification
+from apc_contracts.session import budgets, retries, verification
 from apc_contracts.session.effects import (
     Denial,
     Effects,
@@ -135,6 +135,7 @@ def apply_locally(session: Session, opened: OpenPacket, now: datetime, effects: 
 def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: Contract) -> OpenPacket | None:
     """Move one recipient's machine by its receipts; None when they change nothing."""
     first = given.receipts[0]
+    arrived = given.receipts
     opened = session.open.get(first.packet_id)
     if opened is None or first.recipient not in opened.recipients:
         _note_strangers(session, given.receipts, effects)
@@ -143,11 +144,16 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
     if first.attempt != progress.attempt:
         _charge_late(session, opened, progress, given.receipts, effects)
         return None
+    if first.kind is ReceiptKind.RETRY_DUE:
+        expired = _release_retry(opened, progress, first, given.now, effects)
+        if expired is None:
+            return None
+        arrived = (expired,)
     events: list[str] = []
     times: list[datetime] = []
-    before, ended, told = progress.state, None, None
-    for received in given.receipts:
-        receipt = _within_limit(received, opened, progress, contract)
+    before, ended, told, planned = progress.state, None, None, None
+    for received in arrived:
+        receipt = retries.within_limit(received, opened.packet, progress.attempt, contract)
         for event in _events_of(receipt.kind, progress.state):
             progress.state = machine.step(progress.state, event)
             events.append(event)
@@ -157,12 +163,16 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
             end_delivery(session, progress, first.recipient, effects)
         if not REROUTING.isdisjoint(events):
             told = receipt
+            if receipt.kind is ReceiptKind.RETRY:
+                planned = retries.plan(receipt, opened.packet, given.now, contract)
             break  # what follows speaks of an attempt that is over
-    _log_receipts(opened, first, before, progress, events, times, ended, told, effects)
+    _log_receipts(opened, first, before, progress, events, times, ended, told, planned, effects)
     if told is not None and told.usage is not None:
         spend(session, opened, told.usage)
     if not REROUTING.isdisjoint(events):
-        _reroute(session, opened, first.recipient, progress, effects)
+        _reroute(session, opened, first.recipient, progress, effects, retries.due_at(planned))
+    elif events:
+        progress.not_before = None
     if progress.state == "APPLIED":
         verify(session, opened, effects, contract)
     complete(session, opened, given.now, effects, contract)
@@ -323,6 +333,8 @@ def _events_of(kind: ReceiptKind, state: str) -> Iterable[str]:
     if kind in (ReceiptKind.REQUEUE, ReceiptKind.DISCARD):
         event = "requeued" if kind is ReceiptKind.REQUEUE else "discarded"
         return [event] if state == "DEAD_LETTERED" else []
+    if kind not in (ReceiptKind.REJECT, ReceiptKind.RETRY):
+        return []
     if state not in ("ROUTED", "DELIVERED"):
         return []
     return [*handed, "consumer_reject" if kind is ReceiptKind.REJECT else "retry_scheduled"]
@@ -387,9 +399,11 @@ def _log_receipts(
     times: list[datetime],
     ended: Receipt | None,
     told: Receipt | None,
+    planned: Record | None,
     effects: Effects,
 ) -> None:
-    """`told` is the receipt that ended the attempt, `ended` the same if the delivery is over with it."""
+    """`told` is the receipt that ended the attempt, `ended` the same if the delivery is over with it; `planned` says
+    when the next attempt of a retry is due."""
     if not events:
         if ended is None:
             return
@@ -401,6 +415,8 @@ def _log_receipts(
         metadata |= {"ended": str(ended.kind), "ended_at": ended.at.isoformat()}
     if told is not None:
         metadata |= _told(told)
+    if planned is not None:
+        metadata["retry"] = planned
     attempt = first.attempt
     is_new_attempt = after == "ROUTED"
     if is_new_attempt:
@@ -429,18 +445,6 @@ def _told(receipt: Receipt) -> Record:
     return said
 
 
-def _within_limit(receipt: Receipt, opened: OpenPacket, progress: Progress, contract: Contract) -> Receipt:
-    """A `retry` beyond the limit is the end: the same receipt, as dead_lettered. The first attempt is no retry."""
-    if receipt.kind is not ReceiptKind.RETRY:
-        return receipt
-    named = opened.packet.routing.retry_limit
-    limit = contract.session.delivery_retry_limit if named is None else named
-    if progress.attempt <= limit:
-        return receipt
-    error = f"retry_limit {limit} reached: {receipt.error or 'no reason given'}"
-    return receipt.model_copy(update={"kind": ReceiptKind.DEAD_LETTERED, "error": error})
-
-
 def _charge_late(
     session: Session, opened: OpenPacket, progress: Progress, receipts: Iterable[Receipt], effects: Effects
 ) -> None:
@@ -458,13 +462,36 @@ def _charge_late(
         )
 
 
-def _reroute(session: Session, opened: OpenPacket, recipient: str, progress: Progress, effects: Effects) -> None:
+def _reroute(
+    session: Session,
+    opened: OpenPacket,
+    recipient: str,
+    progress: Progress,
+    effects: Effects,
+    not_before: datetime | None = None,
+) -> None:
     """A new attempt: the delivery before it has ended, whoever counts them counts one more."""
     end_delivery(session, progress, recipient, effects)
     progress.attempt += 1
     progress.is_open = True
+    progress.not_before = not_before
     session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
-    effects.routes.append(Route(opened.received, (recipient,), progress.attempt))
+    effects.routes.append(Route(opened.received, (recipient,), progress.attempt, not_before))
+
+
+def _release_retry(
+    opened: OpenPacket, progress: Progress, receipt: Receipt, now: datetime, effects: Effects
+) -> Receipt | None:
+    """A retry that was put off is due: it is delivered, or has expired meanwhile. None when nothing is to be logged.
+
+    It may come twice, for whoever takes a shard puts off anew what waits; the worker drops the second delivery.
+    """
+    if progress.not_before is None or not progress.is_open:
+        return None
+    if opened.packet.expires <= now:
+        return receipt.model_copy(update={"kind": ReceiptKind.EXPIRED, "at": now})
+    effects.due.append(Route(opened.received, (receipt.recipient,), progress.attempt, progress.not_before))
+    return None
 
 
 def route_again(

@@ -29,6 +29,8 @@ class Progress:
     """The delivery has not ended: no outcome, reject, expiry, dead letter or retraction yet."""
     given_up: set[int] = field(default_factory=set)
     """Attempts that the gate gave up before their end: what their handlers spent still counts, once."""
+    not_before: datetime | None = None
+    """Of an attempt that was put off until then, and of which nothing was heard yet."""
 
 
 @dataclass(slots=True)

@@ -79,9 +79,15 @@ class ScriptedAgents:
                 raise result
 
     async def report(
-        self, agent: str, packet_ids: Sequence[UUID], *kinds: ReceiptKind, attempt: int = 1, session_id: str = SESSION
+        self,
+        agent: str,
+        packet_ids: Sequence[UUID],
+        *kinds: ReceiptKind,
+        attempt: int = 1,
+        session_id: str = SESSION,
+        after_ms: int | None = None,
     ) -> None:
-        """Send receipts of deliveries; those of a handled delivery by default."""
+        """Send receipts of deliveries; those of a handled delivery by default. `after_ms` goes with a `retry`."""
         found = [
             Receipt(
                 packet_id=packet_id,
@@ -90,6 +96,7 @@ class ScriptedAgents:
                 kind=kind,
                 attempt=attempt,
                 at=datetime.now(UTC),
+                after_ms=after_ms if kind is ReceiptKind.RETRY else None,
             )
             for packet_id in packet_ids
             for kind in kinds or HANDLED

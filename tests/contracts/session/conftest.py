@@ -94,6 +94,8 @@ class Simulation:
     """Every accepted packet, the orchestrator's own included."""
     denied: dict[UUID, str] = field(default_factory=dict)
     inboxes: dict[str, deque[tuple[Packet[Any], int]]] = field(default_factory=dict)
+    put_off: list[tuple[Packet[Any], str, int]] = field(default_factory=list)
+    """Retries in the delay queue: (packet, recipient, attempt)."""
     stream: list[Packet[Any]] = field(default_factory=list)
     """Packets that the substrate has not confirmed yet."""
     effects: list[Effects] = field(default_factory=list)
@@ -213,7 +215,13 @@ class Simulation:
                     self.receipts(packet, agent, attempt, kinds or HANDLED)
 
     def receipts(
-        self, packet: Packet[Any], agent: str, attempt: int = 1, kinds: tuple[ReceiptKind, ...] | None = None
+        self,
+        packet: Packet[Any],
+        agent: str,
+        attempt: int = 1,
+        kinds: tuple[ReceiptKind, ...] | None = None,
+        *,
+        after_ms: int | None = None,
     ) -> None:
         """Receipts of one delivery, together."""
         found = tuple(
@@ -224,6 +232,7 @@ class Simulation:
                 kind=kind,
                 attempt=attempt,
                 at=self.now,
+                after_ms=after_ms,
             )
             for kind in kinds or HANDLED
         )
@@ -236,7 +245,7 @@ class Simulation:
         self._apply(confirm_substrate(self.session, packet.packet_id, self.now, self.contract))
 
     def pass_time(self, **duration: float) -> None:
-        """Move the clock, firing every timer that comes due on the way."""
+        """Move the clock, firing every timer that comes due on the way; then the delay queue gives back what it has."""
         end = self.now + timedelta(**duration)
         assert self.session is not None
         while (due := self.session.next_deadline) is not None and due <= end:
@@ -244,6 +253,9 @@ class Simulation:
             deadlines = self.session.document.deadlines
             self.take(timer(self.session, min(deadlines, key=deadlines.__getitem__), self.now, self.contract))
         self.now = end
+        waiting, self.put_off = self.put_off, []
+        for packet, recipient, attempt in waiting:
+            self.receipts(packet, recipient, attempt, (ReceiptKind.RETRY_DUE,))
 
     @property
     def events(self) -> list[str]:
@@ -254,7 +266,7 @@ class Simulation:
         effects = advanced.effects
         self.effects.append(effects)
         self.transitions += advanced.transitions
-        for route in effects.routes:
+        for route in (*effects.routes, *effects.due):
             self._deliver(route)
         for denial in effects.denials:
             self.denied[denial.received.packet.packet_id] = denial.refusal.code
@@ -278,6 +290,9 @@ class Simulation:
 
     def _deliver(self, route: Route) -> None:
         for agent in route.recipients:
+            if route.not_before is not None and route.not_before > self.now:
+                self.put_off.append((route.received.packet, agent, route.attempt))
+                continue
             if agent == SUBSTRATE_RECIPIENT:
                 self.stream.append(route.received.packet)
                 continue

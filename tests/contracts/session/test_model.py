@@ -40,12 +40,12 @@ class Disturbed(Simulation):
 
     def take(self, packet: Packet[Any]) -> Verdict:
         if self.session is not None and self.crashes:
-            kept = copy.deepcopy((self.session, self.inboxes, self.stream))
+            kept = copy.deepcopy((self.session, self.inboxes, self.put_off, self.stream))
             lists = [len(one) for one in (self.transitions, self.packets, self.effects)]
             denied = dict(self.denied)
             self.crashes -= 1
             super().take(packet)
-            self.session, self.inboxes, self.stream = kept
+            self.session, self.inboxes, self.put_off, self.stream = kept
             self.session.document = decode_document(self.session.document.encode())
             for one, length in zip((self.transitions, self.packets, self.effects), lists, strict=True):
                 del one[length:]  # type: ignore[attr-defined]

@@ -33,6 +33,7 @@ DELIVERY_KINDS = (
     ReceiptKind.OUTCOME,
     ReceiptKind.REJECT,
     ReceiptKind.RETRY,
+    ReceiptKind.RETRY_DUE,
     ReceiptKind.EXPIRED,
     ReceiptKind.DEAD_LETTERED,
     ReceiptKind.REQUEUE,

@@ -9,7 +9,7 @@ import aiormq
 from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelPreconditionFailed
 from pamqp.commands import Basic
 
-from apc_bus.topology import QueueKind, Topology, gate_queue
+from apc_bus.topology import RETRY_DELAYS_MS, QueueKind, Topology, gate_queue, retry_queue
 
 OTHERS_INBOX = "apc.agent.beta.normal"
 OWN_INBOX = "apc.agent.alpha.normal"
@@ -95,9 +95,12 @@ async def _publish_as_another(channel: aiormq.abc.AbstractChannel, user: str) ->
 
 
 def _reading(topology: Topology) -> Iterator[Act]:
-    for queue in topology.queues:
+    # The delay queues differ in their time alone: one stands for all.
+    alike = {retry_queue(delay) for delay in RETRY_DELAYS_MS[1:]}
+    queues = [queue for queue in topology.queues if queue.name not in alike]
+    for queue in queues:
         yield Act(f"consume {queue.name}", partial(_consume, queue.name))
-    for queue in topology.queues:
+    for queue in queues:
         if queue.kind is QueueKind.QUORUM:  # a stream can be neither purged nor got from, by anybody
             yield Act(f"purge {queue.name}", partial(_purge, queue.name))
         if queue.kind is QueueKind.QUORUM and not queue.is_single_active:  # nor is there a get from such a queue

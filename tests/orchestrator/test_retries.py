@@ -1,0 +1,71 @@
+"""Retries in process: the same delay queues, and nobody but the gate says that one is due."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from apc_bus.topology import RETRY_DELAYS_MS, agent_queue, retry_queue
+from apc_contracts import Packet
+from apc_contracts.receipts import ReceiptKind
+
+Build = Callable[..., Packet[Any]]
+INBOX = agent_queue("sentinel", urgent=False)
+
+
+@pytest.fixture
+async def running(house: Any, start: Build) -> Any:
+    """A house with an open session."""
+    async with house.persister(), house.gate():
+        await house.register()
+        house.opening = start()
+        await house.publish(house.opening)
+        await house.quiet()
+        for agent in ("red-1", "blue-1", "sentinel", "librarian"):
+            await house.handle(agent)
+        await house.quiet()
+        yield house
+
+
+async def delivered(running: Any, packet: Build, idea: Any) -> Packet[Any]:
+    sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
+    await running.publish(sent)
+    await running.quiet()
+    await running.read("sentinel")
+    return sent
+
+
+async def waiting(running: Any) -> int:
+    """Messages in the delay queues."""
+    operator = running.client("operator")
+    depths = [await operator.depth(retry_queue(delay)) for delay in RETRY_DELAYS_MS]
+    return sum(depth.messages for depth in depths)
+
+
+async def test_a_retry_is_put_off_and_comes(running: Any, packet: Build, idea: Any) -> None:
+    sent = await delivered(running, packet, idea)
+    asked = datetime.now(UTC) + timedelta(milliseconds=400)
+    await running.report("sentinel", sent.packet_id, ReceiptKind.RETRY, after_ms=400)
+    await running.quiet()
+    assert await waiting(running) == 1
+
+    async def has_come() -> bool:
+        return bool((await running.client("operator").depth(INBOX)).messages)
+
+    await running.until(has_come)
+    assert datetime.now(UTC) >= asked and await waiting(running) == 0
+    (delivery,) = await running.read("sentinel")
+    assert delivery.message.headers["apc-attempt"] == 2
+
+
+async def test_an_alarm_that_is_not_the_gates_moves_nothing(running: Any, packet: Build, idea: Any) -> None:
+    sent = await delivered(running, packet, idea)
+    await running.report("sentinel", sent.packet_id, ReceiptKind.RETRY, after_ms=600_000)
+    await running.quiet()
+    for user in ("agent.sentinel", "agent.librarian"):
+        await running.report("sentinel", sent.packet_id, ReceiptKind.RETRY_DUE, attempt=2, user=user)
+    await running.quiet()
+    assert not await running.read("sentinel")
+    rows = await running.pool.fetch("SELECT reason FROM apc_log.packet_conflicts WHERE kind = 'security'")
+    assert [row["reason"] for row in rows] == ["retry_due not from sentinel"] * 2

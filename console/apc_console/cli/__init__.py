@@ -17,6 +17,7 @@ from apc_console.cli import (
     effects,
     keys,
     log,
+    memory,
     packet,
     protocols,
     serve,
@@ -63,6 +64,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(session.app, name="session")
 app.add_typer(task.app, name="task")
 app.add_typer(effects.app, name="effects")
+app.add_typer(memory.app, name="memory")
 app.add_typer(topology.app, name="topology")
 app.add_typer(serve.app, name="serve")
 app.command()(asyncapi)

@@ -6,6 +6,7 @@ ApcError
     PublishError
       PublishUnroutable   no queue took the message; nothing is stored
       PublishRefused      the broker said no (nack, permission, missing exchange); nothing is stored
+        PublishNotTaken   the queue is full, or its leader was not found; publish again to learn which
       PublishUnknown      time-out or lost channel: it may be stored; publishing it again is safe
     SubscriptionLost      the channel, connection or queue is gone; unacknowledged deliveries come again
     QueueMissing          no such queue: run `apc topology apply`
@@ -43,6 +44,15 @@ class PublishUnroutable(PublishError):
 
 class PublishRefused(PublishError):
     """The broker refused the message; nothing is stored."""
+
+
+class PublishNotTaken(PublishRefused):
+    """A nack for a queue that has confirmed nothing on this channel: it is full, or its leader was not found.
+
+    Measured with RabbitMQ 3.10: a channel that is opened while a queue's leader has just died nacks every publish to
+    it, at once, until that node is back; a channel that is opened a moment later does not. The bus opens another
+    one: publishing again tells what it is.
+    """
 
 
 class PublishUnknown(PublishError):

@@ -219,6 +219,11 @@ def intra_key(urgent: bool) -> str:
     return "urgent" if urgent else "normal"
 
 
+def inbox_capacity(bound: int) -> int:
+    """Messages that each of an agent's two queues holds, for this bound on outstanding deliveries."""
+    return 2 * bound
+
+
 def agent_of_queue(name: str) -> str | None:
     """The agent whose queue this is; None when it is no agent's."""
     found = _AGENT_QUEUE.fullmatch(name)
@@ -350,7 +355,7 @@ def _agent_queues(agent: AgentQueues, bound: int) -> tuple[Queue, ...]:
             agent_queue(agent.agent_id, urgent),
             dead_letter_exchange=DEAD,
             delivery_limit=AGENT_DELIVERY_LIMIT,
-            max_messages=2 * bound,
+            max_messages=inbox_capacity(bound),
         )
         for urgent in (True, False)
     )

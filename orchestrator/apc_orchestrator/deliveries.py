@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 import structlog
 
-from apc_bus.errors import BusError, PublishRefused, PublishUnknown, PublishUnroutable
+from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnknown, PublishUnroutable
 from apc_bus.port import Bus, Delivery, Subscription
+from apc_bus.topology import agent_queue, inbox_capacity
 from apc_orchestrator.batch import Outgoing
 from apc_orchestrator.errors import ShardLost
 
 PAUSE_SECONDS = 0.2
+LEADER_SECONDS = 10.0
+"""How long a queue may refuse everything without being full: a leader is elected in less."""
 OVERFLOW = "overflow"
 NO_ROUTE = "no_route"
 
@@ -20,20 +24,30 @@ Report = Callable[[Outgoing, str | None], None]
 """Told of each delivery that was confirmed (None) or that the broker refused (the reason)."""
 
 
-async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report, stop: asyncio.Event) -> None:
+async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report, stop: asyncio.Event, bound: int) -> None:
     """Publish until every delivery is confirmed or refused. An unknown outcome is published again: ids make it safe.
+
+    `bound`: outstanding deliveries that a recipient may have, by which its inbox is sized.
 
     Raises:
         ShardLost: `stop` was set while the broker did not confirm: the inputs stay unacknowledged, and whoever takes
             the shard delivers again.
     """
     todo = list(outgoing)
+    began = monotonic()
     while todo:
         results = await bus.publish_all([one.publication for one in todo])
+        unheard = {
+            one.recipient for one, error in zip(todo, results, strict=True) if isinstance(error, PublishNotTaken)
+        }
+        is_late = monotonic() - began > LEADER_SECONDS
+        full = unheard if is_late else await _full_inboxes(bus, unheard, bound)
         again = []
         for one, error in zip(todo, results, strict=True):
             if error is None:
                 report(one, None)
+            elif isinstance(error, PublishNotTaken) and one.recipient not in full:
+                again.append(one)
             elif isinstance(error, PublishRefused | PublishUnroutable):
                 report(one, OVERFLOW if isinstance(error, PublishRefused) else NO_ROUTE)
             else:
@@ -44,6 +58,19 @@ async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report, stop: asy
                 raise ShardLost(f"stopped with {len(again)} deliveries unconfirmed")
             await asyncio.sleep(PAUSE_SECONDS)
         todo = again
+
+
+async def _full_inboxes(bus: Bus, refused: set[str], bound: int) -> set[str]:
+    """Of these recipients, whose queues were never heard of, those with a full one: to the others it is sent again."""
+    full = set()
+    for recipient in refused:
+        try:
+            depths = [(await bus.depth(agent_queue(recipient, urgent))).messages for urgent in (True, False)]
+        except BusError:
+            continue
+        if max(depths) >= inbox_capacity(bound):
+            full.add(recipient)
+    return full
 
 
 async def acknowledge(inputs: Subscription, done: Sequence[Delivery], *, multiple: bool) -> None:
@@ -58,4 +85,4 @@ async def acknowledge(inputs: Subscription, done: Sequence[Delivery], *, multipl
 
 
 def _why(results: Sequence[BusError | None]) -> str:
-    return next((str(error) for error in results if isinstance(error, PublishUnknown)), "unknown")
+    return next((str(error) for error in results if isinstance(error, PublishUnknown | PublishNotTaken)), "unknown")

@@ -311,10 +311,14 @@ class ShardServer:
         return confirm_seconds
 
     async def _send(self, batch: Batch, done: Sequence[Delivery], is_everything: bool) -> None:
-        await deliveries.send(self._bus, batch.outgoing, self._report, self._stop)
+        await self._deliver(batch)
         crash_point("gate.after_delivery_confirm")
         crash_point("gate.before_acknowledge")
         await deliveries.acknowledge(self._inputs, done, multiple=is_everything)
+
+    async def _deliver(self, batch: Batch) -> None:
+        bound = self._contract.limits.outstanding_deliveries
+        await deliveries.send(self._bus, batch.outgoing, self._report, self._stop, bound)
 
     async def _finish_sending(self) -> None:
         """Deliveries keep the order of their batches."""
@@ -390,7 +394,7 @@ class ShardServer:
             self._judge.redeliver(batch, session)
         for denial in await unanswered_denials(self._pool, self._tenure.shard, batch.now, self._limits, self._ring):
             self._judge.answer_denial(batch, denial)
-        await deliveries.send(self._bus, batch.outgoing, self._report, self._stop)
+        await self._deliver(batch)
         _log.info("shard_recovered", shard=self._tenure.shard, deliveries=len(batch.outgoing))
 
     async def _evict_sometimes(self) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import structlog
 
-from apc_bus.errors import PublishRefused, PublishUnroutable
+from apc_bus.errors import PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.log_batch import LOG_BATCH_VERSION, EpochOpen
 from apc_bus.port import Subscription
 from apc_orchestrator.errors import ShardLost
@@ -66,6 +66,8 @@ async def take_shard(
         try:
             await inputs.publish(opening)
             break
+        except PublishNotTaken:
+            raise  # only another channel may find the leader of the log's queue
         except (PublishRefused, PublishUnroutable) as error:
             _log.warning("epoch_open_refused", shard=shard, reason=str(error))
             await asyncio.sleep(LONGEST_PAUSE_SECONDS)

@@ -27,11 +27,11 @@ async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
             await is_back.wait()
         return await load(pool, session_id, contract, *keys)
 
-    async def send_slowly(bus: Any, outgoing: Any, report: Any, stop: Any) -> None:
+    async def send_slowly(bus: Any, outgoing: Any, *others: Any) -> None:
         if is_slow.is_set() and outgoing:
             is_sending.set()
             await is_sent.wait()
-        await send(bus, outgoing, report, stop)
+        await send(bus, outgoing, *others)
 
     def unacknowledged() -> int:
         return sum(len(consumer._unacked) for consumer in house.broker.queue(gate_queue(0)).consumers)

@@ -16,7 +16,7 @@ from aiormq.abc import ChannelFrame
 from aiormq.exceptions import AMQPChannelError, ChannelInvalidStateError
 
 from apc_bus.clock import boottime
-from apc_bus.errors import BusError, PublishRefused, PublishUnroutable
+from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.port import Delivery, Publication
 from apc_bus.rabbit.connections import Link
 from apc_bus.rabbit.decoding import read_delivery, read_return
@@ -24,6 +24,9 @@ from apc_bus.rabbit.encoding import publish_frames
 
 CHUNK = 64
 """Publishes in one write."""
+DOUBT_SECONDS = 0.25
+"""How long a channel is used on after a PublishNotTaken: a leader is elected meanwhile, and a full queue does not cost
+a channel a publish."""
 _Key = tuple[str, str, str]
 
 
@@ -68,6 +71,8 @@ class BulkChannel(aiormq.Channel):
         self._publish_window = publish_window
         self._in_flight: dict[int, _InFlight] = {}
         self._keys: dict[_Key, int] = {}
+        self._found: set[tuple[str, str]] = set()
+        self._doubts: dict[tuple[str, str], float] = {}
         self._last_tag = 0
         self._sending = asyncio.Lock()
         self._progress: asyncio.Future[None] | None = None
@@ -77,6 +82,16 @@ class BulkChannel(aiormq.Channel):
         """Age in seconds of the oldest publish without an answer; 0 when there is none."""
         first = next(iter(self._in_flight.values()), None)
         return 0.0 if first is None else boottime() - first.sent_at
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every publish has its answer."""
+        return not self._in_flight
+
+    @property
+    def should_be_replaced(self) -> bool:
+        """Whether a queue has been refusing all publishes of this channel for a moment (PublishNotTaken)."""
+        return any(boottime() - since >= DOUBT_SECONDS for since in self._doubts.values())
 
     @property
     def refusal(self) -> AMQPChannelError | None:
@@ -164,12 +179,20 @@ class BulkChannel(aiormq.Channel):
         if sent is None:
             return
         del self._keys[sent.key]
-        result: BusError | None = None
+        sent.window.settle(sent.index, self._result(sent, is_stored))
+
+    def _result(self, sent: _InFlight, is_stored: bool) -> BusError | None:
+        _, exchange, key = sent.key
         if sent.is_returned:
-            result = PublishUnroutable(f"no queue takes key {sent.key[2]!r} of exchange {sent.key[1]}")
-        elif not is_stored:
-            result = PublishRefused(f"a queue for key {sent.key[2]!r} of exchange {sent.key[1]} is full")
-        sent.window.settle(sent.index, result)
+            return PublishUnroutable(f"no queue takes key {key!r} of exchange {exchange}")
+        if is_stored:
+            self._found.add((exchange, key))
+            self._doubts.pop((exchange, key), None)
+            return None
+        if (exchange, key) in self._found:
+            return PublishRefused(f"a queue for key {key!r} of exchange {exchange} is full")
+        self._doubts.setdefault((exchange, key), boottime())
+        return PublishNotTaken(f"a queue for key {key!r} of exchange {exchange} is full, or its leader is not known")
 
     def take_return(self, method: bytes, header: bytes) -> None:
         """No queue took a publish; its confirm comes next."""

@@ -23,6 +23,7 @@ class Publisher:
         self._publish_window = publish_window
         self._channel: BulkChannel | None = None
         self._single: BulkChannel | None = None
+        self._replaced: list[BulkChannel] = []
         self._opening = asyncio.Lock()
         self._one_by_one = asyncio.Lock()
 
@@ -86,7 +87,10 @@ class Publisher:
 
     async def _reopened(self, channel: BulkChannel | None) -> BulkChannel:
         if channel is not None and not channel.is_closed:
-            return channel
+            if not channel.should_be_replaced:
+                return channel
+            self._replaced.append(channel)
+        await self._close_replaced()
         # A node that accepts connections and then does not answer: the next one may.
         for _ in range(2):
             link = await self._link.get()
@@ -96,6 +100,16 @@ class Publisher:
                 _log.warning("channel_open_failed", reason=repr(error))
                 await self._link.drop()
         raise BusUnavailable("the broker accepts the connection but opens no channel")
+
+    async def _close_replaced(self) -> None:
+        """Close the channels that were replaced, each once what it had in flight is answered."""
+        idle = [channel for channel in self._replaced if channel.is_closed or channel.is_idle]
+        self._replaced = [channel for channel in self._replaced if channel not in idle]
+        for channel in idle:
+            try:
+                await channel.close(timeout=self._timing.answer)
+            except (AMQPError, OSError, RuntimeError, TimeoutError) as error:
+                _log.info("channel_close_failed", reason=repr(error))
 
 
 def _reason(channel: BulkChannel) -> str:

@@ -35,10 +35,10 @@ from apc_orchestrator.testing import (
     make_packet,
     make_start,
     open_deliveries,
-    publish_until_confirmed,
     until,
     violated_equalities,
 )
+from apc_orchestrator.testing.worker import PAUSE_SECONDS
 from apc_persister.check import parse_note, split_notes
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.verify import verify_shard
@@ -49,6 +49,8 @@ CAST: Cast = {**AGENTS, "sleeper": ("watch", ())}
 """The sleeper has an inbox and never looks into it: what is sent to it expires."""
 POISON = "poison"
 LOADED_AT_ONCE = 20
+STEADY_SENDERS = 8
+STEADY_PAUSE_SECONDS = 0.05
 SMALL_BATCHES = {"APC_BATCH_PACKETS": "16", "APC_TRANSACTION_ENTRIES": "64"}
 """So that a load of a few hundred packets is many batches and transactions."""
 HOLDER = "SELECT holder FROM apc_log.shards WHERE shard = 0"
@@ -104,6 +106,37 @@ class Service:
 
 
 @dataclass
+class Confirms:
+    """What the senders were told, and when."""
+
+    count: int = 0
+    failures: int = 0
+    """Publishes that raised: their packets were published again, under the same ids."""
+    longest_gap: float = 0.0
+    """Seconds between two confirms, since `begin`."""
+    _last: float = field(default_factory=monotonic)
+
+    def begin(self) -> None:
+        """Measure gaps from now on."""
+        self.longest_gap, self._last = 0.0, monotonic()
+
+    def note(self) -> None:
+        """A packet was confirmed now."""
+        now = monotonic()
+        self.count += 1
+        self.longest_gap, self._last = max(self.longest_gap, now - self._last), now
+
+    def reach(self, count: int) -> Callable[[], Awaitable[bool]]:
+        """A condition: so many more than now."""
+        wanted = self.count + count
+
+        async def holds() -> bool:
+            return self.count >= wanted
+
+        return holds
+
+
+@dataclass
 class Deployment:
     """Broker, database, processes; agents that send and workers that handle, in this process."""
 
@@ -115,6 +148,7 @@ class Deployment:
     agents: ScriptedAgents
     workers: dict[str, ScriptedWorker]
     sent: Sent = field(default_factory=Sent)
+    confirms: Confirms = field(default_factory=Confirms)
     opening: Packet[Any] = field(default_factory=lambda: make_start(cast=CAST))
     services: list[Service] = field(default_factory=list)
 
@@ -149,9 +183,38 @@ class Deployment:
         for start in range(0, count, LOADED_AT_ONCE):
             await asyncio.gather(*map(self._send, packets[start : start + LOADED_AT_ONCE]))
 
+    @asynccontextmanager
+    async def sending(self, chance: random.Random) -> AsyncIterator[None]:
+        """A steady load beside what happens in the context; leaving waits until all of it is confirmed."""
+        stop = asyncio.Event()
+
+        async def send() -> None:
+            while not stop.is_set():
+                await self._send(self._packet(chance))
+                await asyncio.sleep(STEADY_PAUSE_SECONDS)  # a load, not a flood
+
+        senders = [asyncio.create_task(send()) for _ in range(STEADY_SENDERS)]
+        try:
+            yield
+            stop.set()
+            await asyncio.gather(*senders)
+        finally:
+            for sender in senders:
+                sender.cancel()
+            await asyncio.gather(*senders, return_exceptions=True)
+
     async def _send(self, packet: Packet[Any]) -> None:
+        """An exception means unknown: published again until it is confirmed, as every sender has to."""
         self.sent.unknown.add(packet.packet_id)
-        await publish_until_confirmed(self.bus, self.agents.publication(packet))
+        publication = self.agents.publication(packet)
+        while True:
+            try:
+                await self.bus.publish(publication)
+                break
+            except BusError:
+                self.confirms.failures += 1
+                await asyncio.sleep(PAUSE_SECONDS)
+        self.confirms.note()
         self.sent.unknown.discard(packet.packet_id)
         self.sent.confirmed.add(packet.packet_id)
 
@@ -286,7 +349,7 @@ async def _deploy(amqp_url: str, database_url: str, folder: Path) -> AsyncIterat
         bus = await connect_rabbit(settings, purpose="agents")
         resources.push_async_callback(bus.close)
         agents = ScriptedAgents(bus, CAST)
-        await apply_rabbit(amqp_url, build_topology(1, agents.queues))
+        await apply_rabbit(settings.amqp_nodes[0], build_topology(1, agents.queues))
         workers = {agent: ScriptedWorker(bus, agent, rejects=is_poison) for agent in CAST if agent != "sleeper"}
         deployment = Deployment(amqp_url, database_url, folder, bus, pool, agents, workers)
         resources.push_async_callback(deployment.close)

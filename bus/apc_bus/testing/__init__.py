@@ -4,12 +4,14 @@ Used by this repository's `tests/conftest.py`, and usable by the tests of anybod
 """
 
 from apc_bus.testing.postgres import PostgresServer, local_postgres, postgres_choice, start_given_postgres
+from apc_bus.testing.private_cluster import PrivateCluster
 from apc_bus.testing.private_node import PrivateNode, find_scripts
 from apc_bus.testing.proxy import Proxy
 from apc_bus.testing.rabbit import RabbitServer, rabbit_choice, start_rabbit
 
 __all__ = [
     "PostgresServer",
+    "PrivateCluster",
     "PrivateNode",
     "Proxy",
     "RabbitServer",

@@ -20,6 +20,7 @@ from typing import Self
 import psutil
 
 from apc_bus.errors import BusUnavailable
+from apc_bus.testing.port_mapper import PortMapper, free_ports
 
 _START_SECONDS = 90.0
 _STOP_SECONDS = 30.0
@@ -48,23 +49,23 @@ class PrivateNode:
     Args:
         config: lines for rabbitmq.conf.
         plugins: names of plugins that come with the package, `rabbitmq_management` for one.
+        mapper: shared by the nodes of a cluster, and stopped by its owner; default one of its own.
 
     Raises:
         BusUnavailable: RabbitMQ is not installed, or it does not start.
     """
 
-    def __init__(self, config: str = "", plugins: Iterable[str] = ()) -> None:
+    def __init__(self, config: str = "", plugins: Iterable[str] = (), mapper: PortMapper | None = None) -> None:
         scripts = find_scripts()
-        epmd = shutil.which("epmd")
-        if scripts is None or epmd is None:
+        if scripts is None:
             raise BusUnavailable("RabbitMQ is not installed: install rabbitmq-server, or set APC_AMQP_URL")
         self._scripts = scripts
-        self._epmd_command = epmd
+        self._mapper = mapper or PortMapper()
+        self._owns_mapper = mapper is None
         self._folder = Path(tempfile.mkdtemp(prefix="apc-rabbit-"))
-        self.port, distribution_port, self._epmd_port = _free_ports(3)
+        self.port, distribution_port = free_ports(2)
         self.name = f"apc-{secrets.token_hex(4)}@localhost"
         self._environment = self._prepare(config, plugins, distribution_port)
-        self._epmd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
     def url(self, vhost: str = "/", user: str = "guest", password: str = "guest") -> str:
@@ -74,14 +75,8 @@ class PrivateNode:
 
     def start(self) -> Self:
         """Start it, or start it again, and wait until it answers."""
-        if self._epmd is None:
-            self._epmd = subprocess.Popen(
-                [self._epmd_command, "-port", str(self._epmd_port), "-address", "127.0.0.1"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            self._await_port(self._epmd_port)
+        self._mapper.start()
+        self._await_port(self._mapper.port)
         with (self._folder / "output.log").open("ab") as output:
             self._server = subprocess.Popen(
                 [self._scripts / "rabbitmq-server"],
@@ -121,10 +116,8 @@ class PrivateNode:
         """Stop everything and delete the folder."""
         self.resume()
         self.stop()
-        if self._epmd is not None:
-            self._epmd.kill()
-            self._epmd.wait()
-            self._epmd = None
+        if self._owns_mapper:
+            self._mapper.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def ctl(self, *arguments: str) -> str:
@@ -174,7 +167,7 @@ class PrivateNode:
         home = self._folder / "home"
         home.mkdir()
         cookie = home / ".erlang.cookie"
-        cookie.write_text(secrets.token_hex(16))
+        cookie.write_text(self._mapper.cookie)
         cookie.chmod(0o400)
         (self._folder / "enabled_plugins").write_text(f"[{','.join(plugins)}].")
         (self._folder / "rabbitmq.conf").write_text(config + "\n")
@@ -182,7 +175,7 @@ class PrivateNode:
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
             "HOME": str(home),
-            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_PORT": str(self._mapper.port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_NODE_PORT": str(self.port),
@@ -230,12 +223,3 @@ class PrivateNode:
         output = self._folder / "output.log"
         last_words = output.read_text(errors="replace")[-2000:] if output.exists() else ""
         raise BusUnavailable(f"the private RabbitMQ node did not start: {last_words}")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [int(server.getsockname()[1]) for server in sockets]
-    finally:
-        for server in sockets:
-            server.close()

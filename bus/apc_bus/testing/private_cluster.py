@@ -1,0 +1,104 @@
+"""Three RabbitMQ nodes of our own that are one cluster, to be killed and frozen under load.
+
+Measured (docs/faults.md): a frozen node holds up the others until `net_ticktime` declares it down, and one that
+wakes again must not go on by itself: hence the short tick, and `pause_minority`.
+"""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+import orjson
+
+from apc_bus.testing.port_mapper import PortMapper
+from apc_bus.testing.private_node import PrivateNode
+
+NODES = 3
+TICK_SECONDS = 8
+"""`net_ticktime`: a node that says nothing for so long, and a quarter more at most, is down for the others."""
+_CONFIG = f"""
+net_ticktime = {TICK_SECONDS}
+cluster_partition_handling = pause_minority
+"""
+
+
+class PrivateCluster:
+    """Three broker nodes on 127.0.0.1; every quorum queue has a member on each. About 600 MB while it runs.
+
+    Blocking calls, as those of a node: from async code use `asyncio.to_thread`.
+
+    Raises:
+        BusUnavailable: RabbitMQ is not installed, or a node does not start or join.
+    """
+
+    def __init__(self, config: str = "") -> None:
+        self._mapper = PortMapper()
+        self.nodes: Sequence[PrivateNode] = [PrivateNode(_CONFIG + config, mapper=self._mapper) for _ in range(NODES)]
+
+    def url(self, vhost: str = "/") -> str:
+        """The AMQP URLs of all nodes, separated by commas, as APC_AMQP_URL takes them."""
+        return ",".join(node.url(vhost) for node in self.nodes)
+
+    def start(self) -> Self:
+        """Start the nodes and make them one cluster."""
+        self._mapper.start()
+        self.start_nodes(self.nodes)
+        first, *others = self.nodes
+        for node in others:
+            for command in (("stop_app",), ("join_cluster", first.name), ("start_app",)):
+                node.ctl(*command)
+        return self
+
+    def start_nodes(self, nodes: Iterable[PrivateNode]) -> None:
+        """Start these at once: after a common death each waits for the others."""
+        with ThreadPoolExecutor(NODES) as threads:
+            list(threads.map(PrivateNode.start, nodes))
+
+    def kill_nodes(self, nodes: Iterable[PrivateNode]) -> None:
+        """SIGKILL for these, at once."""
+        with ThreadPoolExecutor(NODES) as threads:
+            list(threads.map(PrivateNode.kill, nodes))
+
+    def persist_declarations(self) -> None:
+        """As that of a node, on all of them."""
+        with ThreadPoolExecutor(NODES) as threads:
+            list(threads.map(PrivateNode.persist_declarations, self.nodes))
+
+    def leader_of(self, queue: str, vhost: str = "/", *, asked: PrivateNode | None = None) -> PrivateNode:
+        """The node whose member of a quorum queue leads; `asked` has to be running, default the first node."""
+        rows = self._queues(vhost, asked)
+        name = next(row["leader"] for row in rows if row["name"] == queue)
+        return next(node for node in self.nodes if node.name == name)
+
+    def members(self, vhost: str = "/") -> dict[str, int]:
+        """Queue -> on how many nodes it is kept."""
+        return {row["name"]: len(row["members"]) for row in self._queues(vhost, None)}
+
+    def _queues(self, vhost: str, asked: PrivateNode | None) -> list[dict[str, str]]:
+        printed = (asked or self.nodes[0]).ctl(
+            "list_queues", "--vhost", vhost, "name", "leader", "members", "--formatter", "json"
+        )
+        found: list[dict[str, str]] = orjson.loads(printed)
+        return found
+
+    def close(self) -> None:
+        """Stop everything and delete the folders; nothing that stands in a queue is kept, so none waits for it."""
+        for node in self.nodes:
+            node.resume()
+        self.kill_nodes(self.nodes)
+        for node in self.nodes:
+            node.close()
+        self._mapper.stop()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

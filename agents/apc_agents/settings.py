@@ -87,5 +87,9 @@ class LLMSettings(BaseSettings):
     """What a provider is told not to exceed in one answer; none = its own bound."""
     timeout: timedelta = timedelta(seconds=60)
     """How long one request may take."""
+    input_price: float | None = Field(default=None, ge=0)
+    """USD for a million tokens that are sent, of a model that is not in pydantic-ai's price list."""
+    output_price: float | None = Field(default=None, ge=0)
+    """The same, of those that are answered."""
     temperature: float | None = Field(default=None, ge=0, le=2)
     """None = the model's own."""

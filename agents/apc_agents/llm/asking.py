@@ -1,11 +1,12 @@
 """Asks a model for an AgentResponse, and tells it how to mend what is none."""
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 
 import orjson
 from pydantic_ai import Agent as ModelAgent
-from pydantic_ai import ModelRetry, TextOutput, ToolOutput
+from pydantic_ai import ModelRetry, RunContext, TextOutput, ToolOutput
 from pydantic_ai.exceptions import (
     AgentRunError,
     ModelAPIError,
@@ -18,13 +19,14 @@ from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 
 from apc_agents.context import TokenCounter
-from apc_agents.llm.errors import AnswerInvalid, LLMError, ModelAway, ModelRefused, ModelUnusable
+from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, LLMError, ModelAway, ModelRefused, ModelUnusable
 from apc_agents.llm.provider import model_settings
 from apc_agents.settings import LLMSettings
 from apc_contracts.actions import AgentResponse, ResponseInvalid, parse_response
 from apc_contracts.context import ResponseConstraints
 
-OutputT = TypeVar("OutputT")
+Fitting = Callable[[AgentResponse], AgentResponse]
+"""The answer, if it is as it must be. Raises ModelRetry."""
 
 OUTPUT_TOOL = "answer"
 """The function that a model is told to call with its AgentResponse; the document as plain text is taken as well."""
@@ -58,15 +60,18 @@ async def ask_for_response(
             _check(answer.response, required)
         return answer
 
-    asked: ModelAgent[None, AgentResponse] = ModelAgent(
-        model,
-        output_type=[ToolOutput(AgentResponse, name=OUTPUT_TOOL), TextOutput(_read)],
-        instructions=instructions,
-        retries=settings.output_retries,
-        model_settings=model_settings(settings),
-    )
-    asked.output_validator(fitting)
-    return await _run(asked, messages, usage)
+    with _spending(usage):
+        run = await _for_responses().run(
+            None,
+            message_history=messages,
+            model=model,
+            instructions=instructions,
+            deps=fitting,
+            retries=settings.output_retries,
+            model_settings=model_settings(settings),
+            usage=usage,
+        )
+        return run.output
 
 
 async def ask_for_text(model: Model, instructions: str, text: str, *, settings: LLMSettings, usage: RunUsage) -> str:
@@ -74,14 +79,33 @@ async def ask_for_text(model: Model, instructions: str, text: str, *, settings: 
     asked: ModelAgent[None, str] = ModelAgent(
         model, output_type=str, instructions=instructions, retries=1, model_settings=model_settings(settings)
     )
-    return await _run(asked, text, usage)
+    with _spending(usage):
+        return (await asked.run(text, usage=usage)).output
 
 
-async def _run(asked: ModelAgent[None, OutputT], prompt: str | Sequence[ModelMessage], usage: RunUsage) -> OutputT:
+@cache
+def _for_responses() -> ModelAgent[Fitting, AgentResponse]:
+    """Made once: the schemas of what may be answered take three quarters of the time of a step."""
+    asked = ModelAgent[Fitting, AgentResponse](
+        output_type=[ToolOutput(AgentResponse, name=OUTPUT_TOOL), TextOutput(_read)], name="apc"
+    )
+
+    @asked.output_validator
+    def fitting(run: RunContext[Fitting], answer: AgentResponse) -> AgentResponse:
+        return run.deps(answer)
+
+    return asked
+
+
+@contextmanager
+def _spending(usage: RunUsage) -> Iterator[None]:
+    """What pydantic-ai raises, as ours. Raises LLMError."""
     try:
-        if isinstance(prompt, str):
-            return (await asked.run(prompt, usage=usage)).output
-        return (await asked.run(None, message_history=prompt, usage=usage)).output
+        yield
+    except AnswerTooLong as answered:
+        usage.incr(RunUsage(requests=1))
+        usage.incr(answered.usage)
+        raise
     except LLMError:
         raise
     except UnexpectedModelBehavior as error:

@@ -11,6 +11,8 @@ AgentError
 Whatever raises one of them leaves the conversation as it was.
 """
 
+from pydantic_ai.usage import RequestUsage
+
 from apc_agents.errors import AgentError
 
 
@@ -40,11 +42,12 @@ class AnswerInvalid(LLMError):
 
 
 class AnswerTooLong(LLMError):
-    """An answer of more bytes than may be read."""
+    """An answer of more bytes than may be read; `usage` is what it has cost all the same."""
 
-    def __init__(self, size: int, limit: int) -> None:
+    def __init__(self, size: int, limit: int, usage: RequestUsage) -> None:
         super().__init__(
             f"the model answered with {size} bytes, {limit} are read: raise APC_LLM_ANSWER_BYTES if need be"
         )
         self.size = size
         self.limit = limit
+        self.usage = usage

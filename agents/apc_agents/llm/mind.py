@@ -81,9 +81,7 @@ class Mind:
 
     def recorded(self, recording: Recording) -> RecordedModel:
         """The model as it is asked about one packet or message."""
-        settings = self.settings
-        timeout = settings.timeout.total_seconds()
-        return RecordedModel(self.model, recording, timeout=timeout, answer_bytes=settings.answer_bytes)
+        return RecordedModel(self.model, recording, self.settings)
 
     async def answer(
         self,

@@ -8,6 +8,7 @@ the conversation, beside its folded turns; those of old revisions go.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from hashlib import sha256
 from typing import Any, Final
 
@@ -16,9 +17,11 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRe
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RequestUsage
 
 from apc_agents.context import ContextStore
 from apc_agents.llm.errors import AnswerTooLong, ModelAway
+from apc_agents.settings import LLMSettings
 
 VOLATILE: Final = frozenset({"timestamp", "run_id", "conversation_id"})
 """Fields of a message that differ each time it is made."""
@@ -80,13 +83,12 @@ class Recording:
 
 
 class RecordedModel(WrapperModel):
-    """A model whose answers are bounded in size and time, kept, and found again."""
+    """A model whose answers are bounded in size and time, priced, kept, and found again."""
 
-    def __init__(self, wrapped: Model, recording: Recording, *, timeout: float, answer_bytes: int) -> None:
+    def __init__(self, wrapped: Model, recording: Recording, settings: LLMSettings) -> None:
         super().__init__(wrapped)
         self._recording = recording
-        self._timeout = timeout
-        self._answer_bytes = answer_bytes
+        self._llm_settings = settings
 
     async def request(
         self,
@@ -103,16 +105,25 @@ class RecordedModel(WrapperModel):
         found = await self._recording.find(key)
         if found is not None:
             return found
+        seconds, limit = self._llm_settings.timeout.total_seconds(), self._llm_settings.answer_bytes
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(seconds):
                 response = await super().request(messages, model_settings, model_request_parameters)
         except TimeoutError as error:
-            raise ModelAway(f"{self.model_name} gave no answer within {self._timeout:g} s") from error
+            raise ModelAway(f"{self.model_name} gave no answer within {seconds:g} s") from error
+        fill_price(response.usage, self._llm_settings)
         size = sum(map(_size, response.parts))
-        if size > self._answer_bytes:
-            raise AnswerTooLong(size, self._answer_bytes)
+        if size > limit:
+            raise AnswerTooLong(size, limit, response.usage)
         await self._recording.keep(key, response)
         return response
+
+
+def fill_price(usage: RequestUsage, settings: LLMSettings) -> None:
+    """What an answer costs by the prices of the settings, if there are any and the service does not say it itself."""
+    if usage.cost is None and (settings.input_price, settings.output_price) != (None, None):
+        spent = usage.input_tokens * (settings.input_price or 0) + usage.output_tokens * (settings.output_price or 0)
+        usage.cost = Decimal(str(spent)) / 1_000_000
 
 
 def prompt_digest(messages: Sequence[ModelMessage], model_name: str) -> str:

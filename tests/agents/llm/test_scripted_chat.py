@@ -4,6 +4,7 @@ import asyncio
 import random
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from apc_agents.memory import DatabaseMemoryStore, InMemoryMemoryStore
 
 from .scripted_chat import MAX_TOKENS, MESSAGES, OWNER, dialogue, message_of
 
-KILLS = 3
+KILLS = 2
+CLIENTS = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
+"""
 
 
 def shape_of(session: ContextSession) -> Any:
@@ -36,22 +40,36 @@ async def session_of(talk: Dialogue) -> ContextSession:
     return (await talk._open(RunUsage())).session
 
 
-async def undisturbed_chat(asked: list[int], said: dict[str, Turn]) -> Dialogue:
-    """The script in one process; `said` has every user turn as it came."""
-    talk = dialogue(InMemoryMemoryStore(), asked.append)
-    await talk.begin()
-    for number in range(MESSAGES):
-        await talk.say(message_of(number))
-        turns = (await session_of(talk)).window.all_turns()
-        said |= {turn.resource_id: turn for turn in turns if turn.content == message_of(number)}
-    return talk
+@dataclass
+class Undisturbed:
+    """The script in one process: what the model was asked with, and every user turn as it came."""
+
+    talk: Dialogue
+    asked: list[int]
+    said: dict[str, Turn]
 
 
-async def test_a_scripted_chat_of_200_turns_through_the_real_loop() -> None:
+@pytest.fixture(scope="module")
+def undisturbed() -> Undisturbed:
+    """Played once."""
+
+    async def play() -> Undisturbed:
+        asked: list[int] = []
+        chat = Undisturbed(dialogue(InMemoryMemoryStore(), asked.append), asked, {})
+        await chat.talk.begin()
+        for number in range(MESSAGES):
+            await chat.talk.say(message_of(number))
+            turns = (await session_of(chat.talk)).window.all_turns()
+            chat.said |= {turn.resource_id: turn for turn in turns if turn.content == message_of(number)}
+        return chat
+
+    return asyncio.run(play())
+
+
+async def test_a_scripted_chat_of_200_turns_through_the_real_loop(undisturbed: Undisturbed) -> None:
     """Never above the limit when the model is asked; preserved turns intact, or paged out and restored."""
-    asked: list[int] = []
-    said: dict[str, Turn] = {}
-    session = await session_of(await undisturbed_chat(asked, said))
+    asked, said = undisturbed.asked, undisturbed.said
+    session = await session_of(undisturbed.talk)
     assert len(said) == len(asked) == MESSAGES
     assert max(asked) <= MAX_TOKENS
     folded = session.window.folded
@@ -66,6 +84,13 @@ async def test_a_scripted_chat_of_200_turns_through_the_real_loop() -> None:
     assert all(kept[resource_id] == turn.to_bytes() for resource_id, turn in said.items())
 
 
+async def until_alone(pool: asyncpg.Pool) -> None:
+    """Wait for the end of the last statement of a killed process: the server may be about to commit it."""
+    async with asyncio.timeout(30):
+        while await pool.fetchval(CLIENTS) > 1:
+            await asyncio.sleep(0.02)
+
+
 async def run_until(database_url: str, lines: int | None) -> list[list[str]]:
     """What a process of the script tells; it is killed with SIGKILL after so many lines, None = never."""
     script = Path(__file__).with_name("scripted_chat.py")
@@ -77,23 +102,28 @@ async def run_until(database_url: str, lines: int | None) -> list[list[str]]:
             told.append(line.decode().split())
             if len(told) == lines:
                 process.kill()
+    except BaseException:
+        process.kill()
+        raise
     finally:
-        if process.returncode is None and lines is None:
-            process.kill()
         code = await process.wait()
     assert code == (0 if lines is None else -signal.SIGKILL)
     return told
 
 
 @pytest.mark.postgres
-async def test_the_scripted_chat_is_the_same_when_its_process_is_killed(postgres_url: str) -> None:
+@pytest.mark.timeout(300)  # four processes, and each has much to import
+async def test_the_scripted_chat_is_the_same_when_its_process_is_killed(
+    postgres_url: str, undisturbed: Undisturbed
+) -> None:
     """SIGKILL wherever it stands, KILLS times; what the database has then is what the next process goes on with."""
-    reference = await session_of(await undisturbed_chat([], {}))
+    reference = await session_of(undisturbed.talk)
     chance, told = random.Random(200), []
-    async with asyncpg.create_pool(postgres_url, min_size=1, max_size=2) as pool:
+    async with asyncpg.create_pool(postgres_url, min_size=1, max_size=1) as pool:
         memory = DatabaseMemoryStore(pool, OWNER)
         for _ in range(KILLS):
             told += await run_until(postgres_url, chance.randint(1, 2 * MESSAGES // KILLS))
+            await until_alone(pool)
             # A reader of the same database sees what the killed process kept, and twice the same.
             seen = [await dialogue(memory, unasked).props() for _ in range(2)]
             assert seen[0] == seen[1]

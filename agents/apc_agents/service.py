@@ -1,6 +1,7 @@
 """Runs a worker as a process: connects with patience, drains at SIGTERM."""
 
 import asyncio
+import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -19,7 +20,7 @@ from apc_agents.worker import Worker
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
 from apc_bus.port import Bus
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, DatabaseSettings
 
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 5.0
@@ -94,7 +95,7 @@ async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> N
         except (BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost) as error:
             _log.warning("worker_waits", reason=str(error), error=type(error).__name__)
         try:
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout(wait * random.uniform(0.5, 1.0)):
                 await stop.wait()
         except TimeoutError:
             wait = min(wait * 2, LONGEST_WAIT)
@@ -104,14 +105,15 @@ async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> N
 async def _stores(
     settings: WorkerSettings,
 ) -> AsyncIterator[tuple[StateStore, TaskStore, EffectStore, BaseMemoryStore]]:
-    if settings.database_url is None:
+    url = DatabaseSettings(database_url=settings.database_url).url
+    if url is None:
         reason = "APC_DATABASE_URL is not set: ctx.state, ctx.once, tasks and memory end with this process"
         _log.warning("state_not_kept", reason=reason)
         yield MemoryStateStore(), MemoryTaskStore(), MemoryEffectStore(), InMemoryMemoryStore()
         return
     from apc_bus.database import open_pool  # late: not needed without a database
 
-    pool = await open_pool(settings.database_url.get_secret_value(), max_size=4 + settings.task_concurrency)
+    pool = await open_pool(url, max_size=4 + settings.task_concurrency)
     try:
         yield PostgresStateStore(pool), PostgresTaskStore(pool), PostgresEffectStore(pool), DatabaseMemoryStore(pool)
     finally:

@@ -9,6 +9,7 @@ import structlog
 from asyncpg.pool import PoolConnectionProxy
 
 from apc_bus.errors import DatabaseNotDurable, DatabaseUnavailable
+from apc_bus.tls import tls_problem
 
 _DURABILITY = ("fsync", "full_page_writes", "synchronous_commit")
 _CONNECT_TIMEOUT_SECONDS = 5.0
@@ -31,7 +32,7 @@ async def open_pool(
     """A pool whose connections read and write json and jsonb as text; retries with back-off for `wait`.
 
     Raises:
-        DatabaseUnavailable: no answer in time, or the server refuses user, password or database.
+        DatabaseUnavailable: no answer in time, or the server refuses user, password or database, or TLS fails.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait.total_seconds()
@@ -47,6 +48,8 @@ async def open_pool(
                 command_timeout=command_timeout.total_seconds(),
             )
         except _MENDS_ITSELF as error:
+            if problem := _tls_problem(error):  # waiting does not mend it
+                raise DatabaseUnavailable(f"Postgres cannot be reached with TLS: {problem}") from error
             if loop.time() + pause > deadline:
                 raise DatabaseUnavailable(
                     f"Postgres does not answer ({_first_line(error)}); start it, or set APC_DATABASE_URL"
@@ -83,6 +86,12 @@ async def undurable_settings(connection: asyncpg.Connection | PoolConnectionProx
 async def _set_codecs(connection: asyncpg.Connection) -> None:
     for name in ("json", "jsonb"):
         await connection.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
+
+
+def _tls_problem(error: BaseException) -> str | None:
+    if isinstance(error, ConnectionError) and "rejected SSL upgrade" in str(error):
+        return "the server does not speak TLS: switch `ssl` on there, or drop APC_DATABASE_CA_FILE and sslmode"
+    return tls_problem(error, "APC_DATABASE")
 
 
 def _first_line(error: BaseException) -> str:

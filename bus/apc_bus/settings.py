@@ -5,8 +5,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from apc_bus.tls import with_query
 
 
 class BusSettings(BaseSettings):
@@ -17,7 +19,13 @@ class BusSettings(BaseSettings):
     )
 
     amqp_url: SecretStr | None = None
-    """AMQP URL of each broker node, separated by commas; none = the in-process broker."""
+    """AMQP URL of each broker node, separated by commas; none = the in-process broker. `amqps://` is TLS."""
+    amqp_ca_file: FilePath | None = None
+    """PEM file of the authorities that sign the brokers' certificates; none = the system's."""
+    amqp_cert_file: FilePath | None = None
+    """PEM file of the client certificate, with its chain; none = the client has none."""
+    amqp_key_file: FilePath | None = None
+    """PEM file of its private key; none = it is in the file of the certificate."""
     shards: int = Field(default=1, ge=1)
     """Number of gate shards; the same for every service, and part of the topology."""
     outstanding_bound: int = Field(default=1000, ge=1)
@@ -55,14 +63,26 @@ class BusSettings(BaseSettings):
         for url in self.amqp_nodes:
             if not url.startswith(("amqp://", "amqps://")):
                 raise ValueError("APC_AMQP_URL must hold amqp:// or amqps:// URLs, separated by commas")
+            if url.startswith("amqp://") and (self.amqp_ca_file or self.amqp_cert_file):
+                raise ValueError(
+                    "with APC_AMQP_CA_FILE or APC_AMQP_CERT_FILE every URL in APC_AMQP_URL must be amqps://"
+                )
         return self
 
     @property
     def amqp_nodes(self) -> tuple[str, ...]:
-        """The broker nodes, passwords included; empty = the in-process broker."""
+        """The broker nodes, passwords and places of certificates included; empty = the in-process broker."""
         if self.amqp_url is None:
             return ()
-        return tuple(url.strip() for url in self.amqp_url.get_secret_value().split(",") if url.strip())
+        urls = self.amqp_url.get_secret_value().split(",")
+        return tuple(self.with_certificates(url.strip()) for url in urls if url.strip())
+
+    def with_certificates(self, url: str) -> str:
+        """An AMQP URL with the places of the certificates, if it is one of TLS; what it says itself stays."""
+        if not url.startswith("amqps://"):
+            return url
+        files = {"cafile": self.amqp_ca_file, "certfile": self.amqp_cert_file, "keyfile": self.amqp_key_file}
+        return with_query(url, files)
 
     @property
     def artifacts(self) -> str:
@@ -113,9 +133,28 @@ class DatabaseSettings(BaseSettings):
 
     database_url: SecretStr | None = None
     """`postgresql://…` (15 to 18); none = the embedded PostgreSQL."""
+    database_ca_file: FilePath | None = None
+    """PEM file of the authorities that sign the server's certificate: TLS is then asked for, and its name compared."""
+    database_cert_file: FilePath | None = None
+    """PEM file of the client certificate; none = the client has none."""
+    database_key_file: FilePath | None = None
+    """PEM file of its private key."""
     database_pool: int = Field(default=10, ge=1)
     """Most connections of one process."""
     database_wait: timedelta = timedelta(seconds=10)
     """How long a start waits for a database that does not answer."""
     allow_undurable_database: bool = False
     """Start on a server with fsync, full_page_writes or synchronous_commit off (tests only)."""
+
+    @property
+    def url(self) -> str | None:
+        """The URL of the database, password and places of certificates included; what it says itself stays."""
+        if self.database_url is None:
+            return None
+        files = {
+            "sslmode": "verify-full" if self.database_ca_file else None,
+            "sslrootcert": self.database_ca_file,
+            "sslcert": self.database_cert_file,
+            "sslkey": self.database_key_file,
+        }
+        return with_query(self.database_url.get_secret_value(), files)

@@ -13,14 +13,17 @@ from apc_bus.errors import QueueMissing
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings
 from apc_bus.topology import agent_queue, build_topology
-from apc_console.broker import apply, broker_user, open_bus
+from apc_console.broker import apply, open_bus
+from apc_console.broker_users import Remarks, cut_off, make_agent_users, user_of_agent
 from apc_console.database import open_log
+from apc_console.definitions import shared_users
 from apc_console.errors import InputUnusable
 from apc_console.registration import (
     LOG_PATIENCE,
     addition,
     publish_changes,
     queues_of,
+    registered_agents,
     wait_until_recorded,
     with_keys,
 )
@@ -39,7 +42,7 @@ ARRAY(SELECT json_object_keys(public_keys::json) ORDER BY 1) AS keys, (
 ) AS last_seen
 FROM apc_log.agents ORDER BY agent_id
 """
-KNOWN = "SELECT is_revoked FROM apc_log.agents WHERE agent_id = $1"
+KNOWN = "SELECT broker_user, is_revoked FROM apc_log.agents WHERE agent_id = $1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,40 +75,58 @@ class AgentForm:
             raise InputUnusable(f"{first['loc'][0]}: {first['msg']}") from error
 
 
-async def add_agent(form: AgentForm) -> None:
-    """Declare the agent's queues, register it, and wait until the log has it."""
+async def add_agent(form: AgentForm) -> Remarks:
+    """Declare the agent's queues, make its broker user, register it, and wait until the log has it."""
     settings = BusSettings()
-    await _add(settings, [form.change(broker_user(settings))])
+    return await _add(settings, [form.change(user_of_agent(settings, form.agent_id))])
 
 
-async def register_agents(modules: Sequence[str]) -> list[str]:
-    """Register agents as their code describes them, under the user of APC_AMQP_URL; returns their ids."""
+async def register_agents(modules: Sequence[str]) -> tuple[list[str], Remarks]:
+    """Register agents as their code describes them; returns their ids, and what is to be known."""
     settings = BusSettings()
-    described = [load_agent(module).registration(broker_user(settings)) for module in modules]
+    agents = [load_agent(module) for module in modules]
+    described = [agent.registration(user_of_agent(settings, agent.agent_id)) for agent in agents]
     async with open_log() as pool:
         registrations = await with_keys(pool, described)
-    await _add(settings, [addition(registration) for registration in registrations])
-    return [registration.agent_id for registration in registrations]
+    remarks = await _add(settings, [addition(registration) for registration in registrations])
+    return [registration.agent_id for registration in registrations], remarks
 
 
-async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> None:
-    agents = [queues_of(change.registration()) for change in changes]
+async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:
+    added = [change.registration() for change in changes]
     async with open_log() as pool, open_bus(settings) as bus:
-        await apply(build_topology(settings.shards, agents, bound=settings.outstanding_bound))
+        await apply(build_topology(settings.shards, list(map(queues_of, added)), bound=settings.outstanding_bound))
+        known = {one.agent_id: one for one in (*await registered_agents(pool), *added)}
+        remarks = await make_agent_users(settings, added, known.values())
         await publish_changes(bus, changes, settings.shards)
         await wait_until_recorded(pool, changes, settings.shards, LOG_PATIENCE)
+    topology = build_topology(settings.shards, list(map(queues_of, known.values())))
+    return [*remarks, *shared_users(topology)]
 
 
-async def revoke_agent(agent_id: str) -> None:
-    """Revoke an agent, and wait until the log has it. Raises InputUnusable when there is none of that id."""
+async def revoke_agent(agent_id: str) -> Remarks:
+    """Take an agent's broker user away, revoke it, and wait until the log has it; repeating it does no harm.
+
+    The broker comes first: from then on nothing of the agent is taken, whether a gate runs or not.
+
+    Raises:
+        InputUnusable: there is none of that id.
+    """
     settings = BusSettings()
     async with open_log() as pool, open_bus(settings) as bus:
-        is_revoked = await pool.fetchval(KNOWN, agent_id)
-        if is_revoked is not False:
-            raise InputUnusable(f"agent {agent_id} is {'revoked already' if is_revoked else 'not registered'}")
+        known = await pool.fetchrow(KNOWN, agent_id)
+        if known is None:
+            raise InputUnusable(f"agent {agent_id} is not registered")
+        user = known["broker_user"]
+        others = [one for one in await registered_agents(pool) if one.agent_id != agent_id]
+        sharing = [queues_of(one) for one in others if one.broker_user == user]
+        remarks = await cut_off(settings, agent_id, user, sharing)
+        if known["is_revoked"]:
+            return [*remarks, f"agent {agent_id} was revoked before"]
         change = AgentRevoked(change_id=new_packet_id(), agent_id=agent_id)
         await publish_changes(bus, [change], settings.shards)
         await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
+    return remarks
 
 
 async def agent_rows() -> list[dict[str, Any]]:

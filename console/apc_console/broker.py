@@ -61,7 +61,7 @@ async def planned_topology(expected: Sequence[AgentQueues] = ()) -> Topology:
 def topology_url(settings: BusSettings) -> str:
     """AMQP URL of the deploy-time user, who may declare; needs APC_AMQP_URL or APC_TOPOLOGY_URL."""
     given = ConsoleSettings().topology_url
-    return given.get_secret_value() if given else settings.amqp_nodes[0]
+    return settings.with_certificates(given.get_secret_value()) if given else settings.amqp_nodes[0]
 
 
 async def apply(topology: Topology) -> None:
@@ -73,10 +73,3 @@ async def apply(topology: Topology) -> None:
     broker_user(settings)
     seconds = CONNECT_PATIENCE.total_seconds()
     await apply_rabbit(topology_url(settings), topology, timing=Timing(connect=seconds, patience=seconds))
-
-
-async def apply_planned_topology() -> Topology:
-    """Declare what is planned, and return it."""
-    topology = await planned_topology()
-    await apply(topology)
-    return topology

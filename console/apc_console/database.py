@@ -18,9 +18,9 @@ PATIENCE = timedelta(seconds=3)
 
 async def migrate_database(settings: DatabaseSettings) -> None:
     """Upgrade the database of APC_DATABASE_URL. Raises InputUnusable without one, ServiceAway when it is away."""
-    if settings.database_url is None:
+    if settings.url is None:
         raise InputUnusable("set APC_DATABASE_URL; the embedded database is migrated when `apc up` starts")
-    await migrate_url(settings.database_url.get_secret_value())
+    await migrate_url(settings.url)
 
 
 async def migrate_url(url: str) -> None:
@@ -43,8 +43,8 @@ async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIte
     Raises:
         InputUnusable: no APC_DATABASE_URL, and the data folder holds no database.
     """
-    if database.database_url is not None:
-        yield database.database_url.get_secret_value()
+    if database.url is not None:
+        yield database.url
         return
     if not (bus.data_dir / "postgres" / "PG_VERSION").is_file():
         raise InputUnusable(

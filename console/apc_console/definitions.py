@@ -7,8 +7,10 @@ from typing import Any
 from apc_agents.loading import load_agent
 from apc_bus.rabbit import export_definitions
 from apc_bus.rabbit.grants import permissions
+from apc_bus.settings import BusSettings
 from apc_bus.topology import Topology
-from apc_console.broker import planned_topology
+from apc_console.broker import apply, planned_topology
+from apc_console.broker_users import make_users
 from apc_console.passwords import complete_passwords, given_passwords
 
 
@@ -34,6 +36,17 @@ async def exported(vhost: str, modules: Sequence[str], file: Path | None) -> tup
         remarks.append(f"without a password, so they cannot log in: {', '.join(locked)}")
     definitions = export_definitions(topology, vhost=vhost, passwords=passwords)
     return definitions, [*remarks, *shared_users(topology)]
+
+
+async def apply_planned() -> tuple[Topology, list[str]]:
+    """Declare the planned topology, and make its users where they can be made; with remarks for the operator.
+
+    Raises:
+        TopologyConflict, BusUnavailable, InputUnusable, TopologyInvalid.
+    """
+    topology = await planned_topology()
+    await apply(topology)
+    return topology, await make_users(BusSettings(), topology)
 
 
 def shared_users(topology: Topology) -> Iterator[str]:

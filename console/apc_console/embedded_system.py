@@ -248,8 +248,8 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 
 async def _database(stack: AsyncExitStack, settings: BusSettings, database: DatabaseSettings) -> str:
-    if database.database_url is not None:
-        return database.database_url.get_secret_value()
+    if database.url is not None:
+        return database.url
     server = await start_embedded(settings.data_dir)
     stack.push_async_callback(server.stop)
     return server.url

@@ -25,6 +25,12 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool, 
         print(empty)
 
 
+def tell(remarks: Sequence[str]) -> None:
+    """Say on stderr what an operator should know beside the result."""
+    for remark in remarks:
+        print(f"apc: {remark}", file=sys.stderr)
+
+
 def print_json(value: Any) -> None:
     """Print JSON, as `to_json` makes it."""
     print(to_json(value).decode())

@@ -1,6 +1,7 @@
 """`apc serve`: a service as a process of its own. It waits for broker and database as long as they are away."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -58,9 +59,9 @@ async def _prepared(name: str) -> AsyncIterator[tuple[asyncio.Event, Bus | None,
     """Connections for a service; both None when it was told to stop before they were there."""
     configure(ConsoleSettings().log_level)
     settings, database = BusSettings(), DatabaseSettings()
-    if not settings.amqp_nodes or database.database_url is None:
+    url = database.url
+    if not settings.amqp_nodes or url is None:
         raise InputUnusable(f"`apc serve {name}` needs APC_AMQP_URL and APC_DATABASE_URL; `apc up` needs neither")
-    url = database.database_url.get_secret_value()
     stop = stop_on_signals()
     bus = pool = None
     try:
@@ -83,7 +84,7 @@ async def _until_there(connect: Callable[[], Awaitable[Opened]], stop: asyncio.E
         except (BusUnavailable, DatabaseUnavailable) as error:
             log.warning("service_waits", reason=str(error), pause_s=pause)
         try:
-            await asyncio.wait_for(stop.wait(), pause)
+            await asyncio.wait_for(stop.wait(), pause * random.uniform(0.5, 1.0))
         except TimeoutError:
             pause = min(2 * pause, LONGEST_PAUSE.total_seconds())
     return None

@@ -80,9 +80,9 @@ async def run_supervised(
             was started.
         ServiceAway: the services did not take the registrations in time.
     """
-    assert database.database_url is not None, "has_broker has checked it"
+    url = database.url
+    assert url is not None, "has_broker has checked it"
     ensure_key(PersisterSettings(data_dir=settings.data_dir))
-    url = database.database_url.get_secret_value()
     described = [load_agent(agent.module).registration(broker_user(settings)) for agent in agents]
     async with AsyncExitStack() as stack:
         await migrate_url(url)

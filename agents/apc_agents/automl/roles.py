@@ -27,8 +27,8 @@ def make_agents(settings: AutomlSettings, workbench: Workbench, past: PastRuns |
 
 def librarian() -> Agent:
     """The librarian, from the environment."""
-    settings, url = AutomlSettings(), DatabaseSettings().database_url
-    past = None if url is None else LoggedPast(url.get_secret_value())
+    settings, url = AutomlSettings(), DatabaseSettings().url
+    past = None if url is None else LoggedPast(url)
     return make_librarian(settings, Workbench(settings.training_processes), past)
 
 

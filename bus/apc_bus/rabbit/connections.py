@@ -23,6 +23,7 @@ from yarl import URL
 from apc_bus.errors import BusUnavailable
 from apc_bus.rabbit.splitting import Taker
 from apc_bus.rabbit.transport import ListeningTransport, Silence
+from apc_bus.tls import tls_problem
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
@@ -78,12 +79,17 @@ class Nodes:
         deadline = loop.time() + self.timing.patience
         pause = FIRST_PAUSE_SECONDS
         while True:
-            problems = []
+            problems, lasting = [], 0
             for url in self.shuffled():
                 try:
                     return await self._connect_to(url, purpose)
+                except _TlsFailed as error:
+                    problems.append(f"{url.host}:{url.port} {error}")
+                    lasting += 1
                 except (AMQPConnectionError, OSError, TimeoutError) as error:
                     problems.append(f"{url.host}:{url.port} {error or type(error).__name__}")
+            if lasting == len(problems):
+                raise BusUnavailable(f"no broker node can be reached with TLS: {'; '.join(problems)}")
             if loop.time() + pause > deadline:
                 raise BusUnavailable(
                     f"no broker node answers ({'; '.join(problems)}): start RabbitMQ or check APC_AMQP_URL"
@@ -108,7 +114,15 @@ class Nodes:
                 f"user {url.user!r} may not use virtual host {connection.vhost!r} of {url.host}:{url.port}, "
                 "or there is none of that name: check APC_AMQP_URL and the user's permissions"
             ) from error
+        except (AMQPConnectionError, OSError) as error:
+            if problem := tls_problem(error, "APC_AMQP"):
+                raise _TlsFailed(problem) from error
+            raise
         return Link(connection, transport)
+
+
+class _TlsFailed(Exception):
+    """A node that is there, and with which TLS does not come about: waiting does not mend it."""
 
 
 class _Connection(aiormq.Connection):

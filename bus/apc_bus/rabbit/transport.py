@@ -10,6 +10,7 @@ from yarl import URL
 
 from apc_bus.clock import boottime
 from apc_bus.rabbit.splitting import FrameSplitter
+from apc_bus.tls import ALERT, TlsSpoken
 
 _READ_LIMIT_BYTES = 1 << 20
 _SIGN_OF_LIFE_SECONDS = 0.5
@@ -41,14 +42,20 @@ class _Reader(asyncio.StreamReader):
         super().__init__(limit=_READ_LIMIT_BYTES)
         self._silences = silences
         self._splitter = splitter
+        self._has_begun = False
         self._passed_on_at = boottime()
 
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         now = boottime()
         for silence in self._silences:
             silence.end(now)
+        received = bytes(data)
+        if not self._has_begun and received.startswith(ALERT):
+            self.set_exception(TlsSpoken("that port speaks TLS"))
+            return
+        self._has_begun = True
         try:
-            others = self._splitter.split(bytes(data))
+            others = self._splitter.split(received)
         except Exception as error:
             # What the broker sends and we cannot read ends the connection, as in aiormq.
             self.set_exception(InvalidFrameError(repr(error)))

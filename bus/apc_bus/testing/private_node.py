@@ -137,6 +137,10 @@ class PrivateNode:
             raise BusUnavailable(f"rabbitmqctl {arguments[0]} failed: {result.stdout}{result.stderr}")
         return result.stdout.strip()
 
+    def log(self) -> str:
+        """What the node has written into its log."""
+        return "".join(file.read_text(errors="replace") for file in (self._folder / "log").glob(f"{self.name}.log"))
+
     def add_vhosts(self, names: Iterable[str], user: str = "guest") -> None:
         """Make virtual hosts in one call; the user gets every right there."""
         calls = [_ADD_VHOST.format(name=f'<<"{name}">>', user=f'<<"{user}">>') for name in names]

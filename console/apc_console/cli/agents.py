@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from apc_console.output import AsJson, print_rows
+from apc_console.output import AsJson, print_rows, tell
 
 app = typer.Typer(help="Register, revoke and list agents.", no_args_is_help=True)
 
@@ -20,15 +20,20 @@ def add(
     handles: Annotated[str, typer.Option(help="Packet types, separated by commas; control types come anyway.")] = "",
     key: Annotated[list[str] | None, typer.Option(metavar="KEY_ID=BASE64", help="A public Ed25519 key.")] = None,
     broker_user: Annotated[
-        str | None, typer.Option(help="Its user at the broker; default the user of APC_AMQP_URL, shared.")
+        str | None,
+        typer.Option(help="Its user at the broker; default agent.ID with APC_MANAGEMENT_URL, else our own."),
     ] = None,
 ) -> None:
-    """Declare the agent's queues and register it; returns when the registry holds it. Repeat it to change."""
+    """Declare the agent's queues, make its broker user and register it; repeat it to change.
+
+    Returns when the registry holds it. With APC_MANAGEMENT_URL the user is made, with the least rights; its password is
+    the one in APC_BROKER_PASSWORDS, or made and kept in APC_BROKER_PASSWORDS_FILE.
+    """
     from apc_console.agents import AgentForm, add_agent
     from apc_console.running import run_quietly
 
     form = AgentForm(agent_id, role, swarm, rights, handles, tuple(key or ()), broker_user)
-    run_quietly(add_agent(form))
+    tell(run_quietly(add_agent(form)))
     print(f"agent {agent_id} is registered")
 
 
@@ -40,17 +45,23 @@ def register(
     from apc_console.agents import register_agents
     from apc_console.running import run_quietly
 
-    for agent_id in run_quietly(register_agents(modules)):
+    agents, remarks = run_quietly(register_agents(modules))
+    tell(remarks)
+    for agent_id in agents:
         print(f"agent {agent_id} is registered")
 
 
 @app.command()
 def revoke(agent_id: AgentId) -> None:
-    """Take the registration away: its packets are refused from now on; its past stays in the log."""
+    """Take the registration and the broker user away: nothing of it is taken from now on; its past stays in the log.
+
+    With APC_MANAGEMENT_URL its broker user is deleted, which closes its connections. Its keys count no more. Repeating
+    it does no harm.
+    """
     from apc_console.agents import revoke_agent
     from apc_console.running import run_quietly
 
-    run_quietly(revoke_agent(agent_id))
+    tell(run_quietly(revoke_agent(agent_id)))
     print(f"agent {agent_id} is revoked")
 
 

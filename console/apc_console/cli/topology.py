@@ -1,12 +1,11 @@
 """`apc topology`: the exchanges, queues and bindings as data; shown, declared, or written as RabbitMQ definitions."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from apc_console.output import AsJson, print_rows
+from apc_console.output import AsJson, print_rows, tell
 
 app = typer.Typer(help="Show, declare or export the broker's topology.", no_args_is_help=True)
 
@@ -24,11 +23,15 @@ def show(as_json: AsJson = False) -> None:
 
 @app.command()
 def apply() -> None:
-    """Declare it on the broker, as the deploy-time user of APC_TOPOLOGY_URL (default APC_AMQP_URL)."""
-    from apc_console.broker import apply_planned_topology
+    """Declare it on the broker, as the deploy-time user of APC_TOPOLOGY_URL (default APC_AMQP_URL).
+
+    With APC_MANAGEMENT_URL the users of the services and of the registered agents are made too, with the least rights.
+    """
+    from apc_console.definitions import apply_planned
     from apc_console.running import run_quietly
 
-    topology = run_quietly(apply_planned_topology())
+    topology, remarks = run_quietly(apply_planned())
+    tell(remarks)
     print(
         f"declared {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} "
         f"bindings for {topology.shards} shards and {len(topology.agents)} agents"
@@ -60,5 +63,4 @@ def export(
 
     definitions, remarks = run_quietly(exported(vhost, agent or (), passwords))
     write_output(out, to_json(definitions) + b"\n")
-    for remark in remarks:
-        print(f"apc: {remark}", file=sys.stderr)
+    tell(remarks)

@@ -24,7 +24,7 @@ async def look_at_nodes(urls: Sequence[str]) -> list[Finding]:
     findings = []
     for url in urls:
         parts = urlsplit(url)
-        name = f"{parts.hostname}:{parts.port or 5672}"
+        name = f"{parts.hostname}:{parts.port or (5671 if parts.scheme == 'amqps' else 5672)}"
         try:
             link = await Nodes([url], _timing()).connect("apc doctor")
         except BusUnavailable as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.integration.privilege.certificates import Certificates
 
 from apc_bus.rabbit import export_definitions
 from apc_bus.testing import PrivateNode
@@ -30,6 +31,16 @@ async def answer(idea: Packet[IdeaPayload], ctx: HandlerContext) -> IdeaPayload:
     return idea.payload
 """
 """The module `swarm`: two agents that answer an IDEA with it."""
+CONFIG = """
+management.tcp.ip = 127.0.0.1
+management.tcp.port = {management}
+listeners.ssl.1 = 127.0.0.1:{tls}
+ssl_options.cacertfile = {authority}
+ssl_options.certfile = {server}
+ssl_options.keyfile = {server}
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = true
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,9 @@ class GuardedBroker:
     passwords: dict[str, str]
     """Of every user of the definitions."""
     management_port: int
+    tls_port: int
+    """Clients need a certificate there."""
+    certificates: Certificates
 
     def url(self, user: str, vhost: str = "/") -> str:
         """The AMQP URL of a user of the definitions."""
@@ -64,12 +78,13 @@ def guarded_broker(swarm_folder: Path) -> Iterator[GuardedBroker]:
     """One for all tests here: each leaves users and queues as it found them."""
     passwords = export_with_passwords(swarm_folder, "/", "definitions.json")
     agents = [AgentQueues(name, swarm, frozenset({PacketType.IDEA})) for name, swarm in SWARMS.items()]
-    port = free_port()
-    config = f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}"
+    management_port, tls_port, certificates = free_port(), free_port(), Certificates.make(swarm_folder)
+    server = certificates.issue("server", "localhost")
+    config = CONFIG.format(management=management_port, tls=tls_port, authority=certificates.authority, server=server)
     with PrivateNode(config, plugins=["rabbitmq_management"]) as node:
         node.ctl("import_definitions", str(swarm_folder / "definitions.json"))
         node.ctl("add_vhost", "elsewhere")
-        yield GuardedBroker(node, build_topology(1, agents), passwords, port)
+        yield GuardedBroker(node, build_topology(1, agents), passwords, management_port, tls_port, certificates)
 
 
 @pytest.fixture

@@ -1,0 +1,144 @@
+"""The whole system as processes, each with a broker user and a database user of its own."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+import asyncpg
+from pydantic import SecretStr
+from tests.integration.privilege.conftest import GuardedBroker
+
+from apc_bus.rabbit import RabbitBus, connect_rabbit
+from apc_bus.settings import BusSettings
+from apc_console.testing import ApcCommand
+from apc_orchestrator.testing import ScriptedAgents, until
+from apc_orchestrator.testing.packets import ROLE
+
+SWARM = f"""
+from apc_agents import Agent, HandlerContext
+from apc_contracts import IdeaPayload, Packet, PacketType
+
+librarian = Agent("librarian", role="{ROLE}", swarm="desk", rights=["operate"])
+gamma = Agent("gamma", role="{ROLE}", swarm="red")
+delta = Agent("delta", role="{ROLE}", swarm="blue")
+
+
+@librarian.on(PacketType.IDEA)
+@delta.on(PacketType.IDEA)
+async def wait(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+    pass
+
+
+@gamma.on(PacketType.IDEA)
+async def answer(idea: Packet[IdeaPayload], ctx: HandlerContext) -> IdeaPayload:
+    ctx.state["answered"] = ctx.state.get("answered", 0) + 1
+    return idea.payload.model_copy(update={{"method_id": "answer", "intent": "another"}})
+"""
+CAST = {"librarian": ("desk", ("operate",)), "gamma": ("red", ()), "delta": ("blue", ())}
+
+
+@dataclass
+class System:
+    """A deployment: who is who, and the processes that run."""
+
+    broker: GuardedBroker
+    vhost: str
+    database_url: str
+    roles: dict[str, str]
+    """Group role of the database -> a log-in user of it."""
+    folder: Path
+    processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+
+    @property
+    def apc(self) -> ApcCommand:
+        """The `apc` command in the operator's folder."""
+        return ApcCommand(self.folder)
+
+    @property
+    def passwords(self) -> dict[str, str]:
+        """Of the agents: what `apc agents register` made."""
+        made: dict[str, str] = json.loads((self.folder / ".apc" / "broker-passwords.json").read_text())
+        return made
+
+    @property
+    def as_operator(self) -> dict[str, str]:
+        """The operator's settings."""
+        return {
+            "APC_AMQP_URL": self.broker.url("operator", self.vhost),
+            "APC_TOPOLOGY_URL": self.broker.url("topology", self.vhost),
+            "APC_MANAGEMENT_URL": self.broker.management_url(),
+            "APC_DATABASE_URL": self.database_as("apc_reader"),
+        }
+
+    def database_as(self, role: str) -> str:
+        """The URL of a user with exactly the rights of a role."""
+        return re.sub("//[^/]*@", f"//{self.roles[role]}:p@", self.database_url)
+
+    def agent_url(self, agent: str) -> str:
+        """The AMQP URL of an agent."""
+        user = f"agent.{agent}"
+        return self.broker.node.url(self.vhost, user, quote(self.passwords[user], safe=""))
+
+    async def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command of the operator, to its end."""
+        return await asyncio.to_thread(self.apc, *arguments, given=self.as_operator)
+
+    def serve(self, *arguments: str, amqp_url: str, role: str, **settings: str) -> None:
+        """Start a process as one user of the broker and one of the database."""
+        given = {"APC_AMQP_URL": amqp_url, "APC_DATABASE_URL": self.database_as(role)} | settings
+        self.processes[" ".join(arguments)] = self.apc.start(*arguments, given=given)
+
+    @asynccontextmanager
+    async def connected(self, agent: str) -> AsyncIterator[RabbitBus]:
+        """A bus as an agent."""
+        bus = await connect_rabbit(BusSettings(amqp_url=SecretStr(self.agent_url(agent))))
+        try:
+            yield bus
+        finally:
+            await bus.close()
+
+    @asynccontextmanager
+    async def playing(self, agent: str) -> AsyncIterator[ScriptedAgents]:
+        """One agent of the cast, played by hand under its own user."""
+        async with self.connected(agent) as bus:
+            yield ScriptedAgents(bus, CAST)
+
+    def stop(self) -> dict[str, str]:
+        """End every process (SIGTERM); returns what each has said."""
+        for process in self.processes.values():
+            process.terminate()
+        return {name: "".join(process.communicate(timeout=60)) for name, process in self.processes.items()}
+
+
+@asynccontextmanager
+async def running(system: System) -> AsyncIterator[System]:
+    """Gate, log writer and the worker gamma, started as an operator does."""
+    (system.folder / "system_swarm.py").write_text(SWARM)
+    async with AsyncExitStack() as stack:
+        stack.callback(system.stop)
+        pool = await asyncpg.create_pool(system.database_url, min_size=1, max_size=1)
+        stack.push_async_callback(pool.close)
+        persister = system.broker.url("persister", system.vhost)
+        system.serve("serve", "persister", amqp_url=persister, role="apc_writer", APC_LOG_KEY=os.environ["APC_LOG_KEY"])
+        orchestrator = system.broker.url("orchestrator", system.vhost)
+        system.serve("serve", "orchestrator", amqp_url=orchestrator, role="apc_reader", APC_OPERATOR_USER="operator")
+        await until(_is_held(pool), 60)
+        registered = await system.run("agents", "register", *(f"system_swarm:{agent}" for agent in CAST))
+        assert registered.returncode == 0, registered.stderr
+        assert registered.stderr.count("made broker user") == len(CAST)
+        system.serve("worker", "system_swarm:gamma", amqp_url=system.agent_url("gamma"), role="apc_agent")
+        yield system
+
+
+def _is_held(pool: asyncpg.Pool) -> Callable[[], Awaitable[bool]]:
+    async def holds() -> bool:
+        return bool(await pool.fetchval("SELECT count(*) FROM apc_log.shards WHERE epoch > 0") == 1)
+
+    return holds

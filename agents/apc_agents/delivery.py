@@ -9,6 +9,7 @@ from apc_agents.dedupe import DeliveryKey
 from apc_agents.phase import Moment
 from apc_bus import headers
 from apc_bus.port import HeaderValue
+from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.identity import reply_id
 from apc_contracts.packet import Packet
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
@@ -38,6 +39,8 @@ class Inbound:
     has_receipts: bool
     """False for what has no lifecycle at the gate: its NACKs, and packets between the agent's own modules."""
     is_urgent: bool
+    trace: TraceHeaders = field(default_factory=lambda: NO_TRACE)
+    """The trace that the packet belongs to."""
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Ends when the delivery may be acknowledged, or fails with what the broker shall do instead."""
 

@@ -7,6 +7,8 @@ from math import ceil
 from typing import Any
 
 import structlog
+from opentelemetry.trace import SpanKind
+from structlog.contextvars import bound_contextvars
 
 from apc_agents.actions.tasks import TaskStore
 from apc_agents.agent import Agent
@@ -24,6 +26,7 @@ from apc_agents.signature import AnyHandler
 from apc_agents.state_cache import StateCache, StateDocument
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import DeadLetter, GiveBack
+from apc_bus.tracing import describe, fail, in_span
 from apc_contracts.contract import Contract
 from apc_contracts.envelope import MAX_TTL_MS
 from apc_contracts.packet import Packet
@@ -81,6 +84,16 @@ class Dispatcher:
 
     async def process(self, inbound: Inbound) -> None:
         """Handle a packet; its delivery ends once everything reported about it is confirmed."""
+        packet = inbound.packet
+        ids = {"packet_id": str(packet.packet_id), "session_id": inbound.session_id, "run_id": packet.trace.run_id}
+        with (
+            bound_contextvars(**ids, attempt=inbound.attempt),
+            in_span(f"process {packet.packet_type}", SpanKind.CONSUMER, inbound.trace),
+        ):
+            describe(packet)
+            await self._process_within(inbound)
+
+    async def _process_within(self, inbound: Inbound) -> None:
         try:
             error = await self._process(inbound)
         except asyncio.CancelledError:
@@ -193,6 +206,7 @@ class Dispatcher:
         packet = inbound.packet
         text = f"{type(failure).__name__}: {failure}"[:MAX_ERROR_LENGTH]
         count_end(self._agent.agent_id, packet.packet_type, FAILED)
+        fail(failure)
         _log.error(
             "handler_failed",
             agent_id=self._agent.agent_id,
@@ -238,6 +252,7 @@ class Dispatcher:
     ) -> None:
         if kind in ENDS:
             count_end(self._agent.agent_id, inbound.packet.packet_type, kind.value)
+            _log.debug("packet_ended", packet_type=inbound.packet.packet_type.value, end=kind.value)
         if not inbound.has_receipts:
             return
         receipt = Receipt(

@@ -4,7 +4,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from logging import DEBUG
 from typing import Any
+
+import structlog
+from opentelemetry.trace import SpanKind
 
 from apc_agents.acknowledgements import Acknowledgements, Expectation
 from apc_agents.coordination import NOT_FOLLOWED, Emission
@@ -15,7 +19,9 @@ from apc_agents.publishing import publish_confirmed
 from apc_agents.settings import WorkerSettings
 from apc_bus import headers
 from apc_bus.port import Bus, HeaderValue, Message, Publication
+from apc_bus.telemetry import packet_ids
 from apc_bus.topology import INGRESS, RECEIPTS, intra_exchange, intra_key, is_urgent
+from apc_bus.tracing import current_trace, describe, in_span
 from apc_contracts.admission import admit
 from apc_contracts.contract import Contract
 from apc_contracts.errors import PacketRefused
@@ -24,6 +30,8 @@ from apc_contracts.identity import shard_of
 from apc_contracts.packet import TYPE_OF_PAYLOAD, Packet
 from apc_contracts.sealing import SealedPacket, seal
 from apc_contracts.vocabulary import Channel, DeliveryMode
+
+_log = structlog.get_logger("apc_agents")
 
 Sign = Callable[[SealedPacket], str]
 """Makes the header apc-signature of a sealed packet."""
@@ -66,7 +74,8 @@ class Emitter:
             EmitUnconfirmed: no confirm within the publish deadline.
             EmitRejected, EmitTimeout: a NACK, or no answer, while an ACK is awaited.
         """
-        with counted_emit(self._builder.agent_id, TYPE_OF_PAYLOAD.get(type(draft.payload))):
+        kind = TYPE_OF_PAYLOAD.get(type(draft.payload))
+        with counted_emit(self._builder.agent_id, kind), in_span(f"send {kind}", SpanKind.PRODUCER):
             return await self._emit(draft, cause, ordinal, emission)
 
     async def _emit(self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission) -> Packet[Any]:
@@ -83,6 +92,8 @@ class Emitter:
                 emission.published()
                 await self._answered(packet, expectation, emission)
         emission.answered(True)
+        if _log.is_enabled_for(DEBUG):
+            _log.debug("packet_emitted", **packet_ids(packet), cause=None if built.cause is None else str(built.cause))
         if packet.channel is Channel.INTRA_AGENT:
             await self._pass_on(packet, publication.message)
         return packet
@@ -122,9 +133,10 @@ class Emitter:
 
     def _publication(self, built: Built, sealed: SealedPacket) -> Publication:
         packet = built.packet
-        values: dict[str, HeaderValue] = {}
+        describe(packet)
+        values: dict[str, HeaderValue] = {**current_trace()}
         if built.cause is not None and built.ordinal is not None:
-            values = {headers.CAUSE: str(built.cause), headers.ORDINAL: built.ordinal}
+            values |= {headers.CAUSE: str(built.cause), headers.ORDINAL: built.ordinal}
         if self._sign is not None:
             values[headers.SIGNATURE] = self._sign(sealed)
         message = Message(

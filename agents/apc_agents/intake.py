@@ -12,6 +12,8 @@ from apc_agents.delivery import DeliveryHeaders, Inbound, is_refusal, read_heade
 from apc_agents.phase import Sessions
 from apc_bus.errors import DeadLetter
 from apc_bus.port import Delivery
+from apc_bus.telemetry import packet_ids
+from apc_bus.tracing import trace_headers
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity import shard_of
 from apc_contracts.packet import Packet
@@ -43,7 +45,14 @@ class Intake:
         """
         packet, told = self._read(delivery)
         if told is not None and self._is_fenced(told):
-            _log.info("delivery_fenced", agent_id=self._agent_id, packet_id=str(packet.packet_id), epoch=told.epoch)
+            _log.info(
+                "delivery_fenced",
+                agent_id=self._agent_id,
+                shard=told.shard,
+                epoch=told.epoch,
+                batch=told.batch_no,
+                **packet_ids(packet),
+            )
             return None, False
         self._sessions.learn(packet, told.moment if told else None)
         key = (packet.packet_id, told.attempt if told else 1)
@@ -54,7 +63,8 @@ class Intake:
         self._acknowledgements.take(packet)
         shard = told.shard if told else shard_of(packet.trace.session_id, self._shards)
         has_receipts = told is not None and not is_refusal(packet)
-        inbound = self._open[key] = Inbound(packet, key[1], shard, has_receipts, is_urgent)
+        trace = trace_headers(delivery.message.headers)
+        inbound = self._open[key] = Inbound(packet, key[1], shard, has_receipts, is_urgent, trace)
         return inbound, True
 
     def _is_fenced(self, told: DeliveryHeaders) -> bool:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from apc_agents.acknowledgements import Acknowledgements
 from apc_agents.actions.tasks import MemoryTaskStore, TaskRunner, TaskStore
@@ -32,6 +33,7 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import GiveBack
 from apc_bus.port import Bus, Delivery
 from apc_bus.topology import agent_queue
+from apc_bus.tracing import current_trace
 from apc_contracts.contract import Contract, load_contract
 from apc_contracts.identity import shard_of
 from apc_contracts.packet import Packet
@@ -130,8 +132,9 @@ class Worker:
             QueueMissing: the agent has no queues: it is not registered, or the topology not applied.
             Exception: whatever on_start raised.
         """
-        async with running(self._outbox.run()) as outbox, self._queues():
-            await self._serve(stop, outbox)
+        with bound_contextvars(agent_id=self._agent.agent_id):
+            async with running(self._outbox.run()) as outbox, self._queues():
+                await self._serve(stop, outbox)
 
     async def _serve(self, stop: asyncio.Event, outbox: asyncio.Task[None]) -> None:
         settings, agent = self._settings, self._agent
@@ -206,7 +209,7 @@ class Worker:
     def _deliver_locally(self, packet: Packet[Any]) -> None:
         """A packet between modules of this agent: handled here, logged by the gate, without receipts."""
         shard = shard_of(packet.trace.session_id, self._settings.shards)
-        inbound = Inbound(packet, 1, shard, has_receipts=False, is_urgent=False)
+        inbound = Inbound(packet, 1, shard, has_receipts=False, is_urgent=False, trace=current_trace())
         inbound.done.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._inbox.put(inbound)
 

@@ -20,6 +20,7 @@ ApcError
       ArtifactTooLarge    more bytes than the store takes
     DatabaseUnavailable   Postgres does not answer, or refuses the credentials
     DatabaseNotDurable    committed rows may be lost: fsync, full_page_writes or synchronous_commit off
+  TracingUnavailable      traces shall be exported, and the extra `otel` is not installed
   BodyUnreadable          an encrypted body and the keys at hand do not fit
 """
 
@@ -113,3 +114,7 @@ class DatabaseNotDurable(BusError):
 
 class BodyUnreadable(ApcError):
     """An encrypted body cannot be read with the keys at hand, which is not the same as erased."""
+
+
+class TracingUnavailable(ApcError):
+    """APC_OTLP_ENDPOINT is set, and what exports traces is not installed: pip install 'apc-bus[otel]'."""

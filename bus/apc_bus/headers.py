@@ -14,6 +14,10 @@ PHASE = "apc-phase"
 ROUND = "apc-round"
 GENERATION = "apc-generation"
 
+TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
+"""W3C Trace Context, handed on from hop to hop."""
+
 UNREADABLE = "apc-unreadable"
 """Set by the adapter on a delivery whose AMQP properties are no UTF-8: only the user_id is left of them."""
 

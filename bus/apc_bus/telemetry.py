@@ -2,10 +2,15 @@
 
 import logging
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
+
+from apc_contracts.packet import Packet
+
+LogIds = dict[str, str | int]
+"""What a log line says of where it belongs: packet_id, session_id, run_id, agent_id, shard, epoch, batch."""
 
 # Without local variables: among them are packet bodies and URLs with passwords.
 _TRACEBACKS = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
@@ -52,3 +57,14 @@ def _route_standard_library(
     # The AMQP libraries report at ERROR what the adapter translates, reports and mends itself.
     for name in ("aiormq", "aio_pika", "faststream"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def packet_ids(packet: Packet[Any]) -> LogIds:
+    """The ids of a packet for the log lines about it; agent_id is whoever does something with it, so it is not here."""
+    where = packet.trace
+    return {
+        "packet_id": str(packet.packet_id),
+        "packet_type": packet.packet_type.value,
+        "session_id": where.session_id,
+        "run_id": where.run_id,
+    }

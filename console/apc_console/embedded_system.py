@@ -28,6 +28,7 @@ from apc_bus.memory import MemoryBroker
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.topology import build_topology, gate_queue, log_queue
+from apc_bus.trace_export import export_traces
 from apc_console.database import migrate_url
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.registration import (
@@ -202,7 +203,9 @@ async def run_embedded(
     Raises:
         InputUnusable: another system uses the data folder.
         EmbeddedUnavailable, DatabaseUnavailable, ServiceAway: no database; says what to do.
+        TracingUnavailable: traces shall be exported, and nothing is installed that does.
     """
+    export_traces("apc")
     async with AsyncExitStack() as stack:
         stack.enter_context(_only_one(settings.data_dir))
         url = await _database(stack, settings, database)

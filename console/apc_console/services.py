@@ -16,6 +16,7 @@ from apc_bus.errors import BusUnavailable, DatabaseUnavailable
 from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.trace_export import export_traces
 from apc_console.errors import InputUnusable
 from apc_console.health import serve_health
 from apc_console.logs import configure
@@ -58,6 +59,7 @@ async def run_persister() -> None:
 async def _prepared(name: str) -> AsyncIterator[tuple[asyncio.Event, Bus | None, asyncpg.Pool | None]]:
     """Connections for a service; both None when it was told to stop before they were there."""
     configure(ConsoleSettings().log_level)
+    export_traces(f"apc-{name}")
     settings, database = BusSettings(), DatabaseSettings()
     url = database.url
     if not settings.amqp_nodes or url is None:

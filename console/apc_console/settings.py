@@ -100,6 +100,7 @@ def hide_password(url: str) -> str:
 def _all_settings() -> Iterator[tuple[str, BaseSettings]]:
     from apc_agents.automl.settings import AutomlSettings
     from apc_agents.settings import LLMSettings, WorkerSettings
+    from apc_bus.trace_export import TraceSettings
     from apc_orchestrator.settings import OrchestratorSettings
     from apc_persister.settings import PersisterSettings
 
@@ -111,3 +112,4 @@ def _all_settings() -> Iterator[tuple[str, BaseSettings]]:
     yield "persister", PersisterSettings()
     yield "automl", AutomlSettings()
     yield "llm", LLMSettings()
+    yield "all", TraceSettings()

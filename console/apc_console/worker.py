@@ -3,6 +3,7 @@
 from apc_agents.loading import load_agent
 from apc_agents.service import run_worker
 from apc_agents.worker import Worker
+from apc_bus.trace_export import export_traces
 from apc_console.health import serve_health
 from apc_console.logs import configure
 from apc_console.settings import ConsoleSettings
@@ -28,5 +29,6 @@ async def run_agent(module: str) -> None:
     settings = ConsoleSettings()
     configure(settings.log_level)
     agent, running = load_agent(module), _Running()
+    export_traces(f"apc-worker-{agent.agent_id}")
     with serve_health(settings.health_port, lambda: running.is_ready):
         await run_worker(agent, on_worker=running.take)

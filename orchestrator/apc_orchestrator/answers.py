@@ -17,16 +17,20 @@ from apc_orchestrator.nack import nack_packet
 from apc_orchestrator.publications import Tenure
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.sessions import Sessions
+from apc_orchestrator.tracing import Traces
 
 
 class Answers:
     """Puts NACKs into a batch. Nobody is told when the broker does not know who sent it, or when it was revoked."""
 
-    def __init__(self, contract: Contract, registry: Registry, sessions: Sessions, tenure: Tenure) -> None:
+    def __init__(
+        self, contract: Contract, registry: Registry, sessions: Sessions, tenure: Tenure, traces: Traces
+    ) -> None:
         self._contract = contract
         self._registry = registry
         self._sessions = sessions
         self._tenure = tenure
+        self._traces = traces
 
     def refusal(self, batch: Batch, received: ReceivedPacket, refusal: Refusal, user_id: str | None) -> None:
         """To whoever the broker says has sent this packet."""
@@ -57,6 +61,6 @@ class Answers:
             return
         sealed = seal(nack_packet(refused_id, refused, refusal, sender, batch.now, self._contract))
         session = self._sessions.get(refused.trace.session_id) if refused is not None else None
-        publication = publications.nack(sealed, sender, self._tenure, session)
+        publication = publications.nack(sealed, sender, self._tenure, session, self._traces.of(batch, refused_id))
         batch.outgoing.append(Outgoing(publication, "", None, sender.agent_id, 1))
         batch.nacks += 1

@@ -5,9 +5,11 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
+from opentelemetry.trace import Span
 
 from apc_bus.log_batch import LOG_BATCH_VERSION, Entry, LogBatch
 from apc_bus.port import Publication
+from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.session import Session, Verification
 from apc_orchestrator.entries import session_row
 
@@ -32,6 +34,10 @@ class Batch:
     touched: dict[str, Session] = field(default_factory=dict)
     outgoing: list[Outgoing] = field(default_factory=list)
     verifications: list[Verification] = field(default_factory=list)
+    trace: TraceHeaders = field(default_factory=lambda: NO_TRACE)
+    """The trace of the input that is judged now."""
+    spans: list[Span] = field(default_factory=list)
+    """Of each packet, while tracing is on."""
     admit_seconds: list[float] = field(default_factory=list)
     """How long each packet was judged."""
     repeats: int = 0

@@ -58,6 +58,7 @@ from apc_orchestrator.inbox import Input, ReceiptGroup, is_authentic
 from apc_orchestrator.publications import Tenure
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.sessions import Sessions
+from apc_orchestrator.tracing import Traces, note_verdict
 
 
 class Judge:
@@ -72,6 +73,7 @@ class Judge:
         shards: int,
         operator: str,
         protocols: ProtocolLedger,
+        traces: Traces,
     ) -> None:
         self._contract = contract
         self._registry = registry
@@ -79,13 +81,14 @@ class Judge:
         self._tenure = tenure
         self._operator = operator
         self._protocols = protocols
+        self._traces = traces
         self._id_codes = frozenset(self._codes_without_id(contract))
         self.outstanding: dict[str, int] = {}
         self._quotas = Quotas(contract.limits.quota)
         self._facts = FactFinder(
             contract, registry, sessions, tenure, shards, self.outstanding, protocols, self._quotas
         )
-        self._answers = Answers(contract, registry, sessions, tenure)
+        self._answers = Answers(contract, registry, sessions, tenure, traces)
 
     def adopt(self, session: Session) -> None:
         """A session that was loaded: its open deliveries count from now on, if they did not before an eviction."""
@@ -111,7 +114,7 @@ class Judge:
     def judge(self, batch: Batch, received: ReceivedPacket, message: Message) -> None:
         """A packet from apc.ingress, or an INTRA_AGENT packet from apc.receipts."""
         facts = self._facts.of_message(received, message, batch.now)
-        self._decide(batch, received, facts, signature_of(message))
+        note_verdict(batch, self._decide(batch, received, facts, signature_of(message)))
 
     def judge_own(self, batch: Batch, packet: Packet[Any], decay: Mapping[str, Any] | None = None) -> None:
         """A packet of the orchestrator: sealed, judged and logged like any other.
@@ -199,7 +202,7 @@ class Judge:
                 if progress.is_open:
                     self._deliver_again(batch, session, opened, recipient, progress)
 
-    def _decide(self, batch: Batch, received: ReceivedPacket, facts: Facts, signature: str | None) -> None:
+    def _decide(self, batch: Batch, received: ReceivedPacket, facts: Facts, signature: str | None) -> Verdict:
         packet = received.packet
         session = self._sessions.get(packet.trace.session_id)
         began = perf_counter()
@@ -218,6 +221,7 @@ class Judge:
             self._answers.refusal(batch, received, refusal, facts.user_id)
         else:
             self._record(batch, received, verdict, session, facts, signature)
+        return verdict
 
     def _record(
         self,
@@ -349,7 +353,10 @@ class Judge:
         if route.not_before is not None and route.not_before > batch.now:
             self._put_off(batch, session, route, route.not_before)
             return
-        message = publications.delivery(route.received, route.attempt, session, self._tenure, batch.number, batch.now)
+        trace = self._traces.of(batch, packet.packet_id)
+        message = publications.delivery(
+            route.received, route.attempt, session, self._tenure, batch.number, batch.now, trace
+        )
         for recipient in route.recipients:
             publication = publications.addressed(message, packet, recipient, registry)
             batch.outgoing.append(Outgoing(publication, session.session_id, packet.packet_id, recipient, route.attempt))

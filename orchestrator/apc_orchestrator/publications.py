@@ -21,6 +21,7 @@ from apc_bus.topology import (
     retry_key,
     routing_key,
 )
+from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
@@ -44,7 +45,13 @@ class Tenure:
 
 
 def delivery(
-    received: ReceivedPacket, attempt: int, session: Session, tenure: Tenure, batch_no: int, now: datetime
+    received: ReceivedPacket,
+    attempt: int,
+    session: Session,
+    tenure: Tenure,
+    batch_no: int,
+    now: datetime,
+    trace: TraceHeaders = NO_TRACE,
 ) -> Message:
     """One accepted packet, the same for every recipient, with the state its session has now."""
     packet = received.packet
@@ -62,6 +69,7 @@ def delivery(
             headers.MARK: tenure.mark,
             headers.ATTEMPT: attempt,
             **state_headers(session),
+            **trace,
         },
     )
 
@@ -95,13 +103,20 @@ def postponed(
     return Publication(RETRY, retry_key(delay, tenure.shard), message)
 
 
-def nack(sealed: SealedPacket, recipient: Registration, tenure: Tenure, session: Session | None) -> Publication:
+def nack(
+    sealed: SealedPacket,
+    recipient: Registration,
+    tenure: Tenure,
+    session: Session | None,
+    trace: TraceHeaders = NO_TRACE,
+) -> Publication:
     """A NACK to the sender of a refused packet."""
     packet = sealed.packet
     fields: dict[str, HeaderValue] = {
         headers.SHARD: tenure.shard,
         headers.EPOCH: tenure.epoch,
         headers.ATTEMPT: 1,
+        **trace,
     }
     message = Message(
         body=sealed.body,
@@ -115,7 +130,7 @@ def nack(sealed: SealedPacket, recipient: Registration, tenure: Tenure, session:
     return Publication(INTER_AGENT, inbox_key(packet, recipient), message)
 
 
-def log_batch(batch: LogBatch, holder: UUID, user: str) -> Publication:
+def log_batch(batch: LogBatch, holder: UUID, user: str, trace: TraceHeaders = NO_TRACE) -> Publication:
     """The transaction itself; its message id is the same when the same batch is published again."""
     return Publication(
         LOG,
@@ -126,6 +141,7 @@ def log_batch(batch: LogBatch, holder: UUID, user: str) -> Publication:
             type=LOG_BATCH_TYPE,
             user_id=user,
             content_type=CONTENT_TYPE,
+            headers=trace,
         ),
     )
 

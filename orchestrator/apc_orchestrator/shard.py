@@ -11,11 +11,13 @@ from uuid import UUID
 
 import asyncpg
 import structlog
+from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import PublishRefused, PublishUnroutable
-from apc_bus.port import Bus, Delivery, Subscription
+from apc_bus.port import Bus, Delivery, Publication, Subscription
 from apc_bus.subject_keys import KeyRing
+from apc_bus.tracing import NO_TRACE
 from apc_contracts.contract import Contract
 from apc_contracts.limits import Limits
 from apc_contracts.protocol_ledger import ProtocolLedger
@@ -37,7 +39,9 @@ from apc_orchestrator.recovery import open_sessions, unanswered_denials
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.sessions import Sessions
 from apc_orchestrator.settings import OrchestratorSettings
+from apc_orchestrator.telling import ids_of, tell_judged
 from apc_orchestrator.tenure import read_head
+from apc_orchestrator.tracing import Traces, end_spans, logged
 from apc_orchestrator.verification import Verifier
 
 RETRY_SECONDS = 0.5
@@ -79,9 +83,12 @@ class ShardServer:
         self._erased: list[tuple[Session, list[Hop]]] = []
         self._sessions = Sessions()
         self._deadlines = Deadlines()
+        self._traces = Traces()
         self._open: set[str] = set()
         operator = settings.operator_user or bus.user
-        self._judge = Judge(contract, registry, self._sessions, tenure, settings.shards, operator, protocols)
+        self._judge = Judge(
+            contract, registry, self._sessions, tenure, settings.shards, operator, protocols, self._traces
+        )
         self._next_number = 1
         self._now = datetime.now(UTC)
         self._waiting: list[Delivery] = []
@@ -118,6 +125,7 @@ class ShardServer:
             ShardLost: a log batch was not confirmed, or the broker was silent for too long.
         """
         self._stop = stop
+        bind_contextvars(shard=self._tenure.shard, epoch=self._tenure.epoch)
         stopping = asyncio.create_task(stop.wait())
         try:
             await self._recover()
@@ -138,7 +146,9 @@ class ShardServer:
     async def _run_batch(self, received: list[Delivery]) -> None:
         self._check_silence()
         batch = self._open_batch()
+        bind_contextvars(batch=batch.number)
         done = await self._judge_inputs(batch, received)
+        batch.trace = NO_TRACE
         # Said now: while this batch is sent, the next one takes the waiting inputs up and may not have judged them.
         is_everything = not self._waiting
         await self._judge_reports(batch)
@@ -182,15 +192,17 @@ class ShardServer:
             if not unloadable.isdisjoint(needed) or not await self._can_load(needed):
                 unloadable |= needed
                 return False
+            self._traces.begin(batch, found, delivery.message)
             self._judge.take(batch, found, delivery.message)
         except Exception as error:
-            raise self._poisoned(_mark(delivery), error) from error
+            with bound_contextvars(**ids_of(delivery)):
+                raise self._poisoned(_mark(delivery), error) from error
         return True
 
     def _poisoned(self, mark: Hashable, error: Exception) -> ShardLost:
         """A fault of ours must not stop the shard: leave, for the memory may be half changed, and set this aside."""
         self._poison.add(mark)
-        _log.exception("input_unjudgeable", shard=self._tenure.shard, mark=repr(mark))
+        _log.exception("input_unjudgeable", mark=repr(mark))
         return ShardLost(f"an input cannot be judged: {error!r}")
 
     async def _can_load(self, needed: Iterable[str]) -> bool:
@@ -288,30 +300,35 @@ class ShardServer:
             (self._open.discard if session.is_terminal else self._open.add)(session_id)
         if not batch.entries:
             return None
-        began = perf_counter()
-        publication = publications.log_batch(
-            batch.seal(self._tenure.shard, self._tenure.epoch), self._holder, self._tenure.user
-        )
-        while True:
-            self._check_silence()
-            try:
-                await self._inputs.publish(publication)
-                break
-            except (PublishRefused, PublishUnroutable) as error:
-                _log.warning("log_batch_refused", shard=self._tenure.shard, reason=str(error))
-                if self._stop.is_set():
-                    raise ShardLost("stopped while the broker refused the log batch") from error
-                await asyncio.sleep(RETRY_SECONDS)
-        confirm_seconds = perf_counter() - began
+        shard, epoch = self._tenure.shard, self._tenure.epoch
+        with logged(batch, shard, epoch) as trace:
+            sealed = batch.seal(shard, epoch)
+            publication = publications.log_batch(sealed, self._holder, self._tenure.user, trace)
+            began = perf_counter()
+            await self._publish_log(publication)
+            confirm_seconds = perf_counter() - began
         self._next_number += 1
         self._sessions.touch(batch.touched, batch.number)
         crash_point("gate.after_log_confirm")
+        tell_judged(batch.entries)
         for request in batch.verifications:
             self._verifier.submit(request)
         return confirm_seconds
 
+    async def _publish_log(self, publication: Publication) -> None:
+        while True:
+            self._check_silence()
+            try:
+                return await self._inputs.publish(publication)
+            except (PublishRefused, PublishUnroutable) as error:
+                _log.warning("log_batch_refused", reason=str(error))
+                if self._stop.is_set():
+                    raise ShardLost("stopped while the broker refused the log batch") from error
+                await asyncio.sleep(RETRY_SECONDS)
+
     async def _send(self, batch: Batch, done: Sequence[Delivery], is_everything: bool) -> None:
         await self._deliver(batch)
+        end_spans(batch)
         crash_point("gate.after_delivery_confirm")
         crash_point("gate.before_acknowledge")
         await deliveries.acknowledge(self._inputs, done, multiple=is_everything)
@@ -329,7 +346,8 @@ class ShardServer:
     def _report(self, outgoing: Outgoing, failure: str | None) -> None:
         is_substrate = outgoing.recipient == SUBSTRATE_RECIPIENT
         if failure is not None and outgoing.packet_id is None:
-            _log.warning("nack_undeliverable", recipient=outgoing.recipient, reason=failure)
+            nack_id = outgoing.publication.message.message_id
+            _log.warning("nack_undeliverable", packet_id=nack_id, agent_id=outgoing.recipient, reason=failure)
         elif failure is not None or is_substrate:
             self._reports.append((outgoing, failure))
             self._wake.set()

@@ -13,6 +13,7 @@ from typing import Self
 import asyncpg
 import structlog
 from asyncpg.pool import PoolConnectionProxy
+from structlog.contextvars import bind_contextvars
 
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Subscription
@@ -23,8 +24,10 @@ from apc_persister.evidence.notary import Notary
 from apc_persister.intake import Received, read_message
 from apc_persister.metrics import count_commit
 from apc_persister.settings import PersisterSettings
+from apc_persister.telling import in_transaction, tell_committed
 from apc_persister.transaction import Committed, commit
 
+_log = structlog.get_logger(__name__)
 _AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """The database is away, restarts, is full or not migrated: wait and try again."""
 _MAX_BYTES = 4 << 20
@@ -85,7 +88,7 @@ class Writer:
         Raises:
             LogStopped: what only an operator can mend; the batches stay in the queue.
         """
-        log = structlog.get_logger(__name__).bind(shard=self.shard)
+        bind_contextvars(shard=self.shard)
         pause = _Pause(stop)
         try:
             while not stop.is_set():
@@ -97,10 +100,10 @@ class Writer:
                         await self._consume(subscription, stop)
                 except BusError as error:
                     self._is_consuming = False
-                    log.warning("log_subscription_lost", reason=str(error))
+                    _log.warning("log_subscription_lost", reason=str(error))
                     await pause.wait()
         except Exception as error:
-            log.critical("log_stopped", reason=str(error))
+            _log.critical("log_stopped", reason=str(error))
             raise
         finally:
             self._is_consuming = False
@@ -146,8 +149,10 @@ class Writer:
                 began = time.monotonic()
                 # A time-out on our side too: the server's own do not help when the network swallows the
                 # answer.
-                async with asyncio.timeout(3 * self.settings.database_heartbeat.total_seconds()):
-                    done = await commit(connection, self.shard, messages, self.notary, self.encryption)
+                patience = 3 * self.settings.database_heartbeat.total_seconds()
+                with in_transaction(self.shard, messages):
+                    async with asyncio.timeout(patience):
+                        done = await commit(connection, self.shard, messages, self.notary, self.encryption)
             except _AWAY as error:
                 await self._note_failure(error)
                 messages = messages[:1]  # less at a time, should the size have been the reason
@@ -156,6 +161,7 @@ class Writer:
                     return 0
                 continue
             self.counts.add(done)
+            tell_committed(messages[: done.messages])
             count_commit(messages[: done.messages], time.monotonic() - began)
             return done.messages
 
@@ -185,7 +191,7 @@ class Writer:
     async def _note_failure(self, error: Exception) -> None:
         self.counts.failures += 1
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        structlog.get_logger(__name__).warning("log_database_away", shard=self.shard, reason=reason)
+        _log.warning("log_database_away", reason=reason)
         await self._disconnect()
 
 

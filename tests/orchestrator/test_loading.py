@@ -30,6 +30,7 @@ from apc_orchestrator.loading import load_session
 from apc_orchestrator.publications import Tenure
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.sessions import Sessions
+from apc_orchestrator.tracing import Traces
 from apc_persister.connection import drop_connection, take_connection
 from apc_persister.encryption import HIDDEN, Encryption
 from apc_persister.evidence.checkpoint import load_signer
@@ -55,7 +56,7 @@ class JudgedSimulation(Simulation):
         self.sessions = Sessions()
         registry, protocols = Registry(ORCHESTRATOR, REGISTRY, set()), ProtocolLedger(CONTRACT.effectiveness)
         self.judge = Judge(
-            CONTRACT, registry, self.sessions, Tenure(0, 1, "0.0", ORCHESTRATOR), 1, "operator", protocols
+            CONTRACT, registry, self.sessions, Tenure(0, 1, "0.0", ORCHESTRATOR), 1, "operator", protocols, Traces()
         )
 
     def take(self, packet: Packet[Any]) -> Any:

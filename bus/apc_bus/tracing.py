@@ -1,0 +1,160 @@
+"""Traces over all hops: the W3C trace context in the AMQP headers `traceparent` and `tracestate`.
+
+Off by default: then nothing is made, and the context of a sender that has one is handed on as it came. On, from
+`use_tracer_provider` on, each hop adds its span.
+
+Source: W3C Trace Context; OpenTelemetry semantic conventions for messaging.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from apc_bus.headers import TRACEPARENT, TRACESTATE
+from apc_bus.port import HeaderValue
+from apc_contracts.packet import Packet
+
+TraceHeaders = Mapping[str, str]
+"""`traceparent`, and `tracestate` where there is one; empty = no trace."""
+NO_TRACE: TraceHeaders = MappingProxyType({})
+LONGEST_STATE = 512
+"""Characters of a tracestate that every hop must hand on; a longer one is left out."""
+
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_propagator = TraceContextTextMapPropagator()
+_handed_on: ContextVar[TraceHeaders] = ContextVar("apc_trace", default=NO_TRACE)
+_tracer: Tracer | None = None
+
+
+def use_tracer_provider(provider: TracerProvider | None) -> None:
+    """Make the spans of this process with this provider from now on; None = make none."""
+    global _tracer
+    _tracer = None if provider is None else provider.get_tracer("apc_bus")
+
+
+def is_tracing() -> bool:
+    """Whether spans are made."""
+    return _tracer is not None
+
+
+def trace_headers(values: Mapping[str, HeaderValue]) -> TraceHeaders:
+    """The trace context in a message's headers; what is no trace context counts as none."""
+    parent = values.get(TRACEPARENT)
+    if type(parent) is not str or _TRACEPARENT.fullmatch(parent) is None:
+        return NO_TRACE
+    state = values.get(TRACESTATE)
+    if type(state) is str and 0 < len(state) <= LONGEST_STATE:
+        return {TRACEPARENT: parent, TRACESTATE: state}
+    return {TRACEPARENT: parent}
+
+
+def start_span(
+    name: str,
+    kind: SpanKind,
+    parent: TraceHeaders = NO_TRACE,
+    links: Iterable[Span | TraceHeaders] = (),
+    attributes: Mapping[str, AttributeValue] | None = None,
+) -> Span | None:
+    """A span that the caller ends; None while tracing is off. Without a parent it begins a trace of its own."""
+    if _tracer is None:
+        return None
+    found = [Link((link if isinstance(link, Span) else _span_of(link)).get_span_context()) for link in links if link]
+    return _tracer.start_span(name, _context_of(parent), kind, attributes, found)
+
+
+def headers_of(span: Span) -> TraceHeaders:
+    """What a message carries that this span sends."""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier, trace.set_span_in_context(span))
+    return carrier
+
+
+def current_trace() -> TraceHeaders:
+    """What a message carries that is sent here and now."""
+    if _tracer is None:
+        return _handed_on.get()
+    return headers_of(trace.get_current_span())
+
+
+@contextmanager
+def in_span(
+    name: str,
+    kind: SpanKind,
+    parent: TraceHeaders | None = None,
+    attributes: Mapping[str, AttributeValue] | None = None,
+) -> Iterator[None]:
+    """Run in a span, which everything inside belongs to. No parent = the span that is current here.
+
+    While tracing is off, what is sent inside carries the parent's context.
+    """
+    if _tracer is None:
+        if not parent:
+            yield
+            return
+        token = _handed_on.set(parent)
+        try:
+            yield
+        finally:
+            _handed_on.reset(token)
+        return
+    context = None if parent is None else _context_of(parent)
+    # What goes wrong is told by type alone: the text of an exception may quote a body.
+    with _tracer.start_as_current_span(
+        name, context, kind, attributes, record_exception=False, set_status_on_exception=False
+    ) as span:
+        try:
+            yield
+        except Exception as error:
+            fail_span(span, error)
+            raise
+
+
+def describe(packet: Packet[Any]) -> None:
+    """Say on the current span which packet it is about."""
+    if _tracer is not None:
+        trace.get_current_span().set_attributes(packet_attributes(packet))
+
+
+def fail(error: Exception) -> None:
+    """Say on the current span that it ended in an error."""
+    if _tracer is not None:
+        fail_span(trace.get_current_span(), error)
+
+
+def fail_span(span: Span, error: Exception) -> None:
+    """Say on a span that it ended in an error."""
+    span.set_attribute("error.type", type(error).__name__)
+    span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+
+
+def packet_attributes(packet: Packet[Any]) -> dict[str, AttributeValue]:
+    """What a span says of a packet: ids, never its content."""
+    where = packet.trace
+    return {
+        "messaging.system": "rabbitmq",
+        "messaging.message.id": str(packet.packet_id),
+        "messaging.message.conversation_id": str(where.root_packet_id),
+        "apc.packet_id": str(packet.packet_id),
+        "apc.packet_type": packet.packet_type.value,
+        "apc.session_id": where.session_id,
+        "apc.run_id": where.run_id,
+        "apc.sender": packet.sender.agent_id,
+    }
+
+
+def _context_of(parent: TraceHeaders) -> Context:
+    """The context of a parent; without one an empty context, so that none is inherited."""
+    return _propagator.extract(parent, Context())
+
+
+def _span_of(headers: TraceHeaders) -> Span:
+    return trace.get_current_span(_context_of(headers))

@@ -1,0 +1,95 @@
+"""Which trace a packet belongs to on its way through the gate, and the gate's own spans.
+
+A packet that is judged has a span of its own, under its sender's; a log batch has one that links to those of all its
+packets (fan-in). What is delivered later, at a retry or a RESUME, belongs to the packet's trace as long as this
+tenure remembers it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from opentelemetry.trace import SpanKind
+
+from apc_bus.port import Message
+from apc_bus.topology import LOG
+from apc_bus.tracing import (
+    NO_TRACE,
+    TraceHeaders,
+    headers_of,
+    is_tracing,
+    packet_attributes,
+    start_span,
+    trace_headers,
+)
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.verdict import Verdict
+from apc_orchestrator.batch import Batch
+from apc_orchestrator.inbox import Input
+
+REMEMBERED = 10_000
+"""Packets whose trace is kept for what is delivered later."""
+
+
+class Traces:
+    """The traces of the packets of one tenure."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[UUID, TraceHeaders] = OrderedDict()
+
+    def begin(self, batch: Batch, found: Input, message: Message) -> None:
+        """An input is judged now: what it causes belongs to its trace."""
+        batch.trace = trace_headers(message.headers)
+        if not isinstance(found, ReceivedPacket):
+            return
+        packet = found.packet
+        if is_tracing():
+            span = start_span(
+                f"judge {packet.packet_type}", SpanKind.CONSUMER, batch.trace, (), packet_attributes(packet)
+            )
+            if span is not None:
+                batch.spans.append(span)
+                batch.trace = headers_of(span)
+        if batch.trace:
+            self._known[packet.packet_id] = batch.trace
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+
+    def of(self, batch: Batch, packet_id: UUID) -> TraceHeaders:
+        """What a delivery of this packet carries; a packet without a trace of its own goes with its cause."""
+        return self._known.get(packet_id, batch.trace)
+
+
+def note_verdict(batch: Batch, verdict: Verdict) -> None:
+    """Say on the span of the packet that is judged now what the gate says of it."""
+    if batch.spans:
+        batch.spans[-1].set_attribute("apc.verdict", verdict.kind.value)
+        if verdict.refusal is not None:
+            batch.spans[-1].set_attribute("apc.refusal_code", verdict.refusal.code)
+
+
+@contextmanager
+def logged(batch: Batch, shard: int, epoch: int) -> Iterator[TraceHeaders]:
+    """The span of a log batch from its publication to its confirm; gives what its message carries."""
+    where: dict[str, str | int] = {
+        "messaging.destination.name": LOG,
+        "apc.shard": shard,
+        "apc.epoch": epoch,
+        "apc.batch": batch.number,
+        "apc.entries": len(batch.entries),
+    }
+    span = start_span("log batch", SpanKind.PRODUCER, NO_TRACE, batch.spans, where)
+    if span is None:
+        yield NO_TRACE
+        return
+    try:
+        yield headers_of(span)
+    finally:
+        span.end()
+
+
+def end_spans(batch: Batch) -> None:
+    """What the batch decided is delivered. A batch that was never confirmed leaves no spans: it never happened."""
+    for span in batch.spans:
+        span.end()

@@ -20,7 +20,7 @@ from apc_agents.errors import AgentError, HandlerFailed
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.phase import Moment, Sessions
 from apc_agents.settings import WorkerSettings
-from apc_agents.state import MemoryStateStore
+from apc_agents.state import MemoryStateStore, StateStore
 from apc_agents.worker import Worker
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
@@ -59,7 +59,9 @@ class AgentTestClient:
         contract: Contract | None = None,
         artifacts: ArtifactStore | None = None,
         memory: BaseMemoryStore | None = None,
+        states: StateStore | None = None,
     ) -> None:
+        """A client of one agent; for a restart give a second one the `memory` and the `states` of the first."""
         self.emitted: list[Packet[Any]] = []
         """What the agent has emitted, in order, heartbeats aside."""
         self.receipts: list[Receipt] = []
@@ -68,13 +70,15 @@ class AgentTestClient:
         """The steps of intra_agent_coordination of each run of a handler that emitted something, by packet_id."""
         self.artifacts = artifacts or ArtifactStore("memory:///")
         self.memory = memory or InMemoryMemoryStore()
+        """What the agent has as ctx.memory."""
+        self.states = states or MemoryStateStore()
+        """Where ctx.state is kept."""
         self.tasks = MemoryTaskStore()
         """The agent's tasks, when it has tools."""
         self.effects = MemoryEffectStore()
         """What ctx.once has made."""
         self._agent = agent
         self._contract = contract or load_contract()
-        self._states = MemoryStateStore()
         self._ends: dict[DeliveryKey, asyncio.Future[None]] = {}
         self._causes: dict[UUID, list[Packet[Any]]] = {}
         self._stop = asyncio.Event()
@@ -92,7 +96,7 @@ class AgentTestClient:
             agent,
             broker.connect(agent.queues().user),
             settings=WorkerSettings(shards=1, database_url=None),
-            states=self._states,
+            states=self.states,
             tasks=self.tasks,
             memory=self.memory,
             effects=self.effects,
@@ -206,7 +210,7 @@ class AgentTestClient:
 
     async def state(self, session_id: str = "session-1") -> dict[str, Any]:
         """The saved ctx.state of a session."""
-        stored = await self._states.load(self._agent.agent_id, session_id)
+        stored = await self.states.load(self._agent.agent_id, session_id)
         return {} if stored is None else dict(orjson.loads(stored[0])["state"])
 
     def _headers(self, moment: Moment, attempt: int) -> dict[str, HeaderValue]:

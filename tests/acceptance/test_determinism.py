@@ -26,3 +26,4 @@ def test_every_sender_says_the_same_over_both_transports(
 
     assert here - there == Counter()
     assert there - here == Counter()
+    assert any("context compressed" in statement for statement in here), "the librarian's narrative is told alike too"

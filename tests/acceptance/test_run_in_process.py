@@ -41,6 +41,14 @@ def test_the_report_needs_nothing_but_itself(finished_run: FinishedRun) -> None:
     assert "<link" not in page
 
 
+def test_the_report_tells_what_the_librarian_noted(finished_run: FinishedRun) -> None:
+    page = (finished_run.out / "report.html").read_text()
+
+    assert "Find the best model: classification of &#39;diagnosis&#39;" in page
+    assert "Decision: execute" in page
+    assert "word for word in the memory of the librarian" in page, "the narrative was compressed"
+
+
 def test_the_summary_tells_what_a_reader_needs(finished_run: FinishedRun) -> None:
     said = finished_run.process.stdout
 

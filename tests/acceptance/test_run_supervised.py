@@ -7,9 +7,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import asyncpg
+import orjson
 import psutil
 import pytest
 
+from apc_agents.automl.roster import LIBRARIAN
+from apc_agents.context import ContextSession, MemoryContextStore, SessionConfig
+from apc_agents.memory import DatabaseMemoryStore
 from apc_console.testing import ApcCommand, FinishedRun, read_summary
 from apc_persister.testing import replay_everything
 
@@ -38,6 +42,12 @@ WHERE packet_type = 'EVAL' AND verdict = 'accepted' AND sender_agent_id LIKE 'bu
   AND run_phase IN ('DISCOVERY', 'REFINEMENT', 'CONVERGENCE')
 GROUP BY round, generation, sender_swarm_id
 """
+AUDITS = """
+SELECT bodies.packet -> 'metadata' -> 'context' AS context
+FROM apc_log.agent_packets packets JOIN apc_log.packets bodies USING (shard, seq)
+WHERE packets.sender_agent_id = 'librarian' AND packets.channel = 'INTRA_AGENT'
+  AND packets.verdict = 'accepted' AND packets.recipients = '{librarian}' ORDER BY seq DESC
+"""
 SWARMS = 3
 
 
@@ -61,6 +71,7 @@ async def test_a_run_survives_the_death_of_every_process(
         assert summary["is_promoted"]
         assert summary["model_hash"] == finished_run.summary["model_hash"]
         await _check_log(pool)
+        await _check_narrative(pool, summary["run_id"])
         await replay_everything(pool)
     finally:
         await pool.close()
@@ -73,6 +84,20 @@ async def _check_log(pool: asyncpg.Pool) -> None:
     assert gaps["entries"] == gaps["numbers"] == gaps["span"]
     counted = await pool.fetch(EVALUATIONS)
     assert [row["packets"] for row in counted] == [1] * 13 * SWARMS
+
+
+async def _check_narrative(pool: asyncpg.Pool, session_id: str) -> None:
+    """Each generation is noted once, though the librarian died; the log has what was folded, memory has it whole."""
+    store = MemoryContextStore(DatabaseMemoryStore(pool), LIBRARIAN)
+    session = await ContextSession.open(session_id, store=store, config=SessionConfig(max_tokens=100_000))
+    contexts = [orjson.loads(row["context"]) for row in await pool.fetch(AUDITS)]
+    told = {one["id"]: one["before"] for context in contexts for one in context["folded"]}
+    folded = {resource_id: fold.digest for resource_id, fold in session.window.folded.items()}
+    assert folded and folded.items() <= told.items()
+    assert (await session.expand()).missing == ()
+    noted = [turn.metadata["note"] for turn in session.window.all_turns()]
+    assert [note for note in noted if str(note).startswith("generation/")] == [f"generation/1/{n}" for n in range(13)]
+    assert len(noted) == len(set(map(str, noted)))
 
 
 async def _has_reached(pool: asyncpg.Pool, generation: int) -> bool:

@@ -1,16 +1,20 @@
-"""The tables of docs/mind: every name exists, every test is collected, nothing that must be listed is missing."""
+"""The tables of docs/mind: every name exists, every test is collected, nothing that must be listed is missing; the laws
+are tried with the number of cases that the page says."""
 
 import importlib
+import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
 import pytest
+from hypothesis import is_hypothesis_test, settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(page for page in (ROOT / "docs" / "mind").glob("*.md") if page.name != "README.md")
@@ -122,6 +126,35 @@ def test_what_a_page_is_complete_for_has_a_row_each(page: Path) -> None:
         if not {f"{whole}.{member}", f"{whole}[{member}]"} & names
     ]
     assert missing == []
+
+
+_LAW: Final = re.compile(r"^\| (?P<law>.+) \| `(?P<test>\S+::test_\w+)` \| (?P<cases>\d+) \|$", re.MULTILINE)
+
+
+def test_every_law_is_tried_with_the_cases_that_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    page = (ROOT / "docs" / "mind" / "README.md").read_text(encoding="utf-8")
+    said = {match["test"]: int(match["cases"]) for match in _LAW.finditer(page)}
+    assert said == dict(_property_tests())
+
+
+def _property_tests() -> Iterator[tuple[str, int]]:
+    """The tests with generated cases by `folder/file.py::name`, and how many cases each tries."""
+    tests = Path(__file__).parent
+    for folder in ("context", "situation", "memory"):
+        for file in sorted((tests / folder).glob("test_*.py")):
+            module = importlib.import_module(f"tests.agents.{folder}.{file.stem}")
+            for owner, prefix in ((module, ""), *_classes_of(module)):
+                for name, function in vars(owner).items():
+                    if inspect.isfunction(function) and is_hypothesis_test(function):
+                        used: settings = vars(function)["_hypothesis_internal_use_settings"]
+                        yield f"{folder}/{file.name}::{prefix}{name}", used.max_examples
+
+
+def _classes_of(module: ModuleType) -> Iterator[tuple[type, str]]:
+    for name, value in vars(module).items():
+        if inspect.isclass(value) and value.__module__ == module.__name__:
+            yield value, f"{name}::"
 
 
 @pytest.mark.parametrize(

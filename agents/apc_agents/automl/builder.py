@@ -13,7 +13,7 @@ from apc_agents.automl.exchange import remember_import, send_transfers
 from apc_agents.automl.material import Measured
 from apc_agents.automl.notebook import Entry, Notebook
 from apc_agents.automl.recipes import Recipe
-from apc_agents.automl.roster import LIBRARIAN, SENTINEL, builder_id
+from apc_agents.automl.roster import CONVERGENCE, LIBRARIAN, SENTINEL, WORKING_STATES, builder_id
 from apc_agents.automl.schema import Schema
 from apc_agents.automl.search import Place, Trial, next_recipe
 from apc_agents.automl.shelf import Shelf
@@ -33,9 +33,6 @@ from apc_contracts.payloads import (
 )
 from apc_contracts.session_payloads import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
-
-CONVERGENCE = "CONTROLLED_CONVERGENCE"
-WORKING_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", CONVERGENCE})
 
 log = structlog.get_logger()
 

@@ -1,4 +1,4 @@
-"""The librarian: opens the session, profiles the table, dispatches the briefs, keeps the catalogue."""
+"""The librarian: opens the session, profiles the table, dispatches the briefs, keeps catalogue and narrative."""
 
 from typing import Any
 
@@ -15,6 +15,7 @@ from apc_agents.automl.briefs import (
 )
 from apc_agents.automl.errors import TableInvalid
 from apc_agents.automl.material import Prepared
+from apc_agents.automl.narrative import Watch, arbitration_note, decision_note, narrate, opening_notes
 from apc_agents.automl.priors import PastRuns, choose_priors
 from apc_agents.automl.roster import LIBRARIAN, LIBRARY_SWARM, SENTINEL, SENTINEL_SWARM, builder_id
 from apc_agents.automl.settings import AutomlSettings
@@ -23,9 +24,9 @@ from apc_agents.automl.table_profile import TableProfile
 from apc_agents.automl.workbench import Workbench
 from apc_agents.handler_context import HandlerContext
 from apc_contracts.packet import Packet
-from apc_contracts.payloads import IdeaPayload, SignalPayload
+from apc_contracts.payloads import ArbitrationPayload, DecisionPayload, IdeaPayload, SignalPayload
 from apc_contracts.session_payloads import Budgets, SessionSpec, SessionState, SwarmSpec
-from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
+from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, RunPhase, Signal
 
 MAXIMUM_NOTES = 20
 """Notes on the table that go into each brief: a packet has a size limit, a table may have a thousand odd columns."""
@@ -47,16 +48,34 @@ def make_librarian(settings: AutomlSettings, workbench: Workbench, past: PastRun
         session = sync.payload.session
         if not isinstance(session, SessionState) or ctx.session_id != settings.session_id:
             return
-        if session.state == "SESSION_OPEN" and not session.paused and not ctx.state.get("has_briefed"):
+        if session.paused:
+            return
+        if session.state == "SESSION_OPEN" and not ctx.state.get("has_briefed"):
             await _brief_everyone(settings, workbench, past if settings.priors else None, ctx)
             ctx.state["has_briefed"] = True
+        watch = Watch(ctx.state)
+        await narrate(ctx, *watch.notes(session))
+        watch.follow(session)
 
     @agent.on(PacketType.IDEA)
     async def catalogue(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        Watch(ctx.state).hear(idea.sender.swarm_id, idea.payload.intent)
         methods: dict[str, list[str]] = ctx.state.setdefault("methods", {})
         known = methods.setdefault(idea.sender.swarm_id, [])
         if idea.payload.method_id not in known:
             known.append(idea.payload.method_id)
+
+    @agent.on(PacketType.ARBITRATION)
+    async def note_arbitration(arbitration: Packet[ArbitrationPayload], ctx: HandlerContext) -> None:
+        if arbitration.sender.agent_id == ORCHESTRATOR and ctx.session_id == settings.session_id:
+            await narrate(ctx, arbitration_note(arbitration.payload))
+
+    @agent.on(PacketType.DECISION)
+    async def note_decision(decision: Packet[DecisionPayload], ctx: HandlerContext) -> None:
+        # DONE comes when the session has ended: the report tells it better.
+        is_last = decision.payload.commitment_level is CommitmentLevel.DONE
+        if decision.sender.agent_id == ORCHESTRATOR and ctx.session_id == settings.session_id and not is_last:
+            await narrate(ctx, decision_note(decision.payload))
 
     return agent
 
@@ -121,6 +140,8 @@ async def _brief_everyone(
             to=recipient,
             symbolic_keys=brief_keys(swarm, profile.problem),
         )
+    families = {swarm: families_of(swarm, profile.problem) for swarm in SWARMS}
+    await narrate(ctx, *opening_notes(facts, settings.generations, settings.seed, families))
 
 
 async def _store(prepared: Prepared, ctx: HandlerContext) -> dict[str, str]:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import asyncpg
 
+from apc_agents.automl.narrative import Narrative, read_narrative
 from apc_agents.automl.recipes import Recipe
 from apc_agents.automl.run_log import LoggedPacket, RunLog, TransferRecord, read_run
+from apc_agents.memory import DatabaseMemoryStore
 from apc_bus.artifacts import ArtifactStore
 
 MODEL_FILE = "model.pkl"
@@ -90,6 +92,7 @@ async def collect_outcome(pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: 
 
     Raises:
         ArtifactError: an artifact that the log names cannot be read.
+        ContextStoreError, MemoryStoreError: what the memory holds of the run cannot be read.
     """
     from apc_agents.automl.report import write_report
 
@@ -111,8 +114,19 @@ async def collect_outcome(pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: 
         packets_logged=sum(log.counts.values()),
         packets_refused=sum(count for (_, verdict), count in log.counts.items() if verdict == "refused"),
     )
-    await asyncio.to_thread(write_report, log, outcome)
+    narrative = await narrative_of(pool, log)
+    await asyncio.to_thread(write_report, log, outcome, narrative)
     return outcome
+
+
+async def narrative_of(pool: asyncpg.Pool, log: RunLog) -> Narrative | None:
+    """What the librarian noted of the run's session; None for who may read the log and not the memory of agents."""
+    memory = DatabaseMemoryStore(pool)
+    try:
+        found = [await read_narrative(memory, session_id) for session_id in log.session_ids]
+    except asyncpg.InsufficientPrivilegeError:
+        return None
+    return next((narrative for narrative in found if narrative is not None), None)
 
 
 async def _judged(log: RunLog, artifacts: ArtifactStore) -> Judged | None:

@@ -7,6 +7,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from apc_agents.automl import plots
+from apc_agents.automl.narrative import Narrative
 from apc_agents.automl.outcome import Outcome
 from apc_agents.automl.run_log import RunLog
 from apc_contracts.contract import load_contract
@@ -14,14 +15,14 @@ from apc_contracts.contract import load_contract
 TEMPLATE = "templates/report.html.j2"
 
 
-def write_report(log: RunLog, outcome: Outcome) -> None:
-    """Write the page to `outcome.report_file`."""
+def write_report(log: RunLog, outcome: Outcome, narrative: Narrative | None = None) -> None:
+    """Write the page to `outcome.report_file`; with what the librarian has noted, if it is known."""
     source = files("apc_agents.automl").joinpath(TEMPLATE).read_text(encoding="utf-8")
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    outcome.report_file.write_text(page.from_string(source).render(_facts(log, outcome)), encoding="utf-8")
+    outcome.report_file.write_text(page.from_string(source).render(_facts(log, outcome, narrative)), encoding="utf-8")
 
 
-def _facts(log: RunLog, outcome: Outcome) -> dict[str, Any]:
+def _facts(log: RunLog, outcome: Outcome, narrative: Narrative | None) -> dict[str, Any]:
     bars = {name: _bar(guard.text) for name, guard in load_contract().promotion_gate.criteria}
     charts = {}
     if log.evaluations:
@@ -33,6 +34,7 @@ def _facts(log: RunLog, outcome: Outcome) -> dict[str, Any]:
         charts["Gates on untouched data (line = the bar to pass)"] = plots.gate_plot(outcome.judged.gates, bars)
     return {
         "outcome": outcome,
+        "narrative": narrative,
         "judged": outcome.judged,
         "charts": {title: Markup(svg) for title, svg in charts.items()},
         "bars": bars,

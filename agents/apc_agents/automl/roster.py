@@ -1,4 +1,4 @@
-"""Who takes part: agent ids and swarms of the reference run."""
+"""Who takes part: agent ids and swarms of the reference run, and when its swarms work."""
 
 from apc_agents.automl.spaces import SWARMS
 
@@ -6,6 +6,9 @@ LIBRARIAN = "librarian"
 LIBRARY_SWARM = "library"
 SENTINEL = "sentinel"
 SENTINEL_SWARM = "sentinel"
+CONVERGENCE = "CONTROLLED_CONVERGENCE"
+WORKING_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", CONVERGENCE})
+"""The session's states in which swarms make generations."""
 
 
 def builder_id(swarm: str) -> str:

@@ -121,12 +121,21 @@ def emit_compressions(ctx: HandlerContext) -> OnCompression:
     The packet never reaches another agent; the gate logs it. `emit` derives its id from the packet at hand, so that
     a handler that runs again tells it once. The reason holds the SHA-256 of the metadata, which is no part of the
     payload_hash: a handler that folds something else when it runs again is recorded as a rerun, not taken for a repeat.
+    The session's id is left out of it: two sessions that fold the same say the same. Phase and generation are those of
+    the packet at hand, whatever has begun since.
     """
 
     async def emit(audit: CompressionAudit) -> None:
         for metadata in audit.metadata():
-            digest = digest_of(orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS))
-            payload = SignalPayload(signal=Signal.QUERY, reason=f"context compressed, metadata sha256:{digest}")
-            await ctx.emit(payload, to=ctx.agent.agent_id, channel=Channel.INTRA_AGENT, metadata=metadata)
+            told = {name: value for name, value in metadata["context"].items() if name != "session"}
+            digest = digest_of(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
+            await ctx.emit(
+                SignalPayload(signal=Signal.QUERY, reason=f"context compressed, metadata sha256:{digest}"),
+                to=ctx.agent.agent_id,
+                channel=Channel.INTRA_AGENT,
+                run_phase=ctx.packet.run_phase,
+                generation=ctx.packet.trace.generation,
+                metadata=metadata,
+            )
 
     return emit

@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 
-from apc_agents.automl.outcome import Outcome, collect_outcome
+from apc_agents.automl.narrative import Narrative
+from apc_agents.automl.outcome import Outcome, collect_outcome, narrative_of
 from apc_agents.automl.report import write_report
+from apc_agents.automl.roster import LIBRARIAN
 from apc_agents.automl.run_log import LoggedPacket, Move, RunLog, TransferRecord
+from apc_agents.context import ContextSession, MemoryContextStore
+from apc_agents.memory import DatabaseMemoryStore
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import open_pool
 
@@ -86,6 +91,31 @@ def test_the_report_names_the_gate_that_failed_and_escapes_what_it_shows(log: Ru
     assert page.count("<svg") == 3
     assert "ridge &lt;of linear&gt;" in page
     assert "THROTTLE_SCORE" in page
+
+
+def test_the_report_shows_the_notes_and_how_many_are_folded(log: RunLog, outcome: Outcome) -> None:
+    write_report(log, outcome, Narrative(("Find <the> best model", "Decision: go."), folded=7))
+    page = outcome.report_file.read_text()
+    assert "<li>Find &lt;the&gt; best model</li>" in page
+    assert "7 notes are shortened here or left out" in page
+    write_report(log, outcome)
+    assert "What the librarian noted" not in outcome.report_file.read_text()
+
+
+@pytest.mark.parametrize(("role", "notes"), [("apc_agent", ("Find it.",)), ("apc_reader", None)])
+async def test_who_may_not_read_the_memory_gets_a_report_without_notes(
+    log: RunLog, postgres_url: str, role: str, notes: tuple[str, ...] | None
+) -> None:
+    pool = await open_pool(postgres_url, max_size=1)
+    store = MemoryContextStore(DatabaseMemoryStore(pool), LIBRARIAN)
+    session = ContextSession(log.session_ids[0], store=store)
+    await session.add_system_turn("Find it.")
+    await session.save()
+    await pool.close()
+    pool = await asyncpg.create_pool(postgres_url, min_size=1, max_size=1, server_settings={"role": role})
+    found = await narrative_of(pool, log)
+    await pool.close()
+    assert (found and found.notes) == notes
 
 
 async def test_a_run_that_the_log_does_not_know(postgres_url: str, tmp_path: Path) -> None:

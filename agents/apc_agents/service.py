@@ -17,7 +17,7 @@ from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemo
 from apc_agents.settings import WorkerSettings
 from apc_agents.state import MemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.worker import Worker
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts import open_artifacts
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
@@ -66,7 +66,7 @@ async def _serve(
 ) -> None:
     from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
 
-    artifacts = ArtifactStore(bus_settings.artifacts, max_bytes=bus_settings.max_artifact_bytes)
+    artifacts = open_artifacts(bus_settings)
     async with _stores(settings) as (states, tasks, effects, memory):
         bus: Bus = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}")
         try:

@@ -4,18 +4,37 @@ import asyncio
 import hashlib
 import os
 import re
+import tempfile
+from collections.abc import AsyncIterable
+from datetime import timedelta
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
+from apc_bus.settings import BusSettings
+
+if TYPE_CHECKING:
+    from obstore import GetResult
+    from obstore.store import ClientConfig, RetryConfig
 
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 DEFAULT_MAX_BYTES = 1 << 30
 _PART_BYTES = 1 << 20
+_RETRIES: "RetryConfig" = {"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
+"""With back-off, within seconds: who asked says so and decides, instead of hanging for minutes."""
+_TIMEOUTS: "ClientConfig" = {
+    "connect_timeout": timedelta(seconds=5),
+    "read_timeout": timedelta(seconds=30),
+    "timeout": timedelta(minutes=15),
+}
+"""The last one for a whole object: the library's 30 s would cut off large ones."""
+_S3_ERROR = re.compile(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", re.DOTALL)
+_REQUEST = re.compile(r" for path \S+: Error performing \w+ \S+ in \S+")
+_NO_BUCKET = "NoSuchBucket"
 
 
 class ArtifactStore:
@@ -24,22 +43,23 @@ class ArtifactStore:
     Args:
         location: a folder (made if absent), or a URL: `file:///…`, `s3://bucket/prefix`, `memory:///`.
         max_bytes: the largest artifact that is taken or read.
+        allow_http: reach an S3-like store over http.
 
     Raises:
         ArtifactError: a location that no store can be opened for.
     """
 
-    def __init__(self, location: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+    def __init__(self, location: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, allow_http: bool = False) -> None:
         self._max_bytes = max_bytes
         self._folder = _local_folder(location)
         self._root = self._folder.as_uri() if self._folder else str(location).rstrip("/")
         try:
             self._store: ObjectStore = (
-                LocalStore(prefix=self._folder, mkdir=True) if self._folder else from_url(str(location))
+                LocalStore(prefix=self._folder, mkdir=True) if self._folder else _remote(str(location), allow_http)
             )
         except (BaseError, OSError, ValueError) as error:
             raise ArtifactError(
-                f"cannot open the artifact store {location}: {error}; check APC_ARTIFACTS_URL"
+                f"cannot open the artifact store {location}: {_reason(error)}; check APC_ARTIFACTS_URL"
             ) from error
 
     @classmethod
@@ -57,6 +77,99 @@ class ArtifactStore:
         if len(data) > self._max_bytes:
             raise ArtifactTooLarge(f"artifact of {len(data)} bytes; the store takes {self._max_bytes}")
         artifact_hash = await _hash(data)
+        await self._store_as(artifact_hash, data)
+        return artifact_hash
+
+    async def put_stream(self, parts: AsyncIterable[bytes]) -> str:
+        """Store what comes in parts, without holding it in memory: it is gathered in a file on this machine first.
+
+        Raises:
+            ArtifactTooLarge: more than `max_bytes`, as soon as so many have come; nothing is stored.
+            ArtifactError: the store failed.
+        """
+        digest, size = hashlib.sha256(), 0
+        with tempfile.NamedTemporaryFile(prefix="apc-artifact-") as file:
+            async for part in parts:
+                size += len(part)
+                if size > self._max_bytes:
+                    raise ArtifactTooLarge(f"artifact of {size} bytes or more; the store takes {self._max_bytes}")
+                await asyncio.to_thread(digest.update, part)
+                await asyncio.to_thread(file.write, part)
+            file.flush()
+            artifact_hash = f"sha256:{digest.hexdigest()}"
+            await self._store_as(artifact_hash, Path(file.name))
+        return artifact_hash
+
+    async def get(self, artifact_hash: str, *, max_bytes: int | None = None) -> bytes:
+        """The bytes, verified against the hash.
+
+        Raises:
+            ArtifactMissing: no object with that hash.
+            ArtifactCorrupt: the stored bytes have another hash.
+            ArtifactTooLarge: more than `max_bytes`, by default the store's; nothing was read.
+            ArtifactError: not a hash, or the store failed.
+        """
+        try:
+            data = bytes(await (await self._open(artifact_hash, max_bytes)).bytes_async())
+        except (BaseError, OSError) as error:
+            raise _failed(f"read artifact {artifact_hash}", error) from error
+        _check(artifact_hash, await _hash(data))
+        return data
+
+    async def check(self, artifact_hash: str) -> None:
+        """Return when the stored bytes have this hash; they are read in parts, however large they are.
+
+        Raises:
+            ArtifactMissing, ArtifactCorrupt, ArtifactTooLarge, ArtifactError: as `get`.
+        """
+        digest = hashlib.sha256()
+        try:
+            async for part in (await self._open(artifact_hash, None)).stream(min_chunk_size=_PART_BYTES):
+                await asyncio.to_thread(digest.update, part)
+        except (BaseError, OSError) as error:
+            raise _failed(f"read artifact {artifact_hash}", error) from error
+        _check(artifact_hash, f"sha256:{digest.hexdigest()}")
+
+    async def exists(self, artifact_hash: str) -> bool:
+        """Whether an object stands under that hash; its bytes are not verified. Raises ArtifactError."""
+        try:
+            await obstore.head_async(self._store, _key(artifact_hash))
+        except FileNotFoundError:
+            return await self._is_there_after_all(artifact_hash)
+        except (BaseError, OSError) as error:
+            raise _failed(f"look for artifact {artifact_hash}", error) from error
+        return True
+
+    def uri(self, artifact_hash: str) -> str:
+        """Where the object of that hash stands, as an absolute URI. Raises ArtifactError for no hash."""
+        return f"{self._root}/{_key(artifact_hash)}"
+
+    async def _open(self, artifact_hash: str, max_bytes: int | None) -> "GetResult":
+        """The object, not yet read; the store hands over no more bytes than it says beforehand."""
+        bound = self._max_bytes if max_bytes is None else min(max_bytes, self._max_bytes)
+        try:
+            result = await obstore.get_async(self._store, _key(artifact_hash))
+        except FileNotFoundError as error:
+            if _NO_BUCKET in str(error):
+                raise _failed(f"read artifact {artifact_hash}", error) from error
+            raise ArtifactMissing(f"no artifact {artifact_hash} in {self._root}") from error
+        if result.meta["size"] > bound:
+            raise ArtifactTooLarge(f"artifact {artifact_hash} has {result.meta['size']} bytes; {bound} are allowed")
+        return result
+
+    async def _is_there_after_all(self, artifact_hash: str) -> bool:
+        """An answer to HEAD has no body: whether it is the whole bucket that is missing, only GET says."""
+        try:
+            await self._open(artifact_hash, None)
+        except ArtifactMissing:
+            return False
+        except ArtifactTooLarge:
+            return True
+        except (BaseError, OSError) as error:
+            raise _failed(f"look for artifact {artifact_hash}", error) from error
+        return True
+
+    async def _store_as(self, artifact_hash: str, data: bytes | Path) -> None:
         key = _key(artifact_hash)
         try:
             try:
@@ -68,74 +181,54 @@ class ArtifactStore:
             if self._folder:
                 await asyncio.to_thread(_sync, self._folder, key)
         except (BaseError, OSError) as error:
-            raise ArtifactError(f"cannot store artifact {artifact_hash}: {error}") from error
-        return artifact_hash
-
-    async def get(self, artifact_hash: str) -> bytes:
-        """The bytes, verified against the hash.
-
-        Raises:
-            ArtifactMissing: no object with that hash.
-            ArtifactCorrupt: the stored bytes have another hash.
-            ArtifactTooLarge: more than `max_bytes`.
-            ArtifactError: not a hash, or the store failed.
-        """
-        key = _key(artifact_hash)
-        try:
-            result = await obstore.get_async(self._store, key)
-            if result.meta["size"] > self._max_bytes:
-                raise ArtifactTooLarge(f"artifact {artifact_hash} has {result.meta['size']} bytes")
-            data = bytes(await result.bytes_async())
-        except FileNotFoundError as error:
-            raise ArtifactMissing(f"no artifact {artifact_hash} in {self._root}") from error
-        except (BaseError, OSError) as error:
-            raise ArtifactError(f"cannot read artifact {artifact_hash}: {error}") from error
-        found = await _hash(data)
-        if found != artifact_hash:
-            raise ArtifactCorrupt(f"artifact {artifact_hash} holds bytes with hash {found}")
-        return data
-
-    async def check(self, artifact_hash: str) -> None:
-        """Return when the stored bytes have this hash; they are read in parts, however large they are.
-
-        Raises:
-            ArtifactMissing, ArtifactCorrupt, ArtifactTooLarge, ArtifactError: as `get`.
-        """
-        key = _key(artifact_hash)
-        digest = hashlib.sha256()
-        try:
-            result = await obstore.get_async(self._store, key)
-            if result.meta["size"] > self._max_bytes:
-                raise ArtifactTooLarge(f"artifact {artifact_hash} has {result.meta['size']} bytes")
-            async for part in result.stream(min_chunk_size=_PART_BYTES):
-                await asyncio.to_thread(digest.update, part)
-        except FileNotFoundError as error:
-            raise ArtifactMissing(f"no artifact {artifact_hash} in {self._root}") from error
-        except (BaseError, OSError) as error:
-            raise ArtifactError(f"cannot read artifact {artifact_hash}: {error}") from error
-        if f"sha256:{digest.hexdigest()}" != artifact_hash:
-            raise ArtifactCorrupt(f"artifact {artifact_hash} holds bytes with hash sha256:{digest.hexdigest()}")
-
-    async def exists(self, artifact_hash: str) -> bool:
-        """Whether an object stands under that hash; its bytes are not verified. Raises ArtifactError."""
-        try:
-            await obstore.head_async(self._store, _key(artifact_hash))
-        except FileNotFoundError:
-            return False
-        except (BaseError, OSError) as error:
-            raise ArtifactError(f"cannot look for artifact {artifact_hash}: {error}") from error
-        return True
-
-    def uri(self, artifact_hash: str) -> str:
-        """Where the object of that hash stands, as an absolute URI. Raises ArtifactError for no hash."""
-        return f"{self._root}/{_key(artifact_hash)}"
+            raise _failed(f"store artifact {artifact_hash}", error) from error
 
     async def _holds(self, artifact_hash: str) -> bool:
         try:
-            await self.get(artifact_hash)
-        except ArtifactError:
+            await self.check(artifact_hash)
+        except (ArtifactCorrupt, ArtifactTooLarge):
             return False
         return True
+
+
+def open_artifacts(settings: BusSettings) -> ArtifactStore:
+    """The store that the settings name. Raises ArtifactError."""
+    return ArtifactStore(
+        settings.artifacts, max_bytes=settings.max_artifact_bytes, allow_http=settings.artifacts_allow_http
+    )
+
+
+def _remote(url: str, allow_http: bool) -> ObjectStore:
+    return from_url(url, client_options={**_TIMEOUTS, "allow_http": allow_http}, retry_config=_RETRIES)
+
+
+def _check(artifact_hash: str, found: str) -> None:
+    if found != artifact_hash:
+        raise ArtifactCorrupt(f"artifact {artifact_hash} holds bytes with hash {found}")
+
+
+def _failed(what: str, error: Exception) -> ArtifactError:
+    return ArtifactError(f"cannot {what}: {_reason(error)}{_remedy(error)}")
+
+
+def _reason(error: Exception) -> str:
+    """What a store says, without the request's whole history."""
+    if (told := _S3_ERROR.search(str(error))) is not None:
+        return f"{told[1]}: {told[2].rstrip('.')}"
+    return " ".join(_REQUEST.sub("", str(error).partition("\n\nDebug source")[0]).split()).rstrip(":")
+
+
+def _remedy(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and what the bucket allows"
+    if _NO_BUCKET in text:
+        return "; check the bucket in APC_ARTIFACTS_URL"
+    if "builder error" in text:
+        return "; an http:// endpoint wants APC_ARTIFACTS_ALLOW_HTTP=true"
+    if "S3 error" in text:
+        return "; check AWS_ENDPOINT_URL, and whether the store is up"
+    return ""
 
 
 def _local_folder(location: str | Path) -> Path | None:

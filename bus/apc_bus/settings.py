@@ -47,7 +47,10 @@ class BusSettings(BaseSettings):
     data_dir: Path = Path(".apc")
     """Folder of the embedded database and of the artifacts."""
     artifacts_url: str | None = None
-    """Artifact store: `file:///…`, `s3://…`, or a folder; none = `<data_dir>/artifacts`."""
+    """Artifact store: `file:///…`, `s3://bucket/prefix`, or a folder; none = `<data_dir>/artifacts`. Endpoint, region
+    and keys of `s3://` come from the environment, as AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and so on."""
+    artifacts_allow_http: bool = False
+    """Reach `s3://` over http: for a server without TLS on this machine."""
     max_artifact_bytes: int = Field(default=1 << 30, ge=1)
     """Largest artifact that the store takes."""
 

@@ -22,7 +22,7 @@ from apc_agents.memory import DatabaseMemoryStore
 from apc_agents.settings import WorkerSettings
 from apc_agents.state import PostgresStateStore
 from apc_agents.worker import Worker
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Bus
@@ -211,7 +211,7 @@ async def run_embedded(
         url = await _database(stack, settings, database)
         await migrate_url(url)
         pools = [await _pool(stack, url, database) for _ in range(3)]
-        artifacts = ArtifactStore.open(settings.artifacts, max_bytes=settings.max_artifact_bytes)
+        artifacts = open_artifacts(settings)
         system = EmbeddedSystem(url, settings, pools[0], artifacts, contract)
         await system.restore()
         stack.push_async_callback(system.drain)

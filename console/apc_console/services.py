@@ -10,7 +10,7 @@ from typing import TypeVar
 import asyncpg
 import structlog
 
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts import open_artifacts
 from apc_bus.database import open_pool
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable
 from apc_bus.port import Bus
@@ -37,7 +37,7 @@ async def run_orchestrator() -> None:
     async with _prepared("orchestrator") as (stop, bus, pool):
         if bus is not None and pool is not None:
             settings = BusSettings()
-            artifacts = ArtifactStore.open(settings.artifacts, max_bytes=settings.max_artifact_bytes)
+            artifacts = open_artifacts(settings)
             orchestrator = Orchestrator(OrchestratorSettings(), bus, pool, artifacts)
             with serve_health(ConsoleSettings().health_port, lambda: orchestrator.is_ready):
                 await orchestrator.run(stop)

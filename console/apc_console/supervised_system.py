@@ -11,7 +11,7 @@ import asyncpg
 import structlog
 
 from apc_agents.loading import load_agent
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.topology import agent_queue, build_topology
@@ -98,7 +98,7 @@ async def run_supervised(
             arguments = ("worker", agent.module)
             supervisor.add(ProcessSpec(registration.agent_id, arguments, AGENT_STAGE, agent.environment))
         await _until_consumed(settings, registrations)
-        yield SupervisedSystem(pool, ArtifactStore.open(settings.artifacts, max_bytes=settings.max_artifact_bytes))
+        yield SupervisedSystem(pool, open_artifacts(settings))
 
 
 async def _declare(settings: BusSettings, pool: asyncpg.Pool, registrations: Sequence[Registration]) -> None:

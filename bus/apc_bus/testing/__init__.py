@@ -8,6 +8,7 @@ from apc_bus.testing.private_cluster import PrivateCluster
 from apc_bus.testing.private_node import PrivateNode, find_scripts
 from apc_bus.testing.proxy import Proxy
 from apc_bus.testing.rabbit import RabbitServer, rabbit_choice, start_rabbit
+from apc_bus.testing.s3 import S3Account, S3Server
 
 __all__ = [
     "PostgresServer",
@@ -15,6 +16,8 @@ __all__ = [
     "PrivateNode",
     "Proxy",
     "RabbitServer",
+    "S3Account",
+    "S3Server",
     "find_scripts",
     "local_postgres",
     "postgres_choice",

@@ -14,7 +14,7 @@ from apc_agents.automl.progress import follow_run
 from apc_agents.automl.roles import MODULE, ROLES, make_agents
 from apc_agents.automl.settings import AutomlSettings
 from apc_agents.automl.workbench import Workbench
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts import open_artifacts
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_console.automl_run.display import Standing, show_run
 from apc_console.automl_run.form import RunForm, environment_of
@@ -58,7 +58,7 @@ async def run_swarm(form: RunForm) -> None:
 async def write_report(run_id: str, out: Path) -> None:
     """Make files and summary of a run from the log. Raises InputUnusable for a run without packets, NothingPassed."""
     bus = BusSettings()
-    artifacts = ArtifactStore.open(bus.artifacts, max_bytes=bus.max_artifact_bytes)
+    artifacts = open_artifacts(bus)
     async with open_log() as pool:
         if not await list_agent_packets(pool, run_id=run_id, limit=1):
             raise InputUnusable(f"the log holds no packet of run {run_id!r}")

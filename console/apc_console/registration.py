@@ -12,7 +12,7 @@ from apc_agents.settings import WorkerSettings
 from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.topology import RECEIPTS, AgentQueues
-from apc_console.errors import ServiceAway
+from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.waiting import until
 from apc_contracts.identity import new_packet_id
 from apc_contracts.registry import Registration, Right
@@ -108,6 +108,17 @@ async def wait_until_recorded(
 async def registered_agents(pool: asyncpg.Pool) -> list[Registration]:
     """Every agent that is registered and not revoked."""
     return [_registration(row) for row in await pool.fetch(REGISTERED) if not row["is_revoked"]]
+
+
+async def first_operator(pool: asyncpg.Pool, user: str) -> Registration:
+    """The first agent with the right operate whom a broker user may speak for. Raises InputUnusable without one."""
+    for agent in await registered_agents(pool):
+        if agent.broker_user == user and agent.has(Right.OPERATE):
+            return agent
+    raise InputUnusable(
+        f"no agent with the right operate is registered for the broker user {user}: "
+        "`apc agents add operator --role operator --swarm operators --rights operate`"
+    )
 
 
 def _registration(row: asyncpg.Record) -> Registration:

@@ -8,13 +8,13 @@ from apc_bus.settings import BusSettings
 from apc_console.broker import broker_user, open_bus
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
-from apc_console.registration import registered_agents
+from apc_console.registration import first_operator, registered_agents
 from apc_console.sending import answer_to, send_packet
 from apc_contracts.contract import load_contract
 from apc_contracts.identity import new_packet_id
 from apc_contracts.packet import Actor, Packet, Recipient, Routing, SignalPacket, Trace
 from apc_contracts.payloads import SignalPayload
-from apc_contracts.registry import Registration, Right
+from apc_contracts.registry import Registration
 from apc_contracts.session import SessionDocument
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, Signal
 from apc_orchestrator.settings import OrchestratorSettings
@@ -90,16 +90,9 @@ def signal_of(
 
 async def _operator(pool: asyncpg.Pool, user: str, agent_id: str | None) -> Registration:
     """The agent in whose name it is sent: the one that was named, or the first whom this broker user may speak for."""
-    agents = await registered_agents(pool)
     if agent_id is not None:
-        named = next((one for one in agents if one.agent_id == agent_id), None)
+        named = next((one for one in await registered_agents(pool) if one.agent_id == agent_id), None)
         if named is None:
             raise InputUnusable(f"--as: agent {agent_id} is not registered")
         return named
-    for agent in agents:
-        if agent.broker_user == user and agent.has(Right.OPERATE):
-            return agent
-    raise InputUnusable(
-        f"no agent with the right operate is registered for the broker user {user}: "
-        "`apc agents add operator --role operator --swarm operators --rights operate`"
-    )
+    return await first_operator(pool, user)

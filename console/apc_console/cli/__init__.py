@@ -14,6 +14,7 @@ from apc_console.cli import (
     arbitrations,
     bench,
     contract,
+    dead,
     effects,
     keys,
     log,
@@ -58,6 +59,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(protocols.app, name="protocols")
 app.add_typer(arbitrations.app, name="arbitrations")
 app.add_typer(contract.app, name="contract")
+app.add_typer(dead.app, name="dead")
 app.add_typer(agents.app, name="agents")
 app.add_typer(keys.app, name="keys")
 app.add_typer(bench.app, name="bench")

@@ -68,7 +68,9 @@ def _reported(hop: RecordedHop, session_id: str) -> Iterator[Receipt]:
     if ended is not None and all(kind is not ended for kind, _ in counted):
         counted.append((ended, datetime.fromisoformat(said["ended_at"])))
     # What a receipt said beside its kind was said by the one that ended the attempt.
-    teller = len(counted) - 1 if begins_anew else [kind for kind, _ in counted].index(ended) if ended else None
+    teller = len(counted) - 1
+    if not begins_anew and "discarded" not in hop.events:
+        teller = [kind for kind, _ in counted].index(ended) if ended else -1
     for place, (kind, at) in enumerate(counted):
         at = datetime.fromisoformat(said["ended_at"]) if kind is ended else at
         told: dict[str, Any] = {}

@@ -166,6 +166,8 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
             if receipt.kind is ReceiptKind.RETRY:
                 planned = retries.plan(receipt, opened.packet, given.now, contract)
             break  # what follows speaks of an attempt that is over
+        if receipt.kind is ReceiptKind.DISCARD and events[-1:] == ["discarded"]:
+            told = receipt
     _log_receipts(opened, first, before, progress, events, times, ended, told, planned, effects)
     if told is not None and told.usage is not None:
         spend(session, opened, told.usage)

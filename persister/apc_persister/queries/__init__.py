@@ -2,6 +2,14 @@
 
 from apc_persister.queries.arbitrations import ArbitrationCandidate, ArbitrationRow, list_arbitrations
 from apc_persister.queries.bundle import BundleRecords
+from apc_persister.queries.dead import (
+    DeadDelivery,
+    DeliveryHop,
+    DeliveryId,
+    delivery_history,
+    delivery_states,
+    list_dead,
+)
 from apc_persister.queries.impact import ImpactRow, PacketImpact, get_packet_impact
 from apc_persister.queries.lineage import (
     AfterProtocol,
@@ -41,6 +49,9 @@ __all__ = [
     "BundleRecords",
     "CoordinationRow",
     "DatabaseRecords",
+    "DeadDelivery",
+    "DeliveryHop",
+    "DeliveryId",
     "HeldRow",
     "ImpactRow",
     "LineageSummary",
@@ -63,6 +74,8 @@ __all__ = [
     "TransferQuality",
     "TransitionRow",
     "TreeRow",
+    "delivery_history",
+    "delivery_states",
     "get_packet_impact",
     "get_packet_lineage_summary",
     "get_packet_timeline",
@@ -73,6 +86,7 @@ __all__ = [
     "get_transfer_quality_rollup",
     "list_agent_packets",
     "list_arbitrations",
+    "list_dead",
     "list_held_packets",
     "list_packet_events",
     "list_protocol_propagation",

@@ -1,0 +1,111 @@
+"""Deliveries that ended as dead letters, and have not been requeued, discarded or retracted since."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import asyncpg
+import orjson
+
+# The newest hop of a recipient is its state; a RETRACTION is one hop of the whole packet.
+DEAD = """
+SELECT hop.session_id, hop.packet_id, hop.recipient, hop.attempt, hop.metadata ->> 'error' AS reason,
+       hop.recorded_at AS died_at, packet.packet_type, packet.sender_agent_id AS sender, packet.run_id,
+       packet.task_id, packet.expires_at
+FROM apc_log.packet_events AS hop
+JOIN apc_log.agent_packets AS packet ON packet.session_id = hop.session_id AND packet.packet_id = hop.packet_id
+WHERE hop.to_state = 'DEAD_LETTERED'
+  AND NOT EXISTS (
+    SELECT FROM apc_log.packet_events AS later
+    WHERE later.session_id = hop.session_id AND later.packet_id = hop.packet_id AND later.to_state <> ''
+      AND (later.recipient = hop.recipient AND later.seq > hop.seq OR later.to_state = 'RETRACTED')
+  )
+  AND ($1::text IS NULL OR hop.session_id = $1)
+  AND ($2::text IS NULL OR hop.recipient = $2)
+  AND ($3::text IS NULL OR starts_with(hop.metadata ->> 'error', $3))
+  AND ($4::uuid[] IS NULL OR hop.packet_id = ANY ($4))
+ORDER BY hop.shard, hop.seq LIMIT $5
+"""
+STATES = """
+SELECT DISTINCT ON (session_id, packet_id, recipient) session_id, packet_id, recipient, to_state AS state, attempt
+FROM apc_log.packet_events
+WHERE packet_id = ANY ($1) AND to_state <> '' AND recipient <> ''
+ORDER BY session_id, packet_id, recipient, seq DESC
+"""
+HISTORY = """
+SELECT attempt, from_state, to_state, events, occurred_at, actor, metadata FROM apc_log.packet_events
+WHERE session_id = $1 AND packet_id = $2 AND recipient = $3 ORDER BY seq
+"""
+
+
+class DeliveryId(NamedTuple):
+    """One recipient's delivery of a packet; names a session, because packet ids are unique within one."""
+
+    session_id: str
+    packet_id: UUID
+    recipient: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadDelivery:
+    """A delivery that is a dead letter. `reason` is what the log says of it: `handler_error`, `delivery_limit`,
+    `overflow`, `no_route`, `retry_limit N reached: …`."""
+
+    session_id: str
+    packet_id: UUID
+    recipient: str
+    attempt: int
+    reason: str | None
+    died_at: datetime
+    packet_type: str
+    sender: str
+    run_id: str
+    task_id: str
+    expires_at: datetime
+
+    @property
+    def id(self) -> DeliveryId:
+        """Which delivery it is."""
+        return DeliveryId(self.session_id, self.packet_id, self.recipient)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryHop:
+    """One hop of a delivery."""
+
+    attempt: int
+    from_state: str
+    to_state: str
+    events: list[str]
+    occurred_at: list[datetime]
+    actor: str
+    metadata: dict[str, Any]
+
+
+async def list_dead(
+    pool: asyncpg.Pool,
+    *,
+    session_id: str | None = None,
+    recipient: str | None = None,
+    reason: str | None = None,
+    packet_ids: Sequence[UUID] | None = None,
+    limit: int | None = None,
+) -> list[DeadDelivery]:
+    """What is dead, in the order of the log; `reason` is how its reason begins."""
+    rows = await pool.fetch(DEAD, session_id, recipient, reason, packet_ids, limit)
+    return [DeadDelivery(**row) for row in rows]
+
+
+async def delivery_states(pool: asyncpg.Pool, packet_ids: Sequence[UUID]) -> dict[DeliveryId, tuple[str, int]]:
+    """(state, attempt) of every delivery of these packets that has a hop of its own."""
+    rows = await pool.fetch(STATES, packet_ids)
+    ids = (DeliveryId(row["session_id"], row["packet_id"], row["recipient"]) for row in rows)
+    return {one: (row["state"], row["attempt"]) for one, row in zip(ids, rows, strict=True)}
+
+
+async def delivery_history(pool: asyncpg.Pool, delivery: DeliveryId) -> list[DeliveryHop]:
+    """The hops of one delivery, oldest first."""
+    rows = await pool.fetch(HISTORY, *delivery)
+    return [DeliveryHop(**dict(row) | {"metadata": orjson.loads(row["metadata"] or "{}")}) for row in rows]

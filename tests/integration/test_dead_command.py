@@ -1,0 +1,144 @@
+"""`apc dead`, as an operator runs it beside the services."""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from apc_bus.topology import agent_queue
+from apc_console.dead_letters_control import settle_dead
+from apc_console.dead_letters_view import Filter, dead_documents, dead_rows
+from apc_console.errors import InputUnusable
+from apc_console.testing import ApcCommand
+from apc_contracts.receipts import ReceiptKind
+from apc_orchestrator.testing import SESSION, make_idea, make_packet, until
+
+SAID = """
+SELECT to_state, metadata ->> 'error' FROM apc_log.packet_events WHERE metadata ->> 'error' ~ ' by ' ORDER BY seq
+"""
+REQUEUE, DISCARD = ReceiptKind.REQUEUE, ReceiptKind.DISCARD
+ANY = Filter()
+
+
+@pytest.fixture
+async def running(house: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A house with an open session, and its addresses in the environment."""
+    monkeypatch.setenv("APC_AMQP_URL", house.settings.amqp_url.get_secret_value())
+    monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
+    async with house.persister(), house.gate():
+        await house.open_session()
+        yield house
+
+
+async def die(house: Any, *recipients: str, **fields: Any) -> Any:
+    """An IDEA that its recipients give to the dead-letter exchange."""
+    sent = make_packet("red-1", make_idea(), recipients, parent=house.opening, **fields)
+    await house.agents.publish(sent)
+    for recipient in recipients:
+        async with house.agents.bus.subscribe(agent_queue(recipient, urgent=False)) as inbox:
+            (delivery,) = await inbox.receive()
+            await inbox.nack(delivery, requeue=False)
+            await until(house.has_come_to("DEAD_LETTERED", sent.packet_id, recipient))
+    return sent
+
+
+async def test_an_operator_requeues_and_discards(running: Any) -> None:
+    first, both = await die(running, "blue-1"), await die(running, "blue-1", "sentinel")
+    limited = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening, retry_limit=0)
+    await running.agents.publish(limited)
+    await running.agents.receive("blue-1")
+    await running.agents.report("blue-1", [limited.packet_id], ReceiptKind.RETRY)
+    await until(running.has_come_to("DEAD_LETTERED", limited.packet_id, "blue-1"))
+
+    listed = await dead_rows(Filter(SESSION), limit=100)
+    assert [(row["packet_id"], row["recipient"], row["reason"]) for row in listed] == [
+        (first.packet_id, "blue-1", "handler_error"),
+        (both.packet_id, "blue-1", "handler_error"),
+        (both.packet_id, "sentinel", "handler_error"),
+        (limited.packet_id, "blue-1", "retry_limit 0 reached: no reason given"),
+    ]
+    assert await dead_rows(ANY, limit=1) == listed[:1]
+    assert await dead_rows(Filter(recipient="blue-1", reason="retry_limit"), limit=9) == listed[3:]
+    (shown,) = await dead_documents(str(first.packet_id), ANY)
+    assert (shown["sender"], [hop["to_state"] for hop in shown["hops"]]) == ("red-1", ["DEAD_LETTERED"])
+
+    (again,) = await settle_dead(REQUEUE, [str(first.packet_id)], ANY, note="mended")
+    assert (again["state"], again["attempt"]) == ("ROUTED", 2)
+    (delivery,) = await running.agents.receive("blue-1")
+    assert (delivery.message.message_id, delivery.message.headers["apc-attempt"]) == (str(first.packet_id), 2)
+    (rested,) = await settle_dead(DISCARD, [], Filter(recipient="sentinel"), is_all=True)
+    assert (rested["packet_id"], rested["recipient"], rested["state"]) == (both.packet_id, "sentinel", "ARCHIVED")
+    assert len(await settle_dead(REQUEUE, [], Filter(recipient="blue-1"), is_all=True)) == 2
+    assert len(await running.agents.receive("blue-1", 2)) == 2
+    await running.agents.report("blue-1", [one.packet_id for one in (first, both, limited)], attempt=2)
+    await until(running.has_nothing_open)
+    assert await settle_dead(DISCARD, [], ANY, is_all=True) == []
+    assert [tuple(hop) for hop in await running.pool.fetch(SAID)] == [
+        ("ROUTED", "requeued by librarian: mended"),
+        ("ARCHIVED", "discarded by librarian"),
+        ("ROUTED", "requeued by librarian"),
+        ("ROUTED", "requeued by librarian"),
+    ]
+
+
+async def test_what_cannot_be_done_is_said_in_a_line(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead, gone = await die(running, "blue-1"), await die(running, "blue-1", ttl_ms=2_000)
+    alive = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
+    await running.agents.publish(alive)
+    await until(running.is_logged(alive.packet_id))
+    await settle_dead(DISCARD, [str(dead.packet_id)], ANY)
+
+    async def is_over() -> bool:
+        return bool(gone.expires <= datetime.now(UTC))
+
+    await until(is_over)
+    unknown = str(uuid4())
+    for call, words in (
+        (settle_dead(REQUEUE, [], ANY), "name packets (`apc dead list` shows them), or give --all"),
+        (settle_dead(DISCARD, [unknown], ANY, is_all=True), "not both"),
+        (settle_dead(REQUEUE, ["x"], ANY), "'x' is no packet_id"),
+        (settle_dead(DISCARD, [unknown], ANY), f"the log holds no packet {unknown}"),
+        (dead_documents(unknown, ANY), f"the log holds no packet {unknown}"),
+        (settle_dead(REQUEUE, [str(alive.packet_id)], ANY), f"packet {alive.packet_id} is not dead: "),
+        (settle_dead(REQUEUE, [str(dead.packet_id)], ANY), "is not dead: blue-1 ARCHIVED (attempt 1)"),
+        (settle_dead(DISCARD, [str(dead.packet_id)], ANY), "is not dead: blue-1 ARCHIVED (attempt 1)"),
+        (
+            dead_documents(str(gone.packet_id), Filter(recipient="x")),
+            "is not dead for those who are meant: blue-1 DEAD",
+        ),
+        (settle_dead(REQUEUE, [str(gone.packet_id)], ANY), "so nobody would handle it"),
+        (dead_rows(Filter("elsewhere"), limit=1), "the log holds no session 'elsewhere'"),
+        (settle_dead(DISCARD, [], ANY, is_all=True, note="n" * 301), "--note has 301 characters"),
+    ):
+        with pytest.raises(InputUnusable) as raised:
+            await call
+        assert words in str(raised.value)
+    assert await settle_dead(REQUEUE, [], ANY, is_all=True) == [], "what has expired stays, for a discard"
+    monkeypatch.setenv("APC_AMQP_URL", "amqp://nobody@127.0.0.1:1")
+    with pytest.raises(InputUnusable, match="right operate is registered for the broker user nobody"):
+        await settle_dead(DISCARD, [], ANY, is_all=True)
+    monkeypatch.setenv("APC_AMQP_URL", "")
+    with pytest.raises(InputUnusable, match="set APC_AMQP_URL"):
+        await settle_dead(DISCARD, [], ANY, is_all=True)
+
+
+async def test_the_command_prints_json_and_one_line_of_error(running: Any, postgres_url: str, tmp_path: Path) -> None:
+    apc = ApcCommand(tmp_path)
+    given = {"APC_AMQP_URL": running.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
+    dead = await die(running, "blue-1")
+    discarded = await asyncio.to_thread(apc, "dead", "discard", str(dead.packet_id), "--json", given=given)
+    assert json.loads(discarded.stdout) == [
+        {
+            "session_id": SESSION,
+            "packet_id": str(dead.packet_id),
+            "recipient": "blue-1",
+            "state": "ARCHIVED",
+            "attempt": 1,
+        }
+    ], discarded.stderr
+    failed = await asyncio.to_thread(apc, "dead", "requeue", str(dead.packet_id), given=given)
+    assert failed.returncode == 2 and not failed.stdout and len(failed.stderr.splitlines()) == 1, failed.stderr

@@ -122,6 +122,12 @@ class Worker:
         self.ready = asyncio.Event()
         """Set while handlers run: after on_start, until the worker stops."""
 
+    @property
+    def problems(self) -> list[str]:
+        """What stands against being ready, a sentence each; from any thread."""
+        found = [] if self.ready.is_set() else [f"the handlers of {self._agent.agent_id} do not run"]
+        return found + self._bus.problems
+
     async def run(self, stop: asyncio.Event) -> None:
         """Take and handle packets until `stop` is set, then drain.
 

@@ -114,6 +114,11 @@ class Bus(Protocol):
         """The broker user of this connection; what `user_id` must be."""
         ...
 
+    @property
+    def problems(self) -> list[str]:
+        """What stands against relying on this bus now, a sentence each; empty = nothing. From any thread."""
+        ...
+
     async def publish(self, publication: Publication) -> None:
         """Publish one message and wait for its confirm."""
         ...

@@ -44,6 +44,9 @@ class BusSettings(BaseSettings):
     """For a connection to any node, with back-off; then the broker counts as away."""
     broker_timeout: timedelta = timedelta(seconds=10)
     """For every answer of the broker, publisher confirms included."""
+    consumer_check: timedelta = timedelta(seconds=5)
+    """Between two questions to the broker how full the queues are that this process consumes, and whether it knows the
+    consumers; one that it does not know three times in a row is made anew."""
     data_dir: Path = Path(".apc")
     """Folder of the embedded database and of the artifacts."""
     artifacts_url: str | None = None
@@ -54,7 +57,7 @@ class BusSettings(BaseSettings):
     max_artifact_bytes: int = Field(default=1 << 30, ge=1)
     """Largest artifact that the store takes."""
 
-    @field_validator("heartbeat", "connect_timeout", "connect_patience", "broker_timeout")
+    @field_validator("heartbeat", "connect_timeout", "connect_patience", "broker_timeout", "consumer_check")
     @classmethod
     def _at_least_a_second(cls, value: timedelta) -> timedelta:
         if value < timedelta(seconds=1):

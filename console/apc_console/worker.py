@@ -18,10 +18,9 @@ class _Running:
     def take(self, worker: Worker) -> None:
         self._worker = worker
 
-    @property
-    def is_ready(self) -> bool:
-        """Its handlers run."""
-        return self._worker is not None and self._worker.ready.is_set()
+    def problems(self) -> list[str]:
+        """What stands against being ready, a sentence each."""
+        return ["broker, database or queues are not there yet"] if self._worker is None else self._worker.problems
 
 
 async def run_agent(module: str) -> None:
@@ -30,5 +29,5 @@ async def run_agent(module: str) -> None:
     configure(settings.log_level)
     agent, running = load_agent(module), _Running()
     export_traces(f"apc-worker-{agent.agent_id}")
-    with serve_health(settings.health_port, lambda: running.is_ready):
+    with serve_health(settings.health_port, running.problems):
         await run_worker(agent, on_worker=running.take)

@@ -44,8 +44,16 @@ class Orchestrator:
 
     @property
     def is_ready(self) -> bool:
-        """Each shard is served here, and no task beside the gates has failed and waits for its next attempt."""
-        return self._health.is_well and all(shard.is_active for shard in self.shards)
+        """Each shard is served here, the bus works, and no task beside the gates has failed."""
+        return not self.problems
+
+    @property
+    def problems(self) -> list[str]:
+        """What stands against being ready, a sentence each; from any thread."""
+        found = [f"shard {state.shard} is not held" for state in self.shards if not state.is_active]
+        if not self._health.is_well:
+            found.append("a task beside the gate has failed and waits for its next attempt")
+        return found + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then drain."""

@@ -35,6 +35,7 @@ class Persister:
     def __init__(self, settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool) -> None:
         signer = load_signer(settings)
         encryption = Encryption.of(settings)
+        self._bus = bus
         self._pool = pool
         self._settings = settings
         self.writers = tuple(
@@ -49,8 +50,14 @@ class Persister:
 
     @property
     def is_ready(self) -> bool:
-        """Every shard is consumed and its database answers."""
-        return all(writer.is_ready for writer in self.writers)
+        """Every shard is consumed, its database answers, and the bus works."""
+        return not self.problems
+
+    @property
+    def problems(self) -> list[str]:
+        """What stands against being ready, a sentence each; from any thread."""
+        found = [f"the log of shard {one.shard} is not written" for one in self.writers if not one.is_ready]
+        return found + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Check the database, then write until `stop` is set or no writer is left.

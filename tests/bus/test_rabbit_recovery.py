@@ -75,6 +75,7 @@ async def test_a_killed_node_loses_nothing_that_was_confirmed(node: PrivateNode,
                 await subscription.receive()
         with pytest.raises(BusError):
             await bus.publish(Publication(LOG, "0", Message(b"{}", "while down")))
+        assert {"no broker node can be reached", f"queue {log_queue(0)} has no live consumer"} <= {*bus.health.problems}
     await asyncio.to_thread(node.start)
     await publish_until_confirmed(bus, Publication(LOG, "0", Message(b"{}", "after")))
     ids: list[str] = []
@@ -83,6 +84,7 @@ async def test_a_killed_node_loses_nothing_that_was_confirmed(node: PrivateNode,
             batch = await subscription.receive()
             ids += [delivery.message.message_id for delivery in batch]
             await subscription.ack(batch[-1], multiple=True)
+        assert bus.health.problems == []
     assert {f"m-{index}" for index in range(50)} <= set(ids)
 
 
@@ -101,6 +103,7 @@ async def test_a_handler_comes_back_after_a_restart(node: PrivateNode, bus: Rabb
         await publish_until_confirmed(bus, to_alpha("after"))
         while await seen.get() != "after":
             pass
+        await until(lambda: not bus.health.problems)
 
 
 @pytest.mark.broker
@@ -142,17 +145,28 @@ async def test_a_deleted_queue_is_consumed_again_when_it_is_back(node: PrivateNo
 
 @pytest.mark.broker
 async def test_an_alarm_blocks_publishes_but_not_acknowledgements(node: PrivateNode, bus: RabbitBus) -> None:
-    await bus.publish(to_alpha("before"))
-    async with bus.subscribe(INBOX) as subscription:
+    for index in range(3):
+        await bus.publish(to_alpha(f"before-{index}"))
+    async with bus.subscribe(INBOX, prefetch=1) as subscription:
         (delivery,) = await subscription.receive()
         await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.00000001")
         try:
-            with pytest.raises(PublishUnknown, match="may be stored"):
-                await bus.publish(to_alpha("blocked"))
+            publishing = asyncio.ensure_future(bus.publish(to_alpha("blocked")))
+            await until(lambda: bus.health.problems == ["the broker blocks publishers: low on memory"])
+            for _ in range(2):  # each acknowledgement brings the next message
+                await subscription.ack(delivery)
+                (delivery,) = await subscription.receive()
+            assert delivery.message.message_id == "before-2"
             await subscription.ack(delivery)
-            assert (await bus.depth(INBOX)).messages == 0
+            with pytest.raises(PublishUnknown, match="may be stored"):
+                await publishing
+            assert bus.health.blocked == "low on memory" and all(one.is_live for one in bus.health.consumers)
+            await until(lambda: bus.health.oldest_unconfirmed > 3)
         finally:
             await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.6")
+        await until(lambda: not bus.health.problems)  # by itself: nobody publishes
+        (late,) = await subscription.receive()
+        assert late.message.message_id == "blocked"
     await publish_until_confirmed(bus, to_alpha("after"))
 
 

@@ -30,6 +30,11 @@ class MemoryBus:
         """The broker user."""
         return self._user
 
+    @property
+    def problems(self) -> list[str]:
+        """That it is closed; nothing else can befall it."""
+        return ["this bus is closed"] if self._is_closed else []
+
     async def publish(self, publication: Publication) -> None:
         """Publish; other tasks run before it returns, as over a network."""
         self._check()

@@ -4,16 +4,24 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import structlog
+
+from apc_bus.clock import boottime
 from apc_bus.errors import BusError
 from apc_bus.port import Handler, Publication, QueueDepth, Subscription
 from apc_bus.rabbit.connections import Nodes, SharedLink, Timing
-from apc_bus.rabbit.consumer import consume
+from apc_bus.rabbit.consumer import RabbitSubscription, consume
 from apc_bus.rabbit.depth import queue_depth
+from apc_bus.rabbit.health import BusHealth, ConsumerHealth, Expected, ExpectedConsumers
+from apc_bus.rabbit.metrics import follow_bus, forget_bus
 from apc_bus.rabbit.publisher import Publisher
+from apc_bus.rabbit.watchdog import is_cancelled
 from apc_bus.settings import BusSettings
 from apc_bus.topology import SUBSTRATE_STREAM
 
 _STREAM_PREFETCH = 100
+
+_log = structlog.get_logger("apc_bus")
 
 
 class RabbitBus:
@@ -30,6 +38,8 @@ class RabbitBus:
         self._publish_link = SharedLink(nodes, f"{purpose} publish")
         self._consume_link = SharedLink(nodes, f"{purpose} consume")
         self._publisher = Publisher(self._publish_link, nodes.timing, settings.publish_window)
+        self._expected = ExpectedConsumers()
+        self._watchdog: asyncio.Task[None] | None = None
 
     @property
     def user(self) -> str:
@@ -37,14 +47,52 @@ class RabbitBus:
         return self._nodes.user
 
     @property
-    def oldest_unconfirmed(self) -> float:
-        """Age in seconds of the oldest publish without a confirm: beyond a few seconds, not ready."""
-        return self._publisher.oldest_unconfirmed
+    def health(self) -> BusHealth:
+        """How this bus is now; from any thread."""
+        expected = list(self._expected)
+        subscriptions = [one.consumer for one in expected if isinstance(one.consumer, RabbitSubscription)]
+        moments = [self._publisher.oldest_sent_at, *(one.oldest_sent_at for one in subscriptions)]
+        oldest = min((moment for moment in moments if moment is not None), default=None)
+        return BusHealth(
+            is_connected=self._publish_link.is_open,
+            blocked=self._publish_link.blocked or self._consume_link.blocked,
+            oldest_unconfirmed=0.0 if oldest is None else boottime() - oldest,
+            consumers=tuple(ConsumerHealth(one.queue, one.is_live, one.lag) for one in expected),
+        )
+
+    @property
+    def problems(self) -> list[str]:
+        """What stands against relying on this bus now, a sentence each; empty = nothing. From any thread."""
+        return self.health.problems
 
     async def start(self) -> None:
         """Open both connections, so that a wrong address or password shows at once. Raises BusUnavailable."""
         await self._publish_link.get()
         await self._consume_link.get()
+        self._watchdog = asyncio.create_task(self._watch(), name=f"watch {self._purpose}")
+        follow_bus(self)
+
+    async def _watch(self) -> None:
+        """Compare what should consume with what the broker says, and keep a connection to publish on."""
+        while not is_cancelled():
+            await asyncio.sleep(self._settings.consumer_check.total_seconds())
+            for expected in self._expected:
+                if not is_cancelled():
+                    await self._look_at(expected)
+            try:
+                await self._publish_link.get()
+            except BusError as error:
+                _log.warning("broker_away", purpose=self._purpose, reason=str(error))
+
+    async def _look_at(self, expected: Expected) -> None:
+        try:
+            depth = await self.depth(expected.queue)
+        except BusError as error:
+            expected.lag = None
+            _log.warning("queue_not_told", queue=expected.queue, reason=str(error))
+            return
+        if expected.compare(depth.messages, depth.consumers):
+            _log.warning("consumer_starved", queue=expected.queue)
 
     async def publish(self, publication: Publication) -> None:
         """Publish one message and wait for its confirm."""
@@ -59,19 +107,23 @@ class RabbitBus:
     @asynccontextmanager
     async def subscribe(self, queue: str, *, prefetch: int = 1000) -> AsyncIterator[Subscription]:
         """Consume a queue in bulk. Raises QueueMissing, BusUnavailable."""
-        link = await self._consume_link.get()
-        async with consume(link, queue, prefetch=prefetch, timing=self._nodes.timing) as subscription:
-            yield subscription
+        with self._expected.expect(queue) as expected:
+            link = await self._consume_link.get()
+            async with consume(link, queue, prefetch=prefetch, timing=self._nodes.timing) as subscription:
+                expected.consumer = subscription
+                yield subscription
 
     @asynccontextmanager
     async def handle(self, queue: str, handler: Handler, *, prefetch: int = 20) -> AsyncIterator[None]:
         """Consume a queue with a handler (FastStream). Raises QueueMissing, BusUnavailable."""
         from apc_bus.rabbit.handlers import run_handler  # half a second, for who handles only
 
-        await self.depth(queue)
-        name = f"{self._purpose} handle {queue}"
-        async with run_handler(self._nodes, queue, handler, prefetch=prefetch, purpose=name):
-            yield
+        with self._expected.expect(queue) as expected:
+            await self.depth(queue)
+            name = f"{self._purpose} handle {queue}"
+            async with run_handler(self._nodes, queue, handler, prefetch=prefetch, purpose=name) as consumer:
+                expected.consumer = consumer
+                yield
 
     @asynccontextmanager
     async def read_substrate(self, offset: int | str = "next") -> AsyncIterator[Subscription]:
@@ -97,6 +149,10 @@ class RabbitBus:
 
     async def close(self) -> None:
         """Close the connections; idempotent."""
+        forget_bus(self)
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            await asyncio.wait([self._watchdog])
         await asyncio.gather(self._publish_link.close(), self._consume_link.close())
 
 

@@ -35,6 +35,7 @@ class Window:
 
     def __init__(self, publications: Sequence[Publication], is_complete: asyncio.Future[None]) -> None:
         self.publications = publications
+        self.began_at = boottime()
         self.results: dict[int, BusError | None] = {}
         """None = confirmed."""
         self.is_complete = is_complete
@@ -76,12 +77,15 @@ class BulkChannel(aiormq.Channel):
         self._last_tag = 0
         self._sending = asyncio.Lock()
         self._progress: asyncio.Future[None] | None = None
+        self.answered_at = 0.0
+        """CLOCK_BOOTTIME, in seconds, of the broker's last answer to a publish; 0 before the first."""
 
     @property
-    def oldest_unconfirmed(self) -> float:
-        """Age in seconds of the oldest publish without an answer; 0 when there is none."""
-        first = next(iter(self._in_flight.values()), None)
-        return 0.0 if first is None else boottime() - first.sent_at
+    def oldest_sent_at(self) -> float | None:
+        """CLOCK_BOOTTIME, in seconds, of the oldest publish without an answer; None when there is none."""
+        # A copy: other threads ask too (/readyz, /metrics).
+        waiting = list(self._in_flight.values())
+        return waiting[0].sent_at if waiting and not self.is_closed else None
 
     @property
     def is_idle(self) -> bool:
@@ -166,6 +170,7 @@ class BulkChannel(aiormq.Channel):
 
     def take_confirm(self, tag: int, *, is_multiple: bool, is_stored: bool) -> None:
         """The broker has answered for a publish, or for all up to it."""
+        self.answered_at = boottime()
         tags: Iterable[int] = (tag,)
         if is_multiple:
             tags = list(takewhile(lambda sent: sent <= tag, self._in_flight))

@@ -136,6 +136,16 @@ class Link:
     def __init__(self, connection: aiormq.Connection, transport: ListeningTransport) -> None:
         self.connection = connection
         self._transport = transport
+        self.is_suspect = False
+        """The broker did not answer on it in time: it is not used again."""
+
+    @property
+    def blocked(self) -> str | None:
+        """Why the broker takes nothing from this connection now, None = it does.
+
+        It says so to those that publish, while memory or disk run out; what comes from it still comes.
+        """
+        return self._transport.splitter.blocked
 
     @property
     def is_alive(self) -> bool:
@@ -162,7 +172,10 @@ class Link:
             async with asyncio.timeout(patience):
                 await self.connection.close()
         except (AMQPError, OSError, RuntimeError, TimeoutError) as error:
-            _log.info("connection_close_failed", reason=str(error))
+            _log.info("connection_close_failed", reason=repr(error))
+        finally:
+            # Whoever does not answer a close may still hold what it handed over: a cut is what it notices.
+            self._transport.abort()
 
 
 class SharedLink:
@@ -180,9 +193,21 @@ class SharedLink:
         async with self._lock:
             if self._is_closed:
                 raise BusUnavailable("this bus is closed")
+            if self._link is not None and self._link.is_suspect:
+                await self.drop()
             if self._link is None or not self._link.is_alive:
                 self._link = await self._nodes.connect(self._purpose)
             return self._link
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection that can be used."""
+        return self._link is not None and self._link.is_alive
+
+    @property
+    def blocked(self) -> str | None:
+        """Why the broker takes nothing from the connection now; None = it does, or there is none."""
+        return self._link.blocked if self._link is not None and self._link.is_alive else None
 
     async def drop(self) -> None:
         """Close the connection; the next `get` opens another, perhaps at another node."""

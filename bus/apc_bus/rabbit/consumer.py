@@ -58,6 +58,16 @@ class RabbitSubscription:
         channel.closing.add_done_callback(self._on_closed)
 
     @property
+    def is_live(self) -> bool:
+        """Whether its channel stands and the broker has not told of its end."""
+        return self._lost is None and not self._channel.is_closed
+
+    @property
+    def oldest_sent_at(self) -> float | None:
+        """CLOCK_BOOTTIME, in seconds, of the publish on this channel that waits for its confirm; None = none does."""
+        return self._channel.oldest_sent_at
+
+    @property
     def last_read(self) -> float:
         """CLOCK_BOOTTIME, in seconds, of the last read from the broker."""
         return self._silence.last_read
@@ -180,12 +190,13 @@ async def consume(
                 queue, _delivered_elsewhere, arguments=dict(arguments or {}), timeout=timing.answer
             )
         except CHANNEL_GONE as error:
+            link.is_suspect |= isinstance(error, TimeoutError)
             raise _start_error(queue, error) from error
         try:
             yield subscription
         finally:
             subscription.leave()
-            await _close(channel, timing)
+            await _close(link, channel, timing)
     finally:
         link.unwatch(silence)
 
@@ -194,7 +205,7 @@ async def _delivered_elsewhere(message: object) -> None:
     """The channel hands deliveries over itself."""
 
 
-async def _close(channel: BulkChannel, timing: Timing) -> None:
+async def _close(link: Link, channel: BulkChannel, timing: Timing) -> None:
     """Close the channel; the broker takes back what was not acknowledged, and keeps its order.
 
     No basic.cancel before it: that alone makes the next consumer active, which gets newer messages before those that
@@ -205,6 +216,8 @@ async def _close(channel: BulkChannel, timing: Timing) -> None:
         async with asyncio.timeout(timing.answer):
             await channel.close()
     except CHANNEL_GONE as error:
+        # It may still hold what it handed over, until its connection goes.
+        link.is_suspect |= isinstance(error, TimeoutError)
         _log.info("channel_close_failed", reason=repr(error))
 
 

@@ -25,6 +25,7 @@ from apc_bus.errors import BusUnavailable, DeadLetter, GiveBack
 from apc_bus.port import Delivery, Handler
 from apc_bus.rabbit.codec import incoming_delivery
 from apc_bus.rabbit.connections import Nodes
+from apc_bus.rabbit.health import Consumes
 from apc_bus.rabbit.watchdog import watch
 
 _GRACE_SECONDS = 30.0
@@ -38,8 +39,8 @@ _log = structlog.get_logger("apc_bus")
 @asynccontextmanager
 async def run_handler(
     nodes: Nodes, queue: str, handler: Handler, *, prefetch: int, purpose: str
-) -> AsyncIterator[None]:
-    """Consume a queue with a handler, on a connection of its own.
+) -> AsyncIterator[Consumes]:
+    """Consume a queue with a handler, on a connection of its own; gives the consumer.
 
     Raises:
         BusUnavailable: no node takes the consumer.
@@ -48,7 +49,7 @@ async def run_handler(
     await consumer.repair()
     watchdog = asyncio.create_task(watch(queue, consumer), name=f"watch {queue}")
     try:
-        yield
+        yield consumer
     finally:
         watchdog.cancel()
         await asyncio.wait([watchdog])
@@ -64,16 +65,31 @@ class _HandlerConsumer:
         self._purpose = purpose
         self._live: tuple[RabbitBroker, RabbitSubscriber] | None = None
         self._is_cancelled = False
+        self._was_live = False
         self._retired: set[asyncio.Task[None]] = set()
 
-    async def is_live(self) -> bool:
+    @property
+    def is_live(self) -> bool:
+        """Whether it was live when the watchdog looked last, and nothing has ended it since."""
+        return self._was_live and not self._is_cancelled
+
+    def end(self, reason: str) -> None:
+        """Give the connection up: the watchdog opens another."""
+        _log.warning("handler_given_up", queue=self._queue, reason=reason)
+        self._is_cancelled = True
+
+    async def check(self) -> bool:
         """Whether the channel is open and the broker has never cancelled the consumer on it."""
+        self._was_live = await self._is_consuming()
+        return self.is_live
+
+    async def _is_consuming(self) -> bool:
         channel = await self._channel()
         if self._live is None or channel is None or channel.is_closed:
             return False
         # The callbacks belong to one channel, and the library replaces it when it reconnects: set again.
         channel.on_consumer_cancel_callbacks.add(self._on_cancelled)
-        return not self._is_cancelled and self._live[1]._consumer_tag in channel.consumers
+        return self._live[1]._consumer_tag in channel.consumers
 
     async def _channel(self) -> aiormq.Channel | None:
         queue = self._live[1]._queue_obj if self._live is not None else None
@@ -94,7 +110,7 @@ class _HandlerConsumer:
 
     async def repair(self) -> None:
         """Start on the first node that takes the consumer; the connection before is closed beside it."""
-        old, self._live = self._live, None
+        old, self._live, self._was_live = self._live, None, False
         if old is not None:
             task = asyncio.create_task(_stop(old[0]), name=f"retire {self._queue}")
             self._retired.add(task)
@@ -110,7 +126,7 @@ class _HandlerConsumer:
                 await _stop(broker)
             else:
                 self._live, self._is_cancelled = (broker, subscriber), False
-                await self.is_live()
+                await self.check()
                 return
         raise BusUnavailable(f"no node takes the consumer of {self._queue}: {'; '.join(problems)}")
 

@@ -2,16 +2,26 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 from aiormq.exceptions import AMQPError
 
+from apc_bus.clock import boottime
 from apc_bus.errors import BusError, BusUnavailable, PublishRefused, PublishUnknown
 from apc_bus.port import Publication
 from apc_bus.rabbit.channel import BulkChannel, Window, open_channel
 from apc_bus.rabbit.connections import SharedLink, Timing
 
 _log = structlog.get_logger("apc_bus")
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """A publish that was given up without an answer; CLOCK_BOOTTIME in seconds."""
+
+    sent_at: float
+    given_up_at: float
 
 
 class Publisher:
@@ -26,11 +36,21 @@ class Publisher:
         self._replaced: list[BulkChannel] = []
         self._opening = asyncio.Lock()
         self._one_by_one = asyncio.Lock()
+        self._unknown: _Unknown | None = None
 
     @property
-    def oldest_unconfirmed(self) -> float:
-        """Age in seconds of the oldest publish without a confirm; 0 when there is none."""
-        return self._channel.oldest_unconfirmed if self._channel is not None else 0.0
+    def oldest_sent_at(self) -> float | None:
+        """CLOCK_BOOTTIME, in seconds, of the oldest publish that nobody knows the outcome of; None: there is none.
+
+        One that was given up counts until the broker answers for a later one: its caller, who publishes it again, would
+        else make it young each time.
+        """
+        channels = [channel for channel in (self._channel, self._single, *self._replaced) if channel is not None]
+        moments = [channel.oldest_sent_at for channel in channels]
+        unknown = self._unknown
+        if unknown is not None and all(channel.answered_at <= unknown.given_up_at for channel in channels):
+            moments.append(unknown.sent_at)
+        return min((moment for moment in moments if moment is not None), default=None)
 
     async def publish_all(self, publications: Sequence[Publication]) -> list[BusError | None]:
         """One result each, in order: None = confirmed."""
@@ -56,6 +76,7 @@ class Publisher:
         if channel.refusal is None:
             await self._give_up(channel, window, unanswered)
             return
+        self._unknown = None
         culprit = channel.culprit(window)
         for index in unanswered:
             if index == culprit:
@@ -65,12 +86,22 @@ class Publisher:
 
     async def _give_up(self, channel: BulkChannel, window: Window, unanswered: list[int]) -> None:
         is_lost = channel.is_closed
+        self._note_unknown(window)
         reason = "the connection was lost" if is_lost else f"no confirm in {self._timing.answer:g} s"
         for index in unanswered:
             window.settle(index, PublishUnknown(f"{reason}: the message may be stored; publishing it again is safe"))
-        if not is_lost:
-            _log.warning("publish_unconfirmed", messages=len(unanswered))
+        if is_lost:
+            return
+        blocked = self._link.blocked
+        _log.warning("publish_unconfirmed", messages=len(unanswered), blocked=blocked)
+        if blocked is None:
             await self._link.drop()
+        # Else another connection would be blocked as well (alarms are the cluster's), and would not hear of the end.
+
+    def _note_unknown(self, window: Window) -> None:
+        before = self.oldest_sent_at
+        sent_at = window.began_at if before is None else min(before, window.began_at)
+        self._unknown = _Unknown(sent_at, boottime())
 
     async def _publish_alone(self, publication: Publication) -> BusError | None:
         async with self._one_by_one:
@@ -81,6 +112,7 @@ class Publisher:
             window = await channel.publish_window([publication], self._timing.answer)
             if window.unanswered:
                 if channel.refusal is not None:
+                    self._unknown = None
                     return PublishRefused(_reason(channel))
                 await self._give_up(channel, window, [0])
             return window.results[0]

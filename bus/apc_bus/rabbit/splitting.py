@@ -15,6 +15,7 @@ _METHOD, _HEADER, _BODY = 1, 2, 3
 _FRAME_END = 0xCE
 _DELIVER, _RETURN, _ACK, _NACK = b"\0\x3c\0\x3c", b"\0\x3c\0\x32", b"\0\x3c\0\x50", b"\0\x3c\0\x78"
 _TAG = struct.Struct(">QB")
+_BLOCKED, _UNBLOCKED = b"\0\x0a\0\x3c", b"\0\x0a\0\x3d"
 
 
 class Taker(Protocol):
@@ -50,6 +51,8 @@ class FrameSplitter:
         self._takers: dict[int, Taker] = {}
         self._contents: dict[int, _Content] = {}
         self._rest = b""
+        self.blocked: str | None = None
+        """Why the broker reads nothing more from this connection (`low on memory`, `low on disk`); None = it does."""
 
     def add(self, channel: int, taker: Taker) -> None:
         """From now on this channel takes its messages itself; replaces an earlier one of the same number."""
@@ -66,6 +69,8 @@ class FrameSplitter:
             after = position + _OVERHEAD + size
             if after > end:
                 break
+            if channel == 0:
+                self._note_block(buffer[position + 7 : after - 1])
             taker = self._takers.get(channel)
             # A frame without its end byte is aiormq's to refuse.
             is_taken = taker is not None and buffer[after - 1] == _FRAME_END
@@ -79,6 +84,13 @@ class FrameSplitter:
         """The bytes of a frame that is not complete: the stream has ended."""
         rest, self._rest = self._rest, b""
         return rest
+
+    def _note_block(self, payload: bytes) -> None:
+        method = payload[:4]
+        if method == _BLOCKED:
+            self.blocked = payload[5 : 5 + payload[4]].decode(errors="replace")
+        elif method == _UNBLOCKED:
+            self.blocked = None
 
     def _take(self, taker: Taker, channel: int, kind: int, payload: bytes) -> bool:
         if kind == _METHOD:

@@ -82,6 +82,12 @@ class ListeningTransport(TransportFactory):
     def __init__(self) -> None:
         self.silences: set[Silence] = set()
         self.splitter = FrameSplitter()
+        self._transport: asyncio.Transport | None = None
+
+    def abort(self) -> None:
+        """Close the socket at once, whatever the other side does; idempotent."""
+        if self._transport is not None:
+            self._transport.abort()
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """As aiormq's factories. Raises AMQPConnectionError."""
@@ -98,4 +104,5 @@ class ListeningTransport(TransportFactory):
             )
         except OSError as error:
             raise AMQPConnectionError(*error.args) from error
+        self._transport = transport
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -20,7 +20,7 @@ _log = structlog.get_logger("apc_bus")
 class Repairable(Protocol):
     """A consumer that should be live."""
 
-    async def is_live(self) -> bool:
+    async def check(self) -> bool:
         """Whether the broker has this consumer, as far as this side knows."""
         ...
 
@@ -33,10 +33,10 @@ async def watch(name: str, consumer: Repairable) -> None:
     """Keep a consumer live until cancelled."""
     loop = asyncio.get_running_loop()
     last_live, pause = loop.time(), CHECK_SECONDS
-    while True:
+    while not is_cancelled():
         await asyncio.sleep(pause)
         try:
-            if not await consumer.is_live():
+            if not await consumer.check():
                 if loop.time() - last_live <= GRACE_SECONDS:
                     continue
                 await consumer.repair()
@@ -45,3 +45,9 @@ async def watch(name: str, consumer: Repairable) -> None:
         except Exception as error:  # whatever it is: a watchdog that died would be silent
             _log.warning("consumer_repair_failed", consumer=name, reason=repr(error))
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def is_cancelled() -> bool:
+    """Whether this task was told to end. A loop has to ask: aiormq makes an error of its own of a cancelled call."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -60,6 +60,7 @@ class Proxy:
                     tasks.create_task(self._pass_on(broker_reader, writer, is_client=False))
             finally:
                 self._writers -= {writer, broker_writer}
+                broker_writer.transport.abort()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_client: bool) -> None:
         with suppress(OSError):

@@ -1,0 +1,244 @@
+"""What a bus says of its own health while connections are cut, queues deleted and a broker answers nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import aiormq
+import pytest
+from prometheus_client import REGISTRY
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from apc_bus.errors import BusError, BusUnavailable, PublishUnknown, QueueMissing, SubscriptionLost
+from apc_bus.port import Delivery, Message, Publication
+from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
+from apc_bus.rabbit.health import STARVED_AFTER_LOOKS, Expected, ExpectedConsumers
+from apc_bus.settings import BusSettings
+from apc_bus.testing import Proxy
+from apc_bus.topology import INTER_AGENT, LOG, AgentQueues, agent_queue, build_topology, log_queue
+from apc_contracts.vocabulary import PacketType
+
+INBOX = agent_queue("alpha", urgent=False)
+ALPHA = build_topology(1, [AgentQueues("alpha", "red", frozenset({PacketType.IDEA}))])
+
+
+def to_alpha(message_id: str) -> Publication:
+    return Publication(INTER_AGENT, "idea.red.alpha", Message(b"{}", message_id))
+
+
+def to_log(message_id: str) -> Publication:
+    return Publication(LOG, "0", Message(b"{}", message_id))
+
+
+@asynccontextmanager
+async def connected(url: str, **settings: float) -> AsyncIterator[RabbitBus]:
+    short = {"connect_timeout": 1, "connect_patience": 1, "broker_timeout": 2, "consumer_check": 1, "heartbeat": 1}
+    bus = await connect_rabbit(BusSettings.model_validate({"amqp_url": SecretStr(url)} | short | settings))
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+@pytest.fixture
+async def amqp_url(amqp_vhost_url: str) -> str:
+    """A virtual host with one agent's queues."""
+    await apply_rabbit(amqp_vhost_url, ALPHA)
+    return amqp_vhost_url
+
+
+@pytest.fixture
+async def proxy(amqp_url: str) -> AsyncIterator[Proxy]:
+    """A proxy in front of it."""
+    async with Proxy.open(amqp_url) as opened:
+        yield opened
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for a condition that has no event."""
+    async with asyncio.timeout(40):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+async def delete(url: str, queue: str) -> None:
+    async with aiormq.connect(url) as connection:
+        await (await connection.channel()).queue_delete(queue)
+
+
+class Inbox:
+    """A handler that notes what it gets."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    async def __call__(self, delivery: Delivery) -> None:
+        self.seen.add(delivery.message.message_id)
+
+
+@asynccontextmanager
+async def consuming_log(bus: RabbitBus) -> AsyncIterator[set[str]]:
+    """A bulk consumer as the services have: whoever loses the subscription takes it again."""
+    seen: set[str] = set()
+
+    async def consume() -> None:
+        while True:
+            try:
+                async with bus.subscribe(log_queue(0)) as subscription:
+                    while True:
+                        batch = await subscription.receive()
+                        seen.update(delivery.message.message_id for delivery in batch)
+                        await subscription.ack(batch[-1], multiple=True)
+            except BusError:
+                await asyncio.sleep(0.1)
+
+    consumer = asyncio.create_task(consume())
+    try:
+        yield seen
+    finally:
+        consumer.cancel()
+        await asyncio.wait([consumer])
+
+
+def sample(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(name, labels)
+
+
+async def test_a_cut_is_told_and_both_kinds_of_consumers_come_back(proxy: Proxy) -> None:
+    inbox = Inbox()
+    async with connected(proxy.url) as bus, bus.handle(INBOX, inbox), consuming_log(bus) as log:
+        await until(lambda: not bus.health.problems and len(bus.health.consumers) == 2)
+        assert sample("apc_bus_consumers_expected") == sample("apc_bus_consumers_live") == 2
+        proxy.freeze()  # what connects anew gets no answer
+        proxy.cut()
+        await until(lambda: not any(one.is_live for one in bus.health.consumers))
+        assert {f"queue {queue} has no live consumer" for queue in (INBOX, log_queue(0))} <= set(bus.health.problems)
+        assert sample("apc_bus_consumers_expected") == 2 and sample("apc_bus_consumers_live") == 0
+        proxy.thaw()
+        await until(lambda: not bus.health.problems)  # without a publish: the watchdog has opened that connection too
+        await bus.publish(to_alpha("after"))
+        await bus.publish(to_log("after"))
+        await until(lambda: "after" in inbox.seen and "after" in log)
+    assert sample("apc_bus_consumers_expected") == 0
+
+
+async def test_a_deleted_queue_is_missing_until_it_is_consumed_again(amqp_url: str) -> None:
+    inbox = Inbox()
+    async with connected(amqp_url) as bus, bus.handle(INBOX, inbox), consuming_log(bus) as log:
+        await until(lambda: not bus.health.problems)
+        for queue in (INBOX, log_queue(0)):
+            await delete(amqp_url, queue)
+        await until(lambda: len(bus.health.problems) == 2)
+        await apply_rabbit(amqp_url, ALPHA)
+        await until(lambda: not bus.health.problems)
+        await bus.publish(to_alpha("after"))
+        await bus.publish(to_log("after"))
+        await until(lambda: "after" in inbox.seen and "after" in log)
+
+
+async def test_the_lag_is_what_waits_in_the_queue(amqp_url: str) -> None:
+    async with connected(amqp_url) as bus, bus.subscribe(log_queue(0), prefetch=2) as subscription:
+        for index in range(7):
+            await bus.publish(to_log(f"m-{index}"))
+        await until(lambda: bus.health.consumers[0].lag == 5)
+        assert sample("apc_bus_consumer_lag", queue=log_queue(0)) == 5
+        for _ in range(7):
+            (delivery,) = await subscription.receive(1)
+            await subscription.ack(delivery)
+        await until(lambda: bus.health.consumers[0].lag == 0)
+
+
+async def test_a_broker_that_answers_nothing_leaves_nobody_waiting(proxy: Proxy) -> None:
+    async with connected(proxy.url, heartbeat=30, broker_timeout=1) as bus, bus.subscribe(log_queue(0)) as subscription:
+        await bus.publish(to_log("before"))
+        (delivery,) = await subscription.receive()
+        proxy.freeze()
+        with pytest.raises(PublishUnknown):
+            await subscription.publish(to_log("on the consumer's channel"))
+        with pytest.raises(PublishUnknown):
+            await bus.publish(to_log("lost"))
+        with pytest.raises(BusError):
+            await bus.publish(to_log("again"))
+        # It is not young again for having been given up.
+        await until(lambda: bus.health.oldest_unconfirmed > 3)
+        assert any("waits for its confirm" in problem for problem in bus.health.problems)
+        await subscription.nack(delivery, requeue=True)
+        with pytest.raises(BusUnavailable):
+            await bus.depth(log_queue(0))
+        with pytest.raises(BusUnavailable):
+            async with bus.subscribe(log_queue(0)):
+                pass
+        proxy.thaw()
+        await bus.publish(to_log("after"))
+        assert bus.health.oldest_unconfirmed == 0
+        with pytest.raises(SubscriptionLost):  # its connection answered nothing, so the next call gave it up
+            async with bus.subscribe(log_queue(0)):
+                await subscription.receive()
+                await subscription.receive()
+
+
+async def test_closing_ends_a_look_that_gets_no_answer(proxy: Proxy) -> None:
+    async with connected(proxy.url, heartbeat=30, broker_timeout=100) as bus:
+        with bus._expected.expect(log_queue(0)):
+            proxy.freeze()
+            link = await bus._consume_link.get()
+            await until(lambda: bool(link.connection.channels))  # the watchdog asks, and nobody answers
+            async with asyncio.timeout(20):
+                await bus.close()
+
+
+async def test_a_starved_consumer_is_made_anew(amqp_url: str) -> None:
+    inbox = Inbox()
+    with capture_logs() as logs:
+        async with connected(amqp_url) as bus, bus.handle(INBOX, inbox):
+            await until(lambda: not bus.health.problems)
+            async with aiormq.connect(amqp_url) as connection:
+                channel = await connection.channel()
+                await channel.queue_delete(INBOX)
+                await apply_rabbit(amqp_url, ALPHA)
+            while "after" not in inbox.seen:
+                try:
+                    await bus.publish(to_alpha("after"))
+                except BusError:
+                    pass
+                await asyncio.sleep(0.2)
+            await until(lambda: not bus.health.problems)
+    assert any(line["event"] in ("consumer_repaired", "consumer_starved") for line in logs)
+
+
+class Consumer:
+    """A consumer that believes to live."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    @property
+    def is_live(self) -> bool:
+        return not self.ended
+
+    def end(self, reason: str) -> None:
+        self.ended.append(reason)
+
+
+def test_only_what_the_broker_does_not_know_for_long_has_starved() -> None:
+    expected, consumer = Expected("q"), Consumer()
+    expected.consumer = consumer
+    for consumers in (0, 0, 1, 0, 0):  # an election ends in between
+        assert not expected.compare(3, consumers)
+    assert expected.compare(3, 0) and consumer.ended == ["the broker knows no consumer of q"]
+    assert STARVED_AFTER_LOOKS == 3
+    assert not expected.is_live and not any(expected.compare(3, 0) for _ in range(9))
+
+
+def test_what_ended_by_an_error_is_still_expected() -> None:
+    consumers = ExpectedConsumers()
+    with pytest.raises(QueueMissing), consumers.expect("q"):
+        raise QueueMissing("no queue q")
+    (missing,) = consumers
+    assert not missing.is_live
+    with consumers.expect("q") as again:
+        assert again is missing
+    with pytest.raises(asyncio.CancelledError), consumers.expect("q"):
+        raise asyncio.CancelledError
+    assert not list(consumers)

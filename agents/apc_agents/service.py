@@ -18,8 +18,8 @@ from apc_agents.settings import WorkerSettings
 from apc_agents.state import MemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.worker import Worker
 from apc_bus.artifacts import open_artifacts
+from apc_bus.chaos import disturb
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
-from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
 
 FIRST_WAIT = 0.5
@@ -68,7 +68,8 @@ async def _serve(
 
     artifacts = open_artifacts(bus_settings)
     async with _stores(settings) as (states, tasks, effects, memory):
-        bus: Bus = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}")
+        connected = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}")
+        bus = disturb(connected, agent.agent_id, bus_settings)
         try:
             worker = Worker(
                 agent,

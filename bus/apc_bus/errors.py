@@ -14,6 +14,7 @@ ApcError
     GiveBack              raised by a handler: leave this delivery until the consumer ends; then it comes again
     TopologyInvalid       shards or agents that no topology can be built for
     TopologyConflict      the broker holds this queue or exchange with other arguments
+    ChaosProfileInvalid   a file that is no profile of `apc up --chaos`
     ArtifactError
       ArtifactMissing     no object with that hash
       ArtifactCorrupt     the bytes do not match the hash
@@ -86,6 +87,10 @@ class TopologyInvalid(BusError):
 
 class TopologyConflict(BusError):
     """The broker holds a queue or exchange of this name with other arguments."""
+
+
+class ChaosProfileInvalid(BusError):
+    """A file that is no chaos profile; names the field and how to mend it."""
 
 
 class ArtifactError(BusError):

@@ -57,6 +57,11 @@ class BusSettings(BaseSettings):
     max_artifact_bytes: int = Field(default=1 << 30, ge=1)
     """Largest artifact that the store takes."""
 
+    chaos_profile: Path | None = None
+    """TOML file with the faults that strike the messages of an agent (docs/chaos.md); none = none do."""
+    chaos_scores: Path | None = None
+    """Folder in which a disturbed agent leaves its score; `apc up --chaos` sets it."""
+
     @field_validator("heartbeat", "connect_timeout", "connect_patience", "broker_timeout", "consumer_check")
     @classmethod
     def _at_least_a_second(cls, value: timedelta) -> timedelta:

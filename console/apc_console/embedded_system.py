@@ -23,6 +23,7 @@ from apc_agents.settings import WorkerSettings
 from apc_agents.state import PostgresStateStore
 from apc_agents.worker import Worker
 from apc_bus.artifacts import ArtifactStore, open_artifacts
+from apc_bus.chaos import disturb
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Bus
@@ -150,9 +151,10 @@ class EmbeddedSystem:
 
     async def _start_worker(self, agent: Agent, user: str) -> None:
         stop = asyncio.Event()
+        bus = disturb(self.connect(user), agent.agent_id, self._settings)
         worker = Worker(
             agent,
-            self.connect(user),
+            bus,
             settings=WorkerSettings(shards=self._settings.shards, contract=self.contract),
             states=PostgresStateStore(self.pool),
             tasks=PostgresTaskStore(self.pool),
@@ -160,7 +162,7 @@ class EmbeddedSystem:
             memory=DatabaseMemoryStore(self.pool),
             artifacts=self.artifacts,
         )
-        self.start_service(agent.agent_id, worker.run(stop), stop)
+        self.start_service(agent.agent_id, _work(worker, bus, stop), stop)
         await self._unless_failed(worker.ready.wait())
 
     async def _unless_failed(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -190,6 +192,13 @@ class EmbeddedSystem:
             await until(are_empty, DRAIN_LIMIT)
         except TimeoutError:
             log.warning("drain_incomplete", queues=queues)
+
+
+async def _work(worker: Worker, bus: Bus, stop: asyncio.Event) -> None:
+    try:
+        await worker.run(stop)
+    finally:
+        await bus.close()
 
 
 @asynccontextmanager

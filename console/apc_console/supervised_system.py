@@ -59,10 +59,15 @@ class SupervisedSystem:
 
     pool: asyncpg.Pool
     artifacts: ArtifactStore
+    supervisor: Supervisor
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wait until `stop` is set: what dies meanwhile is restarted."""
         await stop.wait()
+
+    async def drain(self) -> None:
+        """Stop all processes: agents, gate, log writer; idempotent."""
+        await self.supervisor.drain()
 
 
 @asynccontextmanager
@@ -98,7 +103,7 @@ async def run_supervised(
             arguments = ("worker", agent.module)
             supervisor.add(ProcessSpec(registration.agent_id, arguments, AGENT_STAGE, agent.environment))
         await _until_consumed(settings, registrations)
-        yield SupervisedSystem(pool, open_artifacts(settings))
+        yield SupervisedSystem(pool, open_artifacts(settings), supervisor)
 
 
 async def _declare(settings: BusSettings, pool: asyncpg.Pool, registrations: Sequence[Registration]) -> None:

@@ -65,6 +65,10 @@ class Supervisor:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.drain()
+
+    async def drain(self) -> None:
+        """Stop all processes, those of the highest stage first; idempotent."""
         for stage in sorted({keeper.stage for keeper in self._keepers}, reverse=True):
             leaving = [keeper for keeper in self._keepers if keeper.stage == stage]
             for keeper in leaving:

@@ -27,6 +27,10 @@ class System(Protocol):
         """Wait until `stop` is set. Raises what ends the system before."""
         ...
 
+    async def drain(self) -> None:
+        """Stop agents, gate and log writer, each after what waits for it has been taken; idempotent."""
+        ...
+
 
 def has_broker(bus: BusSettings, database: DatabaseSettings) -> bool:
     """Whether the system shall run over RabbitMQ. Raises InputUnusable with a broker and no database."""

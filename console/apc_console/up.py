@@ -4,38 +4,54 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from apc_agents.loading import load_agent
+from apc_bus.chaos import load_profile
 from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_console.chaos import Scorer, prepare
 from apc_console.logs import configure
 from apc_console.running import stop_on_signals
 from apc_console.settings import ConsoleSettings
 from apc_console.system import System, has_broker
 
 
-async def run_everything(modules: Sequence[str]) -> None:
+async def run_everything(modules: Sequence[str], profile: Path | None = None) -> None:
     """Run until SIGTERM, then drain.
 
     Args:
         modules: `module:agent` of each agent to run beside the services.
+        profile: faults that strike the messages of the agents; a scorecard is printed at the end.
+
+    Raises:
+        ChaosProfileInvalid: the file holds no profile; nothing was started.
     """
     configure(ConsoleSettings().log_level)
     began = time.monotonic()
     stop = stop_on_signals()
-    async with _system(modules) as system:
+    settings = BusSettings()
+    if profile is not None:
+        load_profile(profile)
+        settings = BusSettings(chaos_profile=profile, chaos_scores=prepare(settings.data_dir))
+    async with _system(modules, settings) as system:
+        scorer = None if settings.chaos_scores is None else await Scorer.start(system.pool, settings.chaos_scores)
         _say(f"ready after {time.monotonic() - began:.1f} s; Ctrl-C or SIGTERM ends it")
         await system.run(stop)
         _say("draining")
+        if scorer is not None:
+            await system.drain()
+            await scorer.finish()
 
 
 @asynccontextmanager
-async def _system(modules: Sequence[str]) -> AsyncIterator[System]:
-    settings, database = BusSettings(), DatabaseSettings()
+async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterator[System]:
+    database = DatabaseSettings()
     agents = [load_agent(module) for module in modules]
     if has_broker(settings, database):
         from apc_console.supervised_system import AgentProcess, run_supervised
 
-        async with run_supervised(settings, database, [AgentProcess(module) for module in modules]) as supervised:
+        processes = [AgentProcess(module, _chaos(settings)) for module in modules]
+        async with run_supervised(settings, database, processes) as supervised:
             yield supervised
     else:
         from apc_console.embedded_system import run_embedded
@@ -47,6 +63,12 @@ async def _system(modules: Sequence[str]) -> AsyncIterator[System]:
         async with run_embedded(settings, database) as embedded:
             await embedded.start_agents(agents)
             yield embedded
+
+
+def _chaos(settings: BusSettings) -> dict[str, str]:
+    """What the environment of an agent's process adds."""
+    named = {"APC_CHAOS_PROFILE": settings.chaos_profile, "APC_CHAOS_SCORES": settings.chaos_scores}
+    return {name: str(path.absolute()) for name, path in named.items() if path is not None}
 
 
 def _say(sentence: str) -> None:

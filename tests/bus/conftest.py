@@ -1,4 +1,4 @@
-"""One broker of each kind with the same topology: the suite of the port runs over both."""
+"""One broker of each kind with the same topology: the suite of the port runs over each."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -8,6 +8,7 @@ import aiormq
 import pytest
 from pydantic import SecretStr
 
+from apc_bus.chaos import ChaosBus, ChaosProfile
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Bus, Message
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
@@ -44,6 +45,13 @@ class MemoryPlace:
         self._broker.delete_queue(name)
 
 
+class CalmChaosPlace(MemoryPlace):
+    """The in-process broker behind a chaos bus whose profile strikes nobody: it must change nothing."""
+
+    async def connect(self) -> Bus:
+        return ChaosBus(await super().connect(), ChaosProfile(), "calm")
+
+
 class RabbitPlace:
     def __init__(self, topology: Topology, url: str, resources: AsyncExitStack) -> None:
         self.topology = topology
@@ -74,12 +82,14 @@ def topology() -> Topology:
     )
 
 
-@pytest.fixture(params=["memory", pytest.param("rabbit", marks=pytest.mark.broker)])
+@pytest.fixture(params=["memory", "calm chaos", pytest.param("rabbit", marks=pytest.mark.broker)])
 async def place(request: pytest.FixtureRequest, topology: Topology) -> AsyncIterator[Place]:
     """A broker of each kind."""
     async with AsyncExitStack() as resources:
         if request.param == "memory":
             yield MemoryPlace(topology)
+        elif request.param == "calm chaos":
+            yield CalmChaosPlace(topology)
         else:
             url = request.getfixturevalue("amqp_vhost_url")
             await apply_rabbit(url, topology)

@@ -104,6 +104,7 @@ async def test_one_consumer_of_a_shard_is_active_and_the_next_takes_over(bus: Bu
 
 async def _leave(subscription: object) -> None:
     # What leaving its context does, while the standby's context is still open inside it.
+    subscription = getattr(subscription, "_inner", subscription)
     channel = getattr(subscription, "_channel", None)
     if channel is not None:
         subscription.leave()  # type: ignore[attr-defined]

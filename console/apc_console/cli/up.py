@@ -1,5 +1,6 @@
 """`apc up`: the whole system."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +10,12 @@ def up(
     agent: Annotated[
         list[str] | None, typer.Option(metavar="MODULE:AGENT", help="An agent to run as well; may be repeated.")
     ] = None,
+    chaos: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROFILE", help="Strike the agents' messages with the faults of this TOML file; prints a scorecard."
+        ),
+    ] = None,
 ) -> None:
     """Run everything until SIGTERM: in this process by default, with an embedded PostgreSQL and no broker.
 
@@ -17,4 +24,4 @@ def up(
     from apc_console.running import run
     from apc_console.up import run_everything
 
-    run(run_everything(agent or []))
+    run(run_everything(agent or [], chaos))

@@ -8,7 +8,7 @@ from typing import Any
 
 from apc_bus.chaos import ChaosBus, ChaosProfile, Fault, FaultKind, Score, Side
 from apc_bus.errors import PublishUnknown
-from apc_bus.port import Bus, Message, Publication, Subscription
+from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.topology import INGRESS, INTER_AGENT, agent_queue, gate_queue
 
 Make = Callable[..., Message]
@@ -33,7 +33,7 @@ async def send(bus: Bus, message: Make, count: int = COUNT) -> list[str]:
 
 async def receive(subscription: Subscription, count: int) -> list[str]:
     """Ids in the order of their coming, all acknowledged together."""
-    found = []
+    found: list[Delivery] = []
     while len(found) < count:
         found += await subscription.receive()
     await subscription.ack(found[-1], multiple=True)
@@ -128,7 +128,7 @@ async def test_duplicates_and_damaged_copies_come_beside_the_good_ones(bus: Bus,
     copies, damaged = struck["duplicate publish"], struck["corrupt publish"]
     assert copies and damaged and struck["delay publish"]
     async with bus.subscribe(gate_queue(0)) as subscription:
-        bodies = []
+        bodies: list[bytes] = []
         while len(bodies) < COUNT + copies + damaged:
             bodies += [delivery.message.body for delivery in await subscription.receive()]
     assert bodies.count(b'{"a":1}') == COUNT + copies

@@ -38,6 +38,11 @@ class ChaosBus:
         """As of the inner one."""
         return self._inner.user
 
+    @property
+    def problems(self) -> list[str]:
+        """As of the inner one: what chaos does is no problem of the bus."""
+        return self._inner.problems
+
     async def publish(self, publication: Publication) -> None:
         """Publish one message, disturbed."""
         (error,) = await self.publish_all([publication])

@@ -33,8 +33,8 @@ def vhost_of(settings: BusSettings) -> str:
     return unquote(urlsplit(settings.amqp_nodes[0]).path[1:]) or "/"
 
 
-def _own_users(settings: BusSettings, management: Management) -> set[str]:
-    """The users of this environment, whose rights are nobody's but the deployment's to change."""
+def own_users(settings: BusSettings, management: Management) -> set[str]:
+    """The users of this environment, whose rights are the deployment's to change, not a command's."""
     return {broker_user(settings), unquote(urlsplit(topology_url(settings)).username or ""), management.user}
 
 
@@ -80,7 +80,7 @@ async def _make_users(settings: BusSettings, management: Management, grants: dic
     """A user that is there keeps its password, unless the environment or the file has one for it."""
     remarks = []
     there, file = await management.users(), default_file()
-    for user in grants.keys() - _own_users(settings, management):
+    for user in grants.keys() - own_users(settings, management):
         known = known_passwords(file)
         if user not in there and user not in known:
             known, _ = complete_passwords([user], file)
@@ -107,7 +107,7 @@ async def cut_off(settings: BusSettings, agent_id: str, user: str, sharing: Sequ
     if user in SERVICE_USERS or user == broker_user(settings):
         return [f"broker user {user} of agent {agent_id} stays: it is not the agent's alone; give each its own"]
     if sharing:
-        if management is not None and user not in _own_users(settings, management):
+        if management is not None and user not in own_users(settings, management):
             await management.set_permission(user, vhost_of(settings), agent_permission(sharing))
         return [f"broker user {user} of agent {agent_id} stays: agents {names} share it; give each its own"]
     if management is None:

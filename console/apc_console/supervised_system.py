@@ -17,6 +17,7 @@ from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.topology import agent_queue, build_topology
 from apc_console.broker import apply, broker_user, open_bus
 from apc_console.database import PATIENCE, migrate_url
+from apc_console.definitions import shared_users
 from apc_console.errors import ServiceAway
 from apc_console.registration import (
     addition,
@@ -150,6 +151,8 @@ async def _until_consumed(settings: BusSettings, registrations: Sequence[Registr
 
 async def _register(settings: BusSettings, pool: asyncpg.Pool, registrations: Sequence[Registration]) -> None:
     changes = [addition(registration) for registration in registrations]
+    for sentence in shared_users(build_topology(settings.shards, list(map(queues_of, registrations)))):
+        log.warning("broker_user_shared", reason=sentence)
     async with open_bus(settings) as bus:
         await publish_changes(bus, changes, settings.shards)
     await wait_until_recorded(pool, changes, settings.shards, START_LIMIT)

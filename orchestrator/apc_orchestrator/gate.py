@@ -86,6 +86,8 @@ class Gate:
                 return
             tenure, holder = taken
             registry = await Registry.load(self._pool, self._bus.user, self._shard)
+            for user, agents in registry.shared_users().items():
+                _log.warning("broker_user_shared", user=user, agents=agents, reason="each can speak as the others")
             protocols, positions = await load_protocols(self._pool, self._contract)
             verifier = Verifier(
                 self._bus,

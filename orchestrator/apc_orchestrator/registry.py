@@ -51,6 +51,14 @@ class Registry:
             self.by_id[change.agent_id] = replace(self.by_id[change.agent_id], is_revoked=True)
         return True
 
+    def shared_users(self) -> dict[str, list[str]]:
+        """Broker user -> the agents who have it, where they are several: each can speak as the others."""
+        sharing: dict[str, list[str]] = {}
+        for one in self.by_id.values():
+            if not one.is_revoked:
+                sharing.setdefault(one.broker_user, []).append(one.agent_id)
+        return {user: agents for user, agents in sharing.items() if len(agents) > 1}
+
     def users_agent(self, user_id: str | None, claimed: str | None) -> Registration | None:
         """Who the broker says is speaking: the claimed agent if it has that user, else the only one that has."""
         found = self.by_id.get(claimed) if claimed else None

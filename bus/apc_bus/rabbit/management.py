@@ -15,6 +15,7 @@ import orjson
 from apc_bus.errors import BusUnavailable
 from apc_bus.rabbit.definitions import password_hash
 from apc_bus.rabbit.grants import Permission
+from apc_bus.tls import tls_problem
 
 TIMEOUT_SECONDS = 5.0
 _ABSENT = 404
@@ -99,6 +100,8 @@ class Management:
                 raise self._refused(error, method, path) from error
         except (URLError, OSError, HTTPException, orjson.JSONDecodeError) as error:
             reason = error.reason if isinstance(error, URLError) else error
+            if isinstance(reason, BaseException) and (problem := tls_problem(reason, "APC_AMQP")):
+                raise BusUnavailable(f"the management API at {self._place} cannot be reached: {problem}") from error
             raise BusUnavailable(
                 f"the management API at {self._place} does not answer ({reason}): is the plugin "
                 "rabbitmq_management enabled, and APC_MANAGEMENT_URL right?"

@@ -22,6 +22,7 @@ from apc_console.doctor.checkpoints import look_at_checkpoints
 from apc_console.doctor.database import look_at_database
 from apc_console.doctor.finding import Finding, Status, ok, wrong
 from apc_console.doctor.log_lag import look_at_lag
+from apc_console.doctor.users import look_at_users
 from apc_console.errors import InputUnusable
 from apc_console.registration import queues_of, registered_agents
 
@@ -68,6 +69,7 @@ async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Find
         return [*findings, wrong("topology", str(error), "correct APC_TOPOLOGY_URL")]
     shards = range(settings.shards)
     findings += judge_topology(found)
+    findings += await look_at_users(settings, topology)
     findings += judge_gates(found.depths, shards)
     if pool is not None:
         findings += await look_at_lag(pool, found.depths, shards)

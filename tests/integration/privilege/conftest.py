@@ -31,16 +31,7 @@ async def answer(idea: Packet[IdeaPayload], ctx: HandlerContext) -> IdeaPayload:
     return idea.payload
 """
 """The module `swarm`: two agents that answer an IDEA with it."""
-CONFIG = """
-management.tcp.ip = 127.0.0.1
-management.tcp.port = {management}
-listeners.ssl.1 = 127.0.0.1:{tls}
-ssl_options.cacertfile = {authority}
-ssl_options.certfile = {server}
-ssl_options.keyfile = {server}
-ssl_options.verify = verify_peer
-ssl_options.fail_if_no_peer_cert = true
-"""
+SHIPPED = Path(__file__).parents[3] / "deploy/rabbitmq-tls.conf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +43,8 @@ class GuardedBroker:
     passwords: dict[str, str]
     """Of every user of the definitions."""
     management_port: int
+    """The API without TLS."""
+    management_tls_port: int
     tls_port: int
     """Clients need a certificate there."""
     certificates: Certificates
@@ -78,13 +71,13 @@ def guarded_broker(swarm_folder: Path) -> Iterator[GuardedBroker]:
     """One for all tests here: each leaves users and queues as it found them."""
     passwords = export_with_passwords(swarm_folder, "/", "definitions.json")
     agents = [AgentQueues(name, swarm, frozenset({PacketType.IDEA})) for name, swarm in SWARMS.items()]
-    management_port, tls_port, certificates = free_port(), free_port(), Certificates.make(swarm_folder)
-    server = certificates.issue("server", "localhost")
-    config = CONFIG.format(management=management_port, tls=tls_port, authority=certificates.authority, server=server)
+    certificates = Certificates.make(swarm_folder)
+    plain, management, tls = free_port(), free_port(), free_port()
+    config = tls_config(certificates, plain, management, tls)
     with PrivateNode(config, plugins=["rabbitmq_management"]) as node:
         node.ctl("import_definitions", str(swarm_folder / "definitions.json"))
         node.ctl("add_vhost", "elsewhere")
-        yield GuardedBroker(node, build_topology(1, agents), passwords, management_port, tls_port, certificates)
+        yield GuardedBroker(node, build_topology(1, agents), passwords, plain, management, tls, certificates)
 
 
 @pytest.fixture
@@ -99,6 +92,25 @@ def guarded_vhost(guarded_broker: GuardedBroker, tmp_path: Path) -> str:
 
 
 SWARMS = {"alpha": "red", "beta": "blue"}
+
+
+def tls_config(certificates: Certificates, plain: int, management: int, broker: int) -> str:
+    """What is shipped for TLS, with our certificates, beside plain ports; and clients must have a certificate."""
+    server = certificates.issue("server", "localhost")
+    ours = {
+        "listeners.tcp = none": f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {plain}",
+        "listeners.ssl.default = 5671": f"listeners.ssl.1 = 127.0.0.1:{broker}",
+        "management.ssl.port = 15671": f"management.ssl.ip = 127.0.0.1\nmanagement.ssl.port = {management}",
+        "fail_if_no_peer_cert = false": "fail_if_no_peer_cert = true",
+        "/etc/rabbitmq/tls/authority.pem": str(certificates.authority),
+        "/etc/rabbitmq/tls/server.pem": str(server),
+        "/etc/rabbitmq/tls/server.key": str(server),
+    }
+    config = SHIPPED.read_text()
+    for theirs, replaced in ours.items():
+        assert theirs in config
+        config = config.replace(theirs, replaced)
+    return config
 
 
 def export_with_passwords(folder: Path, vhost: str, out: str) -> dict[str, str]:

@@ -1,0 +1,12 @@
+"""An agent with a mind, run as a process by test_llm_worker: its model is the service that the environment names."""
+
+from apc_agents.context import SessionConfig
+from apc_agents.llm import LLMAgent
+from apc_contracts import PacketType
+from apc_orchestrator.testing import AGENTS
+from apc_orchestrator.testing.packets import ROLE
+
+CONFIG = SessionConfig(max_tokens=1_000)
+agent = LLMAgent(
+    "red-1", role=ROLE, swarm=AGENTS["red-1"][0], handles=(PacketType.IDEA,), answers_queries=False, config=CONFIG
+)

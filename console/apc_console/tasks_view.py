@@ -1,8 +1,9 @@
-"""`apc task`: durable tasks as a person, or a program, reads them, and the way to cancel one."""
+"""`apc task`: durable tasks as a person, or a program, reads them, and the ways to cancel one and to purge old ones."""
 
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from apc_agents.actions.tasks import ENDED, PostgresTaskStore, Task, TaskStatus
@@ -41,6 +42,16 @@ async def cancel_task(task_id: str, reason: str, *, as_json: bool) -> None:
         if before.status in ENDED:
             raise InputUnusable(f"task {task_id} has ended already: {before.status}")
         _print(await store.cancel(before.task_id, reason), as_json)
+
+
+async def purge_tasks(days: int, agent_id: str | None, *, as_json: bool) -> None:
+    """Delete the tasks that ended longer ago."""
+    async with _open_tasks() as store:
+        purged = await store.purge(datetime.now(UTC) - timedelta(days=days), agent_id)
+    if as_json or not sys.stdout.isatty():
+        print_json({"tasks": purged})
+    else:
+        print(f"deleted {purged} tasks")
 
 
 def _print(task: Task, as_json: bool) -> None:

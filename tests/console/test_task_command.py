@@ -40,8 +40,22 @@ async def test_an_operator_looks_at_tasks_and_cancels_one(postgres_url: str, tmp
     assert (shown["action"], shown["params"], shown["status"]) == ("build_tool", {"target": "//main:app"}, "PENDING")
     cancelled = json.loads((await run("cancel", str(ids[0]), "--reason", "wrong target")).stdout)
     assert (cancelled["status"], cancelled["error"]) == ("CANCELLED", "wrong target")
+    assert json.loads((await run("purge", "--days", "1", "--yes")).stdout) == {"tasks": 0}
+    pool = await open_pool(postgres_url)
+    await pool.execute(
+        "UPDATE apc_app.agent_tasks SET finished_at = now() - interval '40 days' WHERE task_id = $1", ids[0]
+    )
+    await pool.execute("UPDATE apc_app.agent_task_events SET announced_at = now()")
+    await pool.execute("UPDATE apc_app.agent_tasks SET depends_on = '{}' WHERE task_id = $1", ids[1])
+    await pool.close()
+    assert json.loads((await run("purge", "--days", "30", "--yes")).stdout) == {"tasks": 1}
+    (left,) = json.loads((await run("list")).stdout)
+    assert UUID(left["task_id"]) == ids[1]
+    await run("cancel", str(ids[1]))
     for failed, words in (
-        (await run("cancel", str(ids[0])), f"task {ids[0]} has ended already: CANCELLED"),
+        (await run("cancel", str(ids[1])), f"task {ids[1]} has ended already: CANCELLED"),
+        (await run("show", str(ids[0])), "there is no task"),
+        (await run("purge", "--days", "0", "--yes"), "--days"),
         (await run("show", "a7b3c9d1-e4f6-4g8h-9i1j-k2l3m4n5o6p7"), "is no task_id"),
         (await run("list", "--status", "asleep"), "use one of PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED"),
     ):

@@ -49,6 +49,8 @@ class Tool:
         """Why params do not fit; what is `ignored` is judged when it is known."""
         try:
             self._validated(params)
+        except TypeError as error:  # an integer beyond 64 bits, or half a surrogate pair
+            return [Problem(path, f"cannot be written as JSON: {error}")]
         except ValidationError as error:
             for place, message in mistakes_of(error):
                 if re.split(r"[.\[]", place, maxsplit=1)[0] not in ignored:

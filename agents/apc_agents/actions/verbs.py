@@ -12,7 +12,7 @@ from apc_agents.actions.errors import ActionError
 from apc_agents.actions.registry import Tool, make_tool
 from apc_contracts.actions import SecurityLevel
 from apc_contracts.model import Fraction, Name
-from apc_contracts.packet import PAYLOAD_TYPES
+from apc_contracts.packet import PAYLOAD_TYPES, ProofBundle
 from apc_contracts.schema_errors import refusal_of
 from apc_contracts.vocabulary import PacketType
 
@@ -36,6 +36,7 @@ async def emit(
     to: Annotated[tuple[Name, ...], Field(description="agent_ids; none = the sender of the packet at hand")] = (),
     confidence: Fraction = 1.0,
     symbolic_keys: tuple[Name, ...] = (),
+    proof_bundle: ProofBundle | None = None,
 ) -> dict[str, str]:
     """Emits a packet through the gate; gives its packet_id."""
     if context.emit is None:
@@ -47,7 +48,11 @@ async def emit(
     except ValidationError as error:
         refused = refusal_of(error)
         raise ActionError(f"payload of {packet_type}, {refused.path}: {refused.message}") from error
-    options: dict[str, Any] = {"confidence": confidence, "symbolic_keys": symbolic_keys}
+    options: dict[str, Any] = {
+        "confidence": confidence,
+        "symbolic_keys": symbolic_keys,
+        "proof_bundle": proof_bundle,
+    }
     if to:
         options["to"] = to
     packet = await context.emit(made, **options)

@@ -3,7 +3,7 @@
 Source: context-engineering-protocol, sections 1.2 and 3.4.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from apc_agents.context.linearity import ResourceClass
 from apc_agents.context.placeholder import is_placeholder
@@ -12,6 +12,10 @@ from apc_agents.context.window import ContextWindow
 
 if TYPE_CHECKING:
     from apc_agents.context.session import ContextSession
+
+
+IS_FOR_MODEL: Final = "is_for_model"
+"""Metadata of a turn that says something of the prompt, such as which tools there are, to the model alone."""
 
 
 class ComponentRenderer:
@@ -27,7 +31,7 @@ class ComponentRenderer:
         }
 
     def render_messages(self, window: ContextWindow) -> list[dict[str, Any]]:
-        """The turns that may be seen: all but system turns, which hold prompts; a placeholder is seen too."""
+        """The turns that may be seen: no system turns, nor what a model alone is told; a placeholder is seen too."""
         return [self._render_message(turn, window) for turn in window.all_turns() if _is_visible(turn)]
 
     def _render_message(self, turn: Turn, window: ContextWindow) -> dict[str, Any]:
@@ -49,4 +53,5 @@ class ComponentRenderer:
 
 
 def _is_visible(turn: Turn) -> bool:
-    return turn.role is not TurnRole.SYSTEM or is_placeholder(turn)
+    is_prompt = turn.role is TurnRole.SYSTEM or IS_FOR_MODEL in turn.metadata
+    return is_placeholder(turn) or not is_prompt

@@ -17,6 +17,7 @@ from pydantic_ai.exceptions import (
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
+from pydantic_core import PydanticSerializationError
 
 from apc_agents.context import TokenCounter
 from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, LLMError, ModelAway, ModelRefused, ModelUnusable
@@ -53,6 +54,7 @@ async def ask_for_response(
     """
 
     def fitting(answer: AgentResponse) -> AgentResponse:
+        _check_strictly(answer)
         tokens = counter.count(answer.response or "")
         if tokens > response_limit:
             raise ModelRetry(f"response has {tokens} tokens and {response_limit} fit: shorten it")
@@ -124,6 +126,14 @@ def _read(text: str) -> AgentResponse:
         return parse_response(text)
     except ResponseInvalid as invalid:
         raise ModelRetry(f"{invalid}. Answer with one JSON document, an AgentResponse, and nothing else") from invalid
+
+
+def _check_strictly(answer: AgentResponse) -> None:
+    """What came as a call of the function, as strictly as what came as text: with the bounds of a document."""
+    try:
+        parse_response(answer.model_dump_json())
+    except (ResponseInvalid, PydanticSerializationError) as invalid:
+        raise ModelRetry(f"{invalid}. Mend it, and answer again") from invalid
 
 
 def _check(response: str, required: ResponseConstraints) -> None:

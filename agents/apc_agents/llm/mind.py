@@ -15,6 +15,7 @@ from pydantic_ai.usage import RunUsage
 
 from apc_agents.actions import ActionContext, ActionExecutor, ActionReport, ActionsRefused, ToolRegistry
 from apc_agents.context import ContextSession, EstimatedTokens, TokenCounter, Turn
+from apc_agents.context.render import IS_FOR_MODEL
 from apc_agents.context.summarizing import cut
 from apc_agents.llm.asking import ask_for_response
 from apc_agents.llm.prompting import Persona, messages_of, system_prompt
@@ -174,14 +175,12 @@ class _Run:
     async def _act(self, response: AgentResponse) -> ActionReport | None:
         """Run the actions and tell the model what came of them; None when nothing could run."""
         if not response.actions:
-            await self._observe(
-                response, [{"status": STATUS_ERROR, "error": "there was neither an action nor a response"}]
-            )
+            await self._refuse(response, "there was neither an action nor a response")
             return None
         try:
             report = await self.mind.executor.run(response, context=self.actions)
         except ActionsRefused as refused:
-            await self._observe(response, [{"status": STATUS_ERROR, "error": str(refused)}])
+            await self._refuse(response, str(refused))
             return None
         self.actions = replace(self.actions, results={**self.actions.results, **report.results})
         self.task_ids += tuple(report.task_ids.values())
@@ -189,12 +188,21 @@ class _Run:
         await self._observe(response, [{**seen.to_document(), "params": action.params} for seen, action in pairs])
         return report
 
-    async def _observe(self, response: AgentResponse, observations: Sequence[Mapping[str, Any]]) -> None:
+    async def _refuse(self, response: AgentResponse, why: str) -> None:
+        """Tell the model what is wrong with its answer; it may name what stands in the prompt alone."""
+        await self._observe(response, [{"status": STATUS_ERROR, "error": why}], {IS_FOR_MODEL: True})
+
+    async def _observe(
+        self,
+        response: AgentResponse,
+        observations: Sequence[Mapping[str, Any]],
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> None:
         text = orjson.dumps(observations, default=str).decode()
         limit = int(self.session.message_limit * OBSERVATION_SHARE)
         asked = sha256(response.model_dump_json().encode()).hexdigest()
         text = await self.recording.fact(f"observed/{self.steps}/{asked}", cut(text, limit, self.mind.counter))
-        await self.session.add_tool_turn(text, {"step": self.steps})
+        await self.session.add_tool_turn(text, {"step": self.steps, **(metadata or {})})
         await self.on_change(self.session)
 
     async def _ended(self, response: AgentResponse, spent: str | None = None) -> Exchange:

@@ -21,6 +21,10 @@ from apc_agents.actions import ToolRegistry
 from apc_agents.context import ContextSession, Turn, TurnRole
 from apc_contracts.actions import SecurityLevel
 
+_EMIT = (
+    'emit {"packet_type", "payload", "to", "confidence", "symbolic_keys", "proof_bundle"} sends a packet to other '
+    "agents; all but the first two may be left out"
+)
 _PROTOCOL = Path(__file__).parent / "templates" / "protocol.txt"
 
 
@@ -53,7 +57,7 @@ def system_prompt(
     described = [orjson.dumps(tool).decode() for tool in tools.described(level)]
     protocol = Template(_protocol()).safe_substitute(
         tools="\n".join(described) or "none",
-        emit='; emit {"packet_type", "payload", "to"} sends a packet to other agents' if can_emit else "",
+        emit=f"; {_EMIT}" if can_emit else "",
         remembered=f"\nYou remember: {orjson.dumps(dict(remembered)).decode()}" if remembered else "",
         tasks=f"\nTasks of this session, newest first: {tasks}" if tasks else "",
     )

@@ -6,6 +6,7 @@ the conversation, beside its folded turns; those of old revisions go.
 """
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,9 +19,10 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
+from pydantic_core import PydanticSerializationError
 
 from apc_agents.context import ContextStore
-from apc_agents.llm.errors import AnswerTooLong, ModelAway
+from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, ModelAway
 from apc_agents.settings import LLMSettings
 
 VOLATILE: Final = frozenset({"timestamp", "run_id", "conversation_id"})
@@ -69,8 +71,12 @@ class Recording:
         return value
 
     async def keep(self, key: str, response: ModelResponse) -> None:
-        """Keep an answer; durable when this returns."""
-        await self.store.put_turns(self.session_id, {key: ModelMessagesTypeAdapter.dump_json([response])})
+        """Keep an answer; durable when this returns. Raises AnswerInvalid: it has no form in UTF-8."""
+        try:
+            document = ModelMessagesTypeAdapter.dump_json([response])
+        except PydanticSerializationError as error:
+            raise AnswerInvalid(f"the model gave no text in UTF-8: {error}") from error
+        await self.store.put_turns(self.session_id, {key: document})
 
     async def forget(self) -> None:
         """Forget all of it: what is asked again is to be answered anew."""
@@ -129,7 +135,7 @@ def fill_price(usage: RequestUsage, settings: LLMSettings) -> None:
 def prompt_digest(messages: Sequence[ModelMessage], model_name: str) -> str:
     """SHA-256 of what a model is asked, in hex: the same prompt always has the same."""
     document = [model_name, _stable(ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))]
-    return sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return sha256(_written(document)).hexdigest()
 
 
 def _stable(value: Any) -> Any:
@@ -140,4 +146,9 @@ def _stable(value: Any) -> Any:
 
 def _size(part: Any) -> int:
     told = getattr(part, "args", None) or getattr(part, "content", None) or ""
-    return len(told.encode(errors="surrogatepass") if isinstance(told, str) else orjson.dumps(told, default=str))
+    return len(told.encode(errors="surrogatepass") if isinstance(told, str) else _written(told))
+
+
+def _written(value: Any) -> bytes:
+    """JSON of whatever a model may answer: orjson knows no integers beyond 64 bits and no halves of surrogates."""
+    return json.dumps(value, sort_keys=True, default=str).encode()

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from apc_agents.actions.tasks import TaskStore
 from apc_agents.llm import Dialogue, LLMAgent, Props
 from apc_agents.memory import BaseMemoryStore, UnknownSession
+from apc_agents.memory.values import checked_id
 from apc_console.api.bodies import NewMessage, Nothing, read_body, revision_of
 from apc_console.api.identity import Tokens
 from apc_console.api.refusals import REFUSED, answer_refusal
@@ -30,7 +31,7 @@ PROPS_EVENT = "props"
 def make_app(agent: LLMAgent, memory_of: MemoryOf, tokens: Tokens, tasks: TaskStore | None = None) -> Starlette:
     """The application; conversations of one user are not there for another."""
     routes = _Routes(agent, memory_of, tokens, tasks)
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/sessions", routes.begin, methods=["POST"]),
             Route("/sessions/{id}/props", routes.props),
@@ -41,6 +42,8 @@ def make_app(agent: LLMAgent, memory_of: MemoryOf, tokens: Tokens, tasks: TaskSt
         ],
         exception_handlers=dict.fromkeys((*REFUSED, Exception), answer_refusal),
     )
+    app.router.redirect_slashes = False  # a redirect has no body that says what is wrong
+    return app
 
 
 class _Routes:
@@ -91,7 +94,7 @@ class _Routes:
         return EventSourceResponse(_events(await self._known(request)), send_timeout=30)
 
     async def _known(self, request: Request) -> Dialogue:
-        session_id = request.path_params["id"]
+        session_id = checked_id("id", request.path_params["id"])
         dialogue = self._dialogue(self._user(request), session_id)
         if not await dialogue.exists():
             raise UnknownSession(session_id)

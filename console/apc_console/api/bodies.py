@@ -6,9 +6,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
 from apc_console.api.refusals import Refusal
+from apc_contracts.errors import PacketRefused
+from apc_contracts.limits import Limits
 from apc_contracts.schema_errors import refusal_of
+from apc_contracts.strict_json import read_strict_json
 
 MAX_BODY_BYTES = 1_048_576
+MAX_DIGITS = 18
+"""Of a revision; with more it is none that there is."""
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
@@ -36,11 +41,18 @@ async def read_body(request: Request, model: type[BodyT], *, default: bytes | No
         body += part
         if len(body) > MAX_BODY_BYTES:
             raise Refusal(413, "TOO_LONG", f"more than {MAX_BODY_BYTES} bytes: shorten it", "$")
+    document = bytes(body) or default or b""
     try:
-        return model.model_validate_json(bytes(body) or default or b"")
+        read_strict_json(document, Limits(size_bytes=MAX_BODY_BYTES))  # a name that comes twice is no accident
+        return model.model_validate_json(document)
+    except PacketRefused as refused:
+        raise Refusal(422, "INVALID", refused.message, refused.path) from refused
     except ValidationError as error:
         first = refusal_of(error)
-        raise Refusal(422, "INVALID", first.message, first.path) from error
+        is_unknown = error.errors()[0]["type"] == "extra_forbidden"
+        raise Refusal(
+            422, "INVALID", "unknown field: remove it" if is_unknown else first.message, first.path
+        ) from error
 
 
 def revision_of(request: Request) -> int | None:
@@ -48,7 +60,7 @@ def revision_of(request: Request) -> int | None:
     given = request.headers.get("if-match")
     if given is None or given == "*":
         return None
-    try:
-        return int(given.strip().strip('"'))
-    except ValueError as error:
-        raise Refusal(422, "INVALID", "give the ETag of the props that you have read", "If-Match") from error
+    revision = given.strip().strip('"')
+    if not (revision.isascii() and revision.isdecimal()):
+        raise Refusal(422, "INVALID", "give the ETag of the props that you have read", "If-Match")
+    return int(revision[:MAX_DIGITS])

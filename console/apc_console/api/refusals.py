@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import structlog
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
@@ -44,6 +45,12 @@ def refusal_of(error: Exception) -> Refusal:
     match error:
         case Refusal():
             return error
+        case HTTPException(status_code=405):
+            return Refusal(405, "NO_SUCH_METHOD", "this path does not take this method")
+        case HTTPException():
+            return Refusal(
+                error.status_code, "NO_SUCH_PATH", "there is no such path: docs/chat.md lists those there are"
+            )
         case Unauthorized():
             return Refusal(401, "UNAUTHORIZED", "send Authorization: Bearer TOKEN")
         case UnknownSession():
@@ -76,5 +83,5 @@ async def answer_refusal(request: Request, error: Exception) -> JSONResponse:
     return refusal.response()
 
 
-REFUSED = (Refusal, Unauthorized, AgentError)
+REFUSED = (Refusal, Unauthorized, AgentError, HTTPException)
 """What a route may raise."""

@@ -8,6 +8,7 @@ from apc_console.output import AsJson
 
 app = typer.Typer(help="Durable tasks of agents.", no_args_is_help=True)
 
+IsSure = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 TaskId = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task, as `apc task list` shows it.")]
 
 
@@ -49,3 +50,19 @@ def cancel(
     from apc_console.tasks_view import cancel_task
 
     run_quietly(cancel_task(task_id, reason, as_json=as_json))
+
+
+@app.command()
+def purge(
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="Older than so many days since they ended.")],
+    agent_id: Annotated[str | None, typer.Option("--agent", help="Only tasks of this agent.")] = None,
+    is_sure: IsSure = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete tasks that ended so many days ago, with their results, for good: run it daily."""
+    from apc_console.running import run_quietly
+    from apc_console.tasks_view import purge_tasks
+
+    if not is_sure:
+        typer.confirm(f"Delete the tasks that ended more than {days} days ago for good?", abort=True)
+    run_quietly(purge_tasks(days, agent_id, as_json=as_json))

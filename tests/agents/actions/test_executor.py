@@ -293,6 +293,14 @@ def test_what_has_a_json_form_is_written_so() -> None:
         json_value(looped, "v")
 
 
+@pytest.mark.parametrize("value", [2**70, {"deep": [2**64]}, "\ud800"])
+async def test_params_that_json_cannot_carry_are_refused(workshop: Workshop, value: Any) -> None:
+    action = {"action": "note", "type": "tool", "params": {"value": value}}
+    answer = AgentResponse.model_validate({"status": "EXECUTING", "stop": False, "actions": [action]})
+    ((path, message),) = await refused(workshop, answer)
+    assert path == "actions[0].params" and "cannot be written as JSON" in message
+
+
 async def test_a_variable_that_json_does_not_know_is_refused(workshop: Workshop) -> None:
     problems = await refused(workshop, response(tool("note")), variables={"x": [object()]})
     assert problems[0][0] == "context.variables.x[0]"

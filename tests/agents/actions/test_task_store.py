@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -228,6 +228,25 @@ class TaskStoreSuite:
         await store.announced(task.task_id, 1)
         assert [(one.number, one.packet_id) for one in await store.unannounced(AGENT, 1)] == [(2, events[1].packet_id)]
         assert await store.unannounced("other-1") == []
+
+    async def test_old_tasks_are_purged_but_none_that_is_waited_for_or_not_yet_told_of(self, store: TaskStore) -> None:
+        needed, done, other = await added(store), await added(store), await added(store, agent_id="other-1")
+        waiting = await added(store, needed)
+        for agent_id, count in ((AGENT, 2), ("other-1", 1)):
+            for _ in range(count):
+                await succeed(store, await claimed(store, agent_id=agent_id))
+        now = datetime.now(UTC)
+        later = now + timedelta(hours=1)
+        assert await store.purge(later) == 0  # everything of them is still to be told
+        for agent_id in (AGENT, "other-1"):
+            for event in await store.unannounced(agent_id):
+                await store.announced(event.task_id, event.number)
+        assert await store.purge(now - timedelta(hours=1)) == 0
+        assert await store.purge(later, AGENT) == 1
+        assert {task.task_id for task in await store.list()} == {needed.task_id, waiting.task_id, other.task_id}
+        with pytest.raises(TaskUnknown):
+            await store.get(done.task_id)
+        assert (await claimed(store)).task.task_id == waiting.task_id
 
     async def test_tasks_are_listed_newest_first_and_by_what_is_asked(self, store: TaskStore) -> None:
         first = await added(store, session_id="s-1")

@@ -149,6 +149,21 @@ async def test_actions_that_cannot_run_are_told_to_the_model(
     assert "nothing was run" in seen[1] and complaint in seen[1]
 
 
+async def test_a_call_with_what_no_document_may_hold_is_sent_back(tools: ToolRegistry) -> None:
+    remember = {"action": "remember", "type": "internal", "params": {"key": "n", "value": 2**70}}
+    model = model_saying(document(actions=[remember], stop=False), document("I cannot."))
+    exchange = await talk(Mind(model, tools=tools), "a large number")
+    assert (exchange.response, exchange.steps) == ("I cannot.", 1)
+
+
+async def test_what_only_the_model_is_told_is_not_shown(tools: ToolRegistry) -> None:
+    session = ContextSession("s-1")
+    fly = {"action": "fly", "type": "tool"}
+    await talk(Mind(model_saying(document(actions=[fly]), document("I cannot.")), tools=tools), "fly", session)
+    assert "long_page" in str([turn.content for turn in session.window.all_turns()])
+    assert [message["role"] for message in session.render()["messages"]] == ["user", "assistant"]
+
+
 async def test_the_budget_of_steps_ends_what_does_not_stop() -> None:
     add = {"action": "remember", "type": "internal", "params": {"key": "a", "value": 1}}
     mind = Mind(model_of(lambda messages, info: document(actions=[add], stop=False)), settings=LLMSettings(max_steps=3))

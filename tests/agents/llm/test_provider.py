@@ -1,6 +1,7 @@
 """The model that the settings name, and a service that speaks OpenAI's API."""
 
 import asyncio
+import json
 import socket
 from typing import Any
 
@@ -145,6 +146,10 @@ async def test_what_the_service_refuses_is_one_error_without_its_words(status: i
         b'{"choices": []}',
         b'{"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [{"index": 0}]}',
         b'{"choices": "\xff"}',
+        *[json.dumps(completion({"content": text})).encode() for text in ("\ud800", "\0", "", "null", "[]")],
+        json.dumps(completion({"content": None})).encode(),
+        json.dumps(completion({"content": written(response="a\0b")})).encode(),
+        json.dumps(completion({"content": None, "tool_calls": [{"id": "1", "type": "function"}]})).encode(),
     ],
 )
 async def test_a_body_that_is_no_completion_is_one_error(body: bytes) -> None:

@@ -1,6 +1,7 @@
 """The frontend contract over a real socket: what each route answers, refuses, and never tells."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,8 +14,10 @@ import uvicorn
 from pydantic import SecretStr
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from starlette.routing import Route
 
 from apc_agents.actions import ToolRegistry
+from apc_agents.actions.tasks import MemoryTaskStore
 from apc_agents.context import SessionConfig
 from apc_agents.llm import LLMAgent, LLMSettings, Persona
 from apc_agents.memory import InMemoryMemoryStore
@@ -52,13 +55,29 @@ SHAPES = {
 """Every object that may be told."""
 
 
+ACTIONS: dict[str, dict[str, Any]] = {
+    "spell": {"action": "spell", "type": "tool", "params": {"word": "sea"}},
+    "fly": {"action": "fly", "type": "tool"},
+    "bad params": {"action": "spell", "type": "tool", "params": {"words": 7}},
+    "broken": {"action": "break_down", "type": "tool"},
+    "later": {"action": "spell", "type": "tool", "params": {"word": "sea"}, "execution": "ASYNC"},
+    "remember": {"action": "remember", "type": "internal", "params": {"key": "sea", "value": "blue"}},
+    "emit": {"action": "emit", "type": "internal", "params": {"packet_type": "SIGNAL", "payload": {"signal": "QUERY"}}},
+}
+"""What the model does first when a message begins so."""
+
+
 def think(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     assert "xylophone" in str(info.instructions) and "zanzibar" in str(info.instructions)
     told = str(messages[-1].parts[-1].content)  # type: ignore[union-attr]
+    if found := next((actions for word, actions in ACTIONS.items() if told.startswith(word)), None):
+        answer = {"status": "EXECUTING", "thoughts": [], "actions": [found], "stop": False, "response": None}
+        return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, answer)])
     if "fail" in str(messages):
         return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"no": "response"})])
+    said = "Done." if told.startswith("[") else f"You said: {told}"
     thought = {"type": "PLAN", "content": "The strategy is zanzibar."}
-    answer = {"status": "SUCCESS", "thoughts": [thought], "actions": [], "stop": True, "response": f"You said: {told}"}
+    answer = {"status": "SUCCESS", "thoughts": [thought], "actions": [], "stop": True, "response": said}
     return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, answer)])
 
 
@@ -68,6 +87,14 @@ def make_agent() -> LLMAgent:
     @tools.tool(description="zanzibar")
     async def lookup(word: str) -> str:
         return word
+
+    @tools.tool()
+    async def spell(word: str) -> list[str]:
+        return list(word)
+
+    @tools.tool()
+    async def break_down() -> None:
+        raise RuntimeError("it is broken")
 
     return LLMAgent(
         "helper-1",
@@ -87,10 +114,12 @@ class Client:
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
         self.told: list[Any] = []
+        self.asked: set[tuple[str, str, int]] = set()
 
     async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         response = await self.http.request(method, path, **options)
-        self.told.append(response.json())
+        self.told += [response.json(), list(response.headers.values())]
+        self.asked.add((method, re.sub(r"^/sessions/[^/]+/", "/sessions/{id}/", path), response.status_code))
         return response
 
     async def begin(self) -> str:
@@ -123,7 +152,7 @@ def walk(value: Any) -> Iterator[tuple[frozenset[str] | None, Any]]:
 
 @asynccontextmanager
 async def serving(tokens: Tokens) -> AsyncIterator[str]:
-    app = make_app(make_agent(), InMemoryMemoryStore("nobody").for_owner, tokens)
+    app = make_app(make_agent(), InMemoryMemoryStore("nobody").for_owner, tokens, MemoryTaskStore())
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
     running = asyncio.create_task(server.serve(sockets=[listening]))
@@ -175,6 +204,53 @@ async def test_a_conversation_and_nothing_of_the_server_in_it(client: Client) ->
     client.check()
 
 
+async def test_every_route_and_every_event_tells_props_alone(client: Client) -> None:
+    """Whatever the agent does behind it: tools, failures, refused actions, tasks, memories, compressions, pages."""
+    session = await client.begin()
+    events: list[Any] = []
+    is_open = asyncio.Event()
+
+    async def watch() -> None:
+        async with client.http.stream("GET", f"/sessions/{session}/events") as stream:
+            client.asked.add(("GET", "/sessions/{id}/events", stream.status_code))
+            client.told.append(list(stream.headers.values()))
+            async for line in stream.aiter_lines():
+                name, _, value = line.partition(": ")
+                assert name in ("event", "data", "id", "") and (name != "event" or value == "props"), line
+                if name == "data":
+                    events.append(orjson.loads(value))
+                    is_open.set()
+
+    watching = asyncio.create_task(watch())
+    await is_open.wait()
+    path = f"/sessions/{session}"
+    for message in (*ACTIONS, *[f"{number} " + "word " * 40 for number in range(12)], "short"):
+        said = await client.ask("POST", f"{path}/messages", json={"content": message})
+        assert said.status_code == 200, message
+    shown = (await client.ask("GET", f"{path}/props")).json()
+    assert any("kept verbatim" in one["content"] for one in shown["messages"]), "turns were paged out"
+    assert (await client.ask("POST", f"{path}/compress")).status_code == 200
+    assert (await client.ask("POST", f"{path}/clear")).status_code == 200
+    for method, nowhere in (("GET", "/"), ("GET", "/docs"), ("GET", f"{path}/prompt"), ("POST", "/sessions/")):
+        assert (await client.ask(method, nowhere)).json()["error"]["code"] == "NO_SUCH_PATH"
+    for method, place in (("DELETE", "/sessions"), ("PUT", f"{path}/props"), ("GET", f"{path}/messages")):
+        assert (await client.ask(method, place)).json()["error"]["code"] == "NO_SUCH_METHOD"
+    watching.cancel()
+    await asyncio.wait([watching])
+    answered = {(method, path) for method, path, status in client.asked if status < 300}
+    routes = make_app(make_agent(), InMemoryMemoryStore("nobody").for_owner, Tokens({})).routes
+    assert answered == {
+        (method, route.path)
+        for route in routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert {one["status"] for one in events} >= {"ready", "thinking"}
+    assert len(events) > len(ACTIONS)
+    client.told += events
+    client.check()
+
+
 @pytest.mark.parametrize("path", ["props", "messages", "compress", "clear", "events"])
 async def test_an_unknown_session_is_404(client: Client, path: str) -> None:
     method = "GET" if path in ("props", "events") else "POST"
@@ -194,7 +270,11 @@ async def test_an_unknown_session_is_404(client: Client, path: str) -> None:
         (b"{}", 422, "content"),
         (b'{"content": 7}', 422, "content"),
         (b'{"content": ""}', 422, "content"),
-        (b'{"content": "a\\u0000b"}', 422, "content"),
+        (b'{"content": "one", "content": "two"}', 422, "$"),
+        (b'{"content": "\xff"}', 422, "$"),
+        (b'{"content": "\\ud800"}', 422, "$"),
+        (b'{"content": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", 422, "$"),
+        (b'{"content": "a\\u0000b"}', 422, "$"),
         (b'{"content": "Hello", "systemPrompt": "obey"}', 422, "systemPrompt"),
         (orjson.dumps({"content": "word " * 2_000}), 413, "content"),
         (orjson.dumps({"content": "x" * 1_100_000}), 413, "$"),
@@ -212,6 +292,14 @@ async def test_what_cannot_be_taken_is_refused_with_its_field(
     client.check()
 
 
+@pytest.mark.parametrize("session", ["a" * 3_000, "%00"])
+async def test_what_is_no_id_of_a_session_is_refused_as_such(client: Client, session: str) -> None:
+    for method, place in (("GET", "props"), ("POST", "messages"), ("GET", "events")):
+        response = await client.ask(method, f"/sessions/{session}/{place}", content=b"{}" if method == "POST" else None)
+        assert (response.status_code, response.json()["error"]["field"]) == (422, "id")
+    client.check()
+
+
 async def test_a_stale_revision_is_409(client: Client) -> None:
     session = await client.begin()
     etag = (await client.ask("GET", f"/sessions/{session}/props")).headers["etag"]
@@ -219,8 +307,11 @@ async def test_a_stale_revision_is_409(client: Client) -> None:
     assert (await client.ask("POST", path, json={"content": "one"}, headers=seen)).status_code == 200
     stale = await client.ask("POST", path, json={"content": "two"}, headers=seen)
     assert (stale.status_code, stale.json()["error"]["code"]) == (409, "STALE")
-    strange = await client.ask("POST", path, json={"content": "two"}, headers={"If-Match": "new"})
-    assert strange.json()["error"]["field"] == "If-Match"
+    for tag in ("new", 'W/"1"', "1_0", "-1", "\u00b2".encode()):
+        strange = await client.ask("POST", path, json={"content": "two"}, headers={"If-Match": tag})
+        assert (strange.status_code, strange.json()["error"]["field"]) == (422, "If-Match")
+    large = await client.ask("POST", path, json={"content": "two"}, headers={"If-Match": "9" * 5_000})
+    assert large.status_code == 409
     client.check()
 
 

@@ -1,7 +1,7 @@
 """Tasks in tables apc_app.agent_tasks, agent_task_events and agent_task_effects."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
@@ -178,6 +178,11 @@ class PostgresTaskStore:
             return await _kept(connection, task_id) if row is None else _task(row)
 
         return await self._change(cancel)
+
+    async def purge(self, before: datetime, agent_id: str | None = None) -> int:
+        """Delete what ended before this moment: one statement."""
+        done = await self._patiently(lambda: self._pool.execute(sql.PURGE, before, agent_id))
+        return int(done.rpartition(" ")[2])
 
     async def unannounced(self, agent_id: str, limit: int = 100) -> Sequence[TaskEvent]:
         """Events to be announced."""

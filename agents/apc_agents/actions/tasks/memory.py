@@ -169,6 +169,22 @@ class MemoryTaskStore:
         await self.news.tell()
         return row.task
 
+    async def purge(self, before: datetime, agent_id: str | None = None) -> int:
+        """Delete what ended before this moment."""
+        open_rows = [row.task for row in self._rows.values() if row.task.status not in ENDED]
+        kept = {needed for task in open_rows for needed in task.depends_on} | {one.task_id for one in self._events}
+        gone = [
+            task_id
+            for task_id, row in self._rows.items()
+            if row.task.finished_at is not None
+            and row.task.finished_at < before
+            and agent_id in (None, row.task.agent_id)
+            and task_id not in kept
+        ]
+        for task_id in gone:
+            del self._rows[task_id], self._counts[task_id]
+        return len(gone)
+
     async def unannounced(self, agent_id: str, limit: int = 100) -> Sequence[TaskEvent]:
         """Events to be announced."""
         return [event for event in self._events if self._rows[event.task_id].task.agent_id == agent_id][:limit]

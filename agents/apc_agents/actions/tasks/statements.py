@@ -108,6 +108,19 @@ INSERT INTO apc_app.agent_task_events (task_id, number, packet_id, document)
 SELECT $1, coalesce(max(number), 0) + 1, $2, $3::text::jsonb FROM apc_app.agent_task_events WHERE task_id = $1
 """
 
+PURGE = """
+DELETE FROM apc_app.agent_tasks AS task
+WHERE finished_at < $1 AND ($2::text IS NULL OR agent_id = $2)
+  AND NOT EXISTS (
+      SELECT FROM apc_app.agent_tasks AS waiting
+      WHERE waiting.status IN ('PENDING', 'RUNNING') AND task.task_id = ANY(waiting.depends_on)
+  )
+  AND NOT EXISTS (
+      SELECT FROM apc_app.agent_task_events AS event
+      WHERE event.task_id = task.task_id AND event.announced_at IS NULL
+  )
+"""
+
 UNANNOUNCED = """
 SELECT event.task_id, event.number, event.packet_id, event.document, task.session_id, task.spec
 FROM apc_app.agent_task_events AS event JOIN apc_app.agent_tasks AS task USING (task_id)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
@@ -105,6 +105,13 @@ class TaskStore(Protocol):
 
         Raises:
             TaskUnknown: there is no such task.
+        """
+        ...
+
+    async def purge(self, before: datetime, agent_id: str | None = None) -> int:
+        """Delete what ended before this moment, with its effects; returns how many tasks there were.
+
+        Those that a waiting task needs stay, and those of which something is still to be announced.
         """
         ...
 

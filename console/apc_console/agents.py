@@ -1,18 +1,14 @@
 """What an operator does with agents: add, revoke, list."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
 
 from apc_agents.loading import load_agent
-from apc_bus.errors import QueueMissing
-from apc_bus.port import Bus
 from apc_bus.settings import BusSettings
-from apc_bus.topology import agent_queue, build_topology
+from apc_bus.topology import build_topology
 from apc_console.broker import apply, open_bus
 from apc_console.broker_users import Remarks, cut_off, make_agent_users, user_of_agent
 from apc_console.database import open_log
@@ -30,18 +26,8 @@ from apc_console.registration import (
 from apc_contracts.identity import new_packet_id
 from apc_contracts.registry import Registration, Right
 from apc_contracts.registry_change import AgentAdded, AgentRevoked
-from apc_contracts.vocabulary import CONTROL_TYPES, PRESENCE_SESSION, PacketType
+from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
 
-ALIVE_WITHIN = timedelta(seconds=90)
-"""Three missed heartbeats (agents.md section 1: one after 30 s of silence)."""
-LISTED = """
-SELECT agent_id, role, swarm_id AS swarm, rights, handles, broker_user, is_revoked,
-ARRAY(SELECT json_object_keys(public_keys::json) ORDER BY 1) AS keys, (
-    SELECT max(recorded_at) FROM apc_log.agent_packets
-    WHERE session_id = $1 AND sender_agent_id = agents.agent_id
-) AS last_seen
-FROM apc_log.agents ORDER BY agent_id
-"""
 KNOWN = "SELECT broker_user, is_revoked FROM apc_log.agents WHERE agent_id = $1"
 
 
@@ -127,29 +113,6 @@ async def revoke_agent(agent_id: str) -> Remarks:
         await publish_changes(bus, [change], settings.shards)
         await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
     return remarks
-
-
-async def agent_rows() -> list[dict[str, Any]]:
-    """One row an agent; `waiting` is None without a broker."""
-    settings = BusSettings()
-    async with open_log() as pool:
-        rows = [dict(row) for row in await pool.fetch(LISTED, PRESENCE_SESSION)]
-    now = datetime.now(UTC)
-    for row in rows:
-        row["is_alive"] = row["last_seen"] is not None and now - row["last_seen"] < ALIVE_WITHIN
-        row["waiting"] = None
-    if settings.amqp_nodes:
-        async with open_bus(settings) as bus:
-            for row in rows:
-                row["waiting"] = await _waiting(bus, row["agent_id"])
-    return rows
-
-
-async def _waiting(bus: Bus, agent_id: str) -> int | None:
-    with suppress(QueueMissing):
-        depths = [await bus.depth(agent_queue(agent_id, urgent)) for urgent in (True, False)]
-        return sum(depth.messages for depth in depths)
-    return None
 
 
 def _members(kind: type[Right] | type[PacketType], text: str, option: str) -> Iterable[Any]:

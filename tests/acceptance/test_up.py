@@ -72,7 +72,9 @@ def test_in_one_process_it_registers_its_agents_and_drains(apc: ApcCommand, revi
 
         said = end(running)
 
-    assert (agents["reviewer-1"]["handles"], agents["reviewer-1"]["keys"]) == (["IDEA"], [key_id])
+    row = agents["reviewer-1"]
+    assert (row["handles"], row["keys"], row["rights"]) == (["IDEA"], [key_id], [])
+    assert (row["open"], row["waiting"]) == (0, None), "nobody outside sees the queues of a bus in process"
     assert "draining" in said
     assert "Traceback" not in said
     assert listed(apc).keys() == agents.keys()
@@ -103,7 +105,8 @@ def test_over_rabbitmq_every_service_is_a_process(
     with up(apc, "--agent", reviewer, given=given) as running:
         commands = [" ".join(child.cmdline()) for child in psutil.Process(running.pid).children()]
         assert len(commands) == 3
-        assert listed(apc, given)["reviewer-1"]["is_revoked"] is False
+        row = listed(apc, given)["reviewer-1"]
+        assert (row["is_revoked"], row["waiting"], row["open"]) == (False, 0, 0)
 
         end(running)
 

@@ -67,8 +67,8 @@ def revoke(agent_id: AgentId) -> None:
 
 @app.command("list")
 def list_agents(as_json: AsJson = False) -> None:
-    """Who is registered, when it was last heard of, and what waits in its queues."""
-    from apc_console.agents import agent_rows
+    """Who is registered with which rights, alive, last heard of, its open deliveries, and what waits in its queues."""
+    from apc_console.agents_view import agent_rows
     from apc_console.running import run_quietly
 
     print_rows(run_quietly(agent_rows()), title="Agents", as_json=as_json, empty="no agent is registered")

@@ -7,7 +7,7 @@ from apc_bus.errors import BusUnavailable
 from apc_bus.port import QueueDepth
 from apc_bus.rabbit import Inspection, inspect_rabbit
 from apc_bus.rabbit.connections import Nodes, Timing
-from apc_bus.topology import DEAD_QUEUE, Topology, gate_queue
+from apc_bus.topology import Topology, gate_queue
 from apc_console.broker import CONNECT_PATIENCE
 from apc_console.doctor.finding import Finding, ok, warning, wrong
 
@@ -67,12 +67,3 @@ def judge_gates(depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Fi
             waiting = f"{depth.messages} inputs wait and " if depth.messages else ""
             findings.append(say("gate", f"shard {shard}: {waiting}no gate runs", "apc serve orchestrator"))
     return findings or [ok("gate", "every shard has a gate")]
-
-
-def judge_dead_letters(depths: dict[str, QueueDepth]) -> list[Finding]:
-    """Whether deliveries ended as dead letters that nobody took."""
-    depth = depths.get(DEAD_QUEUE)
-    if depth is None or depth.messages == 0:
-        return []
-    fix = "a running gate takes them; `apc packet trace` shows what became of their packets"
-    return [warning("dead letters", f"{depth.messages} wait in {DEAD_QUEUE}", fix)]

@@ -5,23 +5,25 @@ from contextlib import AsyncExitStack
 import asyncpg
 
 from apc_bus.database import open_pool
-from apc_bus.errors import BusUnavailable, DatabaseUnavailable
+from apc_bus.errors import BusUnavailable, DatabaseUnavailable, TopologyInvalid
 from apc_bus.rabbit import Inspection
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_bus.topology import build_topology
+from apc_bus.topology import Topology, build_topology
 from apc_console.broker import topology_url
 from apc_console.database import PATIENCE, database_url, first_line
+from apc_console.doctor.agents import look_at_agents
 from apc_console.doctor.broker import (
     inspect_broker,
-    judge_dead_letters,
     judge_gates,
     judge_topology,
     look_at_nodes,
 )
 from apc_console.doctor.checkpoints import look_at_checkpoints
 from apc_console.doctor.database import look_at_database
+from apc_console.doctor.dead_letters import judge_dead_queue, look_at_dead_letters
 from apc_console.doctor.finding import Finding, Status, ok, wrong
 from apc_console.doctor.log_lag import look_at_lag
+from apc_console.doctor.permissions import look_at_permissions
 from apc_console.doctor.users import look_at_users
 from apc_console.errors import InputUnusable
 from apc_console.registration import queues_of, registered_agents
@@ -54,7 +56,7 @@ async def _database(
         return [wrong("database", f"it failed: {first_line(error)}", "look into the database's own log")], None
     if any(finding.status is not Status.OK for finding in findings if finding.check == "schema"):
         return findings, None
-    return [*findings, *await look_at_checkpoints(pool)], pool
+    return [*findings, *await look_at_checkpoints(pool), *await look_at_dead_letters(pool)], pool
 
 
 async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Finding]:
@@ -73,4 +75,15 @@ async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Find
     findings += judge_gates(found.depths, shards)
     if pool is not None:
         findings += await look_at_lag(pool, found.depths, shards)
-    return [*findings, *judge_dead_letters(found.depths)]
+        findings += await look_at_agents(pool, found.depths)
+    findings += judge_dead_queue(found.depths)
+    return [*findings, *await _permissions(settings, topology)]
+
+
+async def _permissions(settings: BusSettings, topology: Topology) -> list[Finding]:
+    try:
+        return await look_at_permissions(settings, topology)
+    except TopologyInvalid as error:
+        return [wrong("permissions", str(error), "register the agent with another --broker-user")]
+    except BusUnavailable as error:
+        return [wrong("permissions", str(error), "correct APC_AMQP_URL")]

@@ -1,0 +1,54 @@
+"""Looks at the dead letters: what the broker holds of them, and what the log says became of their packets."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import asyncpg
+
+from apc_bus.port import QueueDepth
+from apc_bus.topology import DEAD_QUEUE
+from apc_console.doctor.finding import Finding, ok, warning
+
+# Where a delivery stands is where its last hop has led. A reason is a word, or one and what follows a colon.
+_BY_REASON = """
+SELECT split_part(coalesce(dead.metadata ->> 'error', 'unknown'), ':', 1) AS reason,
+       count(*) AS deliveries, min(dead.recorded_at) AS oldest
+FROM apc_log.packet_events AS dead
+WHERE dead.to_state = 'DEAD_LETTERED' AND NOT EXISTS (
+    SELECT FROM apc_log.packet_events AS later
+    WHERE later.session_id = dead.session_id AND later.packet_id = dead.packet_id
+      AND later.recipient = dead.recipient AND later.seq > dead.seq AND later.to_state <> ''
+)
+GROUP BY 1 ORDER BY 2 DESC, 1
+"""
+FIX = "`apc dead list` shows them; send them again with `apc dead requeue`, or `apc dead discard` them"
+SHOWN = 5
+"""Reasons that are named."""
+
+
+def judge_dead_queue(depths: Mapping[str, QueueDepth]) -> list[Finding]:
+    """Whether dead letters wait in the broker for a gate to record them."""
+    depth = depths.get(DEAD_QUEUE)
+    if depth is None:
+        return []  # the topology's finding
+    if depth.consumers == 0:
+        return [warning("dead letters", f"{depth.messages} wait, and no gate takes them", "apc serve orchestrator")]
+    if depth.messages:
+        fix = "the gate takes them; its own log says why it does not (dead_letter_failed)"
+        return [warning("dead letters", f"{depth.messages} wait in {DEAD_QUEUE}", fix)]
+    return [ok("dead letters", "none waits to be recorded")]
+
+
+async def look_at_dead_letters(pool: asyncpg.Pool) -> list[Finding]:
+    """Of the deliveries that ended as dead letters and were neither sent again nor discarded: how many, and why."""
+    rows = await pool.fetch(_BY_REASON)
+    if not rows:
+        return [ok("dead letters", "no delivery is one")]
+    count = sum(row["deliveries"] for row in rows)
+    reasons = [f"{row['deliveries']} {row['reason']}" for row in rows[:SHOWN]]
+    if len(rows) > SHOWN:
+        reasons.append("others")
+    age = (datetime.now(UTC) - min(row["oldest"] for row in rows)).total_seconds()
+    since = f"{age:.0f} s" if age < 3600 else f"{age / 3600:.0f} h"
+    said = f"{count} deliveries ended as dead letters ({', '.join(reasons)}), the oldest {since} ago"
+    return [warning("dead letters", said, FIX)]

@@ -1,0 +1,19 @@
+"""An agent whose handler writes a log line of its own and answers: run as a process by test_processes_tell."""
+
+import structlog
+
+from apc_agents import Agent, HandlerContext
+from apc_contracts import IdeaPayload, Packet, PacketType
+from apc_orchestrator.testing import AGENTS, make_idea
+from apc_orchestrator.testing.packets import ROLE
+
+agent = Agent("blue-1", role=ROLE, swarm=AGENTS["blue-1"][0])
+log = structlog.get_logger()
+
+
+@agent.on(PacketType.IDEA)
+async def answer(packet: Packet[IdeaPayload], ctx: HandlerContext) -> IdeaPayload:
+    log.info("idea_looked_at")
+    if packet.payload.method_id == "fails":
+        raise ValueError("the handler's own words")
+    return make_idea()

@@ -1,0 +1,64 @@
+"""What `apc agents list` and `apc doctor` say of agents and dead letters, from a log with both."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from apc_bus.port import QueueDepth
+from apc_bus.topology import agent_queue
+from apc_console.agents_view import ALIVE_WITHIN, listed
+from apc_console.doctor import Finding, Status
+from apc_console.doctor.agents import look_at_agents
+from apc_console.doctor.dead_letters import look_at_dead_letters
+from apc_contracts import HeartbeatPayload, ReceiptKind, Signal
+from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_orchestrator.testing import make_idea, make_packet, until
+
+
+def depths(agent: str, messages: int, consumers: int) -> dict[str, QueueDepth]:
+    """What the broker would say of an agent's queues."""
+    return {agent_queue(agent, urgent): QueueDepth(messages, consumers) for urgent in (True, False)}
+
+
+async def one(house: Any, agent: str, now: datetime | None = None) -> dict[str, Any]:
+    """An agent's row."""
+    rows = {row["agent_id"]: row for row in await listed(house.pool, now or datetime.now(UTC))}
+    return rows[agent]
+
+
+async def test_alive_open_and_dead(house: Any) -> None:
+    async with house.persister(), house.gate():
+        await house.open_session()
+        never = await one(house, "sentinel")
+        assert (never["is_alive"], never["last_seen"], never["open"]) == (False, None, 0)
+        assert set(never["rights"]) == {"validate", "veto"}
+        assert await look_at_dead_letters(house.pool) == [
+            Finding("dead letters", Status.OK, "no delivery is one"),
+        ]
+
+        beat = make_packet("sentinel", HeartbeatPayload(signal=Signal.HEARTBEAT), session_id=PRESENCE_SESSION)
+        sent = [make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening) for _ in range(3)]
+        await house.agents.publish(beat, *sent)
+        await until(house.is_logged(beat.packet_id, *(packet.packet_id for packet in sent)))
+        assert (await one(house, "sentinel"))["open"] == 3
+        await house.agents.receive("sentinel", 3)
+        await house.agents.report("sentinel", [sent[0].packet_id])
+        await house.agents.report("sentinel", [sent[1].packet_id], ReceiptKind.DEAD_LETTERED)
+        await until(house.has_come_to("ARCHIVED", sent[0].packet_id, "sentinel"))
+        await until(house.has_come_to("DEAD_LETTERED", sent[1].packet_id, "sentinel"))
+
+        row = await one(house, "sentinel")
+        assert (row["is_alive"], row["open"]) == (True, 1)
+        assert not (await one(house, "sentinel", row["last_seen"] + ALIVE_WITHIN))["is_alive"]
+        (dead,) = await look_at_dead_letters(house.pool)
+        assert dead.status is Status.WARNING
+        assert "1 deliveries ended as dead letters (1 " in dead.finding
+        assert "apc dead" in dead.fix
+
+        told = {finding.finding.split(":")[0]: finding for finding in await look_at_agents(house.pool, {})}
+        assert set(told) == {"red-1", "blue-1", "sentinel", "librarian"}, "nobody consumes"
+        assert "never heard of" in told["red-1"].finding
+        found = await look_at_agents(house.pool, depths("sentinel", 4, 1) | depths("red-1", 4, 1))
+        assert "sentinel" not in {finding.finding.split(":")[0] for finding in found}
+        (quiet,) = [finding for finding in found if finding.finding.startswith("red-1")]
+        assert quiet.finding == "red-1: never heard of; 8 packets wait"
+        assert quiet.fix == "start its worker, or `apc agents revoke red-1`"

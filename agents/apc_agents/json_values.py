@@ -61,8 +61,10 @@ def json_value(
     raise _unknown(value, place, refusal)
 
 
-def checked_text(text: str, place: str, refusal: Refusal) -> str:
-    """The text, if UTF-8 and PostgreSQL can hold it. Raises what `refusal` makes."""
+def checked_text(text: object, place: str, refusal: Refusal) -> str:
+    """The text, if it is one that UTF-8 and PostgreSQL can hold. Raises what `refusal` makes."""
+    if not isinstance(text, str):
+        raise refusal(place, f"it is {type(text).__name__}: give text")
     if "\x00" in text:
         raise refusal(place, "U+0000 cannot be stored: take it out")
     try:

@@ -25,7 +25,7 @@ from apc_agents.context.store import ContextStore
 from apc_agents.context.summarizing import ExtractiveSummarizer, Summarizer
 from apc_agents.context.threshold import AdaptiveThreshold, checked_fraction
 from apc_agents.context.turns import Turn, TurnRole
-from apc_agents.context.window import DEFAULT_MAX_TOKENS, ContextWindow, Folding
+from apc_agents.context.window import DEFAULT_MAX_TOKENS, ContextWindow, Folding, checked_size
 
 AWAITS_AFTER: Final = {TurnRole.USER: True, TurnRole.TOOL: True, TurnRole.ASSISTANT: False}
 """Whether an answer is awaited after a turn of this role; what the system says changes nothing."""
@@ -52,8 +52,14 @@ class SessionConfig:
         """Raises ArgumentInvalid."""
         checked_fraction("target_pressure", self.target_pressure)
         checked_fraction("paging_share", self.paging_share)
-        if self.keep_recent < 1:
+        checked_size(self.max_tokens)
+        compression = self.compression(self.keep_recent)
+        if compression.keep_recent < 1:
             raise ArgumentInvalid("keep_recent", f"{self.keep_recent} would lose the turn that just came: give ≥ 1")
+
+    def compression(self, keep_recent: int) -> CompressionConfig:
+        """How a compression goes that leaves so many of the newest turns alone. Raises ArgumentInvalid."""
+        return CompressionConfig(summary_tokens=self.summary_tokens, keep_recent=keep_recent)
 
 
 @dataclass(slots=True)
@@ -147,8 +153,7 @@ class Conversation:
         return int(cause == "pressure" or newest.role in (TurnRole.USER, TurnRole.TOOL))
 
     async def _compressed(self, window: ContextWindow, target: float, keep_recent: int) -> CompressionResult:
-        config = CompressionConfig(summary_tokens=self.config.summary_tokens, keep_recent=keep_recent)
-        result = await ContextProjector(config, self.summarizer).compress(window, target)
+        result = await ContextProjector(self.config.compression(keep_recent), self.summarizer).compress(window, target)
         return result if result.target_met else page_out(result, target * self.config.paging_share, keep_recent)
 
     async def _put_away(self, before: ContextWindow, folded: Sequence[FoldedTurn]) -> None:

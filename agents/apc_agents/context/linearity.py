@@ -10,7 +10,8 @@ from typing import Any, Final, Self
 
 from rpds import HashTrieMap
 
-from apc_agents.context.errors import LinearityError, UnknownResource
+from apc_agents.context.errors import ArgumentInvalid, LinearityError, UnknownResource
+from apc_agents.json_values import checked_text
 
 
 class ResourceClass(Enum):
@@ -61,7 +62,7 @@ class LinearityMap:
         """Assign a class to a resource, new or known.
 
         Raises:
-            LinearityError: the resource has a higher class.
+            LinearityError: the resource has a higher class. ArgumentInvalid: a source that no store can hold.
         """
         return self._raised(resource_id, resource_class, "tagged", source)
 
@@ -70,7 +71,7 @@ class LinearityMap:
 
         Raises:
             UnknownResource: no resource has this id.
-            LinearityError: the resource has a higher class.
+            LinearityError: the resource has a higher class. ArgumentInvalid: a rationale that no store can hold.
         """
         self.resource(resource_id)
         return self._raised(resource_id, resource_class, "promoted", rationale)
@@ -80,14 +81,14 @@ class LinearityMap:
 
         Raises:
             UnknownResource: no resource has this id.
-            LinearityError: the resource is REQUIRED or PRESERVED.
+            LinearityError: the resource is REQUIRED or PRESERVED. ArgumentInvalid: as promote.
         """
         known = self.resource(resource_id)
         if known.resource_class is not ResourceClass.DROPPABLE:
             raise LinearityError(resource_id, f"it is {known.resource_class.name}, and only DROPPABLE may be dropped")
         if known.is_dropped:
             return self
-        event = Provenance("dropped", known.resource_class, rationale)
+        event = Provenance("dropped", known.resource_class, checked_text(rationale, "rationale", ArgumentInvalid))
         return self._with(resource_id, Resource(known.resource_class, (*known.provenance, event), is_dropped=True))
 
     def restore(self, resource_id: str) -> "LinearityMap":
@@ -148,7 +149,7 @@ class LinearityMap:
         if known is not _NEW and resource_class < known.resource_class:
             what = f"it is {known.resource_class.name}, and a class never sinks to {resource_class.name}"
             raise LinearityError(resource_id, what)
-        happened = Provenance(event, resource_class, source)
+        happened = Provenance(event, resource_class, checked_text(source, "rationale", ArgumentInvalid))
         return self._with(resource_id, Resource(resource_class, (*known.provenance, happened), known.is_dropped))
 
     def _with(self, resource_id: str, resource: Resource) -> "LinearityMap":

@@ -29,10 +29,10 @@ class CompressionConfig:
 
     def __post_init__(self) -> None:
         """Raises ArgumentInvalid."""
-        if self.summary_tokens < 1:
-            raise ArgumentInvalid("summary_tokens", f"{self.summary_tokens} leaves no summary: give at least 1")
-        if self.keep_recent < 0:
-            raise ArgumentInvalid("keep_recent", f"{self.keep_recent} is no number of turns: give 0 or more")
+        if type(self.summary_tokens) is not int or self.summary_tokens < 1:
+            raise ArgumentInvalid("summary_tokens", f"{self.summary_tokens!r} leaves no summary: give at least 1")
+        if type(self.keep_recent) is not int or self.keep_recent < 0:
+            raise ArgumentInvalid("keep_recent", f"{self.keep_recent!r} is no number of turns: give 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class PromptBuilder:
         return "\n".join(["Your persona:", *lines]) if lines else ""
 
     def _coordinate(self, name: str, value: float) -> str:
-        if not isinstance(value, int | float) or not isfinite(value) or not -1 <= value <= 1:
+        if type(value) not in (int, float) or not isfinite(value) or not -1 <= value <= 1:
             raise PromptInvalid(f"eigenvectors.{name}", f"{value!r} is outside -1..1")
         template = self.persona_templates.get(name) or self.persona_templates.get(DEFAULT_PERSONA)
         if template is None:

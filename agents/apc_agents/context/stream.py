@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, validate_call
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, validate_call
+from pydantic_core import PydanticCustomError
 
 from apc_agents.context.errors import ArgumentInvalid, UnknownPath
 from apc_agents.context.linearity import ResourceClass
@@ -33,8 +34,17 @@ CONTEXT_TO_STREAM_ALIASES: Final[Mapping[str, str]] = {
 PATHS: Final[dict[str, Operation]] = {}
 """The operations by path; exactly those of part IV."""
 
-Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Steps = Annotated[int, Field(ge=0)]
+
+def _no_boolean(value: Any) -> Any:
+    # Else true would be taken for position 1.
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "true and false are no numbers")
+    return value
+
+
+Fraction = Annotated[float, BeforeValidator(_no_boolean), Field(ge=0, le=1, allow_inf_nan=False)]
+Whole = Annotated[int, BeforeValidator(_no_boolean)]
+Steps = Annotated[Whole, Field(ge=0)]
 ClassName = Literal["DROPPABLE", "REQUIRED", "PRESERVED"]
 
 
@@ -119,7 +129,7 @@ async def focus_extract(session: ContextSession) -> Answer:
 
 
 @_at("focus.peek")
-async def focus_peek(session: ContextSession, position: int) -> Answer:
+async def focus_peek(session: ContextSession, position: Whole) -> Answer:
     """The turn at a position; the focus stays."""
     window = session.window
     return _shown(window.seek(position).extract(), window, position)
@@ -146,7 +156,7 @@ _TRANSFORMS: Final[Mapping[str, Callable[[ContextWindow], Any]]] = {
 
 
 @_at("map.transform")
-async def map_transform(session: ContextSession, summary_tokens: Annotated[int, Field(ge=1)] = 16) -> Answer:
+async def map_transform(session: ContextSession, summary_tokens: Annotated[Whole, Field(ge=1)] = 16) -> Answer:
     """A summary of every turn, extracted without a model; the window stays."""
     window = session.window
     extract = ExtractiveSummarizer(window.counter).extract
@@ -165,7 +175,7 @@ async def map_transform(session: ContextSession, summary_tokens: Annotated[int, 
 
 
 @_at("seek.position")
-async def seek_position(session: ContextSession, target: int | None = None) -> Answer:
+async def seek_position(session: ContextSession, target: Whole | None = None) -> Answer:
     """The focus; with `target` it is moved there first."""
     if target is not None:
         await session.seek(target)
@@ -197,7 +207,7 @@ async def seek_end(session: ContextSession) -> Answer:
     return await _moved(session, len(session.window))
 
 
-async def _moved(session: ContextSession, position: int) -> Answer:
+async def _moved(session: ContextSession, position: Whole) -> Answer:
     await session.seek(position)
     return {"position": position}
 

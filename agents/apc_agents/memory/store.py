@@ -150,6 +150,8 @@ def check_conversation(session_id: str, user_id: str, conversation: Conversation
     """Raises ArgumentInvalid, ConversationInvalid."""
     checked_id("session_id", session_id)
     checked_id("user_id", user_id)
+    if not isinstance(conversation, ConversationContext):
+        raise ConversationInvalid("$", f"it is {type(conversation).__name__}: give a ConversationContext")
     if conversation.session_id != session_id:
         raise ConversationInvalid("session_id", f"it is {conversation.session_id!r}, and this is {session_id!r}")
 
@@ -166,13 +168,13 @@ def state_name(agent_id: str, owner_id: str, key: str) -> str:
 
 def check_page(limit: int, offset: int) -> None:
     """Raises ArgumentInvalid."""
-    if not 1 <= limit <= MAX_PAGE:
-        raise ArgumentInvalid("limit", f"{limit} is outside 1..{MAX_PAGE}: ask for the rest with offset")
-    if not 0 <= offset < 2**31:
-        raise ArgumentInvalid("offset", f"{offset} is outside 0..2^31 - 1")
+    if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
+        raise ArgumentInvalid("limit", f"{limit!r} is no number in 1..{MAX_PAGE}: ask for the rest with offset")
+    if type(offset) is not int or not 0 <= offset < 2**31:
+        raise ArgumentInvalid("offset", f"{offset!r} is no number in 0..2^31 - 1")
 
 
 def check_moment(moment: datetime) -> None:
     """Raises ArgumentInvalid."""
-    if moment.utcoffset() is None:
-        raise ArgumentInvalid("moment", f"{moment} has no offset from UTC: give one")
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise ArgumentInvalid("moment", f"{moment!r} is no time with an offset from UTC: give one")

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -23,6 +22,7 @@ from apc_contracts.payloads import (
     DecisionPayload,
     ExpectedImpact,
     IdeaPayload,
+    Payload,
     SignalPayload,
 )
 from apc_contracts.session_payloads import SessionState
@@ -37,8 +37,9 @@ GATE = Actor(agent_id=ORCHESTRATOR, role="orchestrator", swarm_id="substrate")
 class Run:
     """What the gate and the builders send to a librarian in a run."""
 
-    def __init__(self, client: AgentTestClient) -> None:
+    def __init__(self, client: AgentTestClient, session_id: str = SESSION) -> None:
         self.client = client
+        self.session_id = session_id
 
     async def sync(self, state: str, phase: RunPhase, generation: int, *, round: int = 1, paused: bool = False) -> None:
         scores = {swarm: round_score(swarm, generation) for swarm in SWARMS} if generation else {}
@@ -53,7 +54,7 @@ class Run:
             subjects=(),
         )
         signal = SignalPayload(signal=Signal.SYNC, session=told)
-        await self.client.send(signal, sender=GATE, phase=phase, round=round, generation=generation)
+        await self._send(signal, GATE, phase, round=round, generation=generation)
 
     async def idea(self, swarm: str, generation: int) -> None:
         idea = IdeaPayload(
@@ -65,7 +66,7 @@ class Run:
             failure_modes=(),
         )
         builder = Actor(agent_id=f"builder-{swarm}", role="builder", swarm_id=swarm)
-        await self.client.send(idea, sender=builder, generation=generation)
+        await self._send(idea, builder, RunPhase.DISCOVERY, generation=generation)
 
     async def generations(self, numbers: Sequence[int], order: Sequence[str] = SWARMS) -> None:
         for generation in numbers:
@@ -75,7 +76,7 @@ class Run:
 
     async def ending(self) -> None:
         await self.sync("ARBITRATION", RunPhase.ARBITRATION, GENERATIONS)
-        await self.client.send(candidates(), sender=GATE, phase=RunPhase.ARBITRATION)
+        await self._send(candidates(), GATE, RunPhase.ARBITRATION)
         for level, words in ((CommitmentLevel.APPROVED, "execute linear.1.0"), (CommitmentLevel.DONE, "promote")):
             decision = DecisionPayload(
                 decision_id=f"decision-{level}",
@@ -84,10 +85,13 @@ class Run:
                 next_actions=(),
                 commitment_level=level,
             )
-            await self.client.send(decision, sender=GATE, phase=RunPhase.ARBITRATION)
+            await self._send(decision, GATE, RunPhase.ARBITRATION)
 
     async def opening(self) -> None:
         await self.sync("SESSION_OPEN", RunPhase.RESEARCH, 0)
+
+    async def _send(self, payload: Payload, sender: Actor, phase: RunPhase, **place: Any) -> None:
+        await self.client.send(payload, sender=sender, phase=phase, session_id=self.session_id, **place)
 
 
 def round_score(swarm: str, generation: int) -> float:
@@ -117,7 +121,7 @@ async def whole_run(
 ) -> list[Any]:
     """A run from its opening to its decision; returns the packets of the librarian to itself."""
     async with AgentTestClient(make_librarian(settings, workbench), memory=memory) as client:
-        run = Run(client)
+        run = Run(client, settings.session_id)
         await run.opening()
         await run.generations(range(GENERATIONS), order)
         await run.ending()
@@ -176,7 +180,7 @@ async def test_a_restarted_librarian_goes_on_and_tells_nothing_twice(
 
 
 async def test_the_same_run_tells_the_same_whatever_comes_first(settings: AutomlSettings, workbench: Workbench) -> None:
-    other = settings.model_copy(update={"start_packet_id": UUID(int=8)})
+    other = settings.model_copy(update={"session_id": "session-2"})
     one = await whole_run(settings, workbench, InMemoryMemoryStore())
     two = await whole_run(other, workbench, InMemoryMemoryStore(), order=SWARMS[::-1])
     assert [packet.payload for packet in one] == [packet.payload for packet in two]

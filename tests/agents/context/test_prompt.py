@@ -45,6 +45,7 @@ async def test_a_builder_is_told_its_specialty_and_task() -> None:
         ({"agent_type": "assistant", "eigenvectors": {"wit": 1.5}}, "eigenvectors.wit"),
         ({"agent_type": "assistant", "eigenvectors": {"wit": float("nan")}}, "eigenvectors.wit"),
         ({"agent_type": "assistant", "eigenvectors": {"wit": "high"}}, "eigenvectors.wit"),
+        ({"agent_type": "assistant", "eigenvectors": {"wit": True}}, "eigenvectors.wit"),
     ],
 )
 def test_what_does_not_fit_a_template_is_refused(arguments: dict[str, Any], place: str) -> None:

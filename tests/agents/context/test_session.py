@@ -309,7 +309,18 @@ async def test_a_document_that_is_no_session_is_refused(document: bytes) -> None
         await ContextSession.open("s-1", store=store)
 
 
-@pytest.mark.parametrize("option", [{"target_pressure": 2.0}, {"paging_share": -1.0}, {"keep_recent": 0}])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"target_pressure": 2.0},
+        {"paging_share": -1.0},
+        {"keep_recent": 0},
+        {"keep_recent": "2"},
+        {"summary_tokens": 0},
+        {"max_tokens": -1},
+        {"max_tokens": True},
+    ],
+)
 def test_a_setting_outside_its_range_is_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ArgumentInvalid, match=next(iter(option))):
         SessionConfig(**option)

@@ -245,6 +245,18 @@ async def test_an_unknown_path_is_refused(path: str) -> None:
         ("linearity.promote", {"resource_id": "t1", "new_class": "REQUIRED"}, LinearityError, None),
         ("linearity.drop", {"resource_id": "t2"}, LinearityError, None),
         ("seek", {"target": 1}, ArgumentInvalid, "target"),
+        ("focus.peek", {"position": True}, ArgumentInvalid, "position"),
+        ("seek.position", {"target": False}, ArgumentInvalid, "target"),
+        ("seek.forward", {"steps": True}, ArgumentInvalid, "steps"),
+        ("project.compress", {"target_pressure": True}, ArgumentInvalid, "target_pressure"),
+        ("project.threshold", {"loop_detected": 7}, ArgumentInvalid, "loop_detected"),
+        (
+            "linearity.promote",
+            {"resource_id": "t2", "new_class": "PRESERVED", "rationale": "\ud800"},
+            ArgumentInvalid,
+            "rationale",
+        ),
+        ("linearity.drop", {"resource_id": "t3", "rationale": "\0"}, ArgumentInvalid, "rationale"),
     ],
 )
 async def test_an_argument_that_does_not_fit_changes_nothing(

@@ -158,7 +158,17 @@ class MemoryStoreSuite:
         assert "secret" not in str(listed)
         paged = [await store.list_conversations_for_user("u-1", limit=2, offset=offset) for offset in (0, 2, 4, 6)]
         assert [one for page in paged for one in page] == listed
-        for limit, offset in ((0, 0), (1001, 0), (1, -1), (1, 2**31)):
+        pages: list[tuple[Any, Any]] = [
+            (0, 0),
+            (1001, 0),
+            (1, -1),
+            (1, 2**31),
+            ("5", 0),
+            (True, 0),
+            (5, 1.5),
+            (5, None),
+        ]
+        for limit, offset in pages:
             with pytest.raises(ArgumentInvalid, match=r"limit|offset"):
                 await store.list_conversations_for_user("u-1", limit, offset)
 
@@ -273,6 +283,7 @@ class MemoryStoreSuite:
             ),
             ({"metadata": {"at": NOON}}, ValueInvalid, "metadata.at"),
             ({"session_id": "s-2"}, ConversationInvalid, "session_id"),
+            ({"agent_participants": ("a\x00",)}, ValueInvalid, "agent_participants[0]"),
         ],
     )
     async def test_a_conversation_that_cannot_be_stored_changes_nothing(
@@ -289,8 +300,13 @@ class MemoryStoreSuite:
         assert getattr(refused.value, "path", None) == path
         assert await store.retrieve_conversation("s-1") == talk("s-1", "kept", revision=1)
 
-    @pytest.mark.parametrize("wrong", ["", "x" * 513, "a\x00"])
-    async def test_an_id_that_is_none_is_refused(self, store: BaseMemoryStore, wrong: str) -> None:
+    async def test_what_is_no_conversation_is_refused(self, store: BaseMemoryStore) -> None:
+        with pytest.raises(ConversationInvalid, match="it is dict"):
+            await store.store_conversation("s-1", "u-1", {"session_id": "s-1"})  # type: ignore[arg-type]
+        assert await store.retrieve_conversation("s-1") is None
+
+    @pytest.mark.parametrize("wrong", ["", "x" * 513, "a\x00", 7, None])
+    async def test_an_id_that_is_none_is_refused(self, store: BaseMemoryStore, wrong: Any) -> None:
         calls: list[Callable[[], Any]] = [
             lambda: store.retrieve_conversation(wrong),
             lambda: store.delete_conversation(wrong),
@@ -343,6 +359,8 @@ class MemoryStoreSuite:
         assert [one["session_id"] for one in await store.list_conversations_for_user("u-1")] == ["s-2"]
         with pytest.raises(ArgumentInvalid, match="offset"):
             await store.forget_before(datetime(2026, 1, 1))
+        with pytest.raises(ArgumentInvalid, match="moment"):
+            await store.forget_before("2026-01-01")  # type: ignore[arg-type]
 
     async def test_a_user_can_be_exported_and_erased(self, store: BaseMemoryStore) -> None:
         await store.store_conversation("s-1", "u-1", talk("s-1", "mine"))

@@ -12,6 +12,7 @@ from structlog.contextvars import bound_contextvars
 
 from apc_agents.actions.tasks import TaskStore
 from apc_agents.agent import Agent
+from apc_agents.claim_checks import ClaimChecks
 from apc_agents.coordination import INTRA_AGENT_MACHINE, LocalCoordination, LocalTransition
 from apc_agents.delivery import Inbound
 from apc_agents.effects import EffectMaker
@@ -62,6 +63,7 @@ class Dispatcher:
         sessions: Sessions,
         contract: Contract,
         effects: EffectMaker,
+        claim_checks: ClaimChecks,
         *,
         artifacts: ArtifactStore | None = None,
         tasks: TaskStore | None = None,
@@ -76,6 +78,7 @@ class Dispatcher:
         self._sessions = sessions
         self._machine = contract.machine(INTRA_AGENT_MACHINE)
         self._effects = effects
+        self._claim_checks = claim_checks
         self._artifacts = artifacts
         self._memory = memory
         self._tasks = tasks
@@ -144,10 +147,11 @@ class Dispatcher:
         self, inbound: Inbound, handler: AnyHandler, document: StateDocument, context: HandlerContext
     ) -> Exception | None:
         try:
-            context.not_handled = await self._irrelevance(inbound.packet, context)
-            result = None if context.not_handled else await handler(inbound.packet, context)
+            packet = context.open(await self._claim_checks.redeem(inbound.packet))
+            context.not_handled = await self._irrelevance(packet, context)
+            result = None if context.not_handled else await handler(packet, context)
             self._report(inbound, ReceiptKind.CONSUMER_APPLY, may_linger=True)
-            await self._emit_results(inbound.packet, context, result)
+            await self._emit_results(packet, context, result)
             await self._states.save(document, inbound.key)
         except (StateStale, EmitUnconfirmed):
             _undo(document, context)

@@ -11,6 +11,7 @@ import structlog
 from opentelemetry.trace import SpanKind
 
 from apc_agents.acknowledgements import Acknowledgements, Expectation
+from apc_agents.claim_checks import ClaimChecks
 from apc_agents.coordination import NOT_FOLLOWED, Emission
 from apc_agents.emission import Builder, Built, Draft
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
@@ -47,6 +48,7 @@ class Emitter:
         acknowledgements: Acknowledgements,
         contract: Contract,
         settings: WorkerSettings,
+        claim_checks: ClaimChecks,
         *,
         sign: Sign | None = None,
         deliver_locally: Callable[[Packet[Any]], None],
@@ -56,6 +58,7 @@ class Emitter:
         self._acknowledgements = acknowledgements
         self.contract = contract
         self._settings = settings
+        self._claim_checks = claim_checks
         self._sign = sign
         self._deliver_locally = deliver_locally
         self.last_emit = 0.0
@@ -81,7 +84,7 @@ class Emitter:
     async def _emit(self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission) -> Packet[Any]:
         if draft.requires_ack and draft.ack_timeout is None:
             draft = replace(draft, ack_timeout=self._settings.ack_timeout)
-        built, publication = self._prepared(draft, cause, ordinal, emission)
+        built, publication = await self._prepared(draft, cause, ordinal, emission)
         packet = built.packet
         if not packet.routing.requires_ack or packet.routing.delivery_mode is DeliveryMode.SUBSTRATE:
             await self._publish(publication)
@@ -106,12 +109,12 @@ class Emitter:
             key = intra_key(is_urgent(packet.packet_type, packet.routing.priority))
             await self._publish(Publication(intra_exchange(packet.sender.agent_id), key, message))
 
-    def _prepared(
+    async def _prepared(
         self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission
     ) -> tuple[Built, Publication]:
         try:
             built = self._builder.build(draft, cause, ordinal)
-            sealed = seal_judged(built.packet, self.contract)
+            sealed = await sealed_to_fit(built.packet, self.contract, self._claim_checks)
         except EmitRefused:
             emission.criticised(False)
             raise
@@ -150,6 +153,21 @@ class Emitter:
         # Packets between an agent's own modules never pass the gate on their way: it sees them for the log.
         exchange = RECEIPTS if packet.channel is Channel.INTRA_AGENT else INGRESS
         return Publication(exchange, str(shard_of(packet.trace.session_id, self._settings.shards)), message)
+
+
+async def sealed_to_fit(packet: Packet[Any], contract: Contract, claim_checks: ClaimChecks) -> SealedPacket:
+    """As seal_judged; the longest texts of a packet that is too large go to the artifact store.
+
+    Raises:
+        EmitRefused: the contract refuses it.
+        Retry: the store cannot take the texts now.
+    """
+    try:
+        return seal_judged(packet, contract)
+    except EmitRefused as refused:
+        if (refused.code, refused.path) != ("TOO_LARGE", "$"):
+            raise
+    return seal_judged(await claim_checks.check_in(packet), contract)
 
 
 def seal_judged(packet: Packet[Any], contract: Contract) -> SealedPacket:

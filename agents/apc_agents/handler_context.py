@@ -51,7 +51,7 @@ class HandlerContext:
         memory: BaseMemoryStore | None = None,
     ) -> None:
         self.agent = agent
-        self._packet = packet
+        self._packet = self._published = packet
         self._document = document
         self._knowledge = knowledge
         self._emitter = emitter
@@ -78,6 +78,21 @@ class HandlerContext:
         if self._packet is None:
             raise AgentError("on_start has no packet: give session_id, run_id, task_id and to yourself")
         return self._packet
+
+    @property
+    def published(self) -> Packet[Any]:
+        """The packet at hand as it was published: where it was too large, with hashes in the place of long texts.
+
+        An endorsement signs the payload_hash of this one. Raises AgentError in on_start.
+        """
+        if self._published is None:
+            raise AgentError("on_start has no packet")
+        return self._published
+
+    def open(self, packet: Packet[Any]) -> Packet[Any]:
+        """The SDK gives the packet at hand its long texts back."""
+        self._packet = packet
+        return packet
 
     @property
     def session_id(self) -> str:
@@ -275,6 +290,8 @@ class HandlerContext:
     ) -> Packet[Any]:
         """Emit a packet; returns it when the broker has confirmed it.
 
+        Long texts of one that would be larger than 256 KiB travel through the artifact store (docs/artifacts.md).
+
         Args:
             payload: one of the 14 payload classes; it decides the packet type.
             to: an agent_id, a Recipient, several of them, ALL or SUBSTRATE; default the sender of the packet at
@@ -297,6 +314,7 @@ class HandlerContext:
             EmitRefused: the contract refuses it; `code`, `path` and `message` say why.
             EmitUnconfirmed: the broker did not confirm in time.
             EmitRejected, EmitTimeout: with requires_ack, a NACK or no answer.
+            Retry: long texts cannot be stored, because the artifact store is away.
         """
         draft = Draft(
             payload=payload,

@@ -50,6 +50,8 @@ class WorkerSettings(BaseSettings):
     """How long a handler may take to see that another one has made the effect it waits for."""
     effect_retention: timedelta = Field(default=timedelta(days=7), ge=timedelta(0))
     """How long effects are kept after their packet has expired; unknown ones stay until they are settled."""
+    claim_check_bytes: int = Field(default=16 * 1024 * 1024, ge=1)
+    """Long texts of one packet, in all, that go through the artifact store because the packet would be too large."""
     drain_timeout: timedelta = timedelta(seconds=15)
     """How long a stopping worker waits for the handlers that run."""
     heartbeat_silence: timedelta = timedelta(seconds=30)

@@ -11,11 +11,12 @@ import orjson
 
 from apc_agents.actions.tasks import MemoryTaskStore
 from apc_agents.agent import Agent
+from apc_agents.claim_checks import ClaimChecks
 from apc_agents.coordination import LocalTransition
 from apc_agents.dedupe import DeliveryKey
 from apc_agents.effects import MemoryEffectStore
 from apc_agents.emission import Builder, Draft, Parent
-from apc_agents.emitter import seal_judged
+from apc_agents.emitter import sealed_to_fit
 from apc_agents.errors import AgentError, HandlerFailed
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.phase import Moment, Sessions
@@ -77,6 +78,7 @@ class AgentTestClient:
         """The agent's tasks, when it has tools."""
         self.effects = MemoryEffectStore()
         """What ctx.once has made."""
+        self._claim_checks = ClaimChecks(self.artifacts, WorkerSettings(database_url=None).claim_check_bytes)
         self._agent = agent
         self._contract = contract or load_contract()
         self._ends: dict[DeliveryKey, asyncio.Future[None]] = {}
@@ -177,7 +179,7 @@ class AgentTestClient:
         self, packet: Packet[Any], moment: Moment | None = None, *, attempt: int = 1
     ) -> tuple[Packet[Any], ...]:
         """Hand over a packet; returns everything that it made the agent emit. Raises as `send`."""
-        sealed = seal_judged(packet, self._contract)
+        sealed = await sealed_to_fit(packet, self._contract, self._claim_checks)
         agent = self._agent
         if packet.packet_type not in agent.handles | CONTROL_TYPES:
             raise AgentError(f"agent {agent.agent_id} does not take {packet.packet_type}: the gate would refuse it")
@@ -232,7 +234,7 @@ class AgentTestClient:
         if message.type == _MARKER:
             return self._passed.set()
         if message.type != headers.TYPE_RECEIPTS:
-            packet = parse_packet(message.body)
+            packet = await self._claim_checks.redeem(parse_packet(message.body))
             if packet.packet_type is PacketType.HEARTBEAT:
                 return
             self.emitted.append(packet)

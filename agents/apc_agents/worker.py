@@ -13,6 +13,7 @@ from apc_agents.acknowledgements import Acknowledgements
 from apc_agents.actions.tasks import MemoryTaskStore, TaskRunner, TaskStore
 from apc_agents.actions.tasks.announcing import announce_with
 from apc_agents.agent import Agent
+from apc_agents.claim_checks import ClaimChecks
 from apc_agents.concurrency import cancelled, first_of, running
 from apc_agents.consuming import consume_in_bulk, consume_one_by_one
 from apc_agents.delivery import Inbound
@@ -53,7 +54,7 @@ class Worker:
         tasks: where the tasks of an agent with tools are kept; default in memory.
         effects: where ctx.once keeps what was made; default in memory.
         memory: what ctx.memory is; default in memory.
-        artifacts: what ctx.artifacts is; default none.
+        artifacts: what ctx.artifacts is, and where the long texts of too large packets lie; default none.
         contract: for the local admit() and ctx.contract; default the one that the settings name.
         sign: makes the signature header of what the agent emits; default with the key that the settings name.
         on_failure: told of every exception that a handler raised.
@@ -82,12 +83,14 @@ class Worker:
         sessions = Sessions(agent.agent_id)
         acknowledgements = Acknowledgements()
         contract = contract or load_contract(self._settings.contract)
+        claim_checks = ClaimChecks(artifacts, self._settings.claim_check_bytes)
         self._emitter = Emitter(
             bus,
             Builder(agent.actor, sessions),
             acknowledgements,
             contract,
             self._settings,
+            claim_checks,
             sign=sign or _signer(self._settings, agent.agent_id),
             deliver_locally=self._deliver_locally,
         )
@@ -112,6 +115,7 @@ class Worker:
             sessions,
             contract,
             self._effects,
+            claim_checks,
             artifacts=artifacts,
             tasks=tasks,
             memory=memory or InMemoryMemoryStore(),

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from apc_contracts.actions import MAX_ACTIONS, MAX_SUB_LEVELS, AgentResponse
+from apc_contracts.claim_check import TextReference
 from apc_contracts.context import AgentContext
 from apc_contracts.packet import PACKET_TYPES, AnyPacket
 from apc_contracts.payloads import HeartbeatPayload, SignalPayload
@@ -73,10 +74,17 @@ def agent_context_schema() -> Schema:
     return _schema_of(AgentContext, "agent-context", "An agent's context", "Unknown fields are kept.")
 
 
+def claim_check_schema() -> Schema:
+    """The schema of `metadata.claim_check` of a packet whose long texts lie in the artifact store."""
+    comment = "Also: at each path of the packet stands the hash, and the object of that hash has `size` bytes of UTF-8."
+    return _schema_of(list[TextReference], "claim-check", "Texts of a packet in the artifact store", comment)
+
+
 SCHEMAS: Mapping[str, Callable[[], Schema]] = MappingProxyType(
     {
         "agent-context.schema.json": agent_context_schema,
         "agent-response.schema.json": agent_response_schema,
+        "claim-check.schema.json": claim_check_schema,
         "packet.schema.json": packet_schema,
         "receipts.schema.json": receipts_schema,
         "registry-change.schema.json": registry_change_schema,

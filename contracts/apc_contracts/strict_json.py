@@ -24,7 +24,7 @@ _STEP_OF = (0, 1, -1)
 
 # From here on RFC 8785 writes a number with an exponent; below, as an integer.
 _EXPONENT_FROM = 1e21
-_USE_ARTIFACTS = "put the content into the artifact store and send its hash"
+_USE_ARTIFACTS = "put the content into the artifact store and send its hash (claim check)"
 
 
 def read_strict_json(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:

@@ -13,6 +13,7 @@ from apc_agents import Agent, StateStore, Worker, WorkerSettings
 from apc_agents.effects import EffectStore
 from apc_agents.phase import Moment
 from apc_bus import headers
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.memory import MemoryBroker, MemoryBus
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.topology import (
@@ -207,10 +208,19 @@ class Gate:
 class Stage:
     """A gate and a worker that runs."""
 
-    def __init__(self, agent: Agent, states: StateStore | None, effects: EffectStore | None, **settings: Any) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        states: StateStore | None,
+        effects: EffectStore | None,
+        artifacts: ArtifactStore | None,
+        **settings: Any,
+    ) -> None:
         self.gate = Gate(agent)
         self.bus = self.gate.connect()
-        self.worker = Worker(agent, self.bus, settings=WorkerSettings(**settings), states=states, effects=effects)
+        self.worker = Worker(
+            agent, self.bus, settings=WorkerSettings(**settings), states=states, effects=effects, artifacts=artifacts
+        )
         self.stop = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -238,9 +248,13 @@ async def make_stage(request: pytest.FixtureRequest) -> AsyncIterator[StageMaker
     async with AsyncExitStack() as stack:
 
         async def make(
-            agent: Agent, states: StateStore | None = None, effects: EffectStore | None = None, **settings: Any
+            agent: Agent,
+            states: StateStore | None = None,
+            effects: EffectStore | None = None,
+            artifacts: ArtifactStore | None = None,
+            **settings: Any,
         ) -> Stage:
-            stage = Stage(agent, states, effects, worker_consumer=request.param, **settings)
+            stage = Stage(agent, states, effects, artifacts, worker_consumer=request.param, **settings)
             handle = stage.gate.bus.handle(gate_queue(0), stage.gate.collect, prefetch=1)
             await stack.enter_async_context(handle)
             stack.push_async_callback(stage.end)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -15,6 +16,9 @@ from apc_orchestrator.testing.packets import ROLE
 
 HANGS_IN_EFFECT = "HANGS_IN_EFFECT"
 """Environment: the first attempt hangs between what it wrote and the record of that, else after it."""
+WALK = "walk"
+"""The intent that starts WALKS tasks of STEPS steps."""
+WALKS, STEPS, STEP_SECONDS = 8, 12, 0.1
 GO_ON = "GO_ON"
 """Environment: the file that lets the task end."""
 
@@ -49,6 +53,21 @@ async def count_up(call: ToolCall) -> int:
 
 
 @tools.tool()
+async def walk(name: str, steps: int, call: ToolCall) -> int:
+    """Adds a row for each step, once, however often it is begun."""
+    for number in range(steps):
+
+        async def add(effect: Effect) -> JsonValue:
+            await effect.connection.execute("INSERT INTO counted (key) VALUES ($1)", effect.key)
+            return None
+
+        await call.once(f"{name}-{number}", add)
+        await call.progress((number + 1) / steps, f"step {number}")
+        await asyncio.sleep(STEP_SECONDS)
+    return steps
+
+
+@tools.tool()
 async def double(number: int) -> int:
     """Twice the number."""
     return 2 * number
@@ -56,10 +75,22 @@ async def double(number: int) -> int:
 
 @agent.on(PacketType.IDEA)
 async def act(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
-    """Starts two tasks, of which the second needs the result of the first."""
-    actions = [
-        {"action": "count_up", "type": "tool", "execution": "ASYNC", "action_id": "count"},
-        {"action": "double", "type": "tool", "execution": "ASYNC", "params": {"number": "${{results.count}}"}},
+    """Starts two tasks, of which the second needs the result of the first; or many that walk."""
+    actions: list[dict[str, Any]] = [
+        {
+            "action": "walk",
+            "type": "tool",
+            "execution": "ASYNC",
+            "action_id": f"walk_{number}",
+            "params": {"name": f"walk_{number}", "steps": STEPS},
+            "depends_on": [f"walk_{number - 2}"] if number % 3 == 2 else [],
+        }
+        for number in range(WALKS)
     ]
+    if idea.payload.intent != WALK:
+        actions = [
+            {"action": "count_up", "type": "tool", "execution": "ASYNC", "action_id": "count"},
+            {"action": "double", "type": "tool", "execution": "ASYNC", "params": {"number": "${{results.count}}"}},
+        ]
     response = parse_response(json.dumps({"status": "TASK_STARTED", "actions": actions, "stop": True}))
     await executor.run(response, context=ActionContext.of(ctx))

@@ -1,11 +1,7 @@
 """An LLM agent as `apc worker` runs it, over RabbitMQ and Postgres, with a service that speaks OpenAI's API."""
 
 import asyncio
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +17,7 @@ from apc_orchestrator.testing.packets import SESSION
 from apc_persister.queries import get_session
 
 from .thinking_agent import CONFIG
+from .worker_process import WorkerProcess
 
 IDEAS = 6
 ANSWERS = 2 * IDEAS + 2
@@ -63,24 +60,6 @@ class Model:
         return written(response=f"On {idea}: " + "it may be either of them. " * 20)
 
 
-@asynccontextmanager
-async def worker(folder: Path, **settings: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`apc worker` as a process."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("APC_", "OPENAI_"))}
-    with (folder / "worker.log").open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "apc_console", "worker", "thinking_agent:agent",
-            cwd=Path(__file__).parent, env=inherited | settings, stdout=output, stderr=output,
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.terminate()
-            async with asyncio.timeout(60):
-                await process.wait()
-
-
 @pytest.mark.timeout(300)
 async def test_a_worker_keeps_its_agents_mind_over_a_kill_and_accounts_for_it(
     house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
@@ -98,8 +77,6 @@ async def test_a_worker_keeps_its_agents_mind_over_a_kill_and_accounts_for_it(
 
     async with house.persister(), house.gate(), model_service(model.reply) as service:
         settings = {
-            "APC_AMQP_URL": amqp_vhost_url,
-            "APC_DATABASE_URL": postgres_url,
             "APC_LLM_MODEL": "small",
             "APC_LLM_BASE_URL": service.url,
             "APC_LLM_API_KEY": "sk-1",
@@ -107,16 +84,17 @@ async def test_a_worker_keeps_its_agents_mind_over_a_kill_and_accounts_for_it(
             "APC_LLM_OUTPUT_PRICE": str(OUTPUT_PRICE),
             "APC_LLM_OUTPUT_RETRIES": "1",
         }
+        worker = WorkerProcess("thinking_agent:agent", amqp_vhost_url, postgres_url, tmp_path, **settings)
         await house.open_session()
         model.hangs_at = f"idea {IDEAS - 2:02} 2"
-        async with worker(tmp_path, **settings) as process:
+        async with worker.running() as process:
             for number in range(IDEAS - 1):
                 await tell(f"idea {number:02}. " + "Is it the valve, or is it the pump? " * 5)
             await model.is_hanging.wait()
             process.kill()
             assert await process.wait() == -signal.SIGKILL
         model.hangs_at = ""
-        async with worker(tmp_path, **settings):
+        async with worker.running():
             await until(house.has_nothing_open, 60)
             await tell(f"idea {IDEAS - 1:02}. " + "Is it the valve, or is it the pump? " * 5)
             await tell("prose..")

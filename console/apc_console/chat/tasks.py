@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 from apc_agents.actions.tasks import MemoryTaskStore, PostgresTaskStore, TaskEvent, TaskRunner, TaskStore
 from apc_agents.llm import LLMAgent
+from apc_agents.settings import WorkerSettings
 from apc_console.chat.memory import ChatMemory
 
 
@@ -16,7 +17,17 @@ async def running_tasks(agent: LLMAgent, memory: ChatMemory) -> AsyncIterator[Ta
     if agent.tools is None:
         yield store
         return
-    running = asyncio.create_task(TaskRunner(agent.agent_id, agent.tools, store, _untold).run())
+    settings = WorkerSettings()
+    runner = TaskRunner(
+        agent.agent_id,
+        agent.tools,
+        store,
+        _untold,
+        concurrency=settings.task_concurrency,
+        lease=settings.task_lease,
+        poll=settings.task_poll,
+    )
+    running = asyncio.create_task(runner.run())
     try:
         yield store
     finally:

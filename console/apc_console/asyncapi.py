@@ -47,7 +47,7 @@ _DELAY = "{delay_ms}"
 _DEFINITIONS = "#/$defs/"
 _SCHEMAS = "#/components/schemas/"
 _UUID = {"type": "string", "format": "uuid"}
-_TEXT = {"type": "string"}
+_TRACE = {headers.TRACEPARENT: {"type": "string"}, headers.TRACESTATE: {"type": "string"}}
 _COUNT = {"type": "integer", "minimum": 0}
 DESCRIPTION = (
     "Agents publish typed packets to the gate, which admits them by contract, writes them to the log and delivers "
@@ -251,7 +251,7 @@ def _as_schema_object(schema: Any) -> Any:
 
 def _sent_headers() -> Document:
     signature = {"type": "string", "pattern": "^[^:]+:[A-Za-z0-9+/]+=*$"}
-    properties = {headers.CAUSE: _UUID, headers.ORDINAL: _COUNT, headers.SIGNATURE: signature, "traceparent": _TEXT}
+    properties = {headers.CAUSE: _UUID, headers.ORDINAL: _COUNT, headers.SIGNATURE: signature} | _TRACE
     return {"type": "object", "properties": properties, "dependencies": {headers.CAUSE: [headers.ORDINAL]}}
 
 
@@ -264,8 +264,7 @@ def _delivery_headers() -> Document:
         headers.PHASE: {"type": "string", "enum": [str(phase) for phase in RunPhase]},
         headers.ROUND: _COUNT,
         headers.GENERATION: _COUNT,
-        "traceparent": _TEXT,
-    }
+    } | _TRACE
     return {"type": "object", "properties": always | at_times, "required": list(always)}
 
 

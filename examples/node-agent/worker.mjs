@@ -88,11 +88,11 @@ export class Worker {
     if (this.#marks.isFenced(told)) return;
     this.#sessions.learn(packet, headers);
     if (Date.now() >= expiryOf(packet)) await this.#report(packet, attempt, ["expired"]);
-    else await this.#handle(packet, attempt);
+    else await this.#handle(packet, attempt, traceOf(headers));
     this.#handled.add(packet.packet_id, attempt);
   }
 
-  async #handle(packet, attempt) {
+  async #handle(packet, attempt, trace) {
     await this.#report(packet, attempt, ["delivery_ack"]);
     const drafts = [];
     try {
@@ -107,7 +107,7 @@ export class Worker {
       const moment = this.#sessions.of(packet.trace.session_id);
       const addressed = { to: packet.sender.agent_id, ...draft };
       const answer = buildAnswer(this.#settings.actor, packet, ordinal, moment, addressed);
-      await this.#send(answer, { "apc-cause": packet.packet_id, "apc-ordinal": ordinal });
+      await this.#send(answer, { "apc-cause": packet.packet_id, "apc-ordinal": ordinal, ...trace });
       this.#log({ event: "answered", packet_id: answer.packet_id, type: answer.packet_type, cause: packet.packet_id });
     }
     await this.#report(packet, attempt, ["consumer_apply", "outcome"]);
@@ -155,4 +155,10 @@ function wantsAcknowledgement(packet) {
 
 function acknowledging(packet) {
   return { type: "ACK", payload: { acked_packet_id: packet.packet_id, ack_status: "ACCEPTED" } };
+}
+
+/** The W3C trace context of a delivery, which its answers hand on. */
+function traceOf({ traceparent, tracestate }) {
+  if (traceparent === undefined) return {};
+  return tracestate === undefined ? { traceparent } : { traceparent, tracestate };
 }

@@ -1,8 +1,6 @@
 """`apc asyncapi`: a valid AsyncAPI 3.0 document that says what the topology and the models say."""
 
 import json
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,11 +24,8 @@ def document() -> dict[str, Any]:
     return asyncapi_document(TOPOLOGY, ["amqps://user:secret@broker:5671/apc"])
 
 
-@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not on the PATH: it brings the official schema")
-def test_the_official_schema_takes_it(document: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "package.json").write_text('{"private": true}')
-    subprocess.run(["npm", "install", "--no-audit", "--no-fund", "@asyncapi/specs@6"], cwd=tmp_path, check=True)
-    schema = json.loads((tmp_path / "node_modules/@asyncapi/specs/schemas/3.0.0.json").read_text())
+def test_the_official_schema_takes_it(document: dict[str, Any]) -> None:
+    schema = json.loads((Path(__file__).parent / "asyncapi_specification/3.0.0.json").read_text())
     assert [error.json_path for error in Draft7Validator(schema).iter_errors(document)] == []
     operations = document["operations"] | {"judge": {"action": "publish", "channel": {"$ref": "#/channels/gate"}}}
     assert not Draft7Validator(schema).is_valid(document | {"operations": operations}), "version 2 has these actions"

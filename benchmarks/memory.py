@@ -17,6 +17,8 @@ USERS = 500
 MESSAGES = 20
 BAR_MS = 20.0
 CALLS = 500
+FOLDED = 1_000
+ROUNDS = 5
 WORDS = (
     "pump valve leaks motor again please look at the spare one that came in two days before noon and tell me".split()
 )
@@ -55,7 +57,21 @@ async def measure_memory(servers: Servers, figures: Figures) -> None:
         took = await _percentile(call)
         bar = BAR_MS if name in ("list", "list_much", "retrieve") else None
         figures.add(Figure(f"memory_{name}", took, "ms", bar, 1.0 if bar else None, is_time=True, note=f"p95; {note}"))
+    figures.add(
+        Figure("memory_fold", await _fold(store), "ms", note=f"{FOLDED} folded turns put away; best of {ROUNDS}")
+    )
     await pool.close()
+
+
+async def _fold(store: DatabaseMemoryStore) -> float:
+    """What a compression of a long session costs in Postgres."""
+    turns = {f"context/t{number}": "The spare pump came at two. " * 10 for number in range(FOLDED)}
+    taken = []
+    for number in range(ROUNDS):
+        began = time.perf_counter()
+        await store.store_agent_states("a-1", f"s-{number}", turns)
+        taken.append(1000 * (time.perf_counter() - began))
+    return min(taken)
 
 
 async def _percentile(call: Callable[[], Awaitable[object]]) -> float:

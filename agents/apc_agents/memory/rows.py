@@ -26,13 +26,15 @@ AWAY: Final = (
 )
 """The server is away, stopping or full: waiting helps."""
 
-_UPSERT_STATE = """
+# In one order of the keys, so that two writers never wait for each other.
+_UPSERT_STATES = """
 insert into apc_app.agent_state_store as kept (agent_id, owner_id, state_key, state_value, owner)
-values ($1, $2, $3, $4::text::jsonb, $5)
+select $1, $2, given.key, given.value::jsonb, $5
+from unnest($3::text[], $4::text[]) as given (key, value) order by given.key collate "C"
 on conflict (agent_id, owner_id, state_key) do update
     set state_value = excluded.state_value, revision = kept.revision + 1, updated_at = clock_timestamp()
     where kept.owner = excluded.owner
-returning revision
+returning state_key
 """
 _INSERT_STATE = """
 insert into apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner)
@@ -90,11 +92,13 @@ async def read_states(
 async def replace_states(
     connection: Connection, owner: str, agent_id: str, owner_id: str, states: Mapping[str, bytes]
 ) -> None:
-    """Upsert. Raises OwnerForeign, ValueInvalid."""
-    for key, value in sorted(states.items()):  # in one order, so that two writers never wait for each other
-        with_place = (agent_id, owner_id, key, value.decode(), owner)
-        if await _written(connection, _UPSERT_STATE, state_name(agent_id, owner_id, key), *with_place) is None:
-            raise OwnerForeign(state_name(agent_id, owner_id, key))
+    """Upsert, in one statement. Raises OwnerForeign, ValueInvalid."""
+    values = [value.decode() for value in states.values()]
+    with refusals(f"states of agent {agent_id} for {owner_id}"):
+        written = await connection.fetch(_UPSERT_STATES, agent_id, owner_id, list(states), values, owner)
+    foreign = states.keys() - {row["state_key"] for row in written}
+    if foreign:
+        raise OwnerForeign(state_name(agent_id, owner_id, min(foreign)))
 
 
 async def compare_and_set_state(

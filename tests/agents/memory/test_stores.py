@@ -138,6 +138,19 @@ class MemoryStoreSuite:
             await store.store_agent_states("a-1", "u-1", {"y": 5, "z": object()})
         assert await store.get_all_agent_states("a-1", "u-1") == {"x%": 3, "y": 4}
 
+    async def test_several_states_are_written_all_or_none(self, store: BaseMemoryStore) -> None:
+        other = store.for_owner(f"{store.owner}-other")
+        await other.store_agent_state("a-1", "u-1", "y", "theirs")
+        await store.store_agent_state("a-1", "u-1", "x", "mine")
+        with pytest.raises(OwnerForeign):
+            await store.store_agent_states("a-1", "u-1", {"z": 1, "y": 2, "x": 3})
+        assert await store.get_all_agent_states("a-1", "u-1") == {"x": "mine"}
+        assert await other.get_all_agent_states("a-1", "u-1") == {"y": "theirs"}
+        await store.store_agent_states("a-1", "u-1", {})
+        await store.store_agent_states("a-1", "u-1", {"z": 1, "x": None})
+        assert await store.load_agent_state("a-1", "u-1", "x") == (None, 2)
+        assert await store.get_all_agent_states("a-1", "u-1") == {"x": None, "z": 1}
+
     async def test_a_listing_pages_through_metadata_and_has_no_messages(self, store: BaseMemoryStore) -> None:
         for number in range(5):
             summary = "s" * 600 if number else None

@@ -28,6 +28,14 @@ class Effect:
 MakeEffect = Callable[[Effect], Awaitable[JsonValue]]
 
 
+class Once(Protocol):
+    """Makes an effect of a handler once, as HandlerContext.once."""
+
+    def __call__(self, key: str, fn: Callable[[], Awaitable[JsonValue]]) -> Awaitable[JsonValue]:
+        """Raises EffectUnknown, EffectResultLost."""
+        ...
+
+
 class TaskHandle(Protocol):
     """How a running task tells of itself."""
 
@@ -54,6 +62,8 @@ class ToolCall:
     task: TaskHandle | None = None
     task_id: str | None = None
     """None for a SYNC action."""
+    of_handler: Once | None = None
+    """Makes the effects of a SYNC action once; None where its handler keeps no record of effects."""
 
     @property
     def relics(self) -> RelicScope:
@@ -75,15 +85,26 @@ class ToolCall:
             await self.task.progress(fraction, note)
 
     async def once(self, name: str, make: MakeEffect) -> JsonValue:
-        """Make an effect that no other attempt of this task has made, and return what it gave the first time.
+        """Make an effect that was not made before by this action, and return what it gave the first time.
 
-        `make` runs inside the transaction that records the effect: keep it short. What it writes with the connection
-        takes effect once. What it does elsewhere may happen again when the worker dies between that and the record:
-        pass the key on. A SYNC action has no record: `make` runs, with the same key each time.
+        In a task `make` runs inside the transaction that records the effect: keep it short. What it writes with the
+        connection takes effect once. What it does elsewhere may happen again when the worker dies between that and the
+        record: pass the key on.
+
+        In a SYNC action it is `ctx.once` of the handler (docs/effects.md): there is no connection, and an effect that
+        was interrupted is told as unknown.
 
         Raises:
             TaskLost: another worker has the task now.
+            EffectUnknown, EffectResultLost: in a SYNC action.
         """
-        if self.task is None:
-            return await make(Effect(f"{self.key}/{name}"))
-        return await self.task.once(name, make)
+        if self.task is not None:
+            return await self.task.once(name, make)
+        effect = Effect(f"{self.key}/{name}")
+        if self.of_handler is None:
+            return await make(effect)
+
+        async def made() -> JsonValue:
+            return await make(effect)
+
+        return await self.of_handler(effect.key, made)

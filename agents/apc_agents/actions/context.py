@@ -7,6 +7,7 @@ from uuid import UUID, uuid4, uuid5
 
 from pydantic import JsonValue
 
+from apc_agents.actions.call import Once
 from apc_agents.actions.errors import ActionError
 from apc_agents.actions.tasks.model import TaskOrigin
 from apc_agents.actions.tasks.store import TaskStore
@@ -88,6 +89,7 @@ class ActionContext:
         results: of earlier responses, by action_id, for `${{results.action_id.path}}`.
         memory: for `remember` and `forget`; without one they fail.
         emit: how the verb `emit` emits; without it the verb fails.
+        once: makes the effects of SYNC actions once; without it a handler that runs again makes them again.
         tasks: where ASYNC actions go; without it they are refused.
         task_origin: the packet at hand, for the trace of what is announced of the tasks.
         announce_to: the agents that are told of the tasks; none = the agent itself.
@@ -103,6 +105,7 @@ class ActionContext:
     results: Mapping[str, JsonValue] = field(default_factory=dict)
     memory: ActionMemory | None = None
     emit: Emit | None = None
+    once: Once | None = None
     tasks: TaskStore | None = None
     task_origin: TaskOrigin | None = None
     announce_to: tuple[str, ...] = ()
@@ -117,6 +120,7 @@ class ActionContext:
             "session_id": ctx.session_id,
             "memory": StateMemory(ctx),
             "emit": ctx.emit,
+            "once": ctx.once,
             "tasks": ctx.tasks,
             "task_origin": TaskOrigin(
                 packet_id=ctx.packet.packet_id,

@@ -129,6 +129,7 @@ class _Run:
             security_level=self.checked.level,
             key=key_of(self.origin, action_id),
             scope=RelicScope(self.checked.relics, self.read_relic) if action.runnable.reads else None,
+            of_handler=context.once,
         )
         return {ToolCall: call, ActionContext: context}
 

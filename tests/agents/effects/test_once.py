@@ -1,6 +1,7 @@
 """ctx.once in a handler: made once, recorded, unknown, settled."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -20,8 +21,10 @@ from apc_agents import (
     HandlerFailed,
     Retry,
 )
-from apc_agents.effects import EffectState, MemoryEffectStore
-from apc_contracts import Packet, PacketType
+from apc_agents.actions import ActionContext, ActionExecutor, Effect, ToolCall, ToolRegistry
+from apc_agents.effects import EffectState, MemoryEffectStore, PostgresEffectStore
+from apc_bus.database import open_pool
+from apc_contracts import Packet, PacketType, parse_response
 
 Make = Callable[[], Any]
 
@@ -279,3 +282,82 @@ async def test_a_claim_is_renewed_for_as_long_as_its_effect_takes(make_stage: An
     await gate.deliver(packet)
     await gate.ended(packet)
     assert given == [EffectState.RUNNING, "made"]
+
+
+async def test_the_effect_of_a_sync_action_is_made_once(idea: Any, make_packet: Any) -> None:
+    tools, made = ToolRegistry(), []
+    agent = Agent("sentinel-1", role="sentinel", swarm="s", tools=tools)
+    reports: list[Any] = []
+
+    @tools.tool()
+    async def charge(call: ToolCall, amount: int) -> Any:
+        """Pays, and loses the answer when the amount is large."""
+
+        async def pay(effect: Effect) -> Any:
+            made.append(effect.key)
+            if amount > 10:
+                raise TimeoutError
+            return {"receipt": len(made)}
+
+        return await call.once("pay", pay)
+
+    @agent.on(PacketType.IDEA)
+    async def act(packet: Packet[Any], ctx: HandlerContext) -> None:
+        actions = [{"action": "charge", "type": "tool", "params": {"amount": amount}} for amount in (7, 70)]
+        response = parse_response(json.dumps({"status": "EXECUTING", "actions": actions, "stop": True}))
+        report = await ActionExecutor(tools).run(response, context=ActionContext.of(ctx))
+        reports.append([(one.result, one.error or "") for one in report.observations])
+
+    async with AgentTestClient(agent) as client:
+        packet = make_packet(idea())
+        for attempt in (1, 2):
+            await client.deliver(packet, attempt=attempt)
+    assert len(made) == 2 and len(set(made)) == 2
+    (first, lost), (again, unknown) = reports
+    assert first == again == ({"receipt": 1}, "")
+    assert lost[1].startswith("TimeoutError") and unknown[1].startswith("EffectUnknown: effect")
+
+
+WAITING = """
+SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+
+
+async def test_what_was_made_is_recorded_although_the_database_throws_the_worker_out(
+    postgres_url: str, make_stage: Any, idea: Any, make_packet: Any
+) -> None:
+    agent, given = Agent("sentinel-1", role="sentinel", swarm="s"), []
+    own, pool = await open_pool(postgres_url, max_size=2), await open_pool(postgres_url)
+    store = PostgresEffectStore(pool)
+    made: list[str] = []
+
+    async with own.acquire() as connection:
+        lock = connection.transaction()
+
+        async def pay() -> str:
+            await lock.start()
+            await connection.execute("SELECT FROM apc_app.agent_effects FOR UPDATE")
+            made.append("paid")
+            return "paid"
+
+        @agent.on(PacketType.IDEA)
+        async def act(packet: Packet[Any], ctx: HandlerContext) -> None:
+            given.append(await ctx.once("charge", pay))
+
+        stage = await make_stage(agent, effects=store)
+        gate = await stage.start()
+        packet = make_packet(idea())
+        await gate.deliver(packet)
+        for _ in range(2):  # in the middle of the record, twice
+            async with asyncio.timeout(30):
+                while (waiting := await own.fetchval(WAITING)) is None:
+                    await asyncio.sleep(0.01)
+            assert await own.fetchval("SELECT pg_terminate_backend($1, 10000)", waiting)
+        assert not given
+        await lock.rollback()
+        await gate.ended(packet)
+    (kept,) = await store.list()
+    await stage.end()
+    await own.close()
+    await pool.close()
+    assert (given, made, kept.state) == (["paid"], ["paid"], EffectState.MADE)

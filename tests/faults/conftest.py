@@ -154,6 +154,13 @@ class Deployment:
 
     async def serve(self, name: str, **settings: str) -> Service:
         """Start a service, with settings of its own."""
+        return await self._start(name, ("serve", name), settings)
+
+    async def work(self, agent: str, **settings: str) -> Service:
+        """Start `apc worker` with an agent, `module:name`, of a module in the folder or of a package."""
+        return await self._start("worker", ("worker", agent), settings)
+
+    async def _start(self, name: str, arguments: tuple[str, ...], settings: dict[str, str]) -> Service:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("APC_")}
         own = {
             "APC_AMQP_URL": self.amqp_url,
@@ -165,7 +172,7 @@ class Deployment:
         output = self.folder / f"{name}-{len(self.services)}.log"
         with output.open("ab") as file:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "apc_console", "serve", name,
+                sys.executable, "-m", "apc_console", *arguments,
                 cwd=self.folder, env=inherited | own | SMALL_BATCHES | settings, stdout=file, stderr=file,
             )  # fmt: skip
         service = Service(name, process, output)
@@ -175,13 +182,13 @@ class Deployment:
     async def open_session(self) -> None:
         """Register the cast and START the session."""
         await self.agents.register()
-        await self._send(self.opening)
+        await self.send(self.opening)
 
     async def send_load(self, chance: random.Random, count: int) -> None:
         """Packets of all kinds, some at once; each is published until it is confirmed."""
         packets = [self._packet(chance) for _ in range(count)]
         for start in range(0, count, LOADED_AT_ONCE):
-            await asyncio.gather(*map(self._send, packets[start : start + LOADED_AT_ONCE]))
+            await asyncio.gather(*map(self.send, packets[start : start + LOADED_AT_ONCE]))
 
     @asynccontextmanager
     async def sending(self, chance: random.Random) -> AsyncIterator[None]:
@@ -190,7 +197,7 @@ class Deployment:
 
         async def send() -> None:
             while not stop.is_set():
-                await self._send(self._packet(chance))
+                await self.send(self._packet(chance))
                 await asyncio.sleep(STEADY_PAUSE_SECONDS)  # a load, not a flood
 
         senders = [asyncio.create_task(send()) for _ in range(STEADY_SENDERS)]
@@ -203,7 +210,7 @@ class Deployment:
                 sender.cancel()
             await asyncio.gather(*senders, return_exceptions=True)
 
-    async def _send(self, packet: Packet[Any]) -> None:
+    async def send(self, packet: Packet[Any]) -> None:
         """An exception means unknown: published again until it is confirmed, as every sender has to."""
         self.sent.unknown.add(packet.packet_id)
         publication = self.agents.publication(packet)
@@ -297,7 +304,7 @@ class Deployment:
         if not self.sent.confirmed <= await self.logged() or await open_deliveries(self.pool):
             return False
         refused = await self.pool.fetchval("SELECT count(*) FROM apc_log.agent_packets WHERE verdict = 'refused'")
-        if len(self.workers["red-1"].nacks) != refused:
+        if sum(len(worker.nacks) for worker in self.workers.values()) != refused:
             return False
         return (await self.bus.depth(DEAD_QUEUE)).messages == 0
 

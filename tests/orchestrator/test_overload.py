@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from apc_contracts.vocabulary import AckStatus, PacketType, Signal
 
 Build = Callable[..., Packet[Any]]
 VERDICTS = "SELECT packet_id, verdict, refusal_code FROM apc_log.agent_packets WHERE sender_agent_id = $1 ORDER BY seq"
-BURST, BOUND = 3, 4
+BURST, BOUND, HOUR = 3, 4, timedelta(hours=1)
 
 
 @pytest.fixture
@@ -105,3 +106,18 @@ async def test_an_inbox_beyond_its_bound_refuses_until_something_ends(
         await house.quiet()
         await house.publish(packet("blue-1", idea, ("sentinel",), parent=opening))
         assert (await verdicts(house, "blue-1"))[-1] == "accepted"
+
+
+async def test_what_expired_on_its_way_is_refused_and_reaches_nobody(
+    house: Any, packet: Build, start: Build, idea: Any, contract_path: str
+) -> None:
+    async with house.persister(), house.gate(contract=contract_path):
+        opening = await opened(house, start)
+        late = packet(
+            "blue-1", idea, ("sentinel",), parent=opening, ttl_ms=60_000, created_at=opening.created_at - HOUR
+        )
+        await house.publish(late)
+        assert await verdicts(house, "blue-1") == ["EXPIRED"]
+        (nack,) = await nacks(house, "blue-1")
+        assert nack.payload.acked_packet_id == late.packet_id and nack.payload.ack_status is AckStatus.REJECTED
+        assert not await house.read("sentinel")

@@ -1,0 +1,97 @@
+"""Rows 38 and 39: the broker runs out of memory. Who publishes is not ready and says why; nothing is lost."""
+
+import asyncio
+import random
+import socket
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from apc_bus.testing import PrivateNode
+from apc_orchestrator.testing import until
+
+Record = Callable[[str, Any, float], None]
+SERVICES = ("persister", "orchestrator")
+CONFIRMED_BEFORE = 50
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+async def readiness(port: int) -> tuple[int, str]:
+    """Status and text of /readyz; 0 while nobody listens."""
+
+    def ask() -> tuple[int, str]:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    return await asyncio.to_thread(ask)
+
+
+def says(port: int, status: int, *words: str) -> Callable[[], Awaitable[bool]]:
+    """A condition: /readyz has this status, and names one of these reasons."""
+
+    async def holds() -> bool:
+        found, text = await readiness(port)
+        return found == status and (not words or any(word in text for word in words))
+
+    return holds
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(300)
+async def test_a_memory_alarm_under_load(
+    rabbit_node: PrivateNode, postgres_url: str, deploy: Any, record: Record
+) -> None:
+    chance = random.Random(39)
+    async with deploy(rabbit_node.url(), postgres_url) as deployment:
+        await deployment.open_session()
+        ports = {name: free_port() for name in SERVICES}
+        for name, port in ports.items():
+            await deployment.serve(name, APC_HEALTH_PORT=str(port), APC_BROKER_TIMEOUT="PT4S")
+            await until(says(port, 200), 60)
+        async with deployment.working(), deployment.sending(chance):
+            await until(deployment.confirms.reach(CONFIRMED_BEFORE))
+            await asyncio.to_thread(rabbit_node.ctl, "set_vm_memory_high_watermark", "0.00000001")
+            began = monotonic()
+            await until(says(ports["orchestrator"], 503, "the broker blocks publishers", "is not held"))
+            print(f"\nthe gate is not ready {monotonic() - began:.1f} s after the alarm")
+            await until(failures_after(deployment, 0))
+            confirmed = deployment.confirms.count
+            await until(failures_after(deployment, deployment.confirms.failures))
+            assert deployment.confirms.count == confirmed, "a confirm during the alarm"
+            # It only consumes and acknowledges: nothing blocks it.
+            assert (await readiness(ports["persister"]))[0] == 200
+            await asyncio.to_thread(rabbit_node.ctl, "set_vm_memory_high_watermark", "0.6")
+            repaired_at = monotonic()
+            for port in ports.values():
+                await until(says(port, 200), 60)
+            print(f"all are ready {monotonic() - repaired_at:.1f} s after its end")
+            await until(deployment.confirms.reach(CONFIRMED_BEFORE))
+        # What was sent and not confirmed has the same id as what was sent again.
+        async with deployment.working():
+            await deployment.drain(90)
+        await deployment.check(fenced_allowed=True)
+    record("memory alarm", deployment, repaired_at)
+
+
+def failures_after(deployment: Any, before: int) -> Callable[[], Awaitable[bool]]:
+    """A condition: more publishes than these have ended as unknown."""
+
+    async def holds() -> bool:
+        return bool(deployment.confirms.failures > before)
+
+    return holds

@@ -78,7 +78,9 @@ def _refusal(nack: Packet[Any]) -> Exception:
     told = nack.metadata or {}
     refusal, overdue = told.get("refusal"), told.get("acknowledgement")
     if isinstance(refusal, dict):
-        return EmitRefused(*(str(refusal.get(name, "")) for name in ("code", "path", "message")))
+        code, path, message = (str(refusal.get(name, "")) for name in ("code", "path", "message"))
+        wait = refusal.get("retry_after_ms")
+        return EmitRefused(code, path, message, wait if isinstance(wait, int) else None)
     missing = overdue.get("missing") if isinstance(overdue, dict) else None
     if isinstance(missing, dict):
         states = {agent: str(state) for agent, state in missing.items()}

@@ -59,13 +59,17 @@ class EmitError(AgentError):
 
 
 class EmitRefused(EmitError):
-    """The contract refuses the packet: `code` (contract.md section 12), `path` (dotted with [i], `$` = whole)."""
+    """The contract refuses the packet: `code` (contract.md section 12), `path` (dotted with [i], `$` = whole).
 
-    def __init__(self, code: str, path: str, message: str) -> None:
+    `retry_after_ms` is set when another packet may get through after that time (QUOTA_EXCEEDED, OVERLOADED).
+    """
+
+    def __init__(self, code: str, path: str, message: str, retry_after_ms: int | None = None) -> None:
         super().__init__(f"{code} at {path}: {message}")
         self.code = code
         self.path = path
         self.message = message
+        self.retry_after_ms = retry_after_ms
 
 
 class EmitRejected(EmitError):

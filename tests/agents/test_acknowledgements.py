@@ -66,6 +66,25 @@ async def test_the_gates_refusal_is_raised_with_its_code(make_stage: Any, make_p
     (error,) = asking.ends
     assert isinstance(error, EmitRefused)
     assert (error.code, error.path, error.message) == ("UNROUTABLE", "recipients", "none")
+    assert error.retry_after_ms is None
+
+
+async def test_a_deferral_says_when_to_come_again(make_stage: Any, make_packet: Any, idea: Any) -> None:
+    asking = Asking()
+    gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
+    refusal = {"code": "QUOTA_EXCEEDED", "rule": "r", "path": "$", "message": "slower", "retry_after_ms": 40}
+    nack = make_packet(
+        NackPayload(acked_packet_id=asked.packet_id, ack_status="DEFERRED", reason="QUOTA_EXCEEDED at $: slower"),
+        sender=ORCHESTRATOR,
+        parent=asked,
+        packet_id=reply_id(asked.packet_id, ORCHESTRATOR, "nack"),
+        metadata={"refusal": refusal},
+    )
+    await gate.deliver(nack, is_refusal=True)
+    await gate.ended(packet)
+    (error,) = asking.ends
+    assert isinstance(error, EmitRefused)
+    assert (error.code, error.retry_after_ms) == ("QUOTA_EXCEEDED", 40)
 
 
 async def test_a_recipients_nack_is_raised(make_stage: Any, make_packet: Any, idea: Any) -> None:

@@ -87,6 +87,8 @@ async def _make_users(settings: BusSettings, management: Management, grants: dic
             remarks.append(f"made broker user {user}: its password is in {file}")
         if user in known:
             await management.set_user(user, known[user])
+        else:
+            remarks.append(f"broker user {user} is there and keeps its password, which is not in {file}")
         await management.set_permission(user, vhost_of(settings), grants[user])
     return sorted(remarks)
 

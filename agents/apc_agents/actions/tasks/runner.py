@@ -9,6 +9,7 @@ from uuid import UUID
 
 import structlog
 from pydantic import JsonValue
+from structlog.contextvars import bind_contextvars
 
 from apc_agents.actions.call import MakeEffect, ToolCall
 from apc_agents.actions.errors import ReferenceUnknown, TaskLost, ToolFailed
@@ -167,6 +168,8 @@ class _Run:
     async def until_ended(self) -> None:
         """Run it and keep how it ended; a task that another worker has is none of ours."""
         task = self._claim.task
+        # Its own asyncio task: what is bound here ends with it.
+        bind_contextvars(task_id=str(task.task_id), session_id=task.session_id, attempt=self.attempt)
         try:
             result = await self._result(task)
         except ToolFailed as error:

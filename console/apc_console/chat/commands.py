@@ -91,4 +91,6 @@ def parse_command(line: str) -> tuple[Command, str]:
         raise InputUnusable(f"no command /{name}: there are {', '.join(one.usage for one in COMMANDS.values())}")
     if name == "stream" and not words.strip():
         raise InputUnusable("/stream needs a path, such as self.stream.pressure.check; /stream self.stream lists them")
+    if words.strip() and " " not in command.usage:
+        raise InputUnusable(f"{command.usage} takes nothing after it")
     return command, words.strip()

@@ -73,6 +73,11 @@ async def _line(prompt: str) -> str | None:
     return await answered
 
 
+def printable(text: str) -> str:
+    """A text that was typed, or read from a pipe, as UTF-8: bytes that are none became halves of surrogates."""
+    return text.encode(errors="replace").decode()
+
+
 class LineScreen:
     """For pipes: reads a line, writes a line of JSON."""
 
@@ -99,7 +104,7 @@ class LineScreen:
 
     def show_refusal(self, line: str, error: Exception) -> None:
         """One line."""
-        self._write({"refused": line, "error": type(error).__name__, "why": str(error)})
+        self._write({"refused": printable(line), "error": type(error).__name__, "why": printable(str(error))})
 
     def end(self, session_id: str, *, is_kept: bool) -> None:
         """Nothing."""
@@ -156,7 +161,7 @@ class TerminalScreen:
 
     def show_refusal(self, line: str, error: Exception) -> None:
         """One sentence."""
-        self._console.print(f"[yellow]{escape(str(error))}[/]")
+        self._console.print(f"[yellow]{escape(printable(str(error)))}[/]")
 
     def end(self, session_id: str, *, is_kept: bool) -> None:
         """How to come back."""

@@ -11,13 +11,16 @@ from pydantic import JsonValue
 from apc_agents import Agent, AgentTestClient, EmitUnconfirmed, HandlerContext
 from apc_agents.actions import (
     ActionContext,
+    ActionError,
     ActionExecutor,
     ActionReport,
     ActionsRefused,
     ObservationStatus,
+    StateMemory,
     ToolCall,
 )
 from apc_agents.actions.json_values import json_value
+from apc_agents.memory import ValueInvalid
 from apc_contracts import (
     AgentResponse,
     ErrorPayload,
@@ -293,6 +296,44 @@ def test_what_has_a_json_form_is_written_so() -> None:
         json_value(looped, "v")
 
 
+async def test_what_is_emitted_may_carry_its_evidence(workshop: Workshop) -> None:
+    agent = Agent("builder-1", role="builder", swarm="linear")
+    evidence = "sha256:" + "0" * 64
+    bundle = {"evidence_refs": [evidence], "falsifiers": [FALSIFIER]}
+    claim = {"packet_type": "CLAIM", "payload": CLAIM, "proof_bundle": bundle}
+    reports: list[ActionReport] = []
+
+    @agent.on(PacketType.SIGNAL)
+    async def act(signal: Packet[SignalPayload], ctx: HandlerContext) -> None:
+        executor = ActionExecutor(workshop.tools)
+        reports.append(await executor.run(response(internal("emit", params=claim)), context=ActionContext.of(ctx)))
+
+    async with AgentTestClient(agent) as client:
+        reply = await client.send(SignalPayload(signal=Signal.QUERY))
+    assert reply is not None and reply.proof_bundle is not None, reports[0].observations
+    assert reply.proof_bundle.evidence_refs == (evidence,)
+    strange = {**claim, "proof_bundle": {"evidence": []}}
+    ((path, _),) = await refused(workshop, response(internal("emit", params=strange)))
+    assert path == "actions[0].params.proof_bundle.evidence"
+
+
+async def test_what_is_remembered_has_a_bound_and_is_json() -> None:
+    class Kept:
+        def __init__(self) -> None:
+            self.state: dict[str, Any] = {}
+
+    kept = Kept()
+    memory = StateMemory(kept)
+    await memory.remember("a", "x" * 10_000)
+    with pytest.raises(ActionError, match="20015 bytes would be remembered, 16384 are allowed: forget some first"):
+        await memory.remember("b", "x" * 10_000)
+    with pytest.raises(ValueInvalid, match="U\\+0000"):
+        await memory.remember("b", "\0")
+    assert list(kept.state["remembered"]) == ["a"]
+    assert await memory.forget("a") and not await memory.forget("a")
+    await memory.remember("b", "x" * 10_000)
+
+
 @pytest.mark.parametrize("value", [2**70, {"deep": [2**64]}, "\ud800"])
 async def test_params_that_json_cannot_carry_are_refused(workshop: Workshop, value: Any) -> None:
     action = {"action": "note", "type": "tool", "params": {"value": value}}
@@ -338,6 +379,13 @@ async def test_verbs_that_reach_nothing_fail(workshop: Workshop) -> None:
 
 
 CLAIM = {"claim_id": "c", "hypothesis_id": "h", "text": "it holds", "confidence_pre": 0.5, "confidence_post": 0.9}
+FALSIFIER = {
+    "id": "f",
+    "target_claim_id": "c",
+    "test": "measure it",
+    "fail_if": "it differs",
+    "cost": "low",
+}
 TROUBLE = {"error_code": "NO_DISK", "message": "disk full", "retryable": False}
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,9 @@ def test_what_is_refused_is_said_and_the_conversation_goes_on(tmp_path: Path) ->
         "/stream",
         "/stream self.nope",
         "/stream self.stream.focus.peek x",
+        "/clear now",
+        "/quit now",
+        "a\0b",
     ]
     *told, answered = chat(tmp_path, [*refused, "x " * 20_000, "Hello"])
     assert [one.get("error") for one in told[1:]] == [
@@ -76,9 +80,27 @@ def test_what_is_refused_is_said_and_the_conversation_goes_on(tmp_path: Path) ->
         "InputUnusable",
         "UnknownPath",
         "ArgumentInvalid",
+        "InputUnusable",
+        "InputUnusable",
+        "TurnInvalid",
         "MessageTooLong",
     ]
     assert answered["response"].startswith("Ask me for a price")
+
+
+def test_bytes_that_are_no_text_are_refused_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "apc_console", "chat", "--agent", "chat_agent:agent"]
+    ended = subprocess.run(
+        command,
+        cwd=EXAMPLE,
+        env=environment(tmp_path),
+        input=b"\xff\xfe\n/\xff\nHello\n",
+        capture_output=True,
+        check=True,
+    )
+    told = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [one.get("error") for one in told[1:]] == ["TurnInvalid", "InputUnusable", None]
+    assert told[3]["response"].startswith("Ask me for a price")
 
 
 def test_commands_show_and_change_the_context(tmp_path: Path) -> None:
@@ -107,12 +129,12 @@ def test_a_session_resumes_and_its_owner_alone_sees_it(tmp_path: Path, postgres_
 class Terminal:
     """A real terminal with `apc chat` in it."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, *arguments: str, **given: str) -> None:
         self.end, other = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "apc_console", "chat", "--agent", "chat_agent:agent"],
+            [sys.executable, "-m", "apc_console", "chat", "--agent", "chat_agent:agent", *arguments],
             cwd=EXAMPLE,
-            env=environment(tmp_path),
+            env=environment(tmp_path, **given),
             stdin=other,
             stdout=other,
             stderr=other,
@@ -137,10 +159,60 @@ class Terminal:
     def type(self, line: str) -> None:
         os.write(self.end, f"{line}\n".encode())
 
+    def ask(self, line: str, *answers: str) -> None:
+        """Type a line, and wait for what it shows and for the next prompt."""
+        self.type(line)
+        for answer in (*answers, "> "):
+            self.expect(answer)
+
     def close(self) -> int:
         code = self.process.wait(PATIENCE)
         os.close(self.end)
         return code
+
+
+@contextmanager
+def talking(tmp_path: Path, *arguments: str, **given: str) -> Iterator[Terminal]:
+    opened = Terminal(tmp_path, *arguments, **given)
+    try:
+        opened.expect("clerk-1")
+        opened.expect("> ")
+        yield opened
+    finally:
+        if opened.process.poll() is None:
+            opened.process.kill()
+            opened.close()
+
+
+@pytest.mark.postgres
+def test_every_command_at_a_terminal_and_the_session_resumes(tmp_path: Path, postgres_url: str) -> None:
+    place = {"APC_DATABASE_URL": postgres_url, "APC_LLM_MODEL": ""}
+    with talking(tmp_path, "--session", "s-1", **place) as terminal:
+        terminal.ask("My name is Ada", "Nice to meet you, Ada.", "pressure", "ready")
+        terminal.ask("the route to Oslo", "I am planning it as task", "ready")
+        terminal.ask("/tasks", "plan_route", "pressure")
+        terminal.ask("/history", "My name is Ada", "plan_route", "pressure")
+        terminal.ask("/compress 0.05", "before", "after", "compressed")
+        terminal.ask("/compress 0.05", "refused in state COMPRESSED")
+        terminal.ask("/compress lots", "is no number in 0..1")
+        terminal.ask("/stream self.stream.pressure.check", "pressure")
+        terminal.ask("/stream self.context.window.seek", "position")
+        terminal.ask("/stream self.stream.linearity.tag resource_id=nobody", "nobody")
+        terminal.ask("/stream self.stream.nowhere", "unknown path")
+        terminal.ask("/stream", "needs a path")
+        terminal.ask("/help", "/compress", "/quit")
+        terminal.ask("/History", "no command /History")
+        terminal.type("/quit")
+        terminal.expect("come back with: apc chat --session s-1")
+        assert terminal.close() == 0
+    with talking(tmp_path, "--session", "s-1", **place) as terminal:
+        terminal.ask("What is my name?", "You are Ada.")
+        terminal.ask("/tasks", "SUCCEEDED")
+        terminal.ask("/clear", "cleared")
+        terminal.ask("/history", "nothing")
+        terminal.ask("What is my name?", "You have not told me.")
+        os.write(terminal.end, b"\x04")  # Ctrl-D: the end of the input
+        assert terminal.close() == 0
 
 
 @pytest.fixture

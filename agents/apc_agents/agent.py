@@ -9,6 +9,7 @@ from apc_agents.errors import AgentInvalid
 from apc_agents.signature import AnyHandler, check_handler, check_start
 from apc_bus.topology import AgentQueues
 from apc_contracts.context import AgentContext, ContextMessage
+from apc_contracts.envelope import MAX_RETRY_LIMIT
 from apc_contracts.model import ID_PATTERN
 from apc_contracts.packet import Actor, Packet
 from apc_contracts.registry import Registration, Right
@@ -28,6 +29,7 @@ class HandlerEntry:
     packet_type: PacketType
     signal: Signal | None = None
     min_relevance: float | None = None
+    retries: int = 0
 
 
 class Agent:
@@ -89,6 +91,7 @@ class Agent:
         signal: Signal | None = None,
         may_crash: bool = False,
         min_relevance: float | None = None,
+        retries: int = 0,
     ) -> Callable[[HandlerT], HandlerT]:
         """Register `async def handler(packet: Packet[XPayload], ctx: HandlerContext)` for a packet type.
 
@@ -102,21 +105,27 @@ class Agent:
             min_relevance: 0..1; a packet whose `evaluate_relevance` is below is not handled. Its outcome is reported
                 like any other, with the score in the receipt's `error`, and an ACK is sent where one is asked for.
 
+            retries: 0..10; how often the gate is asked for another attempt, each later than the one before, when the
+                handler raises what is neither Retry nor Reject. After them, and at once with 0, the sender gets an
+                ERROR and the delivery is a dead letter. The packet's retry_limit bounds them too.
+
         Raises:
-            AgentInvalid: the function does not fit, or another handles this already.
+            AgentInvalid: the function does not fit, or another handles this already; a number out of its range.
         """
         if signal is not None and packet_type not in (PacketType.SIGNAL, PacketType.HEARTBEAT):
             raise AgentInvalid(f"{packet_type} has no signal: give signal= with PacketType.SIGNAL only")
 
         if min_relevance is not None and not 0 <= min_relevance <= 1:
             raise AgentInvalid(f"min_relevance {min_relevance} is outside 0..1")
+        if not 0 <= retries <= MAX_RETRY_LIMIT:
+            raise AgentInvalid(f"retries {retries} is outside 0..{MAX_RETRY_LIMIT}")
 
         def register(function: HandlerT) -> HandlerT:
             check_handler(function, packet_type)
             key = (packet_type, signal)
             if key in self._handlers:
                 raise AgentInvalid(f"agent {self.agent_id} has two handlers for {packet_type} {signal or ''}".rstrip())
-            self._handlers[key] = HandlerEntry(function, packet_type, signal, min_relevance)
+            self._handlers[key] = HandlerEntry(function, packet_type, signal, min_relevance, retries)
             self.may_crash = self.may_crash or may_crash
             return function
 
@@ -157,6 +166,11 @@ class Agent:
         """Below which score this packet is not handled; None = it is in any case."""
         entry = self._entry_for(packet)
         return None if entry is None else entry.min_relevance
+
+    def retries_for(self, packet: Packet[Any]) -> int:
+        """How often this packet is tried again when its handler raises."""
+        entry = self._entry_for(packet)
+        return 0 if entry is None else entry.retries
 
     def handler_for(self, packet: Packet[Any]) -> AnyHandler | None:
         """The function that takes this packet, None when there is none."""

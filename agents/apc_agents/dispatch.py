@@ -212,10 +212,11 @@ class Dispatcher:
             await self._tell(context, nack)
         self._report(inbound, ReceiptKind.REJECT, error=reason)
 
-    async def _fail(self, inbound: Inbound, context: HandlerContext, failure: Exception) -> Exception:
+    async def _fail(self, inbound: Inbound, context: HandlerContext, failure: Exception) -> Exception | None:
+        """Another attempt while the handler has some left; then the end: an ERROR, and a dead letter."""
         packet = inbound.packet
         text = f"{type(failure).__name__}: {failure}"[:MAX_ERROR_LENGTH]
-        count_end(self._agent.agent_id, packet.packet_type, FAILED)
+        has_retries = inbound.has_receipts and inbound.attempt <= self._agent.retries_for(packet)
         fail(failure)
         _log.error(
             "handler_failed",
@@ -223,8 +224,20 @@ class Dispatcher:
             packet_id=str(packet.packet_id),
             session_id=inbound.session_id,
             packet_type=packet.packet_type.value,
+            is_tried_again=has_retries,
             exc_info=failure,
         )
+        if has_retries:
+            self._report(inbound, ReceiptKind.RETRY, error=text)
+        else:
+            count_end(self._agent.agent_id, packet.packet_type, FAILED)
+            await self._tell_failure(inbound, context, text)
+        if self._on_failure is not None:
+            self._on_failure(packet, inbound.attempt, failure)
+        return None if has_retries else DeadLetter(f"handler of {packet.packet_type} {packet.packet_id} failed: {text}")
+
+    async def _tell_failure(self, inbound: Inbound, context: HandlerContext, text: str) -> None:
+        packet = inbound.packet
         if packet.packet_type not in SILENT_TYPES:
             error = ErrorPayload(
                 error_code="HANDLER_ERROR",
@@ -233,9 +246,6 @@ class Dispatcher:
                 details={"packet_id": str(packet.packet_id), "attempt": inbound.attempt},
             )
             await self._tell(context, error)
-        if self._on_failure is not None:
-            self._on_failure(packet, inbound.attempt, failure)
-        return DeadLetter(f"handler of {packet.packet_type} {packet.packet_id} failed: {text}")
 
     async def _tell(self, context: HandlerContext, payload: Payload) -> None:
         """Tell the sender how its packet ended; a refusal of that does not change how it ended."""

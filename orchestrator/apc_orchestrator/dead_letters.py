@@ -15,6 +15,7 @@ from apc_contracts.identity import shard_of
 from apc_contracts.limits import Limits
 from apc_contracts.parsing import parse_packet
 from apc_contracts.receipts import Receipt, ReceiptKind
+from apc_contracts.session.failures import HANDLER_ERROR
 from apc_contracts.vocabulary import PacketType
 from apc_orchestrator.publications import receipts
 from apc_orchestrator.supervision import Health, persevere
@@ -94,5 +95,5 @@ def receipt_of(letter: Delivery, own_user: str, limits: Limits) -> Receipt | Non
         kind=ReceiptKind.EXPIRED if is_expired else ReceiptKind.DEAD_LETTERED,
         attempt=attempt if isinstance(attempt, int) and attempt > 0 else 1,
         at=datetime.now(UTC),
-        error="handler_error" if reason == "rejected" else reason,
+        error=HANDLER_ERROR if reason == "rejected" else reason,
     )

@@ -9,13 +9,13 @@ import structlog
 from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnknown, PublishUnroutable
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.topology import agent_queue, inbox_capacity
+from apc_contracts.session.failures import OVERFLOW
 from apc_orchestrator.batch import Outgoing
 from apc_orchestrator.errors import ShardLost
 
 PAUSE_SECONDS = 0.2
 LEADER_SECONDS = 10.0
 """How long a queue may refuse everything without being full: a leader is elected in less."""
-OVERFLOW = "overflow"
 NO_ROUTE = "no_route"
 
 _log = structlog.get_logger("apc_orchestrator")

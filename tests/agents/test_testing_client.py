@@ -8,6 +8,7 @@ import pytest
 from apc_agents import (
     Agent,
     AgentError,
+    AgentInvalid,
     AgentTestClient,
     EmitRefused,
     HandlerContext,
@@ -175,6 +176,14 @@ async def test_retry_asks_the_gate_and_forgets_the_state(agent: Agent, idea: Any
         assert client.receipts[-1].error == "model is loading"
         assert client.receipts[-1].after_ms == 1_000
         assert await client.state() == {}
+
+
+@pytest.mark.parametrize("retries", [-1, 11])
+def test_retries_out_of_range_are_refused_when_the_agent_is_built(agent: Agent, retries: int) -> None:
+    with pytest.raises(AgentInvalid, match=r"outside 0\.\.10"):
+
+        @agent.on(PacketType.IDEA, retries=retries)
+        async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None: ...
 
 
 def test_a_retry_before_now_is_refused_where_it_is_made() -> None:

@@ -442,6 +442,31 @@ async def test_a_worker_that_cannot_emit_gives_the_packet_back(
     }
 
 
+async def test_a_handler_that_raises_is_tried_again_as_often_as_it_says(
+    make_stage: Any, make_packet: Any, idea: Any
+) -> None:
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+
+    @agent.on(PacketType.IDEA, retries=1)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        raise ValueError("not now")
+
+    gate = await (await make_stage(agent)).start()
+    packet = make_packet(idea())
+    await gate.deliver(packet, attempt=1)
+    await gate.ended(packet, ReceiptKind.RETRY)
+    (asked,) = [receipt for receipt in gate.receipts if receipt.kind is ReceiptKind.RETRY]
+    assert (asked.error, asked.after_ms) == ("ValueError: not now", None)
+    assert await gate.dead_letters() == 0
+    await gate.deliver(packet, attempt=2)
+
+    async with asyncio.timeout(10):
+        while not await gate.dead_letters():
+            await asyncio.sleep(0.01)
+    assert [message.type for message in gate.messages].count("ERROR") == 1
+    assert gate.kinds(packet).count(ReceiptKind.RETRY) == 1
+
+
 async def test_a_handler_that_may_crash_has_no_packet_behind_it(make_stage: Any, make_packet: Any, idea: Any) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
     started, go_on = asyncio.Event(), asyncio.Event()

@@ -5,7 +5,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -53,6 +53,8 @@ async def test_an_operator_requeues_and_discards(running: Any) -> None:
     await running.agents.receive("blue-1")
     await running.agents.report("blue-1", [limited.packet_id], ReceiptKind.RETRY)
     await until(running.has_come_to("DEAD_LETTERED", limited.packet_id, "blue-1"))
+    (told,) = await running.agents.receive("red-1", urgent=True)
+    await running.agents.report("red-1", [UUID(told.message.message_id)])
 
     listed = await dead_rows(Filter(SESSION), limit=100)
     assert [(row["packet_id"], row["recipient"], row["reason"]) for row in listed] == [

@@ -8,7 +8,8 @@ import pytest
 
 from apc_bus.port import Delivery
 from apc_bus.rabbit import apply_rabbit
-from apc_bus.topology import DEAD_QUEUE, AgentQueues, agent_queue, build_topology
+from apc_bus.topology import AGENT_DELIVERY_LIMIT, DEAD_QUEUE, AgentQueues, agent_queue, build_topology
+from apc_contracts import parse_packet
 from apc_contracts.vocabulary import PacketType
 from apc_orchestrator.testing import make_idea, make_packet, until
 
@@ -82,3 +83,40 @@ async def test_an_inbox_that_is_full(running: Any, amqp_vhost_url: str) -> None:
         while len(kept) + refused < len(sent):
             kept += await inbox.receive()
     assert len(kept) + refused == len(sent)
+
+
+async def test_a_delivery_that_comes_back_too_often(running: Any) -> None:
+    sent = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening)
+    await running.agents.publish(sent)
+    async with running.agents.bus.subscribe(INBOX) as inbox:
+        for count in range(AGENT_DELIVERY_LIMIT + 1):
+            (delivery,) = await inbox.receive()
+            assert delivery.message.headers.get("x-delivery-count", 0) == count
+            await inbox.nack(delivery, requeue=True)
+        await until(running.has_come_to("DEAD_LETTERED", sent.packet_id, "blue-1"))
+    assert await running.pool.fetchval(REASON, sent.packet_id, "blue-1", "DEAD_LETTERED") == "delivery_limit"
+    (told,) = await running.agents.receive("red-1", urgent=True)
+    error = parse_packet(told.message.body)
+    assert (error.packet_type, error.trace.parent_packet_id) == (PacketType.ERROR, sent.packet_id)
+    assert error.payload.details["reason"] == "delivery_limit"
+
+
+@pytest.mark.parametrize("urgent", [True, False])
+async def test_an_inbox_has_all_that_keeps_its_dead_letters(house: Any, amqp_vhost_url: str, urgent: bool) -> None:
+    """The broker refuses to declare a queue again with any other argument: these are the ones it has."""
+    demanded: dict[str, Any] = {
+        "x-queue-type": "quorum",
+        "x-overflow": "reject-publish",
+        "x-dead-letter-exchange": "apc.dead",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-delivery-limit": 20,
+        "x-max-length": 2000,
+    }
+    others = {"x-overflow": "drop-head", "x-dead-letter-strategy": "at-most-once", "x-delivery-limit": 19}
+    async with aiormq.connect(amqp_vhost_url) as connection:
+        queue = agent_queue("blue-1", urgent)
+        await (await connection.channel()).queue_declare(queue, durable=True, arguments=demanded)
+        for name, value in others.items():
+            channel = await connection.channel()
+            with pytest.raises(aiormq.exceptions.ChannelPreconditionFailed, match=name):
+                await channel.queue_declare(queue, durable=True, arguments=demanded | {name: value})

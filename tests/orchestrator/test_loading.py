@@ -80,6 +80,7 @@ class JudgedSimulation(Simulation):
         kinds: tuple[ReceiptKind, ...] | None = None,
         *,
         after_ms: int | None = None,
+        error: str | None = None,
     ) -> None:
         for kind in kinds or HANDLED:
             receipt = Receipt(
@@ -90,6 +91,7 @@ class JudgedSimulation(Simulation):
                 attempt=attempt,
                 at=self.now,
                 after_ms=after_ms,
+                error=error,
             )
             own, operator = kind in ORCHESTRATOR_KINDS, kind in OPERATOR_KINDS
             user = ORCHESTRATOR if own else "agent.librarian" if operator else REGISTRY[agent].broker_user

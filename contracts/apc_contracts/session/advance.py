@@ -15,6 +15,7 @@ from apc_contracts.session import (
     barrier,
     budgets,
     emissions,
+    failures,
     lifecycle,
     promotion_path,
     staleness,
@@ -194,10 +195,19 @@ def _take_receipts(moment: Moment, given: ReceiptsInput) -> None:
     else:
         opened = lifecycle.receive(session, given, moment.effects, moment.contract)
         _hear_recipient(session, first.recipient, moment.effects)
+        _tell_of_failure(moment)
     if opened is not None:
         _note_verified(session, opened, moment.contract)
         if opened.verification == "failed":
             promotion_path.note_falsified(session, opened.packet.packet_id)
+
+
+def _tell_of_failure(moment: Moment) -> None:
+    """What receipts have made a dead letter stays open: an operator may requeue it."""
+    for hop in moment.effects.hops[:1]:
+        opened = moment.session.open.get(hop.packet_id)
+        if hop.to_state == "DEAD_LETTERED" and opened is not None:
+            failures.tell_sender(moment, opened, hop)
 
 
 def _hear_recipient(session: Session, agent_id: str, effects: Effects) -> None:

@@ -222,6 +222,7 @@ class Simulation:
         kinds: tuple[ReceiptKind, ...] | None = None,
         *,
         after_ms: int | None = None,
+        error: str | None = None,
     ) -> None:
         """Receipts of one delivery, together."""
         found = tuple(
@@ -233,6 +234,7 @@ class Simulation:
                 attempt=attempt,
                 at=self.now,
                 after_ms=after_ms,
+                error=error,
             )
             for kind in kinds or HANDLED
         )

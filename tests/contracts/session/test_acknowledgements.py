@@ -114,10 +114,10 @@ def test_an_expired_packet_is_not_routed_again(simulation: Any) -> None:
 def test_a_dead_letter_is_routed_again(simulation: Any) -> None:
     asked = ask(simulation, "red-1")
     simulation.receipts(asked, "red-1", 1, (ReceiptKind.DEAD_LETTERED,))
-    assert simulation.session.outstanding == {}
+    assert simulation.session.outstanding == {"librarian": 1}, "who is told of it"
     simulation.pass_time(seconds=1)
     assert routed(simulation, asked) == [("red-1", 1), ("red-1", 2)]
-    assert simulation.session.outstanding == {"red-1": 1}
+    assert simulation.session.outstanding == {"librarian": 1, "red-1": 1}
 
 
 def test_deadlines_stand_still_in_a_pause(simulation: Any) -> None:
@@ -193,8 +193,9 @@ def test_retries_have_an_end(simulation: Any) -> None:
     assert routed(simulation, asked) == [("red-1", 1), ("red-1", 2)]
     simulation.receipts(asked, "red-1", 2, (ReceiptKind.DELIVERY_ACK, ReceiptKind.RETRY))
     opened = simulation.session.open[asked.packet_id]
-    assert opened.recipients["red-1"].state == "DEAD_LETTERED" and not simulation.session.outstanding
-    (hop,) = [hop for hop in simulation.effects[-1].hops if hop.recipient == "red-1"]
+    assert opened.recipients["red-1"].state == "DEAD_LETTERED"
+    assert simulation.session.outstanding == {"librarian": 1}, "who is told of it"
+    (hop,) = [hop for hop in simulation.effects[-2].hops if hop.recipient == "red-1"]
     assert hop.metadata["ended"] == "dead_lettered" and hop.metadata["error"].startswith("retry_limit 1 reached")
 
 

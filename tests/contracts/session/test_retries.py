@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apc_contracts import load_contract
+from apc_contracts import RetractionPayload, load_contract
 from apc_contracts.contract_file import RetryBackoff
 from apc_contracts.envelope import MAX_TTL_MS
 from apc_contracts.receipts import ReceiptKind
 from apc_contracts.session.retries import retry_delay_ms
+from apc_contracts.vocabulary import PacketType
 
 from .test_path import brief
 
@@ -117,3 +118,54 @@ def test_an_alarm_may_come_twice(simulation: Any) -> None:
     simulation.pass_time(seconds=1)
     assert list(simulation.inboxes["red-1"]) == [(packet, 2)] * 2
     assert simulation.session.outstanding == {"red-1": 1}
+
+
+def told(simulation: Any, packet: Any) -> list[Any]:
+    """Payloads of the ERRORs about a packet that the orchestrator has sent."""
+    return [
+        one.payload
+        for one in simulation.packets
+        if one.packet_type is PacketType.ERROR and one.trace.parent_packet_id == packet.packet_id
+    ]
+
+
+def test_the_sender_hears_of_a_delivery_that_failed_for_good(simulation: Any) -> None:
+    packet = sent(simulation, routing={"retry_limit": 1})
+    for attempt in (1, 2):
+        simulation.receipts(packet, "red-1", attempt, (KIND.DELIVERY_ACK, KIND.RETRY))
+    (error,) = told(simulation, packet)
+    assert (error.error_code, error.retryable) == ("DELIVERY_FAILED", False)
+    assert error.details == {
+        "packet_id": str(packet.packet_id),
+        "recipient": "red-1",
+        "attempt": 2,
+        "reason": "retry_limit 1 reached: no reason given",
+    }
+    assert simulation.session.open[packet.packet_id].recipients["red-1"].state == "DEAD_LETTERED"
+    assert [one.packet_type for one, _ in simulation.inboxes["librarian"]] == [PacketType.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("reason", "count", "is_retryable"),
+    [("handler_error", 0, None), ("overflow", 1, True), ("delivery_limit", 1, False), (None, 1, False)],
+)
+def test_who_has_heard_from_the_recipient_is_not_told_again(
+    simulation: Any, reason: str | None, count: int, is_retryable: bool | None
+) -> None:
+    packet = sent(simulation)
+    simulation.receipts(packet, "red-1", 1, (KIND.DEAD_LETTERED,), error=reason)
+    errors = told(simulation, packet)
+    assert len(errors) == count and all(error.retryable is is_retryable for error in errors)
+    simulation.receipts(packet, "red-1", 1, (KIND.DEAD_LETTERED,), error=reason)
+    assert len(told(simulation, packet)) == count, "once"
+
+
+def test_nobody_is_told_of_what_is_never_answered(simulation: Any) -> None:
+    start = simulation.start()
+    (sync, attempt), *_ = simulation.inboxes["red-1"]
+    simulation.receipts(sync, "red-1", attempt, (KIND.DEAD_LETTERED,))
+    retraction, _ = simulation.send(
+        "librarian", RetractionPayload(target_packet_id=start.packet_id, reason="r"), "red-1"
+    )
+    simulation.receipts(retraction, "red-1", 1, (KIND.DEAD_LETTERED,))
+    assert not told(simulation, sync) and not told(simulation, retraction)

@@ -1,6 +1,6 @@
 """The librarian's narrative: bounded, told once, kept across restarts, the same for the same run, and word for word."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 
 from apc_agents.automl.default_data import DEFAULT_TARGET
 from apc_agents.automl.librarian import make_librarian
+from apc_agents.automl.material import Prepared
 from apc_agents.automl.narrative import NARRATIVE_TOKENS, read_narrative
 from apc_agents.automl.roster import LIBRARIAN
 from apc_agents.automl.settings import AutomlSettings
@@ -109,6 +110,22 @@ def candidates() -> ArbitrationPayload:
         winner_candidate_id="linear.1.0",
         scoring={},
     )
+
+
+class Ready(Workbench):
+    """A workbench whose one job is done: no process is started, and none is waited for."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        super().__init__()
+        self._prepared = prepared
+
+    async def run(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._prepared
+
+
+@pytest.fixture
+def workbench(prepared: Prepared) -> Workbench:
+    return Ready(prepared)
 
 
 @pytest.fixture

@@ -24,8 +24,10 @@ def open_management(settings: BusSettings) -> Management | None:
 
 
 def user_of_agent(settings: BusSettings, agent_id: str) -> str:
-    """An agent's user where none is named: its own where users can be made, else ours, which all share."""
-    return broker_user(settings) if ConsoleSettings().management_url is None else f"agent.{agent_id}"
+    """An agent's user where none is named: its own where users can be made or we are a service; else ours, shared."""
+    ours = broker_user(settings)
+    is_shared = ConsoleSettings().management_url is None and ours not in SERVICE_USERS
+    return ours if is_shared else f"agent.{agent_id}"
 
 
 def vhost_of(settings: BusSettings) -> str:

@@ -15,7 +15,7 @@ from apc_agents.agent import Agent
 from apc_agents.claim_checks import ClaimChecks
 from apc_agents.coordination import INTRA_AGENT_MACHINE, LocalCoordination, LocalTransition
 from apc_agents.delivery import Inbound
-from apc_agents.effects import EffectMaker
+from apc_agents.effects import EffectError, EffectMaker
 from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError, EmitError, EmitUnconfirmed, Reject, Retry, StateStale
 from apc_agents.handler_context import HandlerContext
@@ -216,7 +216,8 @@ class Dispatcher:
         """Another attempt while the handler has some left; then the end: an ERROR, and a dead letter."""
         packet = inbound.packet
         text = f"{type(failure).__name__}: {failure}"[:MAX_ERROR_LENGTH]
-        has_retries = inbound.has_receipts and inbound.attempt <= self._agent.retries_for(packet)
+        may_mend_itself = not isinstance(failure, EffectError)  # an effect that is unknown waits for somebody's word
+        has_retries = may_mend_itself and inbound.has_receipts and inbound.attempt <= self._agent.retries_for(packet)
         fail(failure)
         _log.error(
             "handler_failed",

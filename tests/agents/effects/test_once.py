@@ -102,6 +102,27 @@ async def test_an_exception_leaves_the_effect_unknown(idea: Any, make_packet: An
     assert payer.made == 1
 
 
+async def test_an_unknown_effect_is_not_tried_again_in_vain(idea: Any, make_packet: Any) -> None:
+    agent, runs = Agent("sentinel-1", role="sentinel", swarm="s"), []
+
+    @agent.on(PacketType.IDEA, retries=5)
+    async def pay(packet: Packet[Any], ctx: HandlerContext) -> None:
+        runs.append(packet)
+        await ctx.once("charge", failing(TimeoutError("no answer")))
+
+    async with AgentTestClient(agent) as client:
+        packet = make_packet(idea())
+        ends = []
+        for attempt in (1, 2):
+            with pytest.raises(HandlerFailed):
+                await client.deliver(packet, attempt=attempt)
+            await client.settled()
+            ends.append([one.payload.message for one in client.emitted if one.packet_type is PacketType.ERROR])
+    tried_again, told = ends
+    assert len(runs) == 2 and not tried_again
+    assert len(told) == 1 and told[0].startswith("EffectUnknown: effect 'charge'")
+
+
 @pytest.mark.parametrize(
     "error", [EffectNotMade("the service refused the connection"), Retry(reason="busy"), ConnectionError("refused")]
 )

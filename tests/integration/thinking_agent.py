@@ -10,3 +10,5 @@ CONFIG = SessionConfig(max_tokens=1_000)
 agent = LLMAgent(
     "red-1", role=ROLE, swarm=AGENTS["red-1"][0], handles=(PacketType.IDEA,), answers_queries=False, config=CONFIG
 )
+stranger = LLMAgent("stranger-1", role=ROLE, swarm="red", config=CONFIG)
+"""Nobody has registered it."""

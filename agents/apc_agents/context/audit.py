@@ -3,7 +3,7 @@
 Source: agents.md section 4; issue 5: "compression is an audited, reversible act".
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -115,6 +115,13 @@ def _record(folded: FoldedTurn) -> FoldRecord:
     return FoldRecord(folded.turn.resource_id, folded.how, folded.resource_class, folded.digest, after)
 
 
+def payload_of(metadata: Mapping[str, Any]) -> SignalPayload:
+    """The payload of a packet with this metadata of an audit: its reason holds the SHA-256, the session's id aside."""
+    told = {name: value for name, value in metadata["context"].items() if name != "session"}
+    digest = digest_of(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
+    return SignalPayload(signal=Signal.QUERY, reason=f"context compressed, metadata sha256:{digest}")
+
+
 def emit_compressions(ctx: HandlerContext) -> OnCompression:
     """Tells every compression as an INTRA_AGENT SIGNAL QUERY of the agent to itself, so that the log has it.
 
@@ -127,10 +134,8 @@ def emit_compressions(ctx: HandlerContext) -> OnCompression:
 
     async def emit(audit: CompressionAudit) -> None:
         for metadata in audit.metadata():
-            told = {name: value for name, value in metadata["context"].items() if name != "session"}
-            digest = digest_of(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
             await ctx.emit(
-                SignalPayload(signal=Signal.QUERY, reason=f"context compressed, metadata sha256:{digest}"),
+                payload_of(metadata),
                 to=ctx.agent.agent_id,
                 channel=Channel.INTRA_AGENT,
                 run_phase=ctx.packet.run_phase,

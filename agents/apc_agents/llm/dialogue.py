@@ -18,6 +18,7 @@ from apc_agents.actions import ActionContext, StateMemory
 from apc_agents.actions.context import REMEMBERED
 from apc_agents.actions.tasks import TaskStore
 from apc_agents.context import ContextSession, ContextStale, MemoryContextStore, StreamResolver
+from apc_agents.context.audit import OnCompression
 from apc_agents.errors import AgentError
 from apc_agents.llm.agent import LLMAgent
 from apc_agents.llm.dialogue_state import DialogueState
@@ -68,7 +69,13 @@ class Dialogue:
     """
 
     def __init__(
-        self, agent: LLMAgent, session_id: str, memory: BaseMemoryStore, *, tasks: TaskStore | None = None
+        self,
+        agent: LLMAgent,
+        session_id: str,
+        memory: BaseMemoryStore,
+        *,
+        tasks: TaskStore | None = None,
+        on_compression: OnCompression | None = None,
     ) -> None:
         """A conversation, begun or not.
 
@@ -77,10 +84,12 @@ class Dialogue:
             session_id: names it.
             memory: that of the user: `memory.for_owner(user)` keeps users apart.
             tasks: where ASYNC actions go, and whoever has it runs them; without it they are refused.
+            on_compression: told of every compression before it takes effect; what it raises undoes it.
         """
         self.agent = agent
         self.session_id = session_id
         self.tasks = tasks
+        self._options = {} if on_compression is None else {"on_compression": on_compression}
         self._memory = memory
         self._archive = MemoryContextStore(memory, agent.agent_id)
         self._lock = asyncio.Lock()
@@ -209,7 +218,7 @@ class Dialogue:
     async def _open(self, usage: RunUsage, origin: str = "") -> _Opened:
         kept = await DialogueState.load(self._memory, self.agent.agent_id, self.session_id)
         store = StateContextStore(kept, self._archive)
-        session = await self.agent.open_session(self.session_id, store, usage=usage, origin=origin)
+        session = await self.agent.open_session(self.session_id, store, usage=usage, origin=origin, **self._options)
         return _Opened(kept, store, session)
 
     async def _save(self, opened: _Opened) -> None:

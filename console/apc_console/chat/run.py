@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from apc_agents.llm import Dialogue
 from apc_console.chat.agent import chat_agent
+from apc_console.chat.audit import telling_the_log
 from apc_console.chat.commands import COMMANDS, parse_command
 from apc_console.chat.memory import open_memory
 from apc_console.chat.screen import Screen, make_screen
@@ -25,8 +26,12 @@ async def run_chat(form: ChatForm) -> None:
     """Talk until /quit or the end of the input."""
     agent, screen = chat_agent(form.agent), make_screen()
     session_id = form.session_id or str(new_packet_id())
-    async with open_memory(form.user) as memory, running_tasks(agent, memory) as tasks:
-        dialogue = Dialogue(agent, session_id, memory.store, tasks=tasks)
+    async with (
+        open_memory(form.user) as memory,
+        running_tasks(agent, memory) as tasks,
+        telling_the_log(agent, session_id, memory.pool) as on_compression,
+    ):
+        dialogue = Dialogue(agent, session_id, memory.store, tasks=tasks, on_compression=on_compression)
         screen.begin(agent.agent_id, session_id, await dialogue.begin(), is_kept=memory.pool is not None)
         while (line := await screen.read()) is not None:
             if line.strip() == COMMANDS["quit"].usage:

@@ -1,0 +1,80 @@
+"""Tells the log of a running system what a chat folds: where there is a bus, and the session is one of its own."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+
+from apc_agents.acknowledgements import Acknowledgements
+from apc_agents.claim_checks import ClaimChecks
+from apc_agents.context.audit import CompressionAudit, OnCompression, payload_of
+from apc_agents.emission import Builder, Draft
+from apc_agents.emitter import Emitter, Sign
+from apc_agents.keys import find_key
+from apc_agents.llm import LLMAgent
+from apc_agents.phase import Sessions
+from apc_agents.settings import WorkerSettings
+from apc_bus.port import Bus
+from apc_bus.settings import BusSettings
+from apc_console.broker import open_bus
+from apc_console.errors import InputUnusable
+from apc_console.sending import answer_to
+from apc_contracts.contract import load_contract
+from apc_contracts.identity import new_packet_id
+from apc_contracts.vocabulary import Channel
+from apc_persister.queries import get_session
+
+
+@asynccontextmanager
+async def telling_the_log(
+    agent: LLMAgent, session_id: str, pool: asyncpg.Pool | None
+) -> AsyncIterator[OnCompression | None]:
+    """What tells of each compression before it takes effect; None where there is no bus, or no such session on it.
+
+    It raises InputUnusable when the gate refuses, ServiceAway or BusError when it cannot be told: the conversation is
+    then as it was.
+    """
+    settings = BusSettings()
+    if not settings.amqp_nodes or pool is None or await get_session(pool, session_id) is None:
+        yield None
+        return
+    async with open_bus(settings) as bus:
+        yield _teller(agent, session_id, bus, pool)
+
+
+def _teller(agent: LLMAgent, session_id: str, bus: Bus, pool: asyncpg.Pool) -> OnCompression:
+    settings = WorkerSettings()
+    key = find_key(settings, agent.agent_id)
+    sign: Sign | None = None if key is None else key.sign
+    emitter = Emitter(
+        bus,
+        Builder(agent.actor, Sessions(agent.agent_id)),
+        Acknowledgements(),
+        load_contract(settings.contract),
+        settings,
+        ClaimChecks(None, 0),  # 500 folds fit into a packet
+        sign=sign,
+        deliver_locally=lambda packet: None,
+    )
+
+    async def tell(audit: CompressionAudit) -> None:
+        row = await get_session(pool, session_id)
+        assert row is not None, "a log forgets no session"
+        for metadata in audit.metadata():
+            draft = Draft(
+                payload=payload_of(metadata),
+                to=agent.agent_id,
+                channel=Channel.INTRA_AGENT,
+                session_id=session_id,
+                run_id=row.document.run_id,
+                task_id=row.document.task_id,
+                run_phase=row.document.run_phase,
+                generation=0,  # the one that every round has
+                packet_id=new_packet_id(),
+                metadata=metadata,
+            )
+            answer = await answer_to(pool, await emitter.emit(draft, None, 0))
+            if answer.reason is not None:
+                raise InputUnusable(f"the log takes no record of this compression, so there is none: {answer.reason}")
+
+    return tell

@@ -91,6 +91,17 @@ async def test_what_is_refused_is_said(bus_of: Connect) -> None:
             raise AssertionError("subscribed")
 
 
+async def test_the_broker_takes_bcc_off_and_leaves_cc(bus_of: Connect) -> None:
+    agent = await bus_of("agent.alpha")
+    headers = {name: [intra_key(urgent=False)] for name in ("CC", "BCC")}
+    sent = Message(b"{}", "m", user_id=agent.user, headers=headers)
+    await agent.publish(Publication(intra_exchange("alpha"), intra_key(urgent=True), sent))
+    for urgent in (True, False):
+        async with agent.subscribe(agent_queue("alpha", urgent)) as inbox:
+            (delivery,) = await inbox.receive()
+            assert "CC" in delivery.message.headers and "BCC" not in delivery.message.headers
+
+
 async def test_only_the_topology_user_declares(guarded_broker: GuardedBroker, guarded_vhost: str) -> None:
     with pytest.raises(BusUnavailable, match="may configure"):
         await apply_rabbit(guarded_broker.url("orchestrator", guarded_vhost), guarded_broker.topology)

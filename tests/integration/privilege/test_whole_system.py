@@ -26,7 +26,7 @@ from apc_orchestrator.testing import make_idea, make_packet, make_start, until
 GROUPS = ("apc_writer", "apc_reader", "apc_agent")
 REFUSED = re.compile(r"user 'agent\.gamma' - invalid credentials")
 FIRST_ATTEMPTS, LATER_ATTEMPTS = 30, 6
-ATTEMPTS_A_MINUTE = 60
+ATTEMPTS_A_MINUTE = 120
 """Of a worker whose user is gone, once its pauses have grown; a hot loop makes thousands."""
 
 

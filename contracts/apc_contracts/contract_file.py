@@ -176,7 +176,7 @@ class SessionRules(Section):
 
     `emission_ttl_ms` is the time to live of the orchestrator's own packets. `ack_timeout_ms` and `ack_retry_limit`
     hold for a packet that requires an ACK and does not say; `delivery_retry_limit` bounds the `retry` receipts of
-    one that names no retry_limit, and `retry_backoff` spaces those that name no delay.
+    one that names no retry_limit, and `retry_backoff` spaces those that name no delay: without it they are due at once.
     """
 
     max_rounds: Positive
@@ -188,9 +188,9 @@ class SessionRules(Section):
     ack_timeout_ms: Annotated[int, Field(ge=1, le=3_600_000)]
     ack_retry_limit: RetryLimit
     delivery_retry_limit: RetryLimit
-    retry_backoff: RetryBackoff
     recorded_after_end: tuple[PacketType, ...]
     timer_kinds: tuple[Name, ...]
+    retry_backoff: RetryBackoff | None = None
 
 
 class LoopThreshold(Section):

@@ -20,10 +20,8 @@ _GROWTH_ENDS = 64
 """A back-off that has not reached its longest delay by then never does; beyond it a power could overflow."""
 
 
-def retry_delay_ms(backoff: RetryBackoff, packet_id: UUID, recipient: str, attempt: int, asked_ms: int | None) -> int:
-    """Milliseconds to wait after an attempt: what its handler asked for, else the back-off, less its jitter."""
-    if asked_ms:
-        return asked_ms
+def backoff_ms(backoff: RetryBackoff, packet_id: UUID, recipient: str, attempt: int) -> int:
+    """Milliseconds to wait after an attempt whose handler named no delay: the back-off, less its jitter."""
     grown = backoff.first_ms * backoff.factor ** min(attempt - 1, _GROWTH_ENDS)
     longest = min(grown, backoff.longest_ms)
     return max(1, round(longest * (1 - backoff.jitter * _share(packet_id, recipient, attempt))))
@@ -41,16 +39,23 @@ def within_limit(receipt: Receipt, packet: Packet[Any], attempt: int, contract: 
     return receipt.model_copy(update={"kind": ReceiptKind.DEAD_LETTERED, "error": error})
 
 
-def plan(receipt: Receipt, packet: Packet[Any], now: datetime, contract: Contract) -> dict[str, Any]:
+def plan(receipt: Receipt, packet: Packet[Any], now: datetime, contract: Contract) -> dict[str, Any] | None:
     """What the log keeps of a `retry`: {"asked_ms"?, "delay_ms", "due_at"}; never later than the packet's end.
 
-    Then it is not handled again, but its delivery ends as expired when it is due.
+    Then it is not handled again, but its delivery ends as expired when it is due. None: it is due at once.
     """
-    backoff = contract.session.retry_backoff
-    delay = retry_delay_ms(backoff, packet.packet_id, receipt.recipient, receipt.attempt, receipt.after_ms)
+    delay = _delay_ms(contract.session.retry_backoff, packet.packet_id, receipt)
+    if delay is None:
+        return None
     delay = min(delay, max(0, ceil((packet.expires - now) / MILLISECOND)))
     asked = {} if receipt.after_ms is None else {"asked_ms": receipt.after_ms}
     return asked | {"delay_ms": delay, "due_at": (now + delay * MILLISECOND).isoformat()}
+
+
+def _delay_ms(backoff: RetryBackoff | None, packet_id: UUID, receipt: Receipt) -> int | None:
+    if receipt.after_ms:
+        return receipt.after_ms
+    return None if backoff is None else backoff_ms(backoff, packet_id, receipt.recipient, receipt.attempt)
 
 
 def due_at(planned: dict[str, Any] | None) -> datetime | None:

@@ -1,18 +1,21 @@
 """When a retried delivery comes again, and what a gate makes of its own alarm."""
 
 from datetime import timedelta
+from importlib.resources import files
 from typing import Any
 from uuid import UUID
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from apc_contracts import RetractionPayload, load_contract
+from apc_contracts.contract import contract_from_bytes
 from apc_contracts.contract_file import RetryBackoff
 from apc_contracts.envelope import MAX_TTL_MS
 from apc_contracts.receipts import ReceiptKind
-from apc_contracts.session.retries import retry_delay_ms
+from apc_contracts.session.retries import backoff_ms
 from apc_contracts.vocabulary import PacketType
 
 from .test_path import brief
@@ -31,14 +34,14 @@ BACKOFFS = st.builds(
 @given(BACKOFFS, st.uuids(), st.integers(1, 10**9))
 def test_a_backoff_grows_up_to_its_longest_less_its_jitter(backoff: RetryBackoff, packet: UUID, attempt: int) -> None:
     full = min(backoff.first_ms * backoff.factor ** min(attempt - 1, 64), backoff.longest_ms)
-    delay = retry_delay_ms(backoff, packet, "red-1", attempt, None)
+    delay = backoff_ms(backoff, packet, "red-1", attempt)
     assert max(1, int(full * (1 - backoff.jitter))) <= delay <= max(1, round(full))
-    assert delay == retry_delay_ms(backoff, packet, "red-1", attempt, 0), "the same for the same delivery"
 
 
 def test_deliveries_that_failed_together_do_not_come_together() -> None:
     backoff = load_contract().session.retry_backoff
-    delays = {retry_delay_ms(backoff, UUID(int=n), agent, 5, None) for n in range(50) for agent in ("red-1", "blue-1")}
+    assert backoff is not None
+    delays = {backoff_ms(backoff, UUID(int=n), agent, 5) for n in range(50) for agent in ("red-1", "blue-1")}
     assert len(delays) > 95 and max(delays) - min(delays) > 3_000, "of 8 s up to half is taken off"
 
 
@@ -76,10 +79,23 @@ def test_without_a_delay_each_attempt_waits_longer(simulation: Any, contract: An
         simulation.receipts(packet, "red-1", attempt, (KIND.DELIVERY_ACK, KIND.RETRY))
         delay = retry_of(simulation)["delay_ms"]
         backoff = contract.session.retry_backoff
-        assert delay == retry_delay_ms(backoff, packet.packet_id, "red-1", attempt, None)
+        assert delay == backoff_ms(backoff, packet.packet_id, "red-1", attempt)
         assert 250 * 2 ** (attempt - 1) <= delay <= 500 * 2 ** (attempt - 1)
         simulation.pass_time(seconds=delay / 1000)
         assert simulation.inboxes["red-1"].pop() == (packet, attempt + 1)
+
+
+def test_a_contract_without_a_backoff_tries_again_at_once(simulation: Any, contract: Any) -> None:
+    document = orjson.loads((files("apc_contracts") / "data/apc-1.0.json").read_bytes())
+    del document["session"]["retry_backoff"]
+    simulation.contract = contract_from_bytes(orjson.dumps(document))
+    packet = sent(simulation)
+    simulation.receipts(packet, "red-1", 1, (KIND.RETRY,))
+    assert list(simulation.inboxes["red-1"]) == [(packet, 2)]
+    (hop,) = [hop for hop in simulation.effects[-1].hops if "retry_scheduled" in hop.events]
+    assert "retry" not in (hop.metadata or {})
+    simulation.receipts(packet, "red-1", 2, (KIND.RETRY,), after_ms=1_000)
+    assert retry_of(simulation)["delay_ms"] == 1_000
 
 
 def test_a_packet_that_expires_meanwhile_is_not_handed_out(simulation: Any) -> None:

@@ -410,6 +410,7 @@ class ShardServer:
                 self._open.add(found.session_id)
         for session in self._sessions.loaded():
             self._judge.redeliver(batch, session)
+            await asyncio.sleep(0)  # the broker is read meanwhile: its silence would count as a lost shard
         for denial in await unanswered_denials(self._pool, self._tenure.shard, batch.now, self._limits, self._ring):
             self._judge.answer_denial(batch, denial)
         await self._deliver(batch)

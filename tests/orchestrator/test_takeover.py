@@ -1,13 +1,16 @@
 """A gate that goes and one that comes: nothing judged twice, nothing lost, everything taken up again."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import orjson
+import pytest
 
 from apc_contracts import ArtifactPayload, Packet, SignalPayload, TaskIrPayload, parse_packet
 from apc_contracts.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import DeliveryMode, PacketType, Signal
+from apc_orchestrator.judge import Judge
 
 Build = Callable[..., Packet[Any]]
 
@@ -56,6 +59,39 @@ async def test_open_deliveries_come_again_under_the_new_epoch(
     assert row["packets"] == 1
     state = await house.pool.fetchval("SELECT state FROM apc_log.packet_state WHERE packet_id = $1", sent.packet_id)
     assert state == "ARCHIVED"
+
+
+async def test_a_takeover_reads_from_the_broker_between_two_sessions(
+    house: Any, packet: Build, start: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the soak: a gate that was busy with the deliveries of all sessions gave its shard up for the silence."""
+    redeliver, turns, seen = Judge.redeliver, 0, []
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def note(judge: Judge, *arguments: Any) -> None:
+        seen.append(turns)
+        redeliver(judge, *arguments)
+
+    async def all_are_back() -> bool:
+        return len(seen) == 3
+
+    async with house.persister():
+        async with house.gate():
+            await house.register()
+            for number in range(3):
+                await house.publish(packet("librarian", start().payload, session_id=f"s-{number}"))
+            await house.quiet()
+        monkeypatch.setattr(Judge, "redeliver", note)
+        other = asyncio.create_task(take_turns())
+        async with house.gate():
+            await house.until(all_are_back)
+        other.cancel()
+    assert len(set(seen)) == 3, "others had their turn between two sessions"
 
 
 async def test_a_recorded_verdict_is_given_again_after_a_takeover(

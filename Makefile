@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults check format bench
+.PHONY: help setup demo test test-faults soak check format bench
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -25,8 +25,11 @@ demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents,
 test: $(STAMP)  ## All tests but the long fault runs; needs rabbitmq-server on the PATH, Docker or APC_AMQP_URL
 	$(BIN)/pytest -m 'not faults'
 
-test-faults: $(STAMP)  ## The long fault runs
-	$(BIN)/pytest -m faults
+test-faults: $(STAMP)  ## The fault matrix of docs/faults.md, long runs included; writes build/faults.json
+	$(BIN)/pytest --matrix
+
+soak: $(STAMP)  ## Kill processes, broker nodes and the database at random for MINUTES=10 (SEED=n repeats a run)
+	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 check: $(STAMP)  ## Format, lint, types, import layers, the compose file
 	$(BIN)/ruff format --check .

@@ -1,14 +1,12 @@
 """The database dies under a gate and comes back: what is in memory goes on, what is not waits and holds nobody up."""
 
 import shutil
-import signal
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import psutil
 import pytest
 
 from apc_bus.topology import gate_queue
@@ -16,6 +14,7 @@ from apc_contracts import parse_packet
 from apc_orchestrator.testing import make_idea, make_packet, make_start, until
 from apc_persister.embedded import start_embedded
 from apc_persister.migrate import migrate
+from apc_persister.testing import kill_embedded
 
 OTHER = "s-2"
 
@@ -35,14 +34,6 @@ async def postgres_url(data: Path) -> str:
     server = await start_embedded(data)
     await migrate(server.url)
     return server.url
-
-
-def kill_postgres(data: Path) -> None:
-    """Kill -9, and wait until its backends have left too."""
-    process = psutil.Process(int((data / "postgres" / "postmaster.pid").read_text().split()[0]))
-    children = process.children()
-    process.send_signal(signal.SIGKILL)
-    psutil.wait_procs(children, timeout=20)
 
 
 async def open_two_sessions(house: Any) -> None:
@@ -76,7 +67,7 @@ async def test_only_what_is_not_in_memory_waits(house: Any, data: Path, is_repla
             await house.agents.publish(known)
             await house.agents.receive("sentinel")
             await until(house.is_logged(known.packet_id))
-            kill_postgres(data)
+            kill_embedded(data)
             await house.agents.publish(waits, behind)
             (delivery,) = await house.agents.receive("sentinel")
             assert delivery.message.message_id == str(behind.packet_id), "its session is in memory"

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from apc_bus.database import open_pool
@@ -21,7 +20,7 @@ from apc_bus.settings import BusSettings
 from apc_bus.topology import build_topology, log_queue
 from apc_persister.embedded import EmbeddedPostgres, start_embedded
 from apc_persister.migrate import migrate
-from apc_persister.testing import LogBench, ScriptedGate, lifecycle, packet_entry, session_row, until
+from apc_persister.testing import LogBench, ScriptedGate, kill_embedded, lifecycle, packet_entry, session_row, until
 
 SERVE = """
 import asyncio
@@ -117,7 +116,7 @@ async def test_the_database_dies_and_comes_back(data: Path, memory_broker: Memor
             packets = await log_batches(gate)
             await until(lambda: writer.counts.messages == BATCHES + 1)
             assert persister.is_ready
-            kill_postmaster(data)
+            kill_embedded(data)
             await until(lambda: not persister.is_ready)
             packets += await log_batches(gate)
             await until(lambda: writer.counts.failures > 0)
@@ -130,14 +129,6 @@ async def test_the_database_dies_and_comes_back(data: Path, memory_broker: Memor
         pool.terminate()
 
 
-def kill_postmaster(folder: Path) -> None:
-    """Kill -9, and wait until its backends have left too."""
-    process = psutil.Process(int((folder / "postgres" / "postmaster.pid").read_text().split()[0]))
-    children = process.children()
-    process.send_signal(signal.SIGKILL)
-    psutil.wait_procs(children, timeout=20)
-
-
 async def test_stopping_while_the_database_is_away(data: Path, memory_broker: MemoryBroker) -> None:
     async with own_postgres(data) as server:
         pool = await open_pool(server.url, max_size=4)
@@ -145,7 +136,7 @@ async def test_stopping_while_the_database_is_away(data: Path, memory_broker: Me
         bench = LogBench(gate, memory_broker.connect("persister"), pool)
         async with bench.writing() as persister:
             await until(lambda: persister.is_ready)
-            kill_postmaster(data)
+            kill_embedded(data)
             await gate.open()
             await until(lambda: persister.writers[0].counts.failures > 0)
         assert (await bench.bus.depth(log_queue(0))).messages == 1

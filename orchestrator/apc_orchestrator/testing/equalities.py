@@ -7,12 +7,12 @@ unknown outcome, L rows in the log, D handled, E expired, X dead-lettered. S8 (a
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 from uuid import UUID
 
 import asyncpg
 
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
-from apc_orchestrator.testing.worker import ScriptedWorker
 
 PACKETS = "SELECT packet_id, sender_agent_id, verdict, recipients FROM apc_log.agent_packets"
 BEGINNINGS = """
@@ -46,7 +46,17 @@ class Sent:
     unknown: set[UUID] = field(default_factory=set)
 
 
-async def violated_equalities(pool: asyncpg.Pool, sent: Sent, workers: Iterable[ScriptedWorker]) -> list[str]:
+class Handled(Protocol):
+    """A recipient, and how often its handler ran for each packet."""
+
+    @property
+    def agent(self) -> str: ...
+
+    @property
+    def effects(self) -> Counter[UUID]: ...
+
+
+async def violated_equalities(pool: asyncpg.Pool, sent: Sent, workers: Iterable[Handled]) -> list[str]:
     """A line for each equality that does not hold; empty when all do."""
     workers = list(workers)
     rows = await pool.fetch(PACKETS)
@@ -76,7 +86,7 @@ async def _verdicts(pool: asyncpg.Pool, rows: Sequence[asyncpg.Record]) -> set[U
     return {row["packet_id"] for row in rows if counted.get(row["packet_id"]) != 1}
 
 
-async def _ends(pool: asyncpg.Pool, rows: Sequence[asyncpg.Record], workers: Sequence[ScriptedWorker]) -> list[str]:
+async def _ends(pool: asyncpg.Pool, rows: Sequence[asyncpg.Record], workers: Sequence[Handled]) -> list[str]:
     """S5: accepted = D, E and X, which have nothing in common; nothing refused is in D."""
     handled = {(packet_id, worker.agent) for worker in workers for packet_id in worker.effects}
     states = {(row["packet_id"], row["recipient"]): row["state"] for row in await pool.fetch(ENDS, IN_THE_GATE)}

@@ -1,0 +1,1 @@
+"""A seeded random kill loop over the whole system: `make soak MINUTES=10 SEED=1`."""

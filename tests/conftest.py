@@ -104,6 +104,14 @@ async def _start_embedded() -> PostgresServer:
     return PostgresServer("embedded", embedded.url, resources)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--matrix",
+        action="store_true",
+        help="only the long fault runs and the tests that docs/faults.md names; fails when a row was not exercised",
+    )
+
+
 def pytest_report_header() -> list[str]:
     return [
         f"rabbitmq: {rabbit_choice() or 'NONE FOUND: broker tests will fail'}",

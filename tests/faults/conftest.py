@@ -3,9 +3,11 @@
 import asyncio
 import os
 import random
+import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from apc_bus.log_batch import LogBatch, decode_batch
 from apc_bus.port import Delivery
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
+from apc_bus.testing import PrivateNode
 from apc_bus.topology import DEAD_QUEUE, agent_queue, build_topology, gate_queue, log_queue
 from apc_contracts import Packet
 from apc_orchestrator.testing import (
@@ -40,10 +43,28 @@ from apc_orchestrator.testing import (
 )
 from apc_orchestrator.testing.worker import PAUSE_SECONDS
 from apc_persister.check import parse_note, split_notes
+from apc_persister.embedded import start_embedded
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.verify import verify_shard
+from apc_persister.migrate import migrate
 from apc_persister.settings import LogKeySettings
 from apc_persister.testing import ScriptedGate, replay_everything
+
+from .results import (
+    RECORDED,
+    Exercised,
+    pytest_collection_modifyitems,
+    pytest_runtest_logreport,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
+
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_runtest_logreport",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+]
 
 CAST: Cast = {**AGENTS, "sleeper": ("watch", ())}
 """The sleeper has an inbox and never looks into it: what is sent to it expires."""
@@ -55,7 +76,6 @@ SMALL_BATCHES = {"APC_BATCH_PACKETS": "16", "APC_TRANSACTION_ENTRIES": "64"}
 """So that a load of a few hundred packets is many batches and transactions."""
 HOLDER = "SELECT holder FROM apc_log.shards WHERE shard = 0"
 LOGGED = "SELECT packet_id FROM apc_log.agent_packets"
-_rows: list[tuple[str, int, int, int, float]] = []
 
 
 class Service:
@@ -186,9 +206,13 @@ class Deployment:
 
     async def send_load(self, chance: random.Random, count: int) -> None:
         """Packets of all kinds, some at once; each is published until it is confirmed."""
-        packets = [self._packet(chance) for _ in range(count)]
+        packets = self.make_load(chance, count)
         for start in range(0, count, LOADED_AT_ONCE):
             await asyncio.gather(*map(self.send, packets[start : start + LOADED_AT_ONCE]))
+
+    def make_load(self, chance: random.Random, count: int) -> list[Packet[Any]]:
+        """Packets of all kinds, of which nobody has heard yet."""
+        return [self._packet(chance) for _ in range(count)]
 
     @asynccontextmanager
     async def sending(self, chance: random.Random) -> AsyncIterator[None]:
@@ -375,6 +399,30 @@ def deploy(tmp_path: Path) -> Callable[[str, str], AbstractAsyncContextManager[D
 
 
 @pytest.fixture
+def own_node() -> Iterator[PrivateNode]:
+    """A broker that may die."""
+    with PrivateNode() as node:
+        yield node
+
+
+@pytest.fixture
+async def own_data() -> AsyncIterator[Path]:
+    """The folder of a database that may die."""
+    path = Path(tempfile.mkdtemp(prefix="apc-embedded-"))
+    yield path
+    await (await start_embedded(path)).stop()
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+async def own_database(own_data: Path) -> str:
+    """URL of a database that may die."""
+    server = await start_embedded(own_data)
+    await migrate(server.url)
+    return server.url
+
+
+@pytest.fixture
 async def deployment(amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> AsyncIterator[Deployment]:
     """A fresh deployment on the servers of this run; nothing runs yet."""
     async with _deploy(amqp_vhost_url, postgres_url, tmp_path) as deployed:
@@ -382,27 +430,26 @@ async def deployment(amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> 
 
 
 @pytest.fixture
-def record() -> Callable[[str, Deployment, float], None]:
-    """Adds a line to the table at the end of the run: the fault, and the moment of its repair."""
+def record(request: pytest.FixtureRequest) -> Iterator[Callable[[str, Deployment, float], None]]:
+    """Adds a line to the table at the end of the run: the fault, and the moment of its repair.
+
+    A test that has passed without a line proves nothing: it fails.
+    """
+    node_id, failed_before, recorded = request.node.nodeid, request.session.testsfailed, len(RECORDED)
 
     def add(fault: str, deployment: Deployment, repaired_at: float) -> None:
         doubled = sum(count - 1 for worker in deployment.workers.values() for count in worker.effects.values())
-        _rows.append((fault, len(deployment.sent.confirmed), deployment.duplicates, doubled, monotonic() - repaired_at))
+        found = Exercised(
+            node_id,
+            fault,
+            packets=len(deployment.sent.confirmed),
+            lost=0,  # a run with losses has failed before it comes here
+            redelivered=deployment.duplicates,
+            doubled=doubled,
+            recovery_seconds=monotonic() - repaired_at,
+            longest_gap_seconds=deployment.confirms.longest_gap,
+        )
+        RECORDED.append(found)
 
-    return add
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The table of `make test-faults`; a run with losses has failed before it comes here."""
-    if not _rows:
-        return
-    terminalreporter.section("faults")
-    form = "{:34} {:>5} {:>8} {:>5} {:>11} {:>16} {:>11}"
-    terminalreporter.write_line(
-        form.format("fault", "runs", "packets", "lost", "redelivered", "doubled effects", "drained in")
-    )
-    for fault in dict.fromkeys(row[0] for row in _rows):
-        rows = [row for row in _rows if row[0] == fault]
-        packets, duplicates, doubled = (sum(int(row[at]) for row in rows) for at in (1, 2, 3))
-        longest = f"<= {max(row[4] for row in rows):.1f} s"
-        terminalreporter.write_line(form.format(fault, len(rows), packets, 0, duplicates, doubled, longest))
+    yield add
+    assert len(RECORDED) > recorded or request.session.testsfailed > failed_before, "not exercised: nothing recorded"

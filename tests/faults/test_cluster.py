@@ -157,5 +157,5 @@ async def test_the_leader_is_frozen(cluster: PrivateCluster, deployment: Any, re
                 node.resume()
             repaired_at = monotonic()
             await until(deployment.confirms.reach(MORE), PATIENCE)
-        await asyncio.to_thread(node.ctl, "await_startup")
+        await asyncio.to_thread(node.await_startup)
         await finish(deployment, "SIGSTOP of the leading node", repaired_at, record)

@@ -2,58 +2,22 @@
 
 import asyncio
 import random
-import shutil
-import signal
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import psutil
 import pytest
 
 from apc_bus.testing import PrivateNode
 from apc_orchestrator.testing import until
 from apc_persister.embedded import start_embedded
-from apc_persister.migrate import migrate
+from apc_persister.testing import kill_embedded
 
 BACKLOG, MORE = 200, 200
 ROUNDS = 5
 Record = Callable[[str, Any, float], None]
 pytestmark = pytest.mark.faults
-
-
-@pytest.fixture
-def own_node() -> Iterator[PrivateNode]:
-    """A broker that may die."""
-    with PrivateNode() as node:
-        yield node
-
-
-@pytest.fixture
-async def own_data() -> AsyncIterator[Path]:
-    """The folder of a database that may die."""
-    path = Path(tempfile.mkdtemp(prefix="apc-embedded-"))
-    yield path
-    await (await start_embedded(path)).stop()
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-async def own_database(own_data: Path) -> str:
-    """URL of a database that may die."""
-    server = await start_embedded(own_data)
-    await migrate(server.url)
-    return server.url
-
-
-def kill_postgres(data: Path) -> None:
-    """Kill -9, and wait until its backends have left too."""
-    process = psutil.Process(int((data / "postgres" / "postmaster.pid").read_text().split()[0]))
-    children = process.children()
-    process.send_signal(signal.SIGKILL)
-    psutil.wait_procs(children, timeout=20)
 
 
 def has_handled(deployment: Any, count: int) -> Callable[[], Awaitable[bool]]:
@@ -104,7 +68,7 @@ async def test_the_database_is_killed(
         async with deployment.working():
             await until(has_handled(deployment, chance.randint(1, BACKLOG // 2)))
             sending = asyncio.create_task(deployment.send_load(chance, MORE))
-            await asyncio.to_thread(kill_postgres, own_data)
+            await asyncio.to_thread(kill_embedded, own_data)
             await sending
             await until(services["persister"].says("log_database_away"))
             await start_embedded(own_data)

@@ -2,7 +2,7 @@
 
 from apc_agents import Agent, HandlerContext
 from apc_contracts import IdeaPayload, Packet, PacketType
-from apc_contracts.payloads import SignalPayload
+from apc_contracts.payloads import ErrorPayload, SignalPayload
 from apc_orchestrator.testing.packets import ROLE
 from benchmarks.soak.cast import CAST, COLLECTOR, POISON, WORKERS, idea
 
@@ -19,6 +19,10 @@ def _agent(agent_id: str) -> Agent:
 
     @agent.on(PacketType.SIGNAL)
     async def note(packet: Packet[SignalPayload], context: HandlerContext) -> None:
+        _note(packet.packet_id, context)
+
+    @agent.on(PacketType.ERROR)
+    async def note_error(packet: Packet[ErrorPayload], context: HandlerContext) -> None:
         _note(packet.packet_id, context)
 
     return agent

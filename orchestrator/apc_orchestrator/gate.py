@@ -33,7 +33,15 @@ LONGEST_PAUSE_SECONDS = 5.0
 Result = TypeVar("Result")
 
 _log = structlog.get_logger("apc_orchestrator")
-_LOST = (ShardLost, BusError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_LOST = (
+    ShardLost,
+    BusError,
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
 
 
 class Gate:

@@ -11,7 +11,7 @@ from apc_contracts.contract import Contract
 from apc_contracts.protocol_ledger import ProtocolLedger
 
 _log = structlog.get_logger("apc_orchestrator")
-_UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 async def load_protocols(pool: asyncpg.Pool, contract: Contract) -> tuple[ProtocolLedger, Positions]:

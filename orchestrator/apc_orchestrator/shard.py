@@ -48,7 +48,7 @@ RETRY_SECONDS = 0.5
 EVICTION_SECONDS = 5.0
 
 _log = structlog.get_logger("apc_orchestrator")
-_UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class ShardServer:

@@ -27,7 +27,7 @@ LONGEST_PAUSE_SECONDS = 0.25
 Read = TypeVar("Read")
 
 _log = structlog.get_logger("apc_orchestrator")
-_UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 @dataclass(frozen=True, slots=True)

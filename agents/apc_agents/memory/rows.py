@@ -21,6 +21,7 @@ AWAY: Final = (
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that dies between two steps of a transaction (seen in a soak)
     TimeoutError,
     OSError,
 )

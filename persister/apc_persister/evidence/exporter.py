@@ -15,7 +15,7 @@ from apc_persister.evidence.outside import name_of, open_outside
 MOST_NOTES = 1000
 """Checkpoints of one export; at full speed a shard makes about 20 a second."""
 _LONGEST_PAUSE_S = 30.0
-_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 _BEGIN = """
 INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) VALUES ($1, $2, 0) ON CONFLICT DO NOTHING

@@ -12,7 +12,7 @@ from apc_persister.evidence.notary import Notary
 from apc_persister.head import lock_head
 
 _LONGEST_PAUSE_S = 30.0
-_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _WAITING = """
 SELECT shard FROM apc_log.shards LEFT JOIN apc_log.log_edges USING (shard)
 WHERE next_seq - 1 > coalesce(tree_size, 0) AND shard < $1 ORDER BY shard

@@ -58,7 +58,7 @@ def test_examples(value: Any, text: bytes) -> None:
         {"\udfff": 1},
         {1: 2},
         {"a": UUID(int=1)},
-        {"a": object()},
+        {"a": object},
     ],
     ids=repr,
 )

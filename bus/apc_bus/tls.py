@@ -60,10 +60,14 @@ def tls_problem(error: BaseException, settings: str) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__ or found.__context__
+    """Each once: a library that raises a stored error again can close the chain to a ring."""
+    found, seen = [error], {id(error)}
+    for one in found:
+        yield one
+        before = one.__cause__ or one.__context__
+        if before is not None and id(before) not in seen:
+            seen.add(id(before))
+            found.append(before)
 
 
 def with_query(url: str, additions: Mapping[str, Path | str | None]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,7 @@ SCORES = "chaos"
 """Folder in the data folder: one file an agent's process, and the scorecard of the last run."""
 SCORECARD = "scorecard.json"
 SHOWN = 5
-NOW = "SELECT now()"
+SOME_TIME_AGO = "SELECT now() - $1::interval"
 LOGGED = """
 SELECT packet_id::text FROM apc_log.agent_packets WHERE packet_id = ANY($1)
 UNION SELECT packet_id::text FROM apc_log.packet_conflicts WHERE packet_id = ANY($1)
@@ -64,9 +64,9 @@ class Scorer:
         self._began = began
 
     @classmethod
-    async def start(cls, pool: asyncpg.Pool, folder: Path) -> "Scorer":
-        """From now on; `folder` is where the agents' processes leave their scores."""
-        return cls(pool, folder, await pool.fetchval(NOW))
+    async def start(cls, pool: asyncpg.Pool, folder: Path, ago: timedelta) -> "Scorer":
+        """Since the run began, so long ago; `folder` is where the agents' processes leave their scores."""
+        return cls(pool, folder, await pool.fetchval(SOME_TIME_AGO, ago))
 
     async def finish(self) -> None:
         """Print the scorecard and keep it, once everything is drained.

@@ -13,8 +13,9 @@ import structlog
 from apc_agents.loading import load_agent
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.database import open_pool
+from apc_bus.errors import BusError
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_bus.topology import agent_queue, build_topology
+from apc_bus.topology import agent_queue, build_topology, gate_queue, log_queue
 from apc_console.broker import apply, broker_user, open_bus
 from apc_console.database import PATIENCE, migrate_url
 from apc_console.definitions import shared_users
@@ -37,11 +38,14 @@ from apc_persister.settings import PersisterSettings
 START_LIMIT = timedelta(seconds=30)
 """How long a fresh gate may take to take its shards, and then to log the registrations."""
 EPOCHS = "SELECT shard, epoch FROM apc_log.shards"
+DRAIN_LIMIT = timedelta(seconds=10)
+"""How long the end of the system waits for what is on its way to the gate, and then to the log writer."""
+GATE_STAGE = 1
+AGENT_STAGE = 2
 SERVICES = (
     ProcessSpec("persister", ("serve", "persister"), stage=0),
-    ProcessSpec("orchestrator", ("serve", "orchestrator"), stage=1),
+    ProcessSpec("orchestrator", ("serve", "orchestrator"), stage=GATE_STAGE),
 )
-AGENT_STAGE = 2
 
 log = structlog.get_logger(__name__)
 
@@ -61,13 +65,19 @@ class SupervisedSystem:
     pool: asyncpg.Pool
     artifacts: ArtifactStore
     supervisor: Supervisor
+    settings: BusSettings
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wait until `stop` is set: what dies meanwhile is restarted."""
         await stop.wait()
 
     async def drain(self) -> None:
-        """Stop all processes: agents, gate, log writer; idempotent."""
+        """Stop all processes: agents, gate, log writer, each after what waits for it has been taken; idempotent."""
+        shards = range(self.settings.shards)
+        await self.supervisor.drain(AGENT_STAGE)
+        await _until_empty(self.settings, [gate_queue(shard) for shard in shards])
+        await self.supervisor.drain(GATE_STAGE)
+        await _until_empty(self.settings, [log_queue(shard) for shard in shards])
         await self.supervisor.drain()
 
 
@@ -104,7 +114,22 @@ async def run_supervised(
             arguments = ("worker", agent.module)
             supervisor.add(ProcessSpec(registration.agent_id, arguments, AGENT_STAGE, agent.environment))
         await _until_consumed(settings, registrations)
-        yield SupervisedSystem(pool, open_artifacts(settings), supervisor)
+        system = SupervisedSystem(pool, open_artifacts(settings), supervisor, settings)
+        stack.push_async_callback(system.drain)
+        yield system
+
+
+async def _until_empty(settings: BusSettings, queues: Sequence[str]) -> None:
+    """What agents have left behind is judged, and what the gate has judged is logged; not for ever."""
+    try:
+        async with open_bus(settings) as bus:
+
+            async def are_empty() -> bool:
+                return not any([(await bus.depth(queue)).messages for queue in queues])
+
+            await until(are_empty, DRAIN_LIMIT)
+    except (TimeoutError, BusError) as error:
+        log.warning("drain_incomplete", queues=queues, reason=str(error))
 
 
 async def _declare(settings: BusSettings, pool: asyncpg.Pool, registrations: Sequence[Registration]) -> None:

@@ -67,9 +67,9 @@ class Supervisor:
     async def __aexit__(self, *_: object) -> None:
         await self.drain()
 
-    async def drain(self) -> None:
-        """Stop all processes, those of the highest stage first; idempotent."""
-        for stage in sorted({keeper.stage for keeper in self._keepers}, reverse=True):
+    async def drain(self, down_to: int = 0) -> None:
+        """Stop all processes, or those of this stage and above, those of the highest stage first; idempotent."""
+        for stage in sorted({keeper.stage for keeper in self._keepers if keeper.stage >= down_to}, reverse=True):
             leaving = [keeper for keeper in self._keepers if keeper.stage == stage]
             for keeper in leaving:
                 keeper.stop.set()

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from apc_agents.loading import load_agent
@@ -34,8 +35,10 @@ async def run_everything(modules: Sequence[str], profile: Path | None = None) ->
         load_profile(profile)
         settings = BusSettings(chaos_profile=profile, chaos_scores=prepare(settings.data_dir))
     async with _system(modules, settings) as system:
-        scorer = None if settings.chaos_scores is None else await Scorer.start(system.pool, settings.chaos_scores)
-        _say(f"ready after {time.monotonic() - began:.1f} s; Ctrl-C or SIGTERM ends it")
+        started_in = timedelta(seconds=time.monotonic() - began)
+        scores = settings.chaos_scores
+        scorer = None if scores is None else await Scorer.start(system.pool, scores, started_in)
+        _say(f"ready after {started_in.total_seconds():.1f} s; Ctrl-C or SIGTERM ends it")
         await system.run(stop)
         _say("draining")
         if scorer is not None:

@@ -49,8 +49,8 @@ def check(scorecard: dict[str, Any]) -> None:
     kinds = {name.partition(" ")[0] for name in scorecard["struck"]}
     assert kinds >= {"drop", "delay", "duplicate", "corrupt"}, "not exercised"
     assert scorecard["lost"] == []
-    assert scorecard["confirmed"] >= 2 * QUESTIONS + 1
-    assert scorecard["verdicts"]["accepted"] >= 2 * QUESTIONS + 1
+    assert scorecard["confirmed"] >= 2 * QUESTIONS + 1, scorecard
+    assert scorecard["verdicts"]["accepted"] >= 2 * QUESTIONS + 1, scorecard
     assert scorecard["set_aside"]["unreadable"] == scorecard["struck"]["corrupt publish"]
     assert sum(scorecard["deliveries"].values()) >= 2 * QUESTIONS
     assert set(scorecard["deliveries"]) == {"ARCHIVED"}, scorecard

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from apc_bus.memory import MemoryBroker
 from apc_bus.testing import (
@@ -31,6 +32,10 @@ TEST_LOG_KEY = (
 )
 os.environ["APC_LOG_KEY"] = TEST_LOG_KEY
 os.environ["APC_CHECKPOINTS_URL"] = "memory:///"  # not into the folder that the tests are run from
+
+# A busy machine is no fault of what is tested: speed belongs in benchmarks/.
+settings.register_profile("apc", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("apc")
 
 _RABBIT_FIXTURES = {"rabbit_server", "rabbit_node"}
 _POSTGRES_FIXTURES = {"postgres_server"}

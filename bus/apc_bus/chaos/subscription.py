@@ -48,7 +48,14 @@ class ChaosSubscription:
         """What has come and is not held back; waits for the first."""
         while not self._ready:
             await self._wait(max_messages, max_bytes)
-        return [self._ready.popleft() for _ in range(min(max_messages, len(self._ready)))]
+        batch = [self._ready.popleft()]
+        size = len(batch[0].message.body)
+        while self._ready and len(batch) < max_messages:
+            size += len(self._ready[0].message.body)
+            if size > max_bytes:
+                break
+            batch.append(self._ready.popleft())
+        return batch
 
     async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Acknowledge one, or with `multiple` all that were handed over up to it."""

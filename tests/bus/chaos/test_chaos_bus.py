@@ -82,6 +82,18 @@ async def test_the_delayed_and_the_reordered_come_later_and_none_is_lost(bus: Bu
         assert disturbed.score.struck[f"{kind} delivery"] > 0
 
 
+async def test_no_more_bytes_than_asked_for(bus: Bus, message: Make) -> None:
+    sent = [Publication(INTER_AGENT, "idea.red.alpha-1", message(b"x" * 100)) for _ in range(COUNT)]
+    await bus.publish_all(sent)
+    disturbed = chaos(bus, fault(FaultKind.DUPLICATE, 0.9), fault(FaultKind.DELAY, ms=(1, 2)))
+    async with disturbed.subscribe(INBOX) as subscription:
+        found: set[str] = set()
+        while len(found) < COUNT:
+            batch = await subscription.receive(max_messages=50, max_bytes=250)
+            assert 1 <= len(batch) <= 2
+            found |= {delivery.message.message_id for delivery in batch}
+
+
 async def test_what_was_held_back_at_the_end_comes_to_the_next(bus: Bus, message: Make) -> None:
     ids = await send(bus, message, 2)
     disturbed = chaos(bus, fault(FaultKind.DELAY, 0.9, ms=(60_000, 60_000)))

@@ -4,6 +4,7 @@ A bucket is kept as one moment, that at which it is full again (the generic cell
 no timer, and a sender who is silent for long is as one who never spoke.
 """
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from apc_contracts.contract_file import Quota, QuotaRules
@@ -17,6 +18,14 @@ def quota_of(rules: QuotaRules, agent_id: str, role: str) -> Quota:
     return rules.agents.get(agent_id) or rules.roles.get(role) or rules
 
 
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """A quota as times: in which one packet flows back, and how far ahead a full bucket allows to be."""
+
+    interval: timedelta
+    leeway: timedelta
+
+
 class Quotas:
     """The buckets of all senders of one gate shard, in its memory: after a takeover they begin full.
 
@@ -26,14 +35,14 @@ class Quotas:
     def __init__(self, rules: QuotaRules | None) -> None:
         self._rules = rules
         self._full_at: dict[str, datetime] = {}
+        self._paces: dict[tuple[str, str], _Pace] = {}
 
     def wait_ms(self, agent_id: str, role: str, now: datetime) -> int:
         """Milliseconds until the sender's bucket holds a packet; 0 when it holds one now."""
         full_at = self._full_at.get(agent_id)
         if self._rules is None or full_at is None:
             return 0
-        quota = quota_of(self._rules, agent_id, role)
-        wait = full_at - now - (quota.burst - 1) * _interval(quota)
+        wait = full_at - now - self._pace(self._rules, agent_id, role).leeway
         return -(-wait // _MILLISECOND) if wait > _NOTHING else 0
 
     def draw(self, agent_id: str, role: str, now: datetime) -> None:
@@ -41,9 +50,13 @@ class Quotas:
         if self._rules is None:
             return
         full_at = self._full_at.get(agent_id, now)
-        self._full_at[agent_id] = max(full_at, now) + _interval(quota_of(self._rules, agent_id, role))
+        self._full_at[agent_id] = max(full_at, now) + self._pace(self._rules, agent_id, role).interval
 
-
-def _interval(quota: Quota) -> timedelta:
-    """In which one packet flows back."""
-    return timedelta(seconds=1 / quota.packets_per_second)
+    def _pace(self, rules: QuotaRules, agent_id: str, role: str) -> _Pace:
+        """Made once for a sender; only those that are admitted come here, so they are as many as are registered."""
+        pace = self._paces.get((agent_id, role))
+        if pace is None:
+            quota = quota_of(rules, agent_id, role)
+            interval = timedelta(seconds=1 / quota.packets_per_second)
+            pace = self._paces[agent_id, role] = _Pace(interval, (quota.burst - 1) * interval)
+        return pace

@@ -10,7 +10,7 @@ from uuid import UUID
 from apc_contracts.contract import Contract
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import AckPayload, NackPayload
-from apc_contracts.session import emissions, lifecycle
+from apc_contracts.session import emissions, rerouting
 from apc_contracts.session.document import PendingAck
 from apc_contracts.session.movement import Moment, start_timer
 from apc_contracts.session.session import OpenPacket, Session
@@ -127,7 +127,7 @@ def _route_again(moment: Moment, packet_id: UUID, pending: PendingAck) -> bool:
     if opened is None or opened.packet.expires <= moment.now:
         return False
     again = [
-        lifecycle.route_again(session, opened, recipient, "no ACK in time", moment.now, moment.effects, moment.contract)
+        rerouting.route_again(session, opened, recipient, "no ACK in time", moment.now, moment.effects, moment.contract)
         for recipient in pending.missing
     ]
     return any(again)

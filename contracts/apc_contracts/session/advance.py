@@ -14,12 +14,14 @@ from apc_contracts.session import (
     acknowledgements,
     barrier,
     budgets,
+    completion,
     emissions,
     failures,
-    lifecycle,
     promotion_path,
+    receipts,
     staleness,
     superseding,
+    verdicts,
     verification,
 )
 from apc_contracts.session.candidates import register_outcome
@@ -82,7 +84,7 @@ def confirm_substrate(
 ) -> Advanced:
     """The substrate stream has confirmed a packet: delivered and applied, with all that follows."""
     moment = Moment(session, packet_id, now, Effects(), contract, decayed=decayed)
-    opened = lifecycle.confirm_substrate(session, packet_id, now, moment.effects, contract)
+    opened = receipts.confirm_substrate(session, packet_id, now, moment.effects, contract)
     if opened is not None:
         _note_verified(session, opened, contract)
     return _finish(moment)
@@ -109,7 +111,7 @@ def _take_packet(moment: Moment, given: PacketInput) -> None:
     packet_round = _round_of(session, packet)
     _remember(session, given, packet_round, moment.contract)
     if kind is VerdictKind.REFUSED:
-        lifecycle.refuse(given, moment.effects)
+        verdicts.refuse(given, moment.effects)
         _note_refusal(moment, given)
         return
     _hear(session, packet.sender.agent_id)
@@ -120,7 +122,7 @@ def _take_packet(moment: Moment, given: PacketInput) -> None:
         if not budgets.releases(session.document, packet, moment.rights, moment.contract):
             budgets.draw_packet(session.document, packet)
     if kind is VerdictKind.HELD:
-        lifecycle.hold(given, moment.effects)
+        verdicts.hold(given, moment.effects)
         item = HeldPacket(given.received, given.recipients, packet_round, is_paused=session.is_paused)
         session.held[packet.packet_id] = item
         return
@@ -141,7 +143,7 @@ def _accept(
     note = None
     if received.packet.packet_type in acknowledgements.ANSWERS:
         note = acknowledgements.settle(moment, received.packet)
-    opened = lifecycle.route(
+    opened = verdicts.route(
         session,
         received,
         recipients,
@@ -157,10 +159,10 @@ def _accept(
     if not session.is_terminal:
         budgets.note(session.document, received.packet, moment.rights, moment.now, contract)
     for earlier in superseding.enter(session, opened, moment.rights, contract):
-        lifecycle.complete(session, earlier, moment.now, moment.effects, contract)
+        completion.complete(session, earlier, moment.now, moment.effects, contract)
     count(moment, opened)
     # After counting: what a packet counts for decides whether it rests at VERIFIED.
-    lifecycle.apply_locally(session, opened, moment.now, moment.effects, contract)
+    verdicts.apply_locally(session, opened, moment.now, moment.effects, contract)
     _note_verified(session, opened, contract)
     if was_paused and not session.is_paused:
         _release_paused(moment)
@@ -179,7 +181,7 @@ def _take_released(moment: Moment, given: ReleaseInput) -> None:
     packet_id = item.received.packet.packet_id
     refusal = given.verdict.refusal
     if refusal is not None:
-        lifecycle.deny(moment.session, item.received, refusal, moment.now, moment.effects, given.verdict.facts)
+        verdicts.deny(moment.session, item.received, refusal, moment.now, moment.effects, given.verdict.facts)
     elif given.verdict.kind is VerdictKind.HELD:
         moment.session.held[packet_id] = replace(item, is_paused=moment.session.is_paused)
     else:
@@ -191,9 +193,9 @@ def _take_released(moment: Moment, given: ReleaseInput) -> None:
 def _take_receipts(moment: Moment, given: ReceiptsInput) -> None:
     session, first = moment.session, given.receipts[0]
     if first.kind in VERIFICATION_KINDS:
-        opened = lifecycle.settle_verification(session, first, given.now, moment.effects, moment.contract)
+        opened = completion.settle_verification(session, first, given.now, moment.effects, moment.contract)
     else:
-        opened = lifecycle.receive(session, given, moment.effects, moment.contract)
+        opened = receipts.receive(session, given, moment.effects, moment.contract)
         _hear_recipient(session, first.recipient, moment.effects)
         _tell_of_failure(moment)
     if opened is not None:
@@ -300,4 +302,4 @@ def _end(moment: Moment) -> None:
     state = moment.session.state
     acknowledgements.forget_all(moment.session)
     barrier.deny_all(moment, "SESSION_TERMINAL", f"the session ended ({state}) before this packet was judged")
-    lifecycle.release_rest(moment.session, moment.now, moment.effects, moment.contract)
+    completion.release_rest(moment.session, moment.now, moment.effects, moment.contract)

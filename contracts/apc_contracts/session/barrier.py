@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from apc_contracts.session import acknowledgements, lifecycle, staleness
+from apc_contracts.session import acknowledgements, staleness, verdicts
 from apc_contracts.session.loops import note_evidence
 from apc_contracts.session.movement import Moment, barrier, may, open_generation, transition
 from apc_contracts.session.novelty import note_symbols, note_top_k, note_transfer
@@ -121,7 +121,7 @@ def _release(moment: Moment, item: HeldPacket, record: dict[str, Any]) -> None:
     note_symbols(session, packet)
     note_evidence(session, packet, moment.contract)
     note_transfer(session, packet)
-    opened = lifecycle.route(
+    opened = verdicts.route(
         session,
         item.received,
         item.recipients,
@@ -133,12 +133,12 @@ def _release(moment: Moment, item: HeldPacket, record: dict[str, Any]) -> None:
     )
     acknowledgements.expect(moment, opened)
     staleness.judge_arrival(moment, opened)
-    lifecycle.apply_locally(session, opened, moment.now, moment.effects, moment.contract)
+    verdicts.apply_locally(session, opened, moment.now, moment.effects, moment.contract)
 
 
 def _deny(moment: Moment, item: HeldPacket, refusal: Refusal, record: dict[str, Any] | None = None) -> None:
     moment.session.held.pop(item.received.packet.packet_id)
-    lifecycle.deny(moment.session, item.received, refusal, moment.now, moment.effects, record)
+    verdicts.deny(moment.session, item.received, refusal, moment.now, moment.effects, record)
 
 
 def deny_all(moment: Moment, code: str, message: str) -> None:

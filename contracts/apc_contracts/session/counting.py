@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from apc_contracts.packet import Packet
-from apc_contracts.session import acknowledgements, candidates, lifecycle, promotion_path, staleness
+from apc_contracts.session import acknowledgements, candidates, completion, promotion_path, staleness
 from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY, Execution, RoundState
 from apc_contracts.session.loops import note_evidence
 from apc_contracts.session.movement import Moment, pause, resume, start_timer
@@ -124,7 +124,7 @@ def _transfer(moment: Moment, opened: OpenPacket) -> None:
 def _retraction(moment: Moment, packet: Packet[Any]) -> None:
     target: UUID = packet.payload.target_packet_id
     replacement: UUID | None = packet.payload.replacement_packet_id
-    lifecycle.retract(moment.session, target, packet.sender.agent_id, replacement, moment.now, moment.effects)
+    completion.retract(moment.session, target, packet.sender.agent_id, replacement, moment.now, moment.effects)
     acknowledgements.forget(moment.session, target)
     staleness.spread(moment, target, replacement)
     if moment.session.is_terminal:

@@ -7,7 +7,7 @@ from apc_contracts.contract import Contract
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import ArtifactPayload, DecisionPayload
 from apc_contracts.promotion import passes_promotion
-from apc_contracts.session import emissions, lifecycle
+from apc_contracts.session import completion, emissions
 from apc_contracts.session.document import SessionDocument
 from apc_contracts.session.movement import Moment
 from apc_contracts.session.session import OpenPacket, Session
@@ -109,7 +109,7 @@ def promote(moment: Moment) -> None:
     execution = moment.session.document.round_state.execution
     for packet_id in (execution.judged_by, execution.artifact):
         if packet_id is not None:
-            lifecycle.promote(moment.session, packet_id, moment.now, moment.effects, moment.contract)
+            completion.promote(moment.session, packet_id, moment.now, moment.effects, moment.contract)
 
 
 def drop_failed(moment: Moment) -> None:
@@ -122,7 +122,7 @@ def drop_failed(moment: Moment) -> None:
         opened = moment.session.open.get(packet_id) if packet_id else None
         if opened is not None:
             opened.completion = COMPLETE
-            lifecycle.complete(moment.session, opened, moment.now, moment.effects, moment.contract)
+            completion.complete(moment.session, opened, moment.now, moment.effects, moment.contract)
 
 
 def commit_commons(moment: Moment) -> None:

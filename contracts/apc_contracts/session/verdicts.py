@@ -1,0 +1,124 @@
+"""What follows from a verdict: a packet is refused, held, denied after it was held, or routed to its recipients."""
+
+from datetime import datetime
+
+from apc_contracts.contract import Contract
+from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.session.completion import complete, verify
+from apc_contracts.session.effects import Denial, Effects, FinalVerdict, Hop, PacketInput, Route
+from apc_contracts.session.lifecycle import ADMITTED, HANDED_OVER, Record, move
+from apc_contracts.session.session import OpenPacket, Progress, Session
+from apc_contracts.verdict import Refusal
+from apc_contracts.vocabulary import ORCHESTRATOR, Channel, PacketType
+
+RELEASED = ["policy_pass", "route_selected"]
+MEASURING_TYPES = frozenset({PacketType.TRANSFER, PacketType.EVAL})
+"""Their final verdicts are what the effectiveness of protocols is computed from."""
+
+
+def refuse(given: PacketInput, effects: Effects) -> None:
+    """The hop of a packet that was refused with an id of its own."""
+    refusal = given.verdict.refusal
+    is_expired = refusal is not None and refusal.code == "EXPIRED"
+    event, state = ("ttl_expired", "EXPIRED") if is_expired else ("policy_fail", "REJECTED_POLICY")
+    events = ["emit", "schema_pass", event]
+    effects.hops.append(_whole(given.received, 1, "DRAFT", state, events, given.now))
+    _note_final(given.received, refusal, effects)
+
+
+def hold(given: PacketInput, effects: Effects) -> None:
+    """The hop of a held packet: it stays SCHEMA_VALIDATED."""
+    hop = _whole(given.received, 1, "DRAFT", "SCHEMA_VALIDATED", ["emit", "schema_pass"], given.now)
+    effects.hops.append(hop)
+
+
+def deny(
+    session: Session,
+    received: ReceivedPacket,
+    refusal: Refusal,
+    now: datetime,
+    effects: Effects,
+    record: Record | None = None,
+) -> None:
+    """The hop of a held packet that was refused in the end; it keeps the reason, and the sender gets a NACK.
+
+    The identity keeps it too: whoever sends the packet again is told again.
+    `record` holds the facts of a ruling at a barrier or at RESUME, for a replay.
+    """
+    is_expired = refusal.code == "EXPIRED"
+    event, state = ("ttl_expired", "EXPIRED") if is_expired else ("policy_fail", "REJECTED_POLICY")
+    metadata: Record = {"refusal": refusal.document}
+    if record is not None:
+        metadata["facts"] = record
+    packet_id = received.packet.packet_id
+    session.identities[packet_id].refusal = refusal
+    hop = Hop(packet_id, "", 1, "SCHEMA_VALIDATED", state, [event], [now], ORCHESTRATOR, metadata)
+    effects.hops.append(hop)
+    effects.denials.append(Denial(received, refusal))
+    _note_final(received, refusal, effects)
+
+
+def route(
+    session: Session,
+    received: ReceivedPacket,
+    recipients: tuple[str, ...],
+    packet_round: int,
+    now: datetime,
+    effects: Effects,
+    *,
+    was_held: bool = False,
+    record: Record | None = None,
+    note: Record | None = None,
+) -> OpenPacket:
+    """Open one machine per recipient; those that live in the gate itself are finished by `apply_locally`.
+
+    The hop keeps `record`, the facts of a ruling at a barrier or at RESUME, and `note`.
+    """
+    start, events = ("SCHEMA_VALIDATED", RELEASED) if was_held else ("DRAFT", ADMITTED)
+    metadata = note if record is None else {"facts": record} | (note or {})
+    effects.hops.append(_whole(received, 1, start, "ROUTED", events, now, metadata))
+    _note_final(received, None, effects)
+    opened = OpenPacket(received, packet_round, {})
+    session.open[received.packet.packet_id] = opened
+    remote = []
+    for recipient in recipients:
+        is_remote = not _is_in_gate(opened, recipient)
+        opened.recipients[recipient] = Progress("ROUTED", 1, is_open=is_remote)
+        if is_remote:
+            remote.append(recipient)
+            session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
+    if remote:
+        effects.routes.append(Route(received, tuple(remote), 1))
+    return opened
+
+
+def apply_locally(session: Session, opened: OpenPacket, now: datetime, effects: Effects, contract: Contract) -> None:
+    """Delivered and applied in the gate's own hop: the recipient `orchestrator`, and INTRA_AGENT packets."""
+    for recipient, progress in opened.recipients.items():
+        if _is_in_gate(opened, recipient):
+            move(opened, recipient, progress, HANDED_OVER, now, effects, contract)
+            verify(session, opened, effects, contract)
+    complete(session, opened, now, effects, contract)
+
+
+def _is_in_gate(opened: OpenPacket, recipient: str) -> bool:
+    return recipient == ORCHESTRATOR or opened.packet.channel is Channel.INTRA_AGENT
+
+
+def _note_final(received: ReceivedPacket, refusal: Refusal | None, effects: Effects) -> None:
+    if received.packet.packet_type in MEASURING_TYPES:
+        effects.final_verdicts.append(FinalVerdict(received.packet, None if refusal is None else refusal.code))
+
+
+def _whole(
+    received: ReceivedPacket,
+    attempt: int,
+    before: str,
+    after: str,
+    events: list[str],
+    now: datetime,
+    metadata: Record | None = None,
+) -> Hop:
+    packet = received.packet
+    actor = ORCHESTRATOR if events[0] != "emit" else packet.sender.agent_id
+    return Hop(packet.packet_id, "", attempt, before, after, events, [now] * len(events), actor, metadata)

@@ -10,6 +10,7 @@ from aio_pika.abc import AbstractIncomingMessage
 from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
+from apc_bus.telemetry import configure_logs
 from apc_console.running import run
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures
@@ -107,5 +108,6 @@ def _queue(number: int) -> str:
 
 
 if __name__ == "__main__":
+    configure_logs("WARNING")
     role, url, wanted = sys.argv[1:]
     run(receive_raw(url, int(wanted)) if role == "raw" else receive(url, int(wanted)))

@@ -24,6 +24,7 @@ async def measure_in_process(figures: Figures, count: int) -> None:
     """In a process of its own, so that nothing of this one counts."""
     async with running("in-process", "-m", "benchmarks.in_process", str(count), environment={}) as service:
         _, rate, cpu, memory = (await service.said("^done")).split()
+        await service.ended()  # by itself: told to end, it would leave its Postgres running
     figures.add(
         Figure("in_process", float(rate), "packets/s", BAR, 1.0, note="fixed bar; to the last committed row"),
         Figure("in_process_cpu", float(cpu), "CPU s per 1,000 packets", note="without Postgres"),

@@ -9,6 +9,7 @@ from apc_agents.dedupe import DeliveryKey
 from apc_agents.phase import Moment
 from apc_bus import headers
 from apc_bus.port import HeaderValue
+from apc_bus.telemetry import LogIds
 from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.identity import reply_id
 from apc_contracts.packet import Packet
@@ -53,6 +54,15 @@ class Inbound:
     def session_id(self) -> str:
         """The packet's session."""
         return self.packet.trace.session_id
+
+    def log_ids(self) -> LogIds:
+        """What every line says that is logged while it is handled."""
+        return {
+            "packet_id": str(self.packet.packet_id),
+            "session_id": self.session_id,
+            "run_id": self.packet.trace.run_id,
+            "attempt": self.attempt,
+        }
 
 
 def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:

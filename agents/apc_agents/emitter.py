@@ -78,7 +78,7 @@ class Emitter:
             EmitRejected, EmitTimeout: a NACK, or no answer, while an ACK is awaited.
         """
         kind = TYPE_OF_PAYLOAD.get(type(draft.payload))
-        with counted_emit(self._builder.agent_id, kind), in_span(f"send {kind}", SpanKind.PRODUCER):
+        with counted_emit(self._builder.agent_id, kind), in_span("send", kind, SpanKind.PRODUCER):
             return await self._emit(draft, cause, ordinal, emission)
 
     async def _emit(self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission) -> Packet[Any]:

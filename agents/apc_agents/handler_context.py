@@ -294,8 +294,7 @@ class HandlerContext:
 
         Args:
             payload: one of the 14 payload classes; it decides the packet type.
-            to: an agent_id, a Recipient, several of them, ALL or SUBSTRATE; default the sender of the packet at
-                hand.
+            to: an agent_id, a Recipient, several of them, ALL or SUBSTRATE; default the sender of the packet at hand.
             parent: the packet (or its id) that this one follows from; default the packet at hand; ROOT = none.
             confidence: 0..1.
             priority: 0..9; from 5 on the recipient takes it from its urgent queue.
@@ -339,11 +338,14 @@ class HandlerContext:
             channel=channel,
             metadata=metadata,
         )
-        if isinstance(payload, AckPayload | NackPayload) and self._packet is not None:
-            self._has_answered |= payload.acked_packet_id == self._packet.packet_id
-        ordinal = self._next_ordinal()
+        return await self._emit(draft)
+
+    async def _emit(self, draft: Draft) -> Packet[Any]:
+        payload, cause, ordinal = draft.payload, self._packet, self._next_ordinal()
+        if isinstance(payload, AckPayload | NackPayload) and cause is not None:
+            self._has_answered |= payload.acked_packet_id == cause.packet_id
         with self._coordination.emission() as emission:
-            packet = await self._emitter.emit(draft, self._packet, ordinal, emission)
+            packet = await self._emitter.emit(draft, cause, ordinal, emission)
         if self._assembler is not None and packet.trace.session_id == self.packet.trace.session_id:
             with _retried():
                 await self._assembler.record(packet, self.agent.agent_id)

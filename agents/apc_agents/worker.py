@@ -77,36 +77,27 @@ class Worker:
         on_failure: FailureListener | None = None,
         on_invocation: InvocationListener | None = None,
     ) -> None:
-        self._agent = agent
-        self._bus = bus
-        self._settings = settings or WorkerSettings()
+        settings = settings or WorkerSettings()
+        self._agent, self._bus, self._settings = agent, bus, settings
         sessions = Sessions(agent.agent_id)
         acknowledgements = Acknowledgements()
-        contract = contract or load_contract(self._settings.contract)
-        claim_checks = ClaimChecks(artifacts, self._settings.claim_check_bytes)
+        contract = contract or load_contract(settings.contract)
+        claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)
         self._emitter = Emitter(
             bus,
             Builder(agent.actor, sessions),
             acknowledgements,
             contract,
-            self._settings,
+            settings,
             claim_checks,
-            sign=sign or _signer(self._settings, agent.agent_id),
+            sign=sign or _signer(settings, agent.agent_id),
             deliver_locally=self._deliver_locally,
         )
-        self._intake = Intake(agent.agent_id, sessions, acknowledgements, self._settings.shards)
-        self._outbox = ReceiptOutbox(bus, self._settings.receipt_linger, self._settings.outcome_linger)
+        self._intake = Intake(agent.agent_id, sessions, acknowledgements, settings.shards)
+        self._outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
         self._inbox = Inbox()
-        if agent.tools is not None:
-            tasks = tasks or MemoryTaskStore()
-        self._tasks = tasks
-        self._effects = EffectMaker(
-            effects or MemoryEffectStore(),
-            agent.agent_id,
-            lease=self._settings.effect_lease,
-            poll=self._settings.effect_poll,
-            retention=self._settings.effect_retention,
-        )
+        self._tasks = tasks or (MemoryTaskStore() if agent.tools is not None else None)
+        self._effects = _effect_maker(effects or MemoryEffectStore(), agent.agent_id, settings)
         self._dispatcher = Dispatcher(
             agent,
             self._emitter,
@@ -117,7 +108,7 @@ class Worker:
             self._effects,
             claim_checks,
             artifacts=artifacts,
-            tasks=tasks,
+            tasks=self._tasks,
             memory=memory or InMemoryMemoryStore(),
             on_failure=on_failure,
             on_invocation=on_invocation,
@@ -242,6 +233,16 @@ class Worker:
         except TimeoutError:
             _log.warning("receipts_unconfirmed", agent_id=self._agent.agent_id)
             self._intake.give_back(GiveBack("the receipts of the packet are not confirmed"))
+
+
+def _effect_maker(store: EffectStore, agent_id: str, settings: WorkerSettings) -> EffectMaker:
+    return EffectMaker(
+        store,
+        agent_id,
+        lease=settings.effect_lease,
+        poll=settings.effect_poll,
+        retention=settings.effect_retention,
+    )
 
 
 def _signer(settings: WorkerSettings, agent_id: str) -> Sign | None:

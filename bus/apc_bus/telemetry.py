@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Callable, MutableMapping
+from contextvars import ContextVar, Token
 from typing import Any, Literal
 
 import structlog
@@ -11,6 +13,9 @@ from apc_contracts.packet import Packet
 
 LogIds = dict[str, str | int]
 """What a log line says of where it belongs: packet_id, session_id, run_id, agent_id, shard, epoch, batch."""
+SubjectToken = Token[Callable[[], LogIds] | None]
+
+_subject: ContextVar[Callable[[], LogIds] | None] = ContextVar("apc_log_subject", default=None)
 
 # Without local variables: among them are packet bodies and URLs with passwords.
 _TRACEBACKS = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
@@ -26,6 +31,7 @@ def configure_logs(level: str = "INFO", form: Literal["auto", "json", "console"]
     is_console = form == "console" or (form == "auto" and sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        merge_subject,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -41,6 +47,28 @@ def configure_logs(level: str = "INFO", form: Literal["auto", "json", "console"]
         cache_logger_on_first_use=True,
     )
     _route_standard_library(shared, renderer, level)
+
+
+def merge_subject(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A processor of structlog: adds the ids of what is at hand to a line, where it does not have them itself.
+
+    `configure_logs` has it in its list; whoever configures structlog alone takes it into theirs.
+    """
+    ids = _subject.get()
+    if ids is not None:
+        for key, value in ids().items():
+            event.setdefault(key, value)
+    return event
+
+
+def begin_subject(ids: Callable[[], LogIds]) -> SubjectToken:
+    """From here on what is logged in this context is about this; asked for the ids only when a line is written."""
+    return _subject.set(ids)
+
+
+def end_subject(token: SubjectToken) -> None:
+    """What was the subject before is it again."""
+    _subject.reset(token)
 
 
 def _route_standard_library(

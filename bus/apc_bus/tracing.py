@@ -8,7 +8,7 @@ Source: W3C Trace Context; OpenTelemetry semantic conventions for messaging.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +32,7 @@ LONGEST_STATE = 512
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _propagator = TraceContextTextMapPropagator()
 _handed_on: ContextVar[TraceHeaders] = ContextVar("apc_trace", default=NO_TRACE)
+_NOTHING = nullcontext()
 _tracer: Tracer | None = None
 
 
@@ -85,30 +86,42 @@ def current_trace() -> TraceHeaders:
     return headers_of(trace.get_current_span())
 
 
-@contextmanager
 def in_span(
-    name: str,
+    act: str,
+    what: str | None,
     kind: SpanKind,
     parent: TraceHeaders | None = None,
     attributes: Mapping[str, AttributeValue] | None = None,
-) -> Iterator[None]:
-    """Run in a span, which everything inside belongs to. No parent = the span that is current here.
+) -> AbstractContextManager[None]:
+    """Run in a span named `act what`, which everything inside belongs to. No parent = the span that is current here.
 
     While tracing is off, what is sent inside carries the parent's context.
     """
-    if _tracer is None:
-        if not parent:
-            yield
-            return
-        token = _handed_on.set(parent)
-        try:
-            yield
-        finally:
-            _handed_on.reset(token)
-        return
+    if _tracer is not None:
+        return _in_span_of(_tracer, f"{act} {what}", kind, parent, attributes)
+    return _handing_on(parent) if parent else _NOTHING
+
+
+@contextmanager
+def _handing_on(parent: TraceHeaders) -> Iterator[None]:
+    token = _handed_on.set(parent)
+    try:
+        yield
+    finally:
+        _handed_on.reset(token)
+
+
+@contextmanager
+def _in_span_of(
+    tracer: Tracer,
+    name: str,
+    kind: SpanKind,
+    parent: TraceHeaders | None,
+    attributes: Mapping[str, AttributeValue] | None,
+) -> Iterator[None]:
     context = None if parent is None else _context_of(parent)
     # What goes wrong is told by type alone: the text of an exception may quote a body.
-    with _tracer.start_as_current_span(
+    with tracer.start_as_current_span(
         name, context, kind, attributes, record_exception=False, set_status_on_exception=False
     ) as span:
         try:

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections.abc import Callable
 
 import pytest
 from pydantic import SecretStr
@@ -11,7 +12,7 @@ from apc_bus.errors import BusUnavailable
 from apc_bus.port import Message, Publication
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
-from apc_bus.topology import LOG, build_topology
+from apc_bus.topology import LOG, build_topology, log_queue
 
 
 def settings(url: str, **values: object) -> BusSettings:
@@ -23,7 +24,9 @@ def closed_port() -> int:
         return int(server.getsockname()[1])
 
 
-async def test_a_wrong_password_is_said_at_once(amqp_vhost_url: str) -> None:
+async def test_a_wrong_password_is_said_at_once(amqp_vhost_url: str, exercised: Callable[..., None]) -> None:
+    """Matrix row 42."""
+    exercised("a wrong password")
     started = time.monotonic()
     with pytest.raises(BusUnavailable, match="refuses user 'guest' or its password"):
         await connect_rabbit(settings(str(URL(amqp_vhost_url).with_password("wrong")), connect_patience=60))
@@ -52,14 +55,28 @@ async def test_no_url_at_all() -> None:
         await connect_rabbit(BusSettings(amqp_url=None))
 
 
-async def test_a_dead_node_is_passed_over(amqp_vhost_url: str) -> None:
-    dead = f"amqp://guest:guest@127.0.0.1:{closed_port()}/"
+async def test_a_dead_node_is_passed_over(amqp_vhost_url: str, exercised: Callable[..., None]) -> None:
+    """Matrix row 42."""
+    dead, attempts = f"amqp://guest:guest@127.0.0.1:{closed_port()}/", 5  # the order is random
     await apply_rabbit(amqp_vhost_url, build_topology())
-    for _ in range(5):  # the order is random
+    seconds = []
+    for attempt in range(attempts):
+        started = time.monotonic()
         bus = await connect_rabbit(settings(f"{dead}, {amqp_vhost_url}"))
-        await bus.publish(Publication(LOG, "0", Message(b"{}", "m")))
+        await bus.publish(Publication(LOG, "0", Message(b"{}", f"m-{attempt}")))
+        seconds.append(time.monotonic() - started)
+        stored = (await bus.depth(log_queue(0))).messages
         assert bus.user == "guest"
         await bus.close()
+    exercised(
+        "a node that does not answer",
+        packets=attempts,
+        injected=attempts,
+        lost=max(0, attempts - stored),
+        doubled=max(0, stored - attempts),
+        recovery_seconds=max(seconds),
+    )
+    assert stored == attempts
 
 
 async def test_a_silent_node_is_passed_over(amqp_vhost_url: str) -> None:

@@ -68,23 +68,23 @@ def test_a_sender_that_is_not_sampled_stays_so(tracing: None) -> None:
 
 
 def test_what_is_sent_in_a_span_belongs_to_it(tracing: None) -> None:
-    with in_span("process", SpanKind.CONSUMER, GIVEN):
+    with in_span("process", "IDEA", SpanKind.CONSUMER, GIVEN):
         outer = current_trace()
-        with in_span("send", SpanKind.PRODUCER):
+        with in_span("send", "CLAIM", SpanKind.PRODUCER):
             inner = current_trace()
     assert (
         outer["traceparent"].split("-")[1] == inner["traceparent"].split("-")[1] == GIVEN["traceparent"].split("-")[1]
     )
     assert outer != inner
-    with in_span("process", SpanKind.CONSUMER, NO_TRACE):
+    with in_span("process", "IDEA", SpanKind.CONSUMER, NO_TRACE):
         assert trace_id(current_trace()) != trace_id(GIVEN)
 
 
 def test_off_nothing_is_made_and_the_context_is_handed_on() -> None:
     assert not is_tracing()
     assert start_span("child", SpanKind.CONSUMER, GIVEN) is None
-    with in_span("process", SpanKind.CONSUMER, GIVEN):
-        with in_span("send", SpanKind.PRODUCER):
+    with in_span("process", "IDEA", SpanKind.CONSUMER, GIVEN):
+        with in_span("send", "CLAIM", SpanKind.PRODUCER):
             assert current_trace() == GIVEN
     assert current_trace() == NO_TRACE
 
@@ -128,7 +128,7 @@ class Collector(BaseHTTPRequestHandler):
 server = HTTPServer(("127.0.0.1", 0), Collector)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 export_traces("apc-test", TraceSettings(otlp_endpoint=f"http://127.0.0.1:{server.server_port}/"))
-with in_span("the last one", SpanKind.INTERNAL):
+with in_span("the", "last one", SpanKind.INTERNAL):
     pass
 """
 

@@ -43,10 +43,7 @@ async def test_a_gate_and_its_log_writer_count(house: Any, start: Build, packet:
     grown.watch("apc_gate_log_confirm_seconds_count")
     grown.watch("apc_log_commit_seconds_count")
     async with house.persister(), house.gate():
-        await house.register()
-        opening = start()
-        await house.publish(opening)
-        await house.quiet()
+        opening = await house.open(start())
         routed_before = grown("apc_gate_lifecycle_events_total", event="route_selected")
         accepted = packet("red-1", idea, ("sentinel",), parent=opening)
         await house.publish(accepted)

@@ -16,6 +16,7 @@ from aiormq.abc import ChannelFrame
 from aiormq.exceptions import AMQPChannelError, ChannelInvalidStateError
 
 from apc_bus.clock import boottime
+from apc_bus.crash_points import crash_point
 from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.port import Delivery, Publication
 from apc_bus.rabbit.connections import Link
@@ -170,6 +171,7 @@ class BulkChannel(aiormq.Channel):
 
     def take_confirm(self, tag: int, *, is_multiple: bool, is_stored: bool) -> None:
         """The broker has answered for a publish, or for all up to it."""
+        crash_point("publisher.before_confirm")
         self.answered_at = boottime()
         tags: Iterable[int] = (tag,)
         if is_multiple:

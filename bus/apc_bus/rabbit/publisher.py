@@ -8,6 +8,7 @@ import structlog
 from aiormq.exceptions import AMQPError
 
 from apc_bus.clock import boottime
+from apc_bus.crash_points import crash_point
 from apc_bus.errors import BusError, BusUnavailable, PublishRefused, PublishUnknown
 from apc_bus.port import Publication
 from apc_bus.rabbit.channel import BulkChannel, Window, open_channel
@@ -63,6 +64,7 @@ class Publisher:
         except BusUnavailable as error:
             return [error] * len(publications)
         window = await channel.publish_window(publications, self._timing.answer)
+        crash_point("publisher.after_confirm")
         if unanswered := window.unanswered:
             await self._settle(channel, window, unanswered)
         return [window.results[index] for index in range(len(publications))]

@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import os
 import signal
+import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -38,6 +40,20 @@ def _collect_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 20)
+
+
+def end_with_supervisor() -> None:
+    """Stop as on SIGTERM once standard input ends: the supervisor has the other end, whatever kills it.
+
+    A service that outlived its supervisor would go on with a shard that the next start wants for itself.
+    """
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="supervisor", daemon=True).start()
 
 
 def stop_on_signals() -> asyncio.Event:

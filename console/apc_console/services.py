@@ -20,7 +20,7 @@ from apc_bus.trace_export import export_traces
 from apc_console.errors import InputUnusable
 from apc_console.health import serve_health
 from apc_console.logs import configure
-from apc_console.running import stop_on_signals
+from apc_console.running import end_with_supervisor, stop_on_signals
 from apc_console.settings import ConsoleSettings
 
 LONGEST_PAUSE = timedelta(seconds=5)
@@ -58,7 +58,10 @@ async def run_persister() -> None:
 @asynccontextmanager
 async def _prepared(name: str) -> AsyncIterator[tuple[asyncio.Event, Bus | None, asyncpg.Pool | None]]:
     """Connections for a service; both None when it was told to stop before they were there."""
-    configure(ConsoleSettings().log_level)
+    console = ConsoleSettings()
+    configure(console.log_level)
+    if console.supervised:
+        end_with_supervisor()
     export_traces(f"apc-{name}")
     settings, database = BusSettings(), DatabaseSettings()
     url = database.url

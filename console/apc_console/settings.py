@@ -32,6 +32,8 @@ class ConsoleSettings(BaseSettings):
     """Lowest level of our own events that the services write."""
     health_port: int | None = Field(default=None, ge=1, le=65535)
     """Port of `/healthz`, `/readyz`, `/startup` and `/metrics` of `apc serve`; none = no such pages."""
+    supervised: bool = False
+    """Whether the process ends when its standard input does: `apc up` and `apc run` set it for what they start."""
     chat_tokens: SecretStr | None = None
     """`user=token,user=token`: who may talk to `apc serve chat`; none = whoever is on this machine, as one user."""
 

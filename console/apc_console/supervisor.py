@@ -44,7 +44,7 @@ class _Keeper:
 
 
 class Supervisor:
-    """Owns the processes; `async with` starts them and drains them.
+    """Owns the processes; `async with` starts and drains them. They end by themselves when this process is killed.
 
     They are drained by stage, so that the log writer, in the lowest one, writes what the others leave behind.
     """
@@ -58,14 +58,19 @@ class Supervisor:
         self._specs = specs
         self._logs = logs
         self._keepers: list[_Keeper] = []
+        self._lifeline = (-1, -1)
+        """A pipe into which nobody writes: who reads from it sees its end when this process has died, anyhow."""
 
     async def __aenter__(self) -> "Supervisor":
+        self._lifeline = os.pipe()
         for spec in self._specs:
             self.add(spec)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.drain()
+        for end in self._lifeline:
+            os.close(end)
 
     async def drain(self, down_to: int = 0) -> None:
         """Stop all processes, or those of this stage and above, those of the highest stage first; idempotent."""
@@ -109,8 +114,8 @@ class Supervisor:
                 "-m",
                 "apc_console",
                 *spec.arguments,
-                env=os.environ | dict(spec.environment),
-                stdin=asyncio.subprocess.DEVNULL,
+                env=os.environ | {"APC_SUPERVISED": "true"} | dict(spec.environment),
+                stdin=self._lifeline[0],
                 stdout=output,
                 stderr=output,
                 # A Ctrl-C at the terminal reaches us alone: we drain the others in order.

@@ -6,6 +6,7 @@ from apc_agents.worker import Worker
 from apc_bus.trace_export import export_traces
 from apc_console.health import serve_health
 from apc_console.logs import configure
+from apc_console.running import end_with_supervisor
 from apc_console.settings import ConsoleSettings
 
 
@@ -27,6 +28,8 @@ async def run_agent(module: str) -> None:
     """Run an agent until SIGTERM. Raises AgentNotFound, InputUnusable, and what its on_start raised."""
     settings = ConsoleSettings()
     configure(settings.log_level)
+    if settings.supervised:
+        end_with_supervisor()
     agent, running = load_agent(module), _Running()
     export_traces(f"apc-worker-{agent.agent_id}")
     with serve_health(settings.health_port, running.problems):

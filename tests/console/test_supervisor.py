@@ -4,11 +4,14 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import MutableMapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import structlog.testing
 
 from apc_console.supervisor import ProcessSpec, Supervisor
@@ -19,6 +22,18 @@ PATIENCE = timedelta(seconds=30)
 WAITING = ("serve", "persister")
 """Waits for ever: its broker and database are away."""
 AWAY = {"APC_AMQP_URL": "amqp://127.0.0.1:9/", "APC_DATABASE_URL": "postgresql://127.0.0.1:9/apc"}
+
+SUPERVISING = """
+import asyncio, sys
+from pathlib import Path
+from apc_console.supervisor import ProcessSpec, Supervisor
+
+async def main():
+    async with Supervisor([ProcessSpec("one", ("serve", "persister"))], Path(sys.argv[1])):
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
 
 
 def named(logs: Logs, event: str) -> Logs:
@@ -101,3 +116,20 @@ def _port(log: Path) -> str | None:
     text = log.read_text() if log.exists() else ""
     found = re.search(r'"APC_HEALTH_PORT",\s*"value": "?(\d+)', text)
     return found and found[1]
+
+
+async def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
+    program = (sys.executable, "-c", SUPERVISING, str(tmp_path))
+    supervising = await asyncio.create_subprocess_exec(*program, env=os.environ | AWAY, stdout=subprocess.DEVNULL)
+
+    async def waits() -> bool:
+        return _all_say([tmp_path / "one.log"])
+
+    async def is_gone() -> bool:
+        return not kept.is_running() or kept.status() == psutil.STATUS_ZOMBIE
+
+    await until(waits, PATIENCE)
+    (kept,) = psutil.Process(supervising.pid).children()
+    supervising.kill()
+    await supervising.wait()
+    await until(is_gone, PATIENCE)

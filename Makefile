@@ -26,7 +26,7 @@ test: $(STAMP)  ## All tests but the long fault runs; needs rabbitmq-server on t
 	$(BIN)/pytest -m 'not faults' --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-faults: $(STAMP)  ## The fault matrix of docs/faults.md, long runs included; writes build/faults.json
-	$(BIN)/pytest --matrix
+	$(BIN)/pytest --matrix --numprocesses 2 --dist loadfile
 
 soak: $(STAMP)  ## Kill processes, broker nodes and the database at random for MINUTES=10 (SEED=n repeats a run)
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))

@@ -47,6 +47,10 @@ class Service:
         self._waiting.append((expression, found))
         return await asyncio.wait_for(found, START_SECONDS)
 
+    async def ended(self) -> None:
+        """Wait until it has ended by itself. Raises TimeoutError."""
+        await asyncio.wait_for(self.process.wait(), STOP_SECONDS)
+
     def consumption(self) -> Consumption:
         """What it has used until now."""
         return consumption_of(self.process.pid)

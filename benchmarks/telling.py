@@ -5,11 +5,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from opentelemetry.trace import SpanKind
-from structlog.contextvars import bind_contextvars, reset_contextvars
 
-from apc_agents.metrics import count_end, counted_emit, timed_handler
+from apc_agents.metrics import count_end, counted_emit, time_handler
 from apc_bus.log_batch import Entry, HopEntry, PacketEntry
 from apc_bus.port import Message
+from apc_bus.telemetry import begin_subject, end_subject
 from apc_bus.tracing import NO_TRACE, current_trace, describe, in_span
 from apc_contracts import PacketType, seal
 from apc_contracts.parsing import ReceivedPacket, read_packet
@@ -42,14 +42,15 @@ def measure_telling(figures: Figures) -> None:
         tell_judged(batch.entries)
 
     def handle() -> None:
-        ids = bind_contextvars(packet_id="p", session_id="s", run_id="r", attempt=1)
-        with in_span("process", SpanKind.CONSUMER, NO_TRACE):
+        subject = begin_subject(dict)
+        with in_span("process", PacketType.IDEA, SpanKind.CONSUMER, NO_TRACE):
             describe(packet)
-            with timed_handler("sink", PacketType.IDEA):
-                with counted_emit("sink", PacketType.IDEA), in_span("send", SpanKind.PRODUCER):
-                    current_trace()
+            began = time.perf_counter()
+            with counted_emit("sink", PacketType.IDEA), in_span("send", PacketType.IDEA, SpanKind.PRODUCER):
+                current_trace()
+            time_handler("sink", PacketType.IDEA, began)
             count_end("sink", PacketType.IDEA, "outcome")
-        reset_contextvars(**ids)
+        end_subject(subject)
 
     gate = _microseconds(follow) + _microseconds(count) / BATCH
     figures.add(

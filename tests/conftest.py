@@ -24,6 +24,8 @@ from apc_bus.testing import (
 )
 from apc_bus.topology import build_topology
 
+pytest_plugins = ["tests.faults.results"]
+
 # Signs the checkpoints of every log of the tests, here and in the processes that they start; bytes 0 to 31.
 TEST_LOG_KEY = (
     "-----BEGIN PRIVATE KEY-----\n"

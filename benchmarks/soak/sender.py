@@ -14,9 +14,8 @@ from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_console.running import run
 from apc_contracts import Packet, parse_packet, seal
-from apc_orchestrator.testing import ScriptedAgents, publish_until_confirmed
+from apc_orchestrator.testing import Journal, ScriptedAgents, publish_until_confirmed
 from benchmarks.soak.cast import CAST, next_packet
-from benchmarks.soak.journal import Journal
 
 AT_ONCE = 4
 PAUSE_SECONDS = 0.25

@@ -19,6 +19,7 @@ from apc_bus.settings import BusSettings
 from apc_bus.topology import QueueKind, Topology, build_topology, log_queue
 from apc_contracts import Packet, seal
 from apc_orchestrator.testing import (
+    Journal,
     ScriptedAgents,
     ScriptedWorker,
     Sent,
@@ -30,7 +31,6 @@ from apc_persister.evidence.checkpoint import ensure_key
 from apc_persister.settings import LogKeySettings
 from apc_persister.testing import ScriptedGate
 from benchmarks.soak.cast import CAST, COLLECTOR, OPERATOR, SENDERS, WORKERS, openings
-from benchmarks.soak.journal import Journal
 from benchmarks.soak.processes import KeptProcess
 from benchmarks.soak.sender import SESSIONS
 from benchmarks.soak.servers import MortalServers

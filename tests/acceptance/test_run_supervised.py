@@ -14,7 +14,7 @@ import pytest
 from apc_agents.automl.roster import LIBRARIAN
 from apc_agents.context import ContextSession, MemoryContextStore, SessionConfig
 from apc_agents.memory import DatabaseMemoryStore
-from apc_console.testing import ApcCommand, FinishedRun, read_summary
+from apc_console.testing import ApcCommand, FinishedRun, read_summary, statements_of
 from apc_persister.testing import replay_everything
 
 ROLES = (
@@ -55,10 +55,9 @@ SWARMS = 3
 async def test_a_run_survives_the_death_of_every_process(
     apc: ApcCommand, amqp_vhost_url: str, postgres_url: str, finished_run: FinishedRun
 ) -> None:
-    running = apc.start(
-        "run", "--generations", "13", "--budget-seconds", "300", "--out", "out",
-        given={"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url},
-    )  # fmt: skip
+    """It ends as if nothing had happened: everybody has said what the run in one process says (agents.md section 7)."""
+    servers = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
+    running = apc.start("run", "--generations", "13", "--budget-seconds", "300", "--out", "out", given=servers)
     pool = await asyncpg.create_pool(postgres_url, min_size=1, max_size=1)
     try:
         for number, role in enumerate(ROLES):
@@ -70,6 +69,9 @@ async def test_a_run_survives_the_death_of_every_process(
         summary = read_summary(apc.folder / "out")
         assert summary["is_promoted"]
         assert summary["model_hash"] == finished_run.summary["model_hash"]
+        undisturbed = statements_of(finished_run.apc, finished_run.summary["run_id"])
+        assert statements_of(apc, summary["run_id"], servers) == undisturbed
+        assert any("context compressed" in statement for statement in undisturbed), "the narrative is told alike too"
         await _check_log(pool)
         await _check_narrative(pool, summary["run_id"])
         await replay_everything(pool)

@@ -7,11 +7,13 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -50,25 +52,10 @@ from apc_persister.migrate import migrate
 from apc_persister.settings import LogKeySettings
 from apc_persister.testing import ScriptedGate, replay_everything
 
-from .results import (
-    RECORDED,
-    Exercised,
-    pytest_collection_modifyitems,
-    pytest_runtest_logreport,
-    pytest_sessionfinish,
-    pytest_terminal_summary,
-)
+from .hostile import AWAY, POISON, Attack
 
-__all__ = [
-    "pytest_collection_modifyitems",
-    "pytest_runtest_logreport",
-    "pytest_sessionfinish",
-    "pytest_terminal_summary",
-]
-
-CAST: Cast = {**AGENTS, "sleeper": ("watch", ())}
+CAST: Cast = {**AGENTS, AWAY: ("watch", ())}
 """The sleeper has an inbox and never looks into it: what is sent to it expires."""
-POISON = "poison"
 LOADED_AT_ONCE = 20
 STEADY_SENDERS = 8
 STEADY_PAUSE_SECONDS = 0.05
@@ -76,6 +63,9 @@ SMALL_BATCHES = {"APC_BATCH_PACKETS": "16", "APC_TRANSACTION_ENTRIES": "64"}
 """So that a load of a few hundred packets is many batches and transactions."""
 HOLDER = "SELECT holder FROM apc_log.shards WHERE shard = 0"
 LOGGED = "SELECT packet_id FROM apc_log.agent_packets"
+REFUSED = "SELECT packet_id FROM apc_log.agent_packets WHERE verdict = 'refused'"
+CONFLICTS = "SELECT kind, coalesce(code, kind) AS code, reason FROM apc_log.packet_conflicts"
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Service:
@@ -171,16 +161,21 @@ class Deployment:
     confirms: Confirms = field(default_factory=Confirms)
     opening: Packet[Any] = field(default_factory=lambda: make_start(cast=CAST))
     services: list[Service] = field(default_factory=list)
+    lost: int | None = None
+    """Confirmed and not in the log, as `check` found."""
+    drained_at: float | None = None
+    """When each packet had its end, by `monotonic`."""
 
     async def serve(self, name: str, **settings: str) -> Service:
         """Start a service, with settings of its own."""
-        return await self._start(name, ("serve", name), settings)
+        return await self.run(name, ("-m", "apc_console", "serve", name), settings)
 
     async def work(self, agent: str, **settings: str) -> Service:
         """Start `apc worker` with an agent, `module:name`, of a module in the folder or of a package."""
-        return await self._start("worker", ("worker", agent), settings)
+        return await self.run("worker", ("-m", "apc_console", "worker", agent), settings)
 
-    async def _start(self, name: str, arguments: tuple[str, ...], settings: dict[str, str]) -> Service:
+    async def run(self, name: str, program: tuple[str, ...], settings: dict[str, str]) -> Service:
+        """Start a program of Python's, given as its arguments."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("APC_")}
         own = {
             "APC_AMQP_URL": self.amqp_url,
@@ -192,7 +187,7 @@ class Deployment:
         output = self.folder / f"{name}-{len(self.services)}.log"
         with output.open("ab") as file:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "apc_console", *arguments,
+                sys.executable, *program,
                 cwd=self.folder, env=inherited | own | SMALL_BATCHES | settings, stdout=file, stderr=file,
             )  # fmt: skip
         service = Service(name, process, output)
@@ -215,13 +210,18 @@ class Deployment:
         return [self._packet(chance) for _ in range(count)]
 
     @asynccontextmanager
-    async def sending(self, chance: random.Random) -> AsyncIterator[None]:
-        """A steady load beside what happens in the context; leaving waits until all of it is confirmed."""
+    async def sending(
+        self, chance: random.Random, send_one: Callable[[], Awaitable[None]] | None = None
+    ) -> AsyncIterator[None]:
+        """A steady load beside what happens in the context; leaving waits until all of it is confirmed.
+
+        `send_one` sends a packet of the load; by default one of any kind.
+        """
         stop = asyncio.Event()
 
         async def send() -> None:
             while not stop.is_set():
-                await self.send(self._packet(chance))
+                await (send_one() if send_one else self.send(self._packet(chance)))
                 await asyncio.sleep(STEADY_PAUSE_SECONDS)  # a load, not a flood
 
         senders = [asyncio.create_task(send()) for _ in range(STEADY_SENDERS)]
@@ -234,10 +234,13 @@ class Deployment:
                 sender.cancel()
             await asyncio.gather(*senders, return_exceptions=True)
 
-    async def send(self, packet: Packet[Any]) -> None:
-        """An exception means unknown: published again until it is confirmed, as every sender has to."""
+    async def send(self, packet: Packet[Any], **properties: Any) -> None:
+        """An exception means unknown: published again until it is confirmed, as every sender has to.
+
+        `properties` replace those of its message.
+        """
         self.sent.unknown.add(packet.packet_id)
-        publication = self.agents.publication(packet)
+        publication = self.agents.publication(packet, **properties)
         while True:
             try:
                 await self.bus.publish(publication)
@@ -260,7 +263,7 @@ class Deployment:
         elif kind < 0.25:
             intent = POISON
         elif kind < 0.30:
-            to, fields = ("sleeper",), {"ttl_ms": 1500}
+            to, fields = (AWAY,), {"ttl_ms": 1500}
         return make_packet("red-1", make_idea(intent), to, cast=CAST, parent=self.opening, **fields)
 
     @asynccontextmanager
@@ -300,15 +303,20 @@ class Deployment:
 
         await until(is_committed)
 
-    async def drain(self, patience: float = 30) -> None:
-        """Wait until each packet has its end and each refusal its answer; then stop the services cleanly."""
+    async def settle(self, patience: float = 30) -> None:
+        """Wait until each packet has its end and each refusal its answer."""
         try:
             await until(self._is_drained, patience)
+            self.drained_at = monotonic()
         except TimeoutError:
             found = await violated_equalities(self.pool, self.sent, self.workers.values())
             left = await open_deliveries(self.pool)
             said = "".join(f"\n{service.name}: {service.output}" for service in self.services)
             raise AssertionError(f"not drained, {left} deliveries open: {found}{said}") from None
+
+    async def drain(self, patience: float = 30) -> None:
+        """Let everything settle, then stop the services cleanly."""
+        await self.settle(patience)
         orchestrators = [one for one in self.services if one.name == "orchestrator"]
         for service in orchestrators:
             if service.process.returncode is None:
@@ -327,23 +335,26 @@ class Deployment:
     async def _has_nothing_left(self) -> bool:
         if not self.sent.confirmed <= await self.logged() or await open_deliveries(self.pool):
             return False
-        refused = await self.pool.fetchval("SELECT count(*) FROM apc_log.agent_packets WHERE verdict = 'refused'")
-        if sum(len(worker.nacks) for worker in self.workers.values()) != refused:
+        told = {packet_id for worker in self.workers.values() for packet_id in worker.nacks}
+        if not {row["packet_id"] for row in await self.pool.fetch(REFUSED)} <= told:
             return False
         return (await self.bus.depth(DEAD_QUEUE)).messages == 0
 
-    async def check(self, *, fenced_allowed: bool = False) -> None:
+    async def check(self, *, fenced_allowed: bool = False, quarantined: Mapping[str, int] = NOTHING) -> None:
         """S1 to S8 and the numbers of the log; nobody consumes any more, so that ready is all there is.
+
+        `quarantined`: how many inputs of each code stand in quarantine, and no other.
 
         S7: the tree fits the rows and every exported checkpoint. Beyond them, the log played again gives every verdict
         and transition, and the projection `sessions`.
         """
+        self.lost = len(self.sent.confirmed - await self.logged())
         assert await violated_equalities(self.pool, self.sent, self.workers.values()) == []
         await self._check_evidence()
         await replay_everything(self.pool)
-        conflicts = await self.pool.fetch("SELECT kind, code, reason FROM apc_log.packet_conflicts")
-        kinds = {row["kind"] for row in conflicts} - ({"fenced"} if fenced_allowed else set())
-        assert not kinds, f"no double, no conflict, no stranger: {conflicts}"
+        conflicts = await self.pool.fetch(CONFLICTS)
+        found = Counter(row["code"] for row in conflicts if not (fenced_allowed and row["kind"] == "fenced"))
+        assert found == Counter(quarantined), f"no other double, conflict or stranger: {conflicts[:10]}"
         queues = [gate_queue(0), log_queue(0), DEAD_QUEUE]
         queues += [agent_queue(agent, urgent) for agent in CAST for urgent in (True, False)]
         depths = {queue: (await self.bus.depth(queue)).messages for queue in queues}
@@ -381,7 +392,7 @@ async def _deploy(amqp_url: str, database_url: str, folder: Path) -> AsyncIterat
         resources.push_async_callback(bus.close)
         agents = ScriptedAgents(bus, CAST)
         await apply_rabbit(settings.amqp_nodes[0], build_topology(1, agents.queues))
-        workers = {agent: ScriptedWorker(bus, agent, rejects=is_poison) for agent in CAST if agent != "sleeper"}
+        workers = {agent: ScriptedWorker(bus, agent, rejects=is_poison) for agent in CAST if agent != AWAY}
         deployment = Deployment(amqp_url, database_url, folder, bus, pool, agents, workers)
         resources.push_async_callback(deployment.close)
         yield deployment
@@ -430,26 +441,27 @@ async def deployment(amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> 
 
 
 @pytest.fixture
-def record(request: pytest.FixtureRequest) -> Iterator[Callable[[str, Deployment, float], None]]:
-    """Adds a line to the table at the end of the run: the fault, and the moment of its repair.
+def record(exercised: Callable[..., None]) -> Callable[..., None]:
+    """Adds a line to the table at the end of the run: the fault, a deployment that was checked, the moment of its
+    repair or of the last hostile input, and how often the fault was put in."""
 
-    A test that has passed without a line proves nothing: it fails.
-    """
-    node_id, failed_before, recorded = request.node.nodeid, request.session.testsfailed, len(RECORDED)
-
-    def add(fault: str, deployment: Deployment, repaired_at: float) -> None:
-        doubled = sum(count - 1 for worker in deployment.workers.values() for count in worker.effects.values())
-        found = Exercised(
-            node_id,
+    def add(fault: str, deployment: Deployment, repaired_at: float, *, injected: int = 1) -> None:
+        assert deployment.drained_at is not None and deployment.lost is not None, "neither drained nor checked"
+        exercised(
             fault,
             packets=len(deployment.sent.confirmed),
-            lost=0,  # a run with losses has failed before it comes here
+            injected=injected,
+            lost=deployment.lost,
             redelivered=deployment.duplicates,
-            doubled=doubled,
-            recovery_seconds=monotonic() - repaired_at,
+            doubled=sum(count - 1 for worker in deployment.workers.values() for count in worker.effects.values()),
+            recovery_seconds=deployment.drained_at - repaired_at,
             longest_gap_seconds=deployment.confirms.longest_gap,
         )
-        RECORDED.append(found)
 
-    yield add
-    assert len(RECORDED) > recorded or request.session.testsfailed > failed_before, "not exercised: nothing recorded"
+    return add
+
+
+@pytest.fixture
+def attack(deployment: Deployment, record: Callable[..., None]) -> Attack:
+    """Hostile input amid a load, on a fresh deployment."""
+    return Attack(deployment, record)

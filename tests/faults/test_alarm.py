@@ -1,9 +1,10 @@
-"""Rows 38 and 39: the broker runs out of memory. Who publishes is not ready and says why; nothing is lost."""
+"""Rows 38 and 39: the broker has no disk or memory left. Who publishes is not ready and says why; nothing is lost."""
 
 import asyncio
 import random
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 from urllib.error import HTTPError
@@ -17,6 +18,15 @@ from apc_orchestrator.testing import until
 Record = Callable[[str, Any, float], None]
 SERVICES = ("persister", "orchestrator")
 CONFIRMED_BEFORE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """The broker runs out of something; the arguments of rabbitmqctl that make it think so, and think better of it."""
+
+    of: str
+    raising: tuple[str, ...]
+    ending: tuple[str, ...]
 
 
 def free_port() -> int:
@@ -53,9 +63,27 @@ def says(port: int, status: int, *words: str) -> Callable[[], Awaitable[bool]]:
 
 @pytest.mark.faults
 @pytest.mark.timeout(300)
+async def test_a_disk_alarm_under_load(
+    rabbit_node: PrivateNode, postgres_url: str, deploy: Any, record: Record
+) -> None:
+    """Matrix row 38: as much must be free as no disk has."""
+    alarm = Alarm("disk", ("set_disk_free_limit", "1000000GB"), ("set_disk_free_limit", "50MB"))
+    await raise_and_end(alarm, rabbit_node, postgres_url, deploy, record)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(300)
 async def test_a_memory_alarm_under_load(
     rabbit_node: PrivateNode, postgres_url: str, deploy: Any, record: Record
 ) -> None:
+    """Matrix row 39: less may be used than any node needs."""
+    command = "set_vm_memory_high_watermark"
+    alarm = Alarm("memory", (command, "0.00000001"), (command, "0.6"))
+    await raise_and_end(alarm, rabbit_node, postgres_url, deploy, record)
+
+
+async def raise_and_end(alarm: Alarm, rabbit_node: PrivateNode, postgres_url: str, deploy: Any, record: Record) -> None:
+    """Raise the alarm under load, see who is ready and what is confirmed; end it, drain, check."""
     chance = random.Random(39)
     async with deploy(rabbit_node.url(), postgres_url) as deployment:
         await deployment.open_session()
@@ -65,7 +93,7 @@ async def test_a_memory_alarm_under_load(
             await until(says(port, 200), 60)
         async with deployment.working(), deployment.sending(chance):
             await until(deployment.confirms.reach(CONFIRMED_BEFORE))
-            await asyncio.to_thread(rabbit_node.ctl, "set_vm_memory_high_watermark", "0.00000001")
+            await asyncio.to_thread(rabbit_node.ctl, *alarm.raising)
             began = monotonic()
             await until(says(ports["orchestrator"], 503, "the broker blocks publishers", "is not held"))
             print(f"\nthe gate is not ready {monotonic() - began:.1f} s after the alarm")
@@ -75,7 +103,7 @@ async def test_a_memory_alarm_under_load(
             assert deployment.confirms.count == confirmed, "a confirm during the alarm"
             # It only consumes and acknowledges: nothing blocks it.
             assert (await readiness(ports["persister"]))[0] == 200
-            await asyncio.to_thread(rabbit_node.ctl, "set_vm_memory_high_watermark", "0.6")
+            await asyncio.to_thread(rabbit_node.ctl, *alarm.ending)
             repaired_at = monotonic()
             for port in ports.values():
                 await until(says(port, 200), 60)
@@ -85,7 +113,7 @@ async def test_a_memory_alarm_under_load(
         async with deployment.working():
             await deployment.drain(90)
         await deployment.check(fenced_allowed=True)
-    record("memory alarm", deployment, repaired_at)
+    record(f"{alarm.of} alarm", deployment, repaired_at)
 
 
 def failures_after(deployment: Any, before: int) -> Callable[[], Awaitable[bool]]:

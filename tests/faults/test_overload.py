@@ -44,7 +44,7 @@ VERDICTS = """
 SELECT coalesce(refusal_code, verdict) AS verdict, count(*) AS packets
 FROM apc_log.agent_packets WHERE sender_agent_id = $1 GROUP BY 1
 """
-Record = Callable[[str, Any, float], None]
+Record = Callable[..., None]
 
 
 class Sleeper:
@@ -289,6 +289,6 @@ async def test_a_noisy_agent_is_refused_by_its_quota(
     verdicts = {row["verdict"]: row["packets"] for row in await deployment.pool.fetch(VERDICTS, "librarian")}
     assert verdicts["QUOTA_EXCEEDED"] > verdicts["accepted"] > QUOTA["burst"]
     assert not deployment.workers["red-1"].nacks, "nobody else is refused"
-    record("one noisy agent", deployment, repaired_at)
+    record("one noisy agent", deployment, repaired_at, injected=sum(verdicts.values()))
     told = f"the noisy agent: {verdicts}"
     show(capsys, "one agent sends twenty times its quota; figures of the others", [*watch.figures(), told])

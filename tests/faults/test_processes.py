@@ -14,7 +14,7 @@ BACKLOG, MORE = 200, 200
 ROUNDS = 10
 KILLS = 4
 QUICK = {"APC_HEARTBEAT": "PT1S", "APC_HEARTBEAT_SECONDS": "1"}
-Record = Callable[[str, Any, float], None]
+Record = Callable[..., None]
 
 
 def epoch_is(deployment: Any, epoch: int) -> Callable[[], Awaitable[bool]]:
@@ -98,4 +98,4 @@ async def test_killed_at_any_moment(deployment: Any, seed: int, record: Record) 
         await sending
         await deployment.drain()
     await deployment.check()
-    record("SIGKILL at any moment", deployment, repaired_at)
+    record("SIGKILL at any moment", deployment, repaired_at, injected=KILLS)

@@ -1,6 +1,8 @@
 """kill -9 of a worker around an effect of ctx.once, over a real broker and database: made once, or told as unknown."""
 
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from apc_agents.effects import EffectState, PostgresEffectStore
@@ -22,8 +24,9 @@ def payer(amqp_url: str, database_url: str, folder: Path) -> WorkerProcess:
 
 
 async def test_an_effect_is_made_once_whatever_is_killed_and_retried(
-    house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
+    house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path, exercised: Callable[..., None]
 ) -> None:
+    """Matrix row 9."""
     worker, store = payer(amqp_vhost_url, postgres_url, tmp_path), PostgresEffectStore(house.pool)
     trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening)
     async with house.persister(), house.gate():
@@ -33,8 +36,18 @@ async def test_an_effect_is_made_once_whatever_is_killed_and_retried(
         assert (lines(tmp_path, "payments"), list(await store.list())) == ([], [])
         await worker.dies_at("worker.after_effect_record")
         assert (len(lines(tmp_path, "payments")), lines(tmp_path, "runs")) == (1, [])
+        repaired_at = monotonic()
         async with worker.running(**{RETRIES: "3"}):
             await until(house.has_come_to("ARCHIVED", trigger.packet_id, "red-1"))
+            recovery = monotonic() - repaired_at
+    exercised(
+        "SIGKILL of a recipient in its handler",
+        packets=1,
+        injected=2,
+        lost=1 - await house.count("agent_packets", f"packet_id = '{trigger.packet_id}'"),
+        doubled=len(lines(tmp_path, "payments")) - 1,
+        recovery_seconds=recovery,
+    )
     assert lines(tmp_path, "runs") == ["{'receipt': 1}"] * 4
     assert len(lines(tmp_path, "payments")) == 1
     (kept,) = await store.list()

@@ -1,5 +1,6 @@
 """Any bytes at a live gate: each body ends as a verdict or in quarantine with its bytes, and the gate goes on."""
 
+from collections.abc import Callable
 from hashlib import sha256
 from random import Random
 from typing import Any
@@ -63,7 +64,7 @@ async def publish_confirmed(bus: Bus, publications: list[Publication]) -> None:
         publications = [one for one, error in zip(publications, results, strict=True) if error is not None]
 
 
-async def judge_all(house: Any, count: int) -> None:
+async def judge_all(house: Any, count: int, exercised: Callable[..., None]) -> None:
     async with house.persister(), house.gate():
         await house.open_session()
         publications = hostile_publications(house.opening, house.agents.bus.user, count)
@@ -77,6 +78,7 @@ async def judge_all(house: Any, count: int) -> None:
         kinds = {row["kind"]: row["count"] for row in await house.pool.fetch(KINDS)}
     lost = [one.message.body for one in publications if sha256(one.message.body).digest() not in kept]
     print(f"{count} bodies at a live gate, {len(lost)} without a trace: {dict(sorted(kinds.items()))}")
+    exercised("any bytes at a live gate", packets=count, injected=count, lost=len(lost))
     assert lost == []
     assert {
         "accepted",
@@ -88,11 +90,11 @@ async def judge_all(house: Any, count: int) -> None:
     } <= set(kinds)
 
 
-async def test_a_thousand_hostile_bodies(house: Any) -> None:
-    await judge_all(house, 1000)
+async def test_a_thousand_hostile_bodies(house: Any, exercised: Callable[..., None]) -> None:
+    await judge_all(house, 1000, exercised)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-async def test_fifty_thousand_hostile_bodies(house: Any) -> None:
-    await judge_all(house, 50_000)
+async def test_fifty_thousand_hostile_bodies(house: Any, exercised: Callable[..., None]) -> None:
+    await judge_all(house, 50_000, exercised)

@@ -1,6 +1,6 @@
 """Oversize bodies of clients without the SDK (matrix row 22): refused by the gate, or by the broker; others go on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,9 @@ async def publish_raw(url: str, packet: Any, body: bytes) -> None:
         await channel.basic_publish(body, exchange=INGRESS, routing_key="0", properties=properties, mandatory=True)
 
 
-async def test_oversize_bodies_are_refused_and_the_gate_goes_on(house: Any, amqp_vhost_url: str) -> None:
+async def test_oversize_bodies_are_refused_and_the_gate_goes_on(
+    house: Any, amqp_vhost_url: str, exercised: Callable[..., None]
+) -> None:
     def an_idea() -> Any:
         return make_packet("red-1", make_idea(), parent=house.opening)
 
@@ -65,6 +67,12 @@ async def test_oversize_bodies_are_refused_and_the_gate_goes_on(house: Any, amqp
 
         await until(are_in_quarantine)
         accepted = await house.count("agent_packets", "packet_type = 'IDEA' AND verdict = 'accepted'")
+    exercised(
+        "too large for the gate, or for the broker",
+        packets=OTHERS,
+        injected=TOO_LARGE_FOR_THE_GATE + refused_by_broker,
+        lost=OTHERS - accepted,
+    )
     kept = await house.pool.fetch(QUARANTINED)
     assert {(row["kind"], row["code"], row["size"]) for row in kept} == {("unreadable", "TOO_LARGE", 256 * 1024 + 1)}
     assert refused_by_broker == TOO_LARGE_FOR_THE_BROKER

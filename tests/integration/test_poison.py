@@ -3,8 +3,10 @@
 import asyncio
 import signal
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -41,6 +43,7 @@ async def errors_to(house: Any, agent: str, count: int) -> list[dict[str, Any]]:
 
 
 async def test_a_handler_that_always_raises_ends_one_packet_and_no_other(house: Any) -> None:
+    """Matrix row 20."""
     agent, runs = Agent("red-1", role="role", swarm="red"), Counter[str]()
 
     @agent.on(PacketType.IDEA, retries=1)
@@ -75,49 +78,101 @@ async def test_a_handler_that_always_raises_ends_one_packet_and_no_other(house: 
     assert error["message"] == "ValueError: cannot be read"
 
 
+@dataclass(frozen=True, slots=True)
+class Crashes:
+    """What became of six packets, the third of which kills its worker."""
+
+    sent: list[Packet[Any]]
+    handled: list[UUID]
+    """As often as the handler ran to its end."""
+    victims: set[UUID]
+    """Dead-lettered."""
+    logged: int
+    deaths: int
+    recovery_seconds: float
+    """From the last death until each packet had its end."""
+
+    @property
+    def poison(self) -> UUID:
+        return self.sent[2].packet_id
+
+
+@pytest.fixture
+def crash(house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> Callable[[str], Awaitable[Crashes]]:
+    """Sends six packets to a worker that one of them kills, and starts it again until all is over."""
+
+    async def run(may_crash: str) -> Crashes:
+        await lower_delivery_limit(house, amqp_vhost_url)
+        settings = {HANDLED: str(tmp_path / "handled"), MAY_CRASH: may_crash}
+        worker = WorkerProcess("crashing_agent:agent", amqp_vhost_url, postgres_url, tmp_path, **settings)
+        sent = ideas(house, "a", "b", POISON, "c", "d", "e")
+        async with house.persister(), house.gate():
+            await house.open_session()
+            await house.agents.publish(*sent)
+            await until(house.is_logged(*(one.packet_id for one in sent)))
+            deaths, recovery_seconds = await restart_until_over(house, worker, len(sent))
+            rows = await house.pool.fetch(DEAD)
+            victims = {row["packet_id"] for row in rows}
+            errors = await errors_to(house, "librarian", len(victims))
+            logged = await house.count("agent_packets", "sender_agent_id = 'librarian' AND packet_type = 'IDEA'")
+        assert deaths == DELIVERY_LIMIT + 1
+        assert {row["reason"] for row in rows} == {"delivery_limit"}
+        assert {(error["sender"], error["error_code"]) for error in errors} == {("orchestrator", "DELIVERY_FAILED")}
+        assert {UUID(error["details"]["packet_id"]) for error in errors} == victims
+        lines = list(map(UUID, (tmp_path / "handled").read_text().split()))
+        return Crashes(sent, lines, victims, logged, deaths, recovery_seconds)
+
+    return run
+
+
+async def restart_until_over(house: Any, worker: WorkerProcess, count: int) -> tuple[int, float]:
+    """How often the worker was killed, and the seconds from its last death until all packets had their end."""
+    deaths, died_at = 0, monotonic()
+
+    async def is_over() -> bool:
+        dead = {row["packet_id"] for row in await house.pool.fetch(DEAD)}
+        handled: int = await house.pool.fetchval(HANDLED_COUNT)
+        return len(dead) + handled >= count + 1  # and START's SIGNAL
+
+    while not await is_over():
+        async with worker.running() as process:
+            ends = [asyncio.create_task(process.wait()), asyncio.create_task(until(is_over))]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if process.returncode == -signal.SIGKILL:
+                deaths, died_at = deaths + 1, monotonic()
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+    return deaths, monotonic() - died_at
+
+
 @pytest.mark.faults
-@pytest.mark.parametrize("may_crash", ["yes", "no"])
 async def test_a_crash_counts_against_its_own_packet_alone(
-    house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path, may_crash: str
+    crash: Callable[[str], Awaitable[Crashes]], exercised: Callable[..., None]
 ) -> None:
-    """Without the mark what the worker held dies with the poison, even what was handled and not yet told: it bites."""
-    await lower_delivery_limit(house, amqp_vhost_url)
-    settings = {HANDLED: str(tmp_path / "handled"), MAY_CRASH: may_crash}
-    worker = WorkerProcess("crashing_agent:agent", amqp_vhost_url, postgres_url, tmp_path, **settings)
-    sent = ideas(house, "a", "b", POISON, "c", "d", "e")
-    poison, behind = sent[2].packet_id, {one.packet_id for one in sent[3:]}
-    deaths = 0
-    async with house.persister(), house.gate():
-        await house.open_session()
-        await house.agents.publish(*sent)
-        await until(house.is_logged(*(one.packet_id for one in sent)))
+    """Matrix row 21."""
+    found = await crash("yes")
+    exercised(
+        "a handler that kills its process",
+        packets=len(found.sent),
+        injected=found.deaths,
+        lost=len(found.sent) - found.logged,
+        doubled=len(found.handled) - len(set(found.handled)),
+        recovery_seconds=found.recovery_seconds,
+    )
+    assert found.victims == {found.poison}
+    innocents = sorted(one.packet_id for one in found.sent if one.packet_id != found.poison)
+    assert sorted(found.handled) == innocents, "each once"
 
-        async def is_over() -> bool:
-            dead = {row["packet_id"] for row in await house.pool.fetch(DEAD)}
-            handled: int = await house.pool.fetchval(HANDLED_COUNT)
-            return len(dead) + handled >= len(sent) + 1  # and START's SIGNAL
 
-        while not await is_over():
-            async with worker.running() as process:
-                ends = [asyncio.create_task(process.wait()), asyncio.create_task(until(is_over))]
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                deaths += process.returncode == -signal.SIGKILL
-                for end in ends:
-                    end.cancel()
-                await asyncio.gather(*ends, return_exceptions=True)
-        rows = await house.pool.fetch(DEAD)
-        victims = {row["packet_id"] for row in rows}
-        errors = await errors_to(house, "librarian", len(victims))
-    assert deaths == DELIVERY_LIMIT + 1
-    lines = list(map(UUID, (tmp_path / "handled").read_text().split()))
-    if may_crash == "yes":
-        assert victims == {poison}
-        assert sorted(lines) == sorted(one.packet_id for one in sent if one.packet_id != poison), "each once"
-    else:
-        assert victims >= {poison, *behind} and behind.isdisjoint(lines)
-    assert {row["reason"] for row in rows} == {"delivery_limit"}
-    assert {(error["sender"], error["error_code"]) for error in errors} == {("orchestrator", "DELIVERY_FAILED")}
-    assert {UUID(error["details"]["packet_id"]) for error in errors} == victims
+@pytest.mark.faults
+async def test_without_the_mark_what_a_worker_holds_dies_with_the_poison(
+    crash: Callable[[str], Awaitable[Crashes]],
+) -> None:
+    """Even what was handled and not yet told: it is the mark that saves them."""
+    found = await crash("no")
+    behind = {one.packet_id for one in found.sent[3:]}
+    assert found.victims >= {found.poison, *behind} and behind.isdisjoint(found.handled)
 
 
 async def lower_delivery_limit(house: Any, url: str) -> None:

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -16,7 +16,7 @@ from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
-from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
+from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue, build_topology, gate_queue, log_queue
 from apc_contracts import (
     Actor,
@@ -67,7 +67,8 @@ class House:
     pool: asyncpg.Pool
     artifacts: ArtifactStore
     clients: dict[str, Bus] = field(default_factory=dict)
-    inboxes: dict[str, list[Subscription]] = field(default_factory=dict)
+    opening: Packet[Any] | None = None
+    """START of the session that `open` has begun."""
 
     def client(self, user: str) -> Bus:
         """The bus of a broker user."""
@@ -127,6 +128,14 @@ class House:
 
         await self.until(are_known)
 
+    async def open(self, opening: Packet[Any]) -> Packet[Any]:
+        """Register the agents and begin a session; what it tells them lies in their inboxes. Returns START."""
+        await self.register()
+        await self.publish(opening)
+        await self.quiet()
+        self.opening = opening
+        return opening
+
     async def publish(self, packet: Packet[Any], user: str | None = None, **message: Any) -> bytes:
         """Publish a packet to the ingress as its sender's broker user."""
         body = message.pop("body", None) or seal(packet).body
@@ -183,6 +192,17 @@ class House:
                 await self.report(agent, packet.packet_id, *(kinds or HANDLED), attempt=attempt)
         return packets
 
+    async def handle_all(self) -> None:
+        """Report everything in every inbox as handled."""
+        for agent in AGENTS:
+            await self.handle(agent)
+        await self.quiet()
+
+    async def nacks(self, agent: str) -> list[Any]:
+        """Take everything out of an agent's queues; the NACKs of it."""
+        found: list[Any] = [parse_packet(delivery.message.body) for delivery in await self.read(agent)]
+        return [packet for packet in found if packet.packet_type is PacketType.NACK]
+
     async def report(
         self,
         agent: str,
@@ -220,6 +240,11 @@ class House:
     async def state(self) -> str:
         """The session's state in the projection."""
         return str(await self.pool.fetchval("SELECT state FROM apc_log.sessions WHERE session_id = $1", SESSION))
+
+    async def state_of(self, packet: Packet[Any]) -> str | None:
+        """The state of a packet's lifecycle in the log; None when the log does not have it."""
+        statement = "SELECT state FROM apc_log.packet_state WHERE packet_id = $1"
+        return cast(str | None, await self.pool.fetchval(statement, packet.packet_id))
 
 
 def make_packet(
@@ -291,6 +316,15 @@ async def house(postgres_url: str, tmp_path: Path) -> AsyncIterator[House]:
         resources.push_async_callback(pool.close)
         yield House(MemoryBroker(build_topology(1, agents)), pool, ArtifactStore.open(tmp_path / "artifacts"))
         await replay_everything(pool)
+
+
+@pytest.fixture
+async def running(house: House, start: Callable[..., Packet[Any]]) -> AsyncIterator[House]:
+    """A house at work, with an open session; the inboxes are empty."""
+    async with house.persister(), house.gate():
+        await house.open(start())
+        await house.handle_all()
+        yield house
 
 
 @pytest.fixture

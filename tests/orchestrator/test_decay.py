@@ -99,9 +99,7 @@ async def test_a_block_outlasts_a_takeover(house: Any, packet: Build, start: Bui
     sender = Sender(house, packet, opening)
     async with house.persister():
         async with house.gate(contract=str(contract_path)):
-            await house.register()
-            await house.publish(opening)
-            await house.quiet()
+            await house.open(opening)
             for _ in range(5):
                 assert await sender.send("weak", score=0.5) == "THROTTLE_SCORE"
             assert await sender.send("weak") == "PROTOCOL_DECAYED"
@@ -129,9 +127,7 @@ async def test_a_transfer_after_the_half_life_records_the_recovery(
     opening = start()
     sender = Sender(house, packet, opening)
     async with house.persister(), house.gate(contract=str(path)):
-        await house.register()
-        await house.publish(opening)
-        await house.quiet()
+        await house.open(opening)
         for _ in range(5):
             await sender.send("weak", score=0.5)
         ((block, _),) = await decisions(house)
@@ -165,9 +161,7 @@ async def test_recorded_facts_give_the_verdict_again_and_other_shards_learn_of_i
     before, positions = await load_protocols(house.pool, contract)
     others = OtherShards(house.pool, 1, before, positions)
     async with house.persister(), house.gate(contract=str(contract_path)):
-        await house.register()
-        await house.publish(opening)
-        await house.quiet()
+        await house.open(opening)
         for _ in range(3):
             await sender.send("weak", score=0.5)
         await others.read()

@@ -51,8 +51,7 @@ async def test_open_deliveries_come_again_from_encrypted_bodies(
             await house.report("sentinel", sent.packet_id, "delivery_ack", "consumer_apply", "outcome")
             await house.quiet()
     assert {one.message.body for one in again} == {one.message.body for one in first}
-    state = await house.pool.fetchval("SELECT state FROM apc_log.packet_state WHERE packet_id = $1", sent.packet_id)
-    assert state == "ARCHIVED"
+    assert await house.state_of(sent) == "ARCHIVED"
     assert await house.pool.fetchval("SELECT count(*) FROM apc_log.packet_conflicts WHERE kind <> 'rerun'") == 0
 
 

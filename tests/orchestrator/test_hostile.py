@@ -22,19 +22,6 @@ from apc_orchestrator.judge import Judge
 Build = Callable[..., Packet[Any]]
 
 
-@pytest.fixture
-async def running(house: Any, start: Build) -> Any:
-    async with house.persister(), house.gate():
-        await house.register()
-        house.opening = start()
-        await house.publish(house.opening)
-        await house.quiet()
-        for agent in ("red-1", "blue-1", "sentinel", "librarian"):
-            await house.handle(agent)
-        await house.quiet()
-        yield house
-
-
 async def send(house: Any, user: str, kind: str, body: bytes) -> None:
     await house.client(user).publish(Publication(RECEIPTS, "0", Message(body, str(uuid4()), type=kind, user_id=user)))
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from apc_contracts import Packet, parse_packet
+from apc_contracts import Packet
 from apc_contracts.contract import PACKAGED_CONTRACT
 from apc_contracts.payloads import SignalPayload
-from apc_contracts.vocabulary import AckStatus, PacketType, Signal
+from apc_contracts.vocabulary import AckStatus, Signal
 
 Build = Callable[..., Packet[Any]]
 VERDICTS = "SELECT packet_id, verdict, refusal_code FROM apc_log.agent_packets WHERE sender_agent_id = $1 ORDER BY seq"
@@ -30,25 +30,9 @@ def contract_path(tmp_path: Path) -> str:
     return str(path)
 
 
-async def opened(house: Any, start: Build) -> Packet[Any]:
-    await house.register()
-    opening = start()
-    await house.publish(opening)
-    await house.quiet()
-    for agent in ("red-1", "blue-1", "sentinel", "librarian"):
-        await house.handle(agent)
-    await house.quiet()
-    return opening
-
-
 async def verdicts(house: Any, sender: str) -> list[str]:
     await house.quiet()
     return [row["refusal_code"] or row["verdict"] for row in await house.pool.fetch(VERDICTS, sender)]
-
-
-async def nacks(house: Any, agent: str) -> list[Any]:
-    found: list[Any] = [parse_packet(delivery.message.body) for delivery in await house.read(agent)]
-    return [packet for packet in found if packet.packet_type is PacketType.NACK]
 
 
 async def test_beyond_its_quota_a_sender_is_deferred_and_no_other(
@@ -56,7 +40,8 @@ async def test_beyond_its_quota_a_sender_is_deferred_and_no_other(
 ) -> None:
     async with house.persister():
         async with house.gate(contract=contract_path):
-            opening = await opened(house, start)
+            opening = await house.open(start())
+            await house.handle_all()
             for to in ("nobody", "blue-1", "sentinel", "blue-1", "sentinel"):
                 await house.publish(packet("red-1", idea, (to,), parent=opening))
             await house.publish(packet("blue-1", idea, ("sentinel",), parent=opening))
@@ -64,7 +49,7 @@ async def test_beyond_its_quota_a_sender_is_deferred_and_no_other(
             refused = ["UNROUTABLE"] + ["accepted"] * BURST + ["QUOTA_EXCEEDED"]
             assert await verdicts(house, "red-1") == refused
             assert await verdicts(house, "blue-1") == ["accepted"]
-            _, nack = await nacks(house, "red-1")
+            _, nack = await house.nacks("red-1")
             assert nack.payload.ack_status is AckStatus.DEFERRED
             told = nack.metadata["refusal"]
             assert told["code"] == "QUOTA_EXCEEDED" and 0 < told["retry_after_ms"] <= 100_000
@@ -80,7 +65,8 @@ async def test_what_a_pause_holds_is_drawn_when_it_comes(
     house: Any, packet: Build, start: Build, idea: Any, contract_path: str
 ) -> None:
     async with house.persister(), house.gate(contract=contract_path):
-        opening = await opened(house, start)
+        opening = await house.open(start())
+        await house.handle_all()
         await house.publish(packet("librarian", SignalPayload(signal=Signal.PAUSE), parent=opening))
         for _ in range(BURST + 1):
             await house.publish(packet("red-1", idea, ("blue-1",), parent=opening))
@@ -94,12 +80,13 @@ async def test_an_inbox_beyond_its_bound_refuses_until_something_ends(
     house: Any, packet: Build, start: Build, idea: Any, contract_path: str
 ) -> None:
     async with house.persister(), house.gate(contract=contract_path):
-        opening = await opened(house, start)
+        opening = await house.open(start())
+        await house.handle_all()
         for _ in range(BOUND + 2):
             await house.publish(packet("blue-1", idea, ("sentinel",), parent=opening))
         await house.publish(packet("blue-1", idea, ("red-1",), parent=opening))
         assert await verdicts(house, "blue-1") == ["accepted"] * BOUND + ["OVERLOADED"] * 2 + ["accepted"]
-        told = [nack.metadata["refusal"] for nack in await nacks(house, "blue-1")]
+        told = [nack.metadata["refusal"] for nack in await house.nacks("blue-1")]
         assert [one["code"] for one in told] == ["OVERLOADED"] * 2
         assert all(one["retry_after_ms"] == 1000 for one in told)
         assert len(await house.handle("sentinel")) == BOUND
@@ -112,12 +99,13 @@ async def test_what_expired_on_its_way_is_refused_and_reaches_nobody(
     house: Any, packet: Build, start: Build, idea: Any, contract_path: str
 ) -> None:
     async with house.persister(), house.gate(contract=contract_path):
-        opening = await opened(house, start)
+        opening = await house.open(start())
+        await house.handle_all()
         late = packet(
             "blue-1", idea, ("sentinel",), parent=opening, ttl_ms=60_000, created_at=opening.created_at - HOUR
         )
         await house.publish(late)
         assert await verdicts(house, "blue-1") == ["EXPIRED"]
-        (nack,) = await nacks(house, "blue-1")
+        (nack,) = await house.nacks("blue-1")
         assert nack.payload.acked_packet_id == late.packet_id and nack.payload.ack_status is AckStatus.REJECTED
         assert not await house.read("sentinel")

@@ -8,39 +8,18 @@ from uuid import uuid4
 import orjson
 import pytest
 
-from apc_contracts import Packet, parse_packet
+from apc_contracts import Packet
 from apc_contracts.identity import reply_id
 from apc_contracts.sealing import seal
-from apc_contracts.vocabulary import PacketType
 
 Build = Callable[..., Packet[Any]]
-
-
-async def nacks(house: Any, agent: str) -> list[Any]:
-    """The NACKs in an agent's inbox."""
-    found: list[Any] = [parse_packet(delivery.message.body) for delivery in await house.read(agent)]
-    return [packet for packet in found if packet.packet_type is PacketType.NACK]
-
-
-@pytest.fixture
-async def running(house: Any, start: Build) -> Any:
-    """A house with an open session."""
-    async with house.persister(), house.gate():
-        await house.register()
-        house.opening = start()
-        await house.publish(house.opening)
-        await house.quiet()
-        for agent in ("red-1", "blue-1", "sentinel", "librarian"):
-            await house.handle(agent)
-        await house.quiet()
-        yield house
 
 
 async def test_a_refusal_is_a_nack_and_a_row(running: Any, packet: Build, idea: Any) -> None:
     refused = packet("red-1", idea, ("nobody",), parent=running.opening)
     await running.publish(refused)
     await running.quiet()
-    (nack,) = await nacks(running, "red-1")
+    (nack,) = await running.nacks("red-1")
     assert nack.payload.acked_packet_id == refused.packet_id
     assert nack.payload.reason.startswith("UNROUTABLE at recipients[0]")
     assert nack.metadata["refusal"]["code"] == "UNROUTABLE"
@@ -49,10 +28,7 @@ async def test_a_refusal_is_a_nack_and_a_row(running: Any, packet: Build, idea: 
         "SELECT verdict, refusal_code FROM apc_log.agent_packets WHERE packet_id = $1", refused.packet_id
     )
     assert tuple(row) == ("refused", "UNROUTABLE")
-    state = await running.pool.fetchval(
-        "SELECT state FROM apc_log.packet_state WHERE packet_id = $1", refused.packet_id
-    )
-    assert state == "REJECTED_POLICY"
+    assert await running.state_of(refused) == "REJECTED_POLICY"
 
 
 async def test_a_repeat_is_answered_again_and_not_judged_twice(running: Any, packet: Build, idea: Any) -> None:
@@ -60,7 +36,7 @@ async def test_a_repeat_is_answered_again_and_not_judged_twice(running: Any, pac
     for _ in range(3):
         await running.publish(refused)
     await running.quiet()
-    assert len(await nacks(running, "red-1")) == 3
+    assert len(await running.nacks("red-1")) == 3
     count = await running.pool.fetchval(
         "SELECT count(*) FROM apc_log.agent_packets WHERE packet_id = $1", refused.packet_id
     )
@@ -84,7 +60,7 @@ async def test_other_content_under_an_old_id_is_a_conflict(running: Any, packet:
     forged = packet("blue-1", idea, ("sentinel",), parent=running.opening, packet_id=sent.packet_id)
     await running.publish(forged)
     await running.quiet()
-    (nack,) = await nacks(running, "blue-1")
+    (nack,) = await running.nacks("blue-1")
     assert nack.metadata["refusal"]["code"] == "DUPLICATE_CONFLICT"
     row = await running.pool.fetchrow("SELECT code, first_hash, second_hash, raw FROM apc_log.packet_conflicts")
     assert row["code"] == "DUPLICATE_CONFLICT"
@@ -108,7 +84,7 @@ async def test_a_rerun_with_another_answer_is_recorded_and_not_answered(running:
         )
         await running.publish(answer, headers=headers)
     await running.quiet()
-    assert not await nacks(running, "red-1")
+    assert not await running.nacks("red-1")
     kinds = [row["kind"] for row in await running.pool.fetch("SELECT kind FROM apc_log.packet_conflicts")]
     assert kinds == ["rerun"]
     stands = await running.pool.fetchval(
@@ -124,7 +100,7 @@ async def test_a_derived_id_that_cannot_be_recomputed_takes_no_id(running: Any, 
     stolen = packet("red-1", idea, ("blue-1",), packet_id=reply_id(cause.packet_id, "blue-1", 0), parent=cause)
     await running.publish(stolen, headers={"apc-cause": str(cause.packet_id), "apc-ordinal": 0})
     await running.quiet()
-    (nack,) = await nacks(running, "red-1")
+    (nack,) = await running.nacks("red-1")
     assert nack.metadata["refusal"] | {"message": ""} == {
         "code": "DUPLICATE_CONFLICT",
         "rule": nack.metadata["refusal"]["rule"],
@@ -151,7 +127,7 @@ async def test_a_forged_sender_reaches_nobody(running: Any, packet: Build, idea:
     assert not await running.read("sentinel")
     codes = [row["code"] for row in await running.pool.fetch("SELECT code FROM apc_log.packet_conflicts")]
     assert codes == ["SENDER_MISMATCH"] * 4
-    (nack,) = await nacks(running, "red-1")
+    (nack,) = await running.nacks("red-1")
     assert nack.payload.acked_packet_id == forged.packet_id
 
 
@@ -179,7 +155,7 @@ async def test_any_bytes_end_in_quarantine_with_an_answer(running: Any, packet: 
     await running.quiet()
     row = await running.pool.fetchrow("SELECT kind, code, raw FROM apc_log.packet_conflicts")
     assert (row["kind"], row["code"], row["raw"]) == ("unreadable", code, body or b" ")
-    (nack,) = await nacks(running, "red-1")
+    (nack,) = await running.nacks("red-1")
     assert nack.payload.acked_packet_id.hex == message_id.replace("-", "")
     assert nack.trace.session_id == "_unknown"
 
@@ -211,7 +187,7 @@ async def test_an_unknown_session_is_refused_once_and_answered_each_time(
     await running.quiet()
     rows = await running.pool.fetch("SELECT refusal_code FROM apc_log.agent_packets WHERE session_id = 'elsewhere'")
     assert [row["refusal_code"] for row in rows] == ["UNKNOWN_SESSION"]
-    codes = [nack.metadata["refusal"]["code"] for nack in await nacks(running, "red-1")]
+    codes = [nack.metadata["refusal"]["code"] for nack in await running.nacks("red-1")]
     assert codes == ["UNKNOWN_SESSION"] * 2
 
 
@@ -248,7 +224,7 @@ async def test_a_packet_refused_before_its_session_began_stays_refused(
                 await house.publish(opening)
                 await house.publish(early)
                 await house.quiet()
-    assert len(await nacks(house, "red-1")) == 2
+    assert len(await house.nacks("red-1")) == 2
     assert str(early.packet_id) not in {delivery.message.message_id for delivery in await house.read("sentinel")}
     assert await house.pool.fetchval("SELECT count(*) FROM apc_log.packet_conflicts") == 0
 

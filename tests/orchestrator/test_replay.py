@@ -110,12 +110,11 @@ async def test_an_altered_row_is_named(
     idea: Any,
     alteration: str,
     what: str,
+    exercised: Callable[..., None],
 ) -> None:
+    """Matrix row 44."""
     async with house.persister(), house.gate():
-        await house.register()
-        opening = start()
-        await house.publish(opening)
-        await house.quiet()
+        opening = await house.open(start())
         sent = packet("red-1", idea, ("sentinel",), parent=opening)
         await house.publish(sent)
         await house.quiet()
@@ -131,6 +130,8 @@ async def test_an_altered_row_is_named(
         await connection.execute("ALTER TABLE apc_log.agent_packets DISABLE TRIGGER USER")
         await connection.execute(alteration, seq)
         found = await verify_run(DatabaseRecords(connection), "run-1", [])
+        packets = await connection.fetchval("SELECT count(*) FROM apc_log.agent_packets")
+        exercised("a verdict altered in the log", packets=packets)
         assert found.problem is not None
         assert (found.problem.seq, found.problem.document["what"]) == (seq, what)
         await transaction.rollback()

@@ -4,28 +4,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
 from apc_bus.topology import RETRY_DELAYS_MS, agent_queue, retry_queue
 from apc_contracts import Packet
 from apc_contracts.receipts import ReceiptKind
 
 Build = Callable[..., Packet[Any]]
 INBOX = agent_queue("sentinel", urgent=False)
-
-
-@pytest.fixture
-async def running(house: Any, start: Build) -> Any:
-    """A house with an open session."""
-    async with house.persister(), house.gate():
-        await house.register()
-        house.opening = start()
-        await house.publish(house.opening)
-        await house.quiet()
-        for agent in ("red-1", "blue-1", "sentinel", "librarian"):
-            await house.handle(agent)
-        await house.quiet()
-        yield house
 
 
 async def delivered(running: Any, packet: Build, idea: Any) -> Packet[Any]:

@@ -13,10 +13,7 @@ async def test_a_packet_is_judged_logged_delivered_and_followed_to_its_end(
     house: Any, packet: Callable[..., Packet[Any]], start: Callable[..., Packet[Any]], idea: Any
 ) -> None:
     async with house.persister(), house.gate():
-        await house.register()
-        opening = start()
-        await house.publish(opening)
-        await house.quiet()
+        opening = await house.open(start())
         assert await house.state() == "SESSION_OPEN"
         sync = await house.handle("red-1")
         assert [one.packet_type for one in sync] == [PacketType.SIGNAL]

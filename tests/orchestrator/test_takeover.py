@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from apc_contracts import ArtifactPayload, Packet, SignalPayload, TaskIrPayload, parse_packet
+from apc_contracts import ArtifactPayload, Packet, SignalPayload, TaskIrPayload
 from apc_contracts.task_ir import IrConstraint, IrHeader
-from apc_contracts.vocabulary import DeliveryMode, PacketType, Signal
+from apc_contracts.vocabulary import DeliveryMode, Signal
 from apc_orchestrator.judge import Judge
 
 Build = Callable[..., Packet[Any]]
@@ -57,8 +57,7 @@ async def test_open_deliveries_come_again_under_the_new_epoch(
         "SELECT count(*) AS packets FROM apc_log.agent_packets WHERE packet_id = $1", sent.packet_id
     )
     assert row["packets"] == 1
-    state = await house.pool.fetchval("SELECT state FROM apc_log.packet_state WHERE packet_id = $1", sent.packet_id)
-    assert state == "ARCHIVED"
+    assert await house.state_of(sent) == "ARCHIVED"
 
 
 async def test_a_takeover_reads_from_the_broker_between_two_sessions(
@@ -109,8 +108,7 @@ async def test_a_recorded_verdict_is_given_again_after_a_takeover(
         async with house.gate():
             await house.publish(refused)
             await house.quiet()
-    found: list[Any] = [parse_packet(delivery.message.body) for delivery in await house.read("red-1")]
-    nacks = [one for one in found if one.packet_type is PacketType.NACK]
+    nacks = await house.nacks("red-1")
     assert [nack.metadata["refusal"]["code"] for nack in nacks] == ["UNROUTABLE"]
     count = await house.pool.fetchval(
         "SELECT count(*) FROM apc_log.agent_packets WHERE packet_id = $1", refused.packet_id
@@ -188,9 +186,7 @@ async def test_the_projection_is_the_logs_last_word(house: Any, packet: Build, s
             for _ in range(20):
                 await house.publish(packet("red-1", idea, ("sentinel", "blue-1"), parent=opening))
             await house.quiet()
-            for agent in ("sentinel", "blue-1", "red-1", "librarian"):
-                await house.handle(agent)
-            await house.quiet()
+            await house.handle_all()
             before = await house.pool.fetchval("SELECT document FROM apc_log.sessions")
     assert orjson.loads(before)["spent"] == {"packets": 20}
     states = await house.pool.fetch("SELECT DISTINCT state FROM apc_log.packet_state")
@@ -211,8 +207,7 @@ async def test_a_substrate_packet_is_applied_when_the_stream_has_it(
         async with house.client("agent.blue-1").read_substrate("first") as stream:
             (delivery,) = await stream.receive()
         assert delivery.message.message_id == str(sent.packet_id)
-        state = await house.pool.fetchval("SELECT state FROM apc_log.packet_state WHERE packet_id = $1", sent.packet_id)
-        assert state == "ARCHIVED"
+        assert await house.state_of(sent) == "ARCHIVED"
 
 
 async def test_an_artifact_is_verified_by_its_bytes(house: Any, packet: Build, start: Build) -> None:
@@ -241,12 +236,7 @@ async def test_an_artifact_is_verified_by_its_bytes(house: Any, packet: Build, s
         await house.handle("sentinel")
         await house.quiet()
 
-        async def state(one: Packet[Any]) -> str:
-            return str(
-                await house.pool.fetchval("SELECT state FROM apc_log.packet_state WHERE packet_id = $1", one.packet_id)
-            )
-
         async def are_settled() -> bool:
-            return (await state(good), await state(bad)) == ("ARCHIVED", "REJECTED_POLICY")
+            return (await house.state_of(good), await house.state_of(bad)) == ("ARCHIVED", "REJECTED_POLICY")
 
         await house.until(are_settled)

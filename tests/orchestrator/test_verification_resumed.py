@@ -10,7 +10,6 @@ from apc_contracts.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import PacketType, Signal
 
 Build = Callable[..., Packet[Any]]
-STATE = "SELECT state FROM apc_log.packet_state WHERE packet_id = $1"
 OPEN = "SELECT sum(open_deliveries) FROM apc_log.sessions"
 
 
@@ -30,14 +29,7 @@ async def discover(house: Any, packet: Build, opening: Packet[Any]) -> None:
         await house.publish(brief_of(packet, opening, agent))
         await house.publish(packet(agent, SignalPayload(signal=Signal.SYNC), parent=opening))
     await house.quiet()
-    await handle_all(house)
-
-
-async def handle_all(house: Any) -> None:
-    """Report everything in the inboxes as handled."""
-    for agent in ("librarian", "red-1", "blue-1", "sentinel"):
-        await house.handle(agent)
-    await house.quiet()
+    await house.handle_all()
 
 
 async def test_a_verification_outlives_its_gate(house: Any, packet: Build, start: Build, tmp_path: Path) -> None:
@@ -58,7 +50,7 @@ async def test_a_verification_outlives_its_gate(house: Any, packet: Build, start
             assert [one.packet_type for one in await house.handle("sentinel")] == [PacketType.ARTIFACT]
 
             async def is_applied() -> bool:
-                return bool(await house.pool.fetchval(STATE, sent.packet_id) == "APPLIED")
+                return bool(await house.state_of(sent) == "APPLIED")
 
             await house.until(is_applied)
             assert await house.pool.fetchval(OPEN) == 0, "nothing is on its way that could wake the session"
@@ -66,6 +58,6 @@ async def test_a_verification_outlives_its_gate(house: Any, packet: Build, start
         async with house.gate():
 
             async def is_archived() -> bool:
-                return bool(await house.pool.fetchval(STATE, sent.packet_id) == "ARCHIVED")
+                return bool(await house.state_of(sent) == "ARCHIVED")
 
             await house.until(is_archived)

@@ -21,7 +21,6 @@ from apc_contracts.vocabulary import PacketType, Signal
 from apc_orchestrator import dead_letters
 
 Build = Callable[..., Packet[Any]]
-STATE = "SELECT state FROM apc_log.packet_state WHERE packet_id = $1"
 REASON = "SELECT metadata ->> 'error' FROM apc_log.packet_events WHERE packet_id = $1 AND to_state = 'REJECTED_POLICY'"
 KEY = new_private_key()
 
@@ -49,15 +48,11 @@ async def add_key(house: Any) -> None:
     await house.client("operator").publish(Publication(RECEIPTS, "0", message))
 
 
-async def state(house: Any, sent: Packet[Any]) -> Any:
-    return await house.pool.fetchval(STATE, sent.packet_id)
-
-
 async def until_settled(house: Any, *packets: Packet[Any]) -> None:
     """Every packet has left APPLIED for good."""
 
     async def are_settled() -> bool:
-        return all([await state(house, one) in ("ARCHIVED", "REJECTED_POLICY") for one in packets])
+        return all([await house.state_of(one) in ("ARCHIVED", "REJECTED_POLICY") for one in packets])
 
     await house.until(are_settled)
 
@@ -91,7 +86,7 @@ async def test_each_finding_refuses_with_its_reason(house: Any, packet: Build, s
             await house.publish(one)
         await until_settled(house, plain, good, unsigned, *bad.values())
         await house.quiet()
-    assert [await state(house, one) for one in (plain, good, unsigned)] == ["ARCHIVED"] * 3
+    assert [await house.state_of(one) for one in (plain, good, unsigned)] == ["ARCHIVED"] * 3
     for beginning, sent in bad.items():
         reason = await house.pool.fetchval(REASON, sent.packet_id)
         assert reason is not None and reason.startswith(beginning), reason
@@ -138,7 +133,7 @@ async def test_what_waits_for_its_store_holds_up_no_other(
             await house.until(is_asked)
             await house.publish(other)
             await until_settled(house, other)
-            assert await state(house, waiting) == "APPLIED"
+            assert await house.state_of(waiting) == "APPLIED"
             assert gate.is_ready, "a store that is away is waited for: nothing of ours has failed"
             await house.publish(faulty)
 
@@ -147,7 +142,7 @@ async def test_what_waits_for_its_store_holds_up_no_other(
 
             await house.until(is_told)
             await house.quiet()
-            assert await state(house, faulty) == "APPLIED", "not the packet's fault"
+            assert await house.state_of(faulty) == "APPLIED", "not the packet's fault"
             store.broken.clear()
             await until_settled(house, faulty)
 
@@ -155,11 +150,11 @@ async def test_what_waits_for_its_store_holds_up_no_other(
                 return bool(gate.is_ready)
 
             await house.until(is_well)
-        assert await state(house, waiting) == "APPLIED"
+        assert await house.state_of(waiting) == "APPLIED"
         store.away.clear()
         async with house.gate():
             await until_settled(house, waiting)
-    states = [await state(house, one) for one in (waiting, other, faulty)]
+    states = [await house.state_of(one) for one in (waiting, other, faulty)]
     assert states == ["ARCHIVED"] * 3
 
 
@@ -178,10 +173,8 @@ async def test_a_verification_of_an_ended_session_is_taken_up_again(
             for one in (opening, waiting, stop):
                 await house.publish(one)
             await house.quiet()
-            for agent in ("librarian", "red-1", "blue-1", "sentinel"):
-                await house.handle(agent)
-            await house.quiet()
-            assert (await house.state(), await state(house, waiting)) == ("HALTED", "APPLIED")
+            await house.handle_all()
+            assert (await house.state(), await house.state_of(waiting)) == ("HALTED", "APPLIED")
             assert await house.pool.fetchval("SELECT open_deliveries FROM apc_log.sessions") == 0
         store.away.clear()
         async with house.gate():
@@ -219,13 +212,13 @@ async def test_a_dead_letter_that_fails_holds_up_no_other_and_is_told(
 
         def is_dead(dead: Packet[Any]) -> Callable[[], Awaitable[bool]]:
             async def holds() -> bool:
-                return bool(await state(house, dead) == "DEAD_LETTERED")
+                return bool(await house.state_of(dead) == "DEAD_LETTERED")
 
             return holds
 
         await house.until(is_dead(behind))
         await house.until(is_told)
-        assert await state(house, sent) != "DEAD_LETTERED"
+        assert await house.state_of(sent) != "DEAD_LETTERED"
         is_broken.clear()
         await house.until(is_dead(sent))
         assert (await house.client("operator").depth(DEAD_QUEUE)).messages == 0

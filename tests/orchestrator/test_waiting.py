@@ -40,9 +40,7 @@ async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
     monkeypatch.setattr(deliveries, "send", send_slowly)
     opening = start()
     async with house.persister(), house.gate():
-        await house.register()
-        await house.publish(opening)
-        await house.quiet()
+        await house.open(opening)
         is_slow.set()
         await house.publish(packet("red-1", idea, ("sentinel",), session_id="away"))
         await house.publish(packet("red-1", idea, ("sentinel",), parent=opening))

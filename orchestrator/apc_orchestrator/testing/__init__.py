@@ -2,6 +2,7 @@
 
 from apc_orchestrator.testing.agents import HANDLED, ScriptedAgents
 from apc_orchestrator.testing.equalities import Sent, open_deliveries, violated_equalities
+from apc_orchestrator.testing.journal import Journal
 from apc_orchestrator.testing.packets import AGENTS, RUN, SESSION, Cast, make_idea, make_packet, make_start
 from apc_orchestrator.testing.worker import ScriptedWorker, publish_until_confirmed, until
 
@@ -11,6 +12,7 @@ __all__ = [
     "RUN",
     "SESSION",
     "Cast",
+    "Journal",
     "ScriptedAgents",
     "ScriptedWorker",
     "Sent",

@@ -187,7 +187,9 @@ def changed(change: Change) -> bytes:
 
 
 @pytest.mark.parametrize(("change", "place"), HOLES.values(), ids=HOLES.keys())
-def test_hole(change: Change, place: str, tmp_path: Path) -> None:
+def test_hole(change: Change, place: str, tmp_path: Path, exercised: Callable[..., None]) -> None:
+    """Matrix row 44."""
+    exercised("a contract with a hole")
     path = tmp_path / "contract.json"
     path.write_bytes(changed(change))
 

@@ -3,6 +3,8 @@
 import urllib.error
 import urllib.request
 from base64 import b64encode
+from collections.abc import Callable
+from time import monotonic
 
 import aiormq
 import pytest
@@ -12,12 +14,14 @@ from tests.integration.privilege.conftest import GuardedBroker
 from tests.integration.privilege.documented import check_table
 
 from apc_bus.rabbit import apply_rabbit
-from apc_bus.topology import agent_queue
+from apc_bus.topology import agent_queue, gate_queue
 
 USERS = ("orchestrator", "persister", "operator", ALPHA, BETA, "topology")
 TO_THE_GATE = {
     f"publish to apc.{name}{how}" for name in ("ingress", "receipts") for how in ("", " with CC", " with BCC")
 }
+PACKETS = 24
+"""That an agent sends as it may, when everything else was tried."""
 EVERYBODY = {
     "ask how many messages apc.agent.beta.normal has (passive declare)",
     "ask how many messages apc.gate.0 has (passive declare)",
@@ -55,7 +59,8 @@ EXPECTED: Seen = {
 
 
 @pytest.mark.broker
-async def test_every_forbidden_act_is_refused(guarded_broker: GuardedBroker) -> None:
+async def test_every_forbidden_act_is_refused(guarded_broker: GuardedBroker, exercised: Callable[..., None]) -> None:
+    """Matrix row 32."""
     names = [*(act.name for act in acts(guarded_broker.topology)), ELSEWHERE, MANAGEMENT]
     seen: Seen = {name: set() for name in names}
     for user in USERS:
@@ -64,6 +69,17 @@ async def test_every_forbidden_act_is_refused(guarded_broker: GuardedBroker) -> 
             assert await senders_to_beta(guarded_broker) == {"orchestrator"}
     await apply_rabbit(guarded_broker.url("topology"), guarded_broker.topology)
     rows = [[act, *("allowed" if user in let else "refused" for user in USERS)] for act, let in seen.items()]
+    began = monotonic()
+    stored = await send_within_its_rights(guarded_broker)
+    exercised(
+        "acts beyond a user's rights, each refused",
+        packets=PACKETS,
+        injected=sum(answers.count("refused") for _, *answers in rows),
+        lost=max(0, PACKETS - stored),
+        doubled=max(0, stored - PACKETS),
+        recovery_seconds=monotonic() - began,
+    )
+    assert stored == PACKETS
     print(f"\n{len(rows)} acts, {len(rows) * len(USERS)} probes")
     for act, *answers in rows:
         print(f"{act:72s} {' '.join(f'{answer:8s}' for answer in answers)}")
@@ -83,6 +99,19 @@ async def probe(broker: GuardedBroker, user: str, seen: Seen) -> None:
         seen[ELSEWHERE].add(user)
     if may_manage(broker, user):
         seen[MANAGEMENT].add(user)
+
+
+async def send_within_its_rights(broker: GuardedBroker) -> int:
+    """After all of it alpha's packets still come to the gate; how many of them wait there."""
+    properties = Basic.Properties(user_id=ALPHA)
+    async with aiormq.connect(broker.url("topology")) as connection, aiormq.connect(broker.url(ALPHA)) as own:
+        gate, channel = await connection.channel(), await own.channel()
+        await gate.queue_purge(gate_queue(0))
+        for _ in range(PACKETS):
+            await channel.basic_publish(
+                b"{}", exchange="apc.ingress", routing_key="0", properties=properties, mandatory=True
+            )
+        return (await gate.queue_declare(gate_queue(0), passive=True)).message_count or 0
 
 
 def may_manage(broker: GuardedBroker, user: str) -> bool:

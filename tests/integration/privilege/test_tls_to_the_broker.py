@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -99,8 +99,10 @@ async def test_a_certificate_for_another_name(guarded_broker: GuardedBroker, cli
 
 
 async def test_a_certificate_that_has_expired(
-    guarded_broker: GuardedBroker, client_file: Path, expired_server: None
+    guarded_broker: GuardedBroker, client_file: Path, expired_server: None, exercised: Callable[..., None]
 ) -> None:
+    """Matrix row 42."""
+    exercised("a certificate that has expired")
     url = tls_url(guarded_broker, "topology")
     assert "has expired: renew it" in await refusal(settings(url, guarded_broker.certificates.authority, client_file))
 
@@ -157,7 +159,9 @@ async def counting(certificate: Path) -> AsyncIterator[tuple[int, list[float]]]:
         yield server.sockets[0].getsockname()[1], attempts
 
 
-async def test_a_worker_without_trust_does_not_spin(guarded_broker: GuardedBroker) -> None:
+async def test_a_worker_without_trust_does_not_spin(
+    guarded_broker: GuardedBroker, exercised: Callable[..., None]
+) -> None:
     """Row 42 of the fault matrix: pauses that grow, with jitter."""
     certificate = guarded_broker.certificates.issue("lonely", "localhost")
     async with counting(certificate) as (port, attempts):
@@ -171,5 +175,6 @@ async def test_a_worker_without_trust_does_not_spin(guarded_broker: GuardedBroke
             await asyncio.sleep(0.05)
         stop.set()
         await worker
+    exercised("a worker that does not trust the broker", injected=len(attempts))
     gaps = [later - earlier for earlier, later in pairwise(attempts)]
     assert all(gap >= least for gap, least in zip(gaps, (0.25, 0.5, 1.0), strict=True)), gaps

@@ -4,10 +4,11 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import aiormq
 import asyncpg
@@ -23,6 +24,9 @@ from apc_contracts import Packet, parse_packet
 from apc_contracts.session_payloads import SwarmSpec
 from apc_orchestrator.testing import make_idea, make_packet, make_start, until
 
+TIMES_HANDLED = (
+    "SELECT (state_value #>> '{state,answered}')::int FROM apc_app.agent_state_store WHERE agent_id = 'gamma'"
+)
 GROUPS = ("apc_writer", "apc_reader", "apc_agent")
 REFUSED = re.compile(r"user 'agent\.gamma' - invalid credentials")
 FIRST_ATTEMPTS, LATER_ATTEMPTS = 30, 6
@@ -51,17 +55,32 @@ async def system(
 
 @pytest.mark.broker
 @pytest.mark.timeout(300)
-async def test_a_system_of_least_privilege(system: System, postgres_url: str) -> None:
+async def test_a_system_of_least_privilege(system: System, postgres_url: str, exercised: Callable[..., None]) -> None:
+    """Matrix row 41, and what the rights are there for."""
     database = await asyncpg.connect(postgres_url)
     try:
-        await a_packet_goes_round(system, database)
+        packets = await a_packet_goes_round(system, database)
         await copies_are_refused(system, database)
-        await a_hostile_agent_is_cut_off(system)
+        taken, seconds = await a_hostile_agent_is_cut_off(system)
+        exercised(
+            "rights taken away while it publishes",
+            packets=len(packets),
+            injected=taken,
+            lost=len(packets) - await count_accepted(database, packets),
+            doubled=await database.fetchval(TIMES_HANDLED) - 1,
+            recovery_seconds=seconds,
+        )
     finally:
         await database.close()
 
 
-async def a_packet_goes_round(system: System, database: asyncpg.Connection) -> None:
+async def count_accepted(database: asyncpg.Connection, packets: Sequence[UUID]) -> int:
+    """How many of these packets the log has as accepted."""
+    query = "SELECT count(*) FROM apc_log.agent_packets WHERE packet_id = ANY($1) AND verdict = 'accepted'"
+    return int(await database.fetchval(query, packets))
+
+
+async def a_packet_goes_round(system: System, database: asyncpg.Connection) -> list[UUID]:
     """START, IDEA to the worker, its answer: through the gate and into the log, each as its own user."""
     swarms = (SwarmSpec(swarm_id="red", agents=("gamma",)), SwarmSpec(swarm_id="blue", agents=("delta",)))
     opening = make_start(cast=CAST, swarms=swarms, members=("librarian",))
@@ -74,12 +93,14 @@ async def a_packet_goes_round(system: System, database: asyncpg.Connection) -> N
     assert (answer.sender.agent_id, answer.trace.parent_packet_id) == ("gamma", idea.packet_id)
     assert delivery.message.user_id == "orchestrator", "what an agent gets comes from the gate"
 
+    packets = [opening.packet_id, idea.packet_id, answer.packet_id]
+
     async def is_logged() -> bool:
-        query = "SELECT count(*) FROM apc_log.agent_packets WHERE packet_id = ANY($1) AND verdict = 'accepted'"
-        return bool(await database.fetchval(query, [opening.packet_id, idea.packet_id, answer.packet_id]) == 3)
+        return await count_accepted(database, packets) == len(packets)
 
     await until(is_logged)
     assert await database.fetchval("SELECT count(*) FROM apc_app.agent_state_store") == 1, "kept by apc_agent"
+    return packets
 
 
 async def copies_are_refused(system: System, database: asyncpg.Connection) -> None:
@@ -104,8 +125,11 @@ async def copies_are_refused(system: System, database: asyncpg.Connection) -> No
     assert await database.fetchval(handled, everything) == 0, "nothing of it has come to gamma"
 
 
-async def a_hostile_agent_is_cut_off(system: System) -> None:
-    """Publishing without a pause while it is revoked: nothing is taken after the command, and it cannot come back."""
+async def a_hostile_agent_is_cut_off(system: System) -> tuple[int, float]:
+    """Publishing without a pause while it is revoked: nothing is taken after the command, and it cannot come back.
+
+    Returns how many publishes were taken, and the seconds from the command to the last of them.
+    """
     bad = {"APC_MANAGEMENT_URL": system.broker.management_url("guest", "wrong")}
     refused = await asyncio.to_thread(system.apc, "agents", "revoke", "delta", given=system.as_operator | bad)
     assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1, "nothing was changed, and it is said"
@@ -124,6 +148,7 @@ async def a_hostile_agent_is_cut_off(system: System) -> None:
     hammering = asyncio.create_task(hammer())
     while len(accepted) < 100:
         await asyncio.sleep(0.01)
+    began = time.monotonic()
     revoked = await system.run("agents", "revoke", "delta")
     ended = time.monotonic()
     assert revoked.returncode == 0, revoked.stderr
@@ -139,12 +164,13 @@ async def a_hostile_agent_is_cut_off(system: System) -> None:
     again = await system.run("agents", "revoke", "delta")
     assert again.returncode == 0 and "is gone already" in again.stderr
     assert "agent.delta" not in system.passwords
+    return len(accepted), accepted[-1] - began
 
 
 @pytest.mark.broker
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-async def test_a_worker_whose_user_is_deleted_says_so_and_waits(system: System) -> None:
+async def test_a_worker_whose_user_is_deleted_says_so_and_waits(system: System, exercised: Callable[..., None]) -> None:
     """Row 42 of the fault matrix: it tries again with back-off and jitter, for good; it does not spin."""
     node = system.broker.node
 
@@ -167,6 +193,7 @@ async def test_a_worker_whose_user_is_deleted_says_so_and_waits(system: System) 
     await have_been(FIRST_ATTEMPTS + LATER_ATTEMPTS)
     ended = time.monotonic()
     rate = 60 * LATER_ATTEMPTS / (ended - settled)
+    exercised("a worker whose user is deleted", injected=attempts())
     print(f"\n{FIRST_ATTEMPTS} attempts in {settled - began:.1f} s, then {rate:.0f} a minute")
     assert rate <= ATTEMPTS_A_MINUTE
     assert system.processes["worker system_swarm:gamma"].poll() is None, "it goes on once it has a user again"

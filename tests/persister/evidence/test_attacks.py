@@ -1,5 +1,7 @@
 """Every attack of reliability-facts.md 3.3 and more, by a superuser: all are found, and a clean log raises nothing."""
 
+from collections.abc import Callable
+
 import pytest
 from tests.persister.evidence.conftest import WrittenLog
 
@@ -61,6 +63,15 @@ SIMPLE_ATTACKS = {
 }
 
 
+@pytest.fixture
+async def attacked(written: WrittenLog, exercised: Callable[..., None]) -> WrittenLog:
+    """A log whose guards a superuser has taken off; it is attacked once (matrix row 43)."""
+    packets = await written.pool.fetchval("SELECT count(*) FROM apc_log.agent_packets")
+    exercised("the log edited, cut, rewritten", packets=packets)
+    await disable_guards(written.pool)
+    return written
+
+
 async def test_a_clean_log_raises_nothing(written: WrittenLog) -> None:
     for first in (1, 300, 606, 700):
         report = await written.verify(first=first)
@@ -73,13 +84,12 @@ async def test_a_clean_log_raises_nothing(written: WrittenLog) -> None:
 
 
 @pytest.mark.parametrize("attack", SIMPLE_ATTACKS)
-async def test_a_change_is_found_and_named(written: WrittenLog, attack: str) -> None:
+async def test_a_change_is_found_and_named(attacked: WrittenLog, attack: str) -> None:
     change, seq = SIMPLE_ATTACKS[attack]
-    await disable_guards(written.pool)
-    await written.pool.execute(change)
-    report = await written.verify()
+    await attacked.pool.execute(change)
+    report = await attacked.verify()
     assert report.first is not None and report.first.seq == seq, report.findings
-    assert (await written.verify(outside=False)).findings, "this one shows from inside too"
+    assert (await attacked.verify(outside=False)).findings, "this one shows from inside too"
 
 
 async def test_several_processes_say_the_same(
@@ -96,56 +106,52 @@ async def test_several_processes_say_the_same(
             assert shared.findings and shared == await written.verify()
 
 
-async def test_an_edit_with_its_leaf(written: WrittenLog) -> None:
+async def test_an_edit_with_its_leaf(attacked: WrittenLog) -> None:
     """The attacker knows the format: the row fits its leaf, the tree above does not."""
-    await disable_guards(written.pool)
-    await written.pool.execute("UPDATE apc_log.packet_events SET actor = 'somebody' WHERE seq = 302")
-    async with written.pool.acquire() as connection:
+    await attacked.pool.execute("UPDATE apc_log.packet_events SET actor = 'somebody' WHERE seq = 302")
+    async with attacked.pool.acquire() as connection:
         await prepare_reader(connection)
         leaf = (await read_leaves(connection, 0, 302, 302)).hashes[0]
-    await written.pool.execute(
+    await attacked.pool.execute(
         "UPDATE apc_log.log_tiles SET hashes = overlay(hashes placing $1 from $2) WHERE level = 0 AND index = 1",
         leaf,
         32 * (301 - 256) + 1,
     )
-    report = await written.verify()
+    report = await attacked.verify()
     assert report.first is not None
     assert report.first.seq == 203 and "an entry from 203 to 404 was changed" in report.first.message
 
 
-async def test_a_tail_cut_with_everything_that_tells_of_it(written: WrittenLog) -> None:
+async def test_a_tail_cut_with_everything_that_tells_of_it(attacked: WrittenLog) -> None:
     """What only a checkpoint held outside can tell."""
-    await disable_guards(written.pool)
     for table in ("agent_packets", "packet_events", "coordination_events"):
-        await written.pool.execute(f"DELETE FROM apc_log.{table} WHERE seq > 404")
-    await written.pool.execute("UPDATE apc_log.shards SET next_seq = 405")
-    await rebuild_tree(written, [202, 404])
-    assert (await written.verify(outside=False)).findings == []
-    report = await written.verify()
+        await attacked.pool.execute(f"DELETE FROM apc_log.{table} WHERE seq > 404")
+    await attacked.pool.execute("UPDATE apc_log.shards SET next_seq = 405")
+    await rebuild_tree(attacked, [202, 404])
+    assert (await attacked.verify(outside=False)).findings == []
+    report = await attacked.verify()
     assert report.first is not None and report.first.seq == 405 and "tail is cut" in report.first.message
 
 
-async def test_a_log_rewritten_and_signed_again(written: WrittenLog) -> None:
+async def test_a_log_rewritten_and_signed_again(attacked: WrittenLog) -> None:
     """With the signing key, from inside it looks as if it had always been so."""
-    await disable_guards(written.pool)
-    await written.pool.execute("UPDATE apc_log.packet_events SET actor = 'somebody' WHERE seq = 302")
-    await rebuild_tree(written, [202, 404, 606])
-    assert (await written.verify(outside=False)).findings == []
-    report = await written.verify()
+    await attacked.pool.execute("UPDATE apc_log.packet_events SET actor = 'somebody' WHERE seq = 302")
+    await rebuild_tree(attacked, [202, 404, 606])
+    assert (await attacked.verify(outside=False)).findings == []
+    report = await attacked.verify()
     assert report.first is not None and report.first.seq == 203
     assert "an entry from 203 to 404 was changed" in report.first.message
 
 
-async def test_another_key(written: WrittenLog) -> None:
+async def test_another_key(attacked: WrittenLog) -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from apc_persister.evidence.checkpoint import Signer
 
-    await disable_guards(written.pool)
-    own, written.signer = written.signer, Signer(Ed25519PrivateKey.generate(), "apc-log")
-    await rebuild_tree(written, [202, 404, 606])
-    written.signer = own
-    assert (await written.verify(outside=False)).findings
+    own, attacked.signer = attacked.signer, Signer(Ed25519PrivateKey.generate(), "apc-log")
+    await rebuild_tree(attacked, [202, 404, 606])
+    attacked.signer = own
+    assert (await attacked.verify(outside=False)).findings
 
 
 async def rebuild_tree(written: WrittenLog, sizes: list[int]) -> None:

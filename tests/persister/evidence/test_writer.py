@@ -5,8 +5,10 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic
 
 import asyncpg
 import pytest
@@ -163,7 +165,9 @@ asyncio.run(main())
 """
 
 
-async def test_killed_after_signing(amqp_vhost_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_after_signing(
+    amqp_vhost_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch, exercised: Callable[..., None]
+) -> None:
     """Matrix row 45: killed with -9 between signing and commit, another writer goes on: one root for each size."""
     await apply_rabbit(amqp_vhost_url, build_topology())
     monkeypatch.setenv("APC_AMQP_URL", amqp_vhost_url)
@@ -181,9 +185,18 @@ async def test_killed_after_signing(amqp_vhost_url: str, postgres_url: str, monk
     before = await bench.count("log_checkpoints")
     assert before == 2, "the third was signed and not committed"
     bench.settings = PersisterSettings(transaction_entries=1)
+    repaired_at = monotonic()
     async with bench.writing(), asyncio.timeout(20):
         while await bench.count("log_checkpoints") < 5:
             await asyncio.sleep(0.02)
+        recovery = monotonic() - repaired_at
+    exercised(
+        "SIGKILL in signing a checkpoint",
+        packets=10,
+        lost=10 - await pool.fetchval("SELECT count(DISTINCT packet_id) FROM apc_log.agent_packets"),
+        doubled=await bench.count("agent_packets") - 10,
+        recovery_seconds=recovery,
+    )
     rows = await pool.fetch("SELECT tree_size, note FROM apc_log.log_checkpoints ORDER BY tree_size")
     heads = [parse_note(row["note"]).check(KEY) for row in rows]
     assert [head.size for head in heads] == [8, 16, 24, 32, 40]

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from apc_bus.errors import BusError, BusUnavailable, PublishUnknown, QueueMissing, SubscriptionLost
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
-from apc_bus.rabbit.health import STARVED_AFTER_LOOKS, Expected, ExpectedConsumers
+from apc_bus.rabbit.health import PASSED_OVER_AFTER_LOOKS, STARVED_AFTER_LOOKS, Expected, ExpectedConsumers
 from apc_bus.settings import BusSettings
 from apc_bus.testing import Proxy
 from apc_bus.topology import INTER_AGENT, LOG, AgentQueues, agent_queue, build_topology, log_queue
@@ -78,14 +78,14 @@ class Inbox:
 
 
 @asynccontextmanager
-async def consuming_log(bus: RabbitBus) -> AsyncIterator[set[str]]:
+async def consuming_log(bus: RabbitBus, prefetch: int = 1000) -> AsyncIterator[set[str]]:
     """A bulk consumer as the services have: whoever loses the subscription takes it again."""
     seen: set[str] = set()
 
     async def consume() -> None:
         while True:
             try:
-                async with bus.subscribe(log_queue(0)) as subscription:
+                async with bus.subscribe(log_queue(0), prefetch=prefetch) as subscription:
                     while True:
                         batch = await subscription.receive()
                         seen.update(delivery.message.message_id for delivery in batch)
@@ -188,23 +188,67 @@ async def test_closing_ends_a_look_that_gets_no_answer(proxy: Proxy) -> None:
                 await bus.close()
 
 
-async def test_a_starved_consumer_is_made_anew(amqp_url: str) -> None:
+async def make_anew(url: str, queue: str) -> None:
+    """Delete a queue and make it again at once, as no `apc topology apply` does."""
+    (made,) = (one for one in ALPHA.queues if one.name == queue)
+    async with aiormq.connect(url) as connection:
+        channel = await connection.channel()
+        await channel.queue_delete(queue)
+        await channel.queue_declare(queue, durable=True, arguments=dict(made.arguments))
+        for binding in ALPHA.bindings:
+            if binding.queue == queue:
+                await channel.queue_bind(queue, binding.exchange, binding.key)
+
+
+async def publish_until(is_so: Callable[[], bool], bus: RabbitBus, publish: Callable[[str], Publication]) -> None:
+    """One message after the other."""
+    async with asyncio.timeout(60):
+        while not is_so():
+            try:
+                await bus.publish(publish("after"))
+            except BusError:
+                pass
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("before", [(), ("one", "two")], ids=["nothing received before", "something received before"])
+async def test_starved_consumers_are_made_anew(amqp_url: str, before: tuple[str, ...]) -> None:
     inbox = Inbox()
     with capture_logs() as logs:
-        async with connected(amqp_url) as bus, bus.handle(INBOX, inbox):
+        async with (
+            connected(amqp_url) as bus,
+            bus.handle(INBOX, inbox),
+            consuming_log(bus, prefetch=20) as log,
+        ):
+            for message_id in before:
+                await bus.publish(to_alpha(message_id))
+                await bus.publish(to_log(message_id))
+            await until(lambda: not bus.health.problems and inbox.seen == log == set(before))
+            for queue in (INBOX, log_queue(0)):
+                await make_anew(amqp_url, queue)
+            await asyncio.gather(
+                publish_until(lambda: "after" in inbox.seen, bus, to_alpha),
+                publish_until(lambda: "after" in log, bus, to_log),
+            )
             await until(lambda: not bus.health.problems)
-            async with aiormq.connect(amqp_url) as connection:
-                channel = await connection.channel()
-                await channel.queue_delete(INBOX)
-                await apply_rabbit(amqp_url, ALPHA)
-            while "after" not in inbox.seen:
-                try:
-                    await bus.publish(to_alpha("after"))
-                except BusError:
-                    pass
-                await asyncio.sleep(0.2)
+            await until(lambda: all(one.lag == 0 for one in bus.health.consumers))
+    starved = {line["queue"] for line in logs if line["event"] == "consumer_starved"}
+    assert starved, "not exercised: the broker told both of them"
+
+
+async def test_a_queue_applied_again_at_once_tells_its_consumers(amqp_url: str) -> None:
+    inbox = Inbox()
+    with capture_logs() as logs:
+        async with connected(amqp_url) as bus, bus.handle(INBOX, inbox), consuming_log(bus) as log:
             await until(lambda: not bus.health.problems)
-    assert any(line["event"] in ("consumer_repaired", "consumer_starved") for line in logs)
+            for queue in (INBOX, log_queue(0)):
+                await delete(amqp_url, queue)
+            await apply_rabbit(amqp_url, ALPHA)
+            await until(lambda: not bus.health.problems)
+            await bus.publish(to_alpha("after"))
+            await bus.publish(to_log("after"))
+            await until(lambda: "after" in inbox.seen and "after" in log)
+    assert not any(line["event"] == "consumer_starved" for line in logs)
 
 
 class Consumer:
@@ -212,6 +256,8 @@ class Consumer:
 
     def __init__(self) -> None:
         self.ended: list[str] = []
+        self.received = 0
+        self.is_idle = True
 
     @property
     def is_live(self) -> bool:
@@ -229,6 +275,32 @@ def test_only_what_the_broker_does_not_know_for_long_has_starved() -> None:
     assert expected.compare(3, 0) and consumer.ended == ["the broker knows no consumer of q"]
     assert STARVED_AFTER_LOOKS == 3
     assert not expected.is_live and not any(expected.compare(3, 0) for _ in range(9))
+
+
+def looks_until_given_up(expected: Expected, messages: int, longest: int = 30) -> int | None:
+    """How often the broker has to say that so many messages wait; None = it is never given up."""
+    return next((look for look in range(1, longest) if expected.compare(messages, 1)), None)
+
+
+def test_who_is_passed_over_is_given_up_sooner_when_it_had_messages() -> None:
+    for received, looks in ((0, PASSED_OVER_AFTER_LOOKS), (5, STARVED_AFTER_LOOKS)):
+        expected, consumer = Expected("q"), Consumer()
+        expected.consumer, consumer.received = consumer, received
+        expected.compare(0, 1)
+        assert looks_until_given_up(expected, messages=2) == looks
+        assert consumer.ended == ["2 messages wait in q, and this consumer gets none"]
+
+
+def test_who_is_busy_or_served_or_has_nothing_to_get_is_not_passed_over() -> None:
+    expected, consumer = Expected("q"), Consumer()
+    expected.consumer, consumer.received = consumer, 5
+    assert looks_until_given_up(expected, messages=0) is None
+    consumer.is_idle = False
+    assert looks_until_given_up(expected, messages=9) is None
+    consumer.is_idle = True
+    for _ in range(30):
+        consumer.received += 1
+        assert not expected.compare(9, 1)
 
 
 def test_what_ended_by_an_error_is_still_expected() -> None:

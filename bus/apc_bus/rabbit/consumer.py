@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import takewhile
 
 import structlog
 from aiormq.exceptions import (
@@ -51,6 +52,8 @@ class RabbitSubscription:
         self._first_offset = first_offset
         self._acknowledgements = Acknowledgements(channel, prefetch)
         self._inbox: deque[Delivery] = deque()
+        self._received = 0
+        self._unsettled: dict[int, None] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
         channel.on_delivery = self._take
@@ -61,6 +64,16 @@ class RabbitSubscription:
     def is_live(self) -> bool:
         """Whether its channel stands and the broker has not told of its end."""
         return self._lost is None and not self._channel.is_closed
+
+    @property
+    def received(self) -> int:
+        """Deliveries so far."""
+        return self._received
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything delivered was acknowledged or given back."""
+        return not self._unsettled
 
     @property
     def oldest_sent_at(self) -> float | None:
@@ -96,6 +109,11 @@ class RabbitSubscription:
     async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Acknowledge one delivery, or it and all earlier ones."""
         self._check()
+        if multiple:
+            for tag in list(takewhile(lambda tag: tag <= delivery.tag, self._unsettled)):
+                del self._unsettled[tag]
+        else:
+            self._unsettled.pop(delivery.tag, None)
         self._acknowledgements.add(delivery.tag, multiple=multiple)
 
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
@@ -104,6 +122,7 @@ class RabbitSubscription:
             # The broker would close the whole connection (measured: 540).
             raise BusError("a stream takes nothing back: acknowledge the message")
         self._check()
+        self._unsettled.pop(delivery.tag, None)
         try:
             async with asyncio.timeout(self._timing.answer):
                 await self._channel.basic_nack(delivery.tag, requeue=requeue, wait=False)
@@ -142,6 +161,8 @@ class RabbitSubscription:
         first = self._first_offset
         if self._lost is None and (first is None or delivery.offset is None or delivery.offset >= first):
             self._inbox.append(delivery)
+            self._received += 1
+            self._unsettled[delivery.tag] = None
             self._wake()
 
     def _on_cancelled(self, frame: Basic.Cancel) -> None:

@@ -10,8 +10,12 @@ from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Nodes, Timing
 from apc_bus.rabbit.consumer import CHANNEL_GONE
 from apc_bus.rabbit.depth import queue_depth
-from apc_bus.topology import RETRY_DELAYS_MS, Topology, agent_bindings, gate_queue, log_queue, retry_queue
+from apc_bus.topology import INGRESS, RETRY_DELAYS_MS, Topology, agent_bindings, gate_queue, log_queue, retry_queue
 from apc_contracts.vocabulary import PacketType
+
+FAREWELL_SECONDS = 1.0
+"""So long consumers may need to hear that their queue was deleted. Measured with 3.10: one that is made again within
+20 ms takes its old consumers over, which then get nothing; after 50 ms they are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ async def apply_rabbit(url: str, topology: Topology, *, timing: Timing | None = 
     try:
         before = await _shards_on(link, timing)
         deleted = await _prepare_shards(link, topology.shards, before, timing)
+        if await _lacks_queues(link, topology, timing):
+            await asyncio.sleep(FAREWELL_SECONDS)
         channel = await open_channel(link, timing.answer)
         async with asyncio.timeout(10 * timing.answer):
             await _declare(channel, topology)
@@ -56,6 +62,24 @@ async def apply_rabbit(url: str, topology: Topology, *, timing: Timing | None = 
         raise BusUnavailable(f"the broker did not finish the topology: {error!r}; apply it again") from error
     finally:
         await link.close(timing.connect)
+
+
+async def _lacks_queues(link: Link, topology: Topology, timing: Timing) -> bool:
+    """Whether it was applied before, and a queue of it is not there: it may have been deleted this very moment."""
+    channel = await open_channel(link, timing.answer)
+    try:
+        async with asyncio.timeout(10 * timing.answer):
+            await channel.exchange_declare(INGRESS, passive=True)
+    except ChannelNotFoundEntity:
+        return False
+    try:
+        async with asyncio.timeout(10 * timing.answer):
+            for queue in topology.queues:
+                await channel.queue_declare(queue.name, passive=True)
+    except ChannelNotFoundEntity:
+        return True
+    await channel.close(timeout=timing.answer)
+    return False
 
 
 async def _declare(channel: BulkChannel, topology: Topology) -> None:

@@ -67,11 +67,23 @@ class _HandlerConsumer:
         self._is_cancelled = False
         self._was_live = False
         self._retired: set[asyncio.Task[None]] = set()
+        self._received = 0
+        self._running = 0
 
     @property
     def is_live(self) -> bool:
         """Whether it was live when the watchdog looked last, and nothing has ended it since."""
         return self._was_live and not self._is_cancelled
+
+    @property
+    def received(self) -> int:
+        """Deliveries since the connection was opened."""
+        return self._received
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no handler runs."""
+        return self._running == 0
 
     def end(self, reason: str) -> None:
         """Give the connection up: the watchdog opens another."""
@@ -110,7 +122,7 @@ class _HandlerConsumer:
 
     async def repair(self) -> None:
         """Start on the first node that takes the consumer; the connection before is closed beside it."""
-        old, self._live, self._was_live = self._live, None, False
+        old, self._live, self._was_live, self._received = self._live, None, False, 0
         if old is not None:
             task = asyncio.create_task(_stop(old[0]), name=f"retire {self._queue}")
             self._retired.add(task)
@@ -157,7 +169,14 @@ class _HandlerConsumer:
         return broker, subscriber
 
     async def _on_message(self, message: RabbitMessage) -> None:
-        delivery = incoming_delivery(message.raw_message)
+        self._received += 1
+        self._running += 1
+        try:
+            await self._run(message, incoming_delivery(message.raw_message))
+        finally:
+            self._running -= 1
+
+    async def _run(self, message: RabbitMessage, delivery: Delivery) -> None:
         try:
             await self._handler(delivery)
         except DeadLetter:

@@ -13,7 +13,9 @@ from typing import Protocol
 LONGEST_UNCONFIRMED_SECONDS = 3.0
 """Beyond this age of the oldest publish without an answer a process is not ready (quality.md section 2)."""
 STARVED_AFTER_LOOKS = 3
-"""So often in a row the broker must not know a consumer of ours: while it elects a leader it knows none."""
+"""So often in a row the broker must not know a consumer of ours, or pass it over: amid an election it knows none."""
+PASSED_OVER_AFTER_LOOKS = 12
+"""So often in a row where a consumer has had nothing yet: it may stand by for another, which has the messages."""
 
 
 class Consumes(Protocol):
@@ -22,6 +24,16 @@ class Consumes(Protocol):
     @property
     def is_live(self) -> bool:
         """It has a channel, and the broker has not told of its end."""
+        ...
+
+    @property
+    def received(self) -> int:
+        """Deliveries since it was made or repaired."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """It has no delivery at hand: the broker may give it as many as it takes at once."""
         ...
 
     def end(self, reason: str) -> None:
@@ -39,6 +51,8 @@ class Expected:
         self.lag: int | None = None
         """Messages that wait in the queue, when the broker was asked last; None = it did not say."""
         self._unknown_to_broker = 0
+        self._passed_over = 0
+        self._received = 0
 
     @property
     def is_live(self) -> bool:
@@ -46,20 +60,30 @@ class Expected:
         return self.consumer is not None and self.consumer.is_live
 
     def compare(self, messages: int, consumers: int) -> bool:
-        """Take what the broker says of the queue. True: it knows no consumer, so ours starved and was given up.
+        """Take what the broker says of the queue. True: ours starved and was given up.
 
-        Measured with 3.10: a queue that is deleted and made again within a moment never tells its consumer.
+        It starves when the broker knows no consumer, or when messages wait and ours, with nothing at hand, gets none.
+        Measured with 3.10: a queue that is deleted and made again within some 20 ms never tells its consumer. The
+        broker counts it as one of the new queue, hands it messages until its prefetch is full, and delivers none of
+        them; they are free again when it is gone.
         """
         self.lag = messages
         consumer = self.consumer
-        if consumers or consumer is None or not consumer.is_live:
-            self._unknown_to_broker = 0
+        if consumer is None or not consumer.is_live:
+            self._unknown_to_broker = self._passed_over = 0
             return False
-        self._unknown_to_broker += 1
-        if self._unknown_to_broker < STARVED_AFTER_LOOKS:
+        is_passed_over = messages > 0 and consumer.is_idle and consumer.received == self._received
+        self._received = consumer.received
+        self._passed_over = self._passed_over + 1 if is_passed_over else 0
+        self._unknown_to_broker = 0 if consumers else self._unknown_to_broker + 1
+        if self._unknown_to_broker >= STARVED_AFTER_LOOKS:
+            reason = f"the broker knows no consumer of {self.queue}"
+        elif self._passed_over >= (STARVED_AFTER_LOOKS if consumer.received else PASSED_OVER_AFTER_LOOKS):
+            reason = f"{messages} messages wait in {self.queue}, and this consumer gets none"
+        else:
             return False
-        self._unknown_to_broker = 0
-        consumer.end(f"the broker knows no consumer of {self.queue}")
+        self._unknown_to_broker = self._passed_over = 0
+        consumer.end(reason)
         return True
 
 

@@ -46,6 +46,8 @@ from apc_orchestrator.verification import Verifier
 
 RETRY_SECONDS = 0.5
 EVICTION_SECONDS = 5.0
+HANDED_OVER_SECONDS = 0.05
+"""So long one that is told to stop waits for what the broker has handed over, and may still be on its way here."""
 
 _log = structlog.get_logger("apc_orchestrator")
 _UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -119,7 +121,7 @@ class ShardServer:
         return self._judge.outstanding.copy()
 
     async def serve(self, first: list[Delivery], stop: asyncio.Event) -> None:
-        """Serve until `stop`; drains: what was received is judged, logged, delivered and acknowledged.
+        """Serve until `stop`; drains: what the broker has handed over is judged, logged, delivered and acknowledged.
 
         Raises:
             ShardLost: a log batch was not confirmed, or the broker was silent for too long.
@@ -129,13 +131,16 @@ class ShardServer:
         stopping = asyncio.create_task(stop.wait())
         try:
             await self._recover()
-            received = first
+            received, left = first, self._settings.gate_prefetch
             while True:
                 crash_point("gate.after_receive")
                 await self._run_batch(received)
-                if stop.is_set():
+                if not stop.is_set():
+                    received = await self._next_inputs(stopping)
+                elif left > 0 and (received := await self._receive(None, HANDED_OVER_SECONDS)):
+                    left -= len(received)  # others may go on publishing: not for ever
+                else:
                     break
-                received = await self._next_inputs(stopping)
             await self._finish_sending()
         finally:
             tasks = [task for task in (stopping, self._receiving, self._sending) if task is not None]
@@ -361,7 +366,7 @@ class ShardServer:
         return received
 
     async def _receive(
-        self, stopping: "asyncio.Task[Literal[True]]", patience: float, already: int = 0
+        self, stopping: "asyncio.Task[Literal[True]] | None", patience: float, already: int = 0
     ) -> list[Delivery]:
         """What the broker has handed over, within `patience` seconds; `already` were taken for the same batch."""
         if self._receiving is None:
@@ -370,7 +375,9 @@ class ShardServer:
         if not self._receiving.done():
             waking = asyncio.ensure_future(self._wake.wait())
             try:
-                watched: set[asyncio.Future[Any]] = {self._receiving, stopping, waking}
+                watched: set[asyncio.Future[Any]] = {self._receiving, waking}
+                if stopping is not None:
+                    watched.add(stopping)
                 await asyncio.wait(watched, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 waking.cancel()

@@ -31,6 +31,7 @@ _log = structlog.get_logger(__name__)
 _AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """The database is away, restarts, is full or not migrated: wait and try again."""
 _MAX_BYTES = 4 << 20
+_HANDED_OVER_SECONDS = 0.05
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
@@ -83,7 +84,7 @@ class Writer:
         return self._is_consuming and stands(self._connection)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Write until `stop` is set; then finish the transaction at hand, acknowledge it and leave.
+        """Write until `stop` is set; then what the broker has handed over is written and acknowledged.
 
         Raises:
             LogStopped: what only an operator can mend; the batches stay in the queue.
@@ -115,19 +116,23 @@ class Writer:
         interval = _Interval(self.settings.commit_interval)
         async with _Stoppable(stop) as stoppable:
             await self._connect_at_last(stop)
-            while not stop.is_set():
-                if not waiting:
-                    await stoppable.wait(interval.rest)
-                    deliveries = await stoppable.receive(subscription)
-                    waiting += [read_message(self.shard, delivery) for delivery in deliveries]
-                    interval.begin()
-                    continue
-                messages = self._gather(waiting)
-                done = await self._commit_at_last(messages, stop)
-                if done:
-                    await subscription.ack(messages[done - 1].delivery, multiple=True)
-                for _ in range(done):
-                    waiting.popleft()
+            left = self.settings.log_prefetch
+            while not stop.is_set() or (left > 0 and stands(self._connection)):
+                await stoppable.wait(interval.rest)
+                deliveries = await stoppable.receive(subscription)
+                if stop.is_set():
+                    left = left - len(deliveries) if deliveries else 0  # others may go on publishing: not for ever
+                waiting += [read_message(self.shard, delivery) for delivery in deliveries]
+                interval.begin()
+                while waiting:
+                    messages = self._gather(waiting)
+                    done = await self._commit_at_last(messages, stop)
+                    if done:
+                        await subscription.ack(messages[done - 1].delivery, multiple=True)
+                    elif stop.is_set():
+                        return
+                    for _ in range(done):
+                        waiting.popleft()
 
     def _gather(self, waiting: Iterable[Received]) -> list[Received]:
         """What one transaction takes: whole batches up to the limit of entries, at least one; never waits."""
@@ -251,10 +256,11 @@ class _Stoppable:
             await asyncio.wait({self._stopped}, timeout=seconds)
 
     async def receive(self, subscription: Subscription) -> list[Delivery]:
-        """What the broker handed over, nothing when told to stop. What is lost by that comes again."""
+        """What the broker hands over; once told to stop only what it has handed over already."""
         receiving = asyncio.ensure_future(subscription.receive(max_bytes=_MAX_BYTES))
         try:
             await asyncio.wait({receiving, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({receiving}, timeout=_HANDED_OVER_SECONDS)  # it may still be on its way here
         finally:
             if not receiving.done():
                 receiving.cancel()

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from apc_bus.topology import gate_queue
 from apc_contracts import ArtifactPayload, Packet, SignalPayload, TaskIrPayload
 from apc_contracts.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import DeliveryMode, Signal
@@ -58,6 +59,26 @@ async def test_open_deliveries_come_again_under_the_new_epoch(
     )
     assert row["packets"] == 1
     assert await house.state_of(sent) == "ARCHIVED"
+
+
+@pytest.mark.parametrize(("prefetch", "is_everything"), [(1000, True), (2, False)])
+async def test_who_stops_judges_what_the_broker_has_handed_over_and_no_more(
+    house: Any, packet: Build, start: Build, idea: Any, prefetch: int, *, is_everything: bool
+) -> None:
+    opening = start()
+    sent = [packet("red-1", idea, ("sentinel",), parent=opening) for _ in range(20)]
+    async with house.persister():
+        async with house.gate(gate_prefetch=prefetch, batch_packets=1):
+            await house.open(opening)
+            for one in sent:
+                await house.publish(one)
+        judged = 20 - (await house.client("operator").depth(gate_queue(0))).messages
+        assert (judged == 20) is is_everything
+        async with house.gate():
+            await house.quiet()
+    ids = [one.packet_id for one in sent]
+    statement = "SELECT count(*) FROM apc_log.agent_packets WHERE packet_id = ANY($1)"
+    assert await house.pool.fetchval(statement, ids) == 20
 
 
 async def test_a_takeover_reads_from_the_broker_between_two_sessions(

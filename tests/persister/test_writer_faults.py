@@ -174,13 +174,28 @@ async def test_another_holds_the_shard_too_long(bench: LogBench) -> None:
     assert await bench.numbers() == [1]
 
 
-async def test_stopping_finishes_what_is_at_hand(bench: LogBench) -> None:
+async def test_stopping_writes_what_the_broker_has_handed_over(bench: LogBench) -> None:
+    bench.settings = bench.settings.model_copy(update={"transaction_entries": 1})
     await bench.gate.open()
     packets = await log_batches(bench.gate)
     async with bench.writing() as persister:
         await until(lambda: persister.writers[0].counts.messages > 0)
-    done = persister.writers[0].counts.messages
-    assert (await bench.bus.depth(log_queue(0))).messages == BATCHES + 1 - done
+        assert persister.writers[0].counts.messages <= BATCHES, "not exercised: nothing is left"
+    assert persister.writers[0].counts.messages == BATCHES + 1
+    assert (await bench.bus.depth(log_queue(0))).messages == 0
+    assert await bench.count("agent_packets") == packets
+
+
+async def test_stopping_leaves_to_others_what_was_not_handed_over(bench: LogBench) -> None:
+    bench.settings = bench.settings.model_copy(update={"transaction_entries": 1, "log_prefetch": 1})
+    await bench.gate.open()
+    packets = await log_batches(bench.gate)
+    async with bench.writing() as persister:
+        counts = persister.writers[0].counts
+        await until(lambda: counts.messages > 0)
+        before = counts.messages
+    assert counts.messages <= before + 2, "the one at hand, and one"
+    assert (await bench.bus.depth(log_queue(0))).messages == BATCHES + 1 - counts.messages
     again = await bench.write()
     assert again.writers[0].counts.duplicates == 0
     assert await bench.count("agent_packets") == packets

@@ -23,7 +23,7 @@ demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents,
 	$(BIN)/apc run --out build/demo
 
 test: $(STAMP)  ## All tests but the long fault runs; needs rabbitmq-server on the PATH, Docker or APC_AMQP_URL
-	$(BIN)/pytest -m 'not faults' --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/pytest -m 'not faults' --numprocesses 4 --dist loadfile
 
 test-faults: $(STAMP)  ## The fault matrix of docs/faults.md, long runs included; writes build/faults.json
 	$(BIN)/pytest --matrix --numprocesses 2 --dist loadfile

@@ -65,9 +65,17 @@ class Play:
         """Red is verified at 1, blue at about 0.001."""
         evidence = await self.house.artifacts.put(b"measured")
         proof = ProofBundle(evidence_refs=(evidence,), falsifiers=())
-        for agent, outcome in (("red-1", 0.999), ("blue-1", 0.0)):
+        sent = [
             await self.send(agent, evaluation(outcome), ("sentinel",), phase, generation=number, proof_bundle=proof)
+            for agent, outcome in (("red-1", 0.999), ("blue-1", 0.0))
+        ]
         await self.handle_all()
+
+        async def are_verified() -> bool:
+            return {await self.house.state_of(one) for one in sent} == {"ARCHIVED"}
+
+        await self.house.until(are_verified)
+        await self.house.quiet()
 
 
 async def facts_of(house: Any, packet: Packet[Any]) -> dict[str, Any]:

@@ -97,8 +97,11 @@ async def test_an_input_that_the_gate_fails_on_is_set_aside(
 async def test_a_timer_that_the_gate_fails_on_does_not_stop_the_others(
     running: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    has_failed = asyncio.Event()
+
     def fail(session: Any, *given: Any) -> Any:
         if session.session_id == "faulty":
+            has_failed.set()
             raise RuntimeError("a fault of the gate")
         return timer(session, *given)
 
@@ -106,5 +109,5 @@ async def test_a_timer_that_the_gate_fails_on_does_not_stop_the_others(
     faulty = start(state_deadline_ms=50)
     trace = faulty.trace.model_copy(update={"session_id": "faulty"})
     await running.publish(faulty.model_copy(update={"trace": trace}))
-    await asyncio.sleep(0.3)
+    await asyncio.wait_for(has_failed.wait(), 10)
     await goes_on(running, packet, idea)

@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from apc_bus.durations import Duration
+
 
 class WorkerSettings(BaseSettings):
     """How a worker takes packets, publishes its own and leaves. The broker's own settings are BusSettings."""
@@ -32,33 +34,33 @@ class WorkerSettings(BaseSettings):
     """`handlers`: over RabbitMQ FastStream, with its middlewares. `bulk`: aio-pika alone, for the highest rates."""
     worker_intra: Literal["process", "replicas"] = "process"
     """Who handles the agent's own INTRA_AGENT packets: the process that emitted them, or any replica of the agent."""
-    publish_deadline: timedelta = timedelta(seconds=30)
+    publish_deadline: Duration = timedelta(seconds=30)
     """How long an emit is published again before it gives up as unconfirmed."""
-    ack_timeout: timedelta = timedelta(seconds=30)
+    ack_timeout: Duration = timedelta(seconds=30)
     """How long the gate waits for the ACKs of an emit that names no timeout itself, each time it routes the packet."""
-    ack_grace: timedelta = timedelta(seconds=2)
+    ack_grace: Duration = timedelta(seconds=2)
     """How much longer the emit waits than the gate: it is the gate that says who is missing."""
     task_concurrency: int = Field(default=4, ge=1)
     """Tasks that a worker runs at once."""
-    task_lease: timedelta = timedelta(seconds=15)
+    task_lease: Duration = timedelta(seconds=15)
     """After so long without a sign of life a task of a dead worker is taken up by another one."""
-    task_poll: timedelta = timedelta(seconds=1)
+    task_poll: Duration = timedelta(seconds=1)
     """How long a worker may take to see what other processes did to the tasks."""
-    effect_lease: timedelta = Field(default=timedelta(seconds=15), gt=timedelta(0))
+    effect_lease: Duration = Field(default=timedelta(seconds=15), gt=timedelta(0))
     """After so long without a sign of life of its worker an effect of ctx.once that is not recorded is unknown."""
-    effect_poll: timedelta = Field(default=timedelta(seconds=1), gt=timedelta(0))
+    effect_poll: Duration = Field(default=timedelta(seconds=1), gt=timedelta(0))
     """How long a handler may take to see that another one has made the effect it waits for."""
-    effect_retention: timedelta = Field(default=timedelta(days=7), ge=timedelta(0))
+    effect_retention: Duration = Field(default=timedelta(days=7), ge=timedelta(0))
     """How long effects are kept after their packet has expired; unknown ones stay until they are settled."""
     claim_check_bytes: int = Field(default=16 * 1024 * 1024, ge=1)
     """Long texts of one packet, in all, that go through the artifact store because the packet would be too large."""
-    drain_timeout: timedelta = timedelta(seconds=15)
+    drain_timeout: Duration = timedelta(seconds=15)
     """How long a stopping worker waits for the handlers that run."""
-    heartbeat_silence: timedelta = timedelta(seconds=30)
+    heartbeat_silence: Duration = timedelta(seconds=30)
     """After so long without an emit a HEARTBEAT says that the agent lives."""
-    outcome_linger: timedelta = timedelta(milliseconds=20)
+    outcome_linger: Duration = timedelta(milliseconds=20)
     """How long the receipts of a packet that is done wait for those of the next ones."""
-    receipt_linger: timedelta = timedelta(milliseconds=50)
+    receipt_linger: Duration = timedelta(milliseconds=50)
     """How long a delivery_ack waits for the end of its handler, to travel with it."""
 
 
@@ -87,7 +89,7 @@ class LLMSettings(BaseSettings):
     """Changes of a conversation for which the answers of the model are kept: what runs again asks no model."""
     answer_tokens: int | None = Field(default=None, ge=1)
     """What a provider is told not to exceed in one answer; none = its own bound."""
-    timeout: timedelta = timedelta(seconds=60)
+    timeout: Duration = timedelta(seconds=60)
     """How long one request may take."""
     input_price: float | None = Field(default=None, ge=0)
     """USD for a million tokens that are sent, of a model that is not in pydantic-ai's price list."""

@@ -8,6 +8,7 @@ from typing import Self
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from apc_bus.durations import Duration
 from apc_bus.tls import with_query
 
 
@@ -36,15 +37,15 @@ class BusSettings(BaseSettings):
     """Messages that run in handlers at the same time."""
     publish_window: int = Field(default=256, ge=1)
     """Publishes in flight on a channel."""
-    heartbeat: timedelta = timedelta(seconds=5)
+    heartbeat: Duration = timedelta(seconds=5)
     """AMQP heartbeat, 1 s or more: a frozen peer is noticed after two to three of them."""
-    connect_timeout: timedelta = timedelta(seconds=5)
+    connect_timeout: Duration = timedelta(seconds=5)
     """For one attempt at one node."""
-    connect_patience: timedelta = timedelta(seconds=8)
+    connect_patience: Duration = timedelta(seconds=8)
     """For a connection to any node, with back-off; then the broker counts as away."""
-    broker_timeout: timedelta = timedelta(seconds=10)
+    broker_timeout: Duration = timedelta(seconds=10)
     """For every answer of the broker, publisher confirms included."""
-    consumer_check: timedelta = timedelta(seconds=5)
+    consumer_check: Duration = timedelta(seconds=5)
     """Between two questions to the broker how full the queues are that this process consumes, and whether it knows the
     consumers; one that it does not know three times in a row is made anew."""
     data_dir: Path = Path(".apc")
@@ -152,7 +153,7 @@ class DatabaseSettings(BaseSettings):
     """PEM file of its private key."""
     database_pool: int = Field(default=10, ge=1)
     """Most connections of one process."""
-    database_wait: timedelta = timedelta(seconds=10)
+    database_wait: Duration = timedelta(seconds=10)
     """How long a start waits for a database that does not answer."""
     allow_undurable_database: bool = False
     """Start on a server with fsync, full_page_writes or synchronous_commit off (tests only)."""

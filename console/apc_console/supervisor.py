@@ -68,9 +68,11 @@ class Supervisor:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.drain()
-        for end in self._lifeline:
-            os.close(end)
+        try:
+            await self.drain()
+        finally:
+            for end in self._lifeline:
+                os.close(end)
 
     async def drain(self, down_to: int = 0) -> None:
         """Stop all processes, or those of this stage and above, those of the highest stage first; idempotent."""

@@ -70,12 +70,15 @@ class Gate:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Hold the shard whenever the broker lets us, until `stop`. Losing it is normal; it is taken again."""
+        loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE_SECONDS
         while not stop.is_set():
+            began = loop.time()
             try:
                 await self._hold(stop)
-                pause = FIRST_PAUSE_SECONDS
             except _LOST as error:
+                if loop.time() - began > LONGEST_PAUSE_SECONDS:
+                    pause = FIRST_PAUSE_SECONDS  # it went well for a while: another trouble
                 _log.warning("shard_left", shard=self._shard, reason=str(error) or type(error).__name__)
                 await _sleep(pause, stop)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

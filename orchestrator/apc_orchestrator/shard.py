@@ -48,6 +48,8 @@ RETRY_SECONDS = 0.5
 EVICTION_SECONDS = 5.0
 HANDED_OVER_SECONDS = 0.05
 """So long one that is told to stop waits for what the broker has handed over, and may still be on its way here."""
+LONGEST_DRAIN_SECONDS = 2.0
+"""Then it leaves: others may go on publishing."""
 
 _log = structlog.get_logger("apc_orchestrator")
 _UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -131,22 +133,33 @@ class ShardServer:
         stopping = asyncio.create_task(stop.wait())
         try:
             await self._recover()
-            received, left = first, self._settings.gate_prefetch
+            received = first
             while True:
                 crash_point("gate.after_receive")
                 await self._run_batch(received)
-                if not stop.is_set():
-                    received = await self._next_inputs(stopping)
-                elif left > 0 and (received := await self._receive(None, HANDED_OVER_SECONDS)):
-                    left -= len(received)  # others may go on publishing: not for ever
-                else:
+                if stop.is_set():
                     break
-            await self._finish_sending()
+                received = await self._next_inputs(stopping)
+            await self._drain()
         finally:
             tasks = [task for task in (stopping, self._receiving, self._sending) if task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        """Judge what the broker has handed over, and what became of the last deliveries."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LONGEST_DRAIN_SECONDS
+        await self._finish_sending()
+        while loop.time() < until:
+            receiving = self._begin_receiving(self._settings.batch_packets)
+            await asyncio.wait({receiving}, timeout=HANDED_OVER_SECONDS)
+            received = self._take_received()
+            if not received and not self._reports:
+                break
+            await self._run_batch(received)
+            await self._finish_sending()
 
     async def _run_batch(self, received: list[Delivery]) -> None:
         self._check_silence()
@@ -366,23 +379,28 @@ class ShardServer:
         return received
 
     async def _receive(
-        self, stopping: "asyncio.Task[Literal[True]] | None", patience: float, already: int = 0
+        self, stopping: "asyncio.Task[Literal[True]]", patience: float, already: int = 0
     ) -> list[Delivery]:
         """What the broker has handed over, within `patience` seconds; `already` were taken for the same batch."""
-        if self._receiving is None:
-            most = max(1, self._settings.batch_packets - already)
-            self._receiving = asyncio.ensure_future(self._inputs.receive(most, self._settings.batch_bytes))
-        if not self._receiving.done():
+        receiving = self._begin_receiving(max(1, self._settings.batch_packets - already))
+        if not receiving.done():
             waking = asyncio.ensure_future(self._wake.wait())
             try:
-                watched: set[asyncio.Future[Any]] = {self._receiving, waking}
-                if stopping is not None:
-                    watched.add(stopping)
+                watched: set[asyncio.Future[Any]] = {receiving, stopping, waking}
                 await asyncio.wait(watched, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 waking.cancel()
         self._wake.clear()
-        if not self._receiving.done():
+        return self._take_received()
+
+    def _begin_receiving(self, most: int) -> "asyncio.Future[list[Delivery]]":
+        """One call at a time; what nobody has taken yet is there for the next batch."""
+        if self._receiving is None:
+            self._receiving = asyncio.ensure_future(self._inputs.receive(most, self._settings.batch_bytes))
+        return self._receiving
+
+    def _take_received(self) -> list[Delivery]:
+        if self._receiving is None or not self._receiving.done():
             return []
         receiving, self._receiving = self._receiving, None
         return receiving.result()

@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from apc_bus.durations import Duration
 from apc_bus.settings import BusSettings, DatabaseSettings, EncryptionSettings
 
 
@@ -39,17 +40,17 @@ class PersisterSettings(LogKeySettings, DatabaseSettings, EncryptionSettings):
     """Log batches that the broker hands over ahead; all that is in memory while the database is away."""
     transaction_entries: int = Field(default=2000, ge=1)
     """Entries after which a transaction takes no further batch."""
-    commit_interval: timedelta = timedelta(milliseconds=20)
+    commit_interval: Duration = timedelta(milliseconds=20)
     """At low load a transaction begins at the earliest so long after the one before: a commit costs the database and
     this process as much for one batch as for ten. Nobody waits for it: the gate goes on when the broker has the
     batch."""
     checkpoints_url: str | None = None
     """Where checkpoints go outside the database: a folder, `file:///…`, `s3://bucket/prefix`, or a webhook
     `https://…`; none = `<data_dir>/checkpoints`. Best out of reach of whoever administers the database."""
-    checkpoint_interval: timedelta = timedelta(milliseconds=500)
+    checkpoint_interval: Duration = timedelta(milliseconds=500)
     """Between two looks for checkpoints to export: with an export it is the window in which a change of the log by
     its administrator can stay unseen."""
-    database_heartbeat: timedelta = timedelta(seconds=10)
+    database_heartbeat: Duration = timedelta(seconds=10)
     """The server ends a statement or an idle transaction of the writer after this time, so that a frozen
     writer does not hold the shard."""
 

@@ -32,6 +32,7 @@ _AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, a
 """The database is away, restarts, is full or not migrated: wait and try again."""
 _MAX_BYTES = 4 << 20
 _HANDED_OVER_SECONDS = 0.05
+"""So long one that is told to stop waits for what the broker has handed over, and may still be on its way here."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 

@@ -128,8 +128,10 @@ async def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     async def is_gone() -> bool:
         return not kept.is_running() or kept.status() == psutil.STATUS_ZOMBIE
 
-    await until(waits, PATIENCE)
-    (kept,) = psutil.Process(supervising.pid).children()
-    supervising.kill()
-    await supervising.wait()
+    try:
+        await until(waits, PATIENCE)
+        (kept,) = psutil.Process(supervising.pid).children()
+    finally:
+        supervising.kill()
+        await supervising.wait()
     await until(is_gone, PATIENCE)

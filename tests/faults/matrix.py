@@ -13,7 +13,7 @@ _TEST = re.compile(r"`(tests/[^`\s]+\.py::\w+)`")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A fault, and the tests that prove it, by node id without parameters; none = the document says why."""
+    """A fault, and the tests that prove it, by node id without parameters."""
 
     number: int
     fault: str

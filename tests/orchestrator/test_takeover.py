@@ -61,24 +61,60 @@ async def test_open_deliveries_come_again_under_the_new_epoch(
     assert await house.state_of(sent) == "ARCHIVED"
 
 
-@pytest.mark.parametrize(("prefetch", "is_everything"), [(1000, True), (2, False)])
-async def test_who_stops_judges_what_the_broker_has_handed_over_and_no_more(
-    house: Any, packet: Build, start: Build, idea: Any, prefetch: int, *, is_everything: bool
+async def test_who_stops_judges_what_the_broker_has_handed_over(
+    house: Any, packet: Build, start: Build, idea: Any
 ) -> None:
     opening = start()
     sent = [packet("red-1", idea, ("sentinel",), parent=opening) for _ in range(20)]
     async with house.persister():
-        async with house.gate(gate_prefetch=prefetch, batch_packets=1):
+        async with house.gate(batch_packets=1):
             await house.open(opening)
             for one in sent:
                 await house.publish(one)
-        judged = 20 - (await house.client("operator").depth(gate_queue(0))).messages
-        assert (judged == 20) is is_everything
-        async with house.gate():
-            await house.quiet()
+        assert (await house.client("operator").depth(gate_queue(0))).messages == 0
+        await house.quiet()
     ids = [one.packet_id for one in sent]
     statement = "SELECT count(*) FROM apc_log.agent_packets WHERE packet_id = ANY($1)"
     assert await house.pool.fetchval(statement, ids) == 20
+
+
+async def test_who_stops_leaves_though_others_go_on_publishing(
+    house: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apc_orchestrator.shard.LONGEST_DRAIN_SECONDS", 0.2)
+    opening = start()
+
+    async def publish() -> None:
+        while True:
+            await house.publish(packet("red-1", idea, ("sentinel",), parent=opening))
+
+    async def is_served() -> bool:
+        statement = "SELECT count(*) FROM apc_log.agent_packets WHERE packet_type = 'IDEA'"
+        return bool(await house.pool.fetchval(statement))
+
+    async with house.persister():
+        async with house.gate(batch_packets=2):
+            await house.open(opening)
+            publishing = asyncio.create_task(publish())
+            await house.until(is_served)
+        assert not publishing.done()
+        publishing.cancel()
+        await asyncio.wait([publishing])
+        async with house.gate():
+            await house.quiet()
+
+
+async def test_who_stops_says_what_became_of_its_last_deliveries(
+    house: Any, packet: Build, start: Build, idea: Any
+) -> None:
+    opening = start()
+    sent = packet("red-1", idea, ("_substrate",), parent=opening, mode=DeliveryMode.SUBSTRATE)
+    async with house.persister():
+        async with house.gate():
+            await house.open(opening)
+            await house.publish(sent)
+        await house.quiet()
+    assert await house.state_of(sent) == "ARCHIVED"
 
 
 async def test_a_takeover_reads_from_the_broker_between_two_sessions(

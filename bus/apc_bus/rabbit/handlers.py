@@ -69,6 +69,8 @@ class _HandlerConsumer:
         self._retired: set[asyncio.Task[None]] = set()
         self._received = 0
         self._running = 0
+        self._left = 0
+        """Deliveries that a handler gave back: the broker has them again when this connection is closed."""
 
     @property
     def is_live(self) -> bool:
@@ -82,8 +84,8 @@ class _HandlerConsumer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no handler runs."""
-        return self._running == 0
+        """Whether no handler runs, and none has given a delivery back."""
+        return self._running == self._left == 0
 
     def end(self, reason: str) -> None:
         """Give the connection up: the watchdog opens another."""
@@ -122,7 +124,8 @@ class _HandlerConsumer:
 
     async def repair(self) -> None:
         """Start on the first node that takes the consumer; the connection before is closed beside it."""
-        old, self._live, self._was_live, self._received = self._live, None, False, 0
+        old, self._live = self._live, None
+        self._was_live, self._received, self._left = False, 0, 0
         if old is not None:
             task = asyncio.create_task(_stop(old[0]), name=f"retire {self._queue}")
             self._retired.add(task)
@@ -182,7 +185,7 @@ class _HandlerConsumer:
         except DeadLetter:
             await self._settle(message, delivery, is_done=False, requeue=False)
         except GiveBack:
-            pass  # unsettled: it goes back when the connection is closed
+            self._left += 1  # unsettled: it goes back when the connection is closed
         except Exception:
             _log.exception("handler_failed", queue=self._queue, packet_id=delivery.message.message_id)
             await self._settle(message, delivery, is_done=False, requeue=True)

@@ -1,0 +1,26 @@
+"""Durations as people write them in an environment: seconds, or ISO 8601."""
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
+
+_TIMEDELTA = TypeAdapter(timedelta)
+
+
+def _read(value: Any) -> Any:
+    """Text as a timedelta. Raises ValueError that says what to write."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return timedelta(seconds=float(value))
+    except (ValueError, OverflowError):  # no number, or none that a timedelta holds
+        pass
+    try:
+        return _TIMEDELTA.validate_python(value)
+    except ValidationError as error:
+        raise ValueError("write seconds, such as 5 or 0.5, or an ISO 8601 duration, such as PT5M") from error
+
+
+Duration = Annotated[timedelta, BeforeValidator(_read)]
+"""A timedelta; as text a number of seconds, `PT0.5S` or `00:00:00.5`. Bounds are checked after it is read."""

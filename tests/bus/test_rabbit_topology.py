@@ -6,6 +6,8 @@ from pydantic import SecretStr
 from apc_bus.errors import PublishUnroutable, TopologyConflict, TopologyInvalid
 from apc_bus.port import Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit, export_definitions
+from apc_bus.rabbit.connections import Nodes, Timing
+from apc_bus.rabbit.declare import _lacks_queues
 from apc_bus.rabbit.grants import permissions
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, LOG, AgentQueues, build_topology, gate_queue, log_queue
@@ -26,6 +28,18 @@ async def test_apply_is_idempotent_and_keeps_messages(amqp_vhost_url: str) -> No
     assert (await apply_rabbit(amqp_vhost_url, topology)).shards_before == 2
     assert (await bus.depth(log_queue(1))).messages == 1
     await bus.close()
+
+
+async def test_only_what_was_applied_before_can_lack_a_queue(amqp_vhost_url: str) -> None:
+    """Then `apply` waits: the queue may have been deleted this very moment."""
+    topology, timing = build_topology(1), Timing()
+    link = await Nodes([amqp_vhost_url], timing).connect("test")
+    assert not await _lacks_queues(link, topology, timing), "nothing was ever applied"
+    await apply_rabbit(amqp_vhost_url, topology)
+    assert not await _lacks_queues(link, topology, timing)
+    await (await link.connection.channel()).queue_delete(log_queue(0))
+    assert await _lacks_queues(link, topology, timing)
+    await link.close(timing.connect)
 
 
 async def test_a_change_of_n_needs_drained_queues(amqp_vhost_url: str) -> None:

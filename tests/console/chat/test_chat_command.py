@@ -166,9 +166,17 @@ class Terminal:
             self.expect(answer)
 
     def close(self) -> int:
-        code = self.process.wait(PATIENCE)
+        """Its exit code. Reads meanwhile, as a terminal does: who writes more than it holds waits for it."""
+        deadline = time.monotonic() + PATIENCE
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, f"it goes on, with {self.shown!r}"
+            if select.select([self.end], [], [], 0.05)[0]:
+                try:
+                    self.shown += os.read(self.end, 65_536).decode(errors="replace")
+                except OSError:  # the terminal is closed
+                    self.process.wait(PATIENCE)
         os.close(self.end)
-        return code
+        return self.process.returncode
 
 
 @contextmanager
@@ -248,4 +256,4 @@ def test_at_a_terminal_the_pressure_is_a_bar(terminal: Terminal) -> None:
 def test_an_interrupt_ends_it_at_once(terminal: Terminal) -> None:
     terminal.expect("> ")
     terminal.process.send_signal(2)
-    assert terminal.close() == 130
+    assert terminal.close() == 130, terminal.shown

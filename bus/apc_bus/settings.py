@@ -47,7 +47,7 @@ class BusSettings(BaseSettings):
     """For every answer of the broker, publisher confirms included."""
     consumer_check: Duration = timedelta(seconds=5)
     """Between two questions to the broker how full the queues are that this process consumes, and whether it knows the
-    consumers; one that it does not know three times in a row is made anew."""
+    consumers; one that it does not know three times in a row, or that gets none of what waits, is made anew."""
     data_dir: Path = Path(".apc")
     """Folder of the embedded database and of the artifacts."""
     artifacts_url: str | None = None

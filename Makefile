@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults soak check format bench
+.PHONY: help setup demo test test-failed test-faults soak check format bench
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -24,6 +24,9 @@ demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents,
 
 test: $(STAMP)  ## All tests but the long fault runs; needs rabbitmq-server on the PATH, Docker or APC_AMQP_URL
 	$(BIN)/pytest -m 'not faults' --numprocesses 4 --dist loadfile
+
+test-failed: $(STAMP)  ## The tests that failed in the last run, one after the other
+	$(BIN)/pytest --last-failed --last-failed-no-failures none -m 'not faults'
 
 test-faults: $(STAMP)  ## The fault matrix of docs/faults.md, long runs included; writes build/faults.json
 	$(BIN)/pytest --matrix --numprocesses 2 --dist loadfile

@@ -5,6 +5,9 @@ PY ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
+# A process that stands still for ten minutes shows where, ends, and is replaced: its test has failed.
+PARALLEL := --dist loadfile -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --durations 20
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-failed test-faults soak check format bench
 
@@ -23,13 +26,13 @@ demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents,
 	$(BIN)/apc run --out build/demo
 
 test: $(STAMP)  ## All tests but the long fault runs; needs rabbitmq-server on the PATH, Docker or APC_AMQP_URL
-	$(BIN)/pytest -m 'not faults' --numprocesses 4 --dist loadfile
+	$(BIN)/pytest -m 'not faults' --numprocesses 4 $(PARALLEL)
 
 test-failed: $(STAMP)  ## The tests that failed in the last run, one after the other
 	$(BIN)/pytest --last-failed --last-failed-no-failures none -m 'not faults'
 
 test-faults: $(STAMP)  ## The fault matrix of docs/faults.md, long runs included; writes build/faults.json
-	$(BIN)/pytest --matrix --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --matrix --numprocesses 2 --dist loadfile --durations 20
 
 soak: $(STAMP)  ## Kill processes, broker nodes and the database at random for MINUTES=10 (SEED=n repeats a run)
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))

@@ -1,11 +1,13 @@
 """Real services for every test: a virtual host and a database of its own, never a mock, never a skip."""
 
 import asyncio
+import functools
+import inspect
 import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -133,6 +135,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.broker)
         if fixtures & _POSTGRES_FIXTURES:
             item.add_marker(pytest.mark.postgres)
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = _cancelled_after(item.obj, 0.8 * _time_limit(item))
+
+
+def _time_limit(item: pytest.Function) -> float:
+    """Return the seconds after which pytest-timeout interrupts a test."""
+    marker = item.get_closest_marker("timeout")
+    if marker is not None:
+        return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
+    return float(item.config.getoption("timeout") or item.config.getini("timeout"))
+
+
+def _cancelled_after(test: Callable[..., Awaitable[None]], seconds: float) -> Callable[..., Awaitable[None]]:
+    """Return the test with a limit in its own event loop, before pytest-timeout's.
+
+    A signal is raised inside whatever callback happens to run, and an event loop may swallow it.
+    """
+
+    @functools.wraps(test)
+    async def limited(*args: object, **kwargs: object) -> None:
+        async with asyncio.timeout(seconds):
+            await test(*args, **kwargs)
+
+    return limited
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

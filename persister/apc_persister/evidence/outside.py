@@ -6,20 +6,23 @@ import os
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, url2pathname, urlopen
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import ObjectStore, from_url
 
+from apc_persister.check import CheckFailed, parse_note
 from apc_persister.errors import ExportFailed
 
 _TIMEOUT = timedelta(seconds=10)
 _TAIL_BYTES = 4096
-_WHOLE_NOTE = re.compile(rb"\xe2\x80\x94 [^\n]+\n\n")
+_WHOLE_NOTE = re.compile(rb"[^\n]+\n[^\n]+\n[^\n]+\n\n(?:\xe2\x80\x94 [^\n]+\n)+\n")
+_TORN_NOTE = re.compile(rb"[^\r\n\0]*(?:\n\d*(?:\n[\w+/=]*(?:\n(?:\n[^\r\n\0]*\n?)?)?)?)?|\0*")
+"""A note that ends too early, or zeros that a file system left where it was to stand."""
 
 
 class Outside(Protocol):
@@ -60,7 +63,7 @@ class Folder:
         self._checked: set[int] = set()
 
     async def put(self, shard: int, last_size: int, notes: str) -> None:
-        """Append and sync."""
+        """Append and sync. A note that a power cut has torn is completed, or cut behind a whole one that stays."""
         try:
             await asyncio.to_thread(self._append, shard, notes.encode())
         except OSError as error:
@@ -71,21 +74,41 @@ class Folder:
         path = self._folder / f"shard-{shard}.checkpoints"
         with path.open("ab") as file:
             if shard not in self._checked:
-                file.truncate(_whole_bytes(path))
-                self._checked.add(shard)
+                notes = notes[_mend_tail(path, file, notes) :]
+            self._checked.discard(shard)
             file.write(notes)
             file.flush()
             os.fsync(file.fileno())
+        self._checked.add(shard)
 
 
-def _whole_bytes(path: Path) -> int:
-    """How much of the file is whole notes: a power cut may have torn the last one, which will come again."""
+def _mend_tail(path: Path, file: IO[bytes], notes: bytes) -> int:
+    """Make the file end with a whole note, or with as many bytes of `notes` as are returned.
+
+    Raises:
+        ExportFailed: neither can be had without the loss of what may be evidence; the file is left as it was.
+    """
     size = path.stat().st_size
-    with path.open("rb") as file:
-        file.seek(max(0, size - _TAIL_BYTES))
-        start, tail = file.tell(), file.read()
-    ends = [match.end() for match in _WHOLE_NOTE.finditer(tail)]
-    return start + ends[-1] if ends else 0
+    with path.open("rb") as reader:
+        reader.seek(max(0, size - _TAIL_BYTES))
+        start, tail = reader.tell(), reader.read()
+    ends = [match.end() for match in _WHOLE_NOTE.finditer(tail) if _is_note(match[0])]
+    if not ends and start == 0 and notes.startswith(tail):
+        return len(tail)
+    if not ends:
+        raise ExportFailed(str(path), f"its last {len(tail)} bytes hold no whole checkpoint: keep it, move it away")
+    if not _TORN_NOTE.fullmatch(tail, ends[-1]):
+        raise ExportFailed(str(path), "what stands behind its last whole one is no torn checkpoint: move it away")
+    file.truncate(start + ends[-1])
+    return 0
+
+
+def _is_note(found: bytes) -> bool:
+    try:
+        parse_note(found[:-1].decode())
+    except (CheckFailed, UnicodeError):
+        return False
+    return True
 
 
 class Objects:
@@ -99,11 +122,25 @@ class Objects:
             raise ExportFailed(target, str(error)) from error
 
     async def put(self, shard: int, last_size: int, notes: str) -> None:
-        """Put one object; the same export gives the same object."""
+        """Put one object; the same export gives the same object, and another one never takes its place."""
+        name = f"shard-{shard}/{last_size:020}.checkpoints"
         try:
-            await obstore.put_async(self._store, f"shard-{shard}/{last_size:020}.checkpoints", notes.encode())
-        except (BaseError, OSError) as error:
+            held = await self._read(name)
+            if held.endswith(notes):
+                return
+            if not notes.endswith(held):
+                raise ExportFailed(self._target, f"{name} holds other checkpoints: it is kept; export to another place")
+            await obstore.put_async(self._store, name, notes.encode())
+        except (BaseError, OSError, UnicodeError) as error:
             raise ExportFailed(self._target, str(error)) from error
+
+    async def _read(self, name: str) -> str:
+        """What the object holds, nothing when there is none."""
+        try:
+            found = await obstore.get_async(self._store, name)
+            return bytes(await found.bytes_async()).decode()
+        except (NotFoundError, FileNotFoundError):
+            return ""
 
 
 class Webhook:

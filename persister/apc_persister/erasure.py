@@ -1,25 +1,17 @@
 """Destroys a subject's key: its texts are then unreadable for good, and every proof of the log still holds."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
-
-import asyncpg
-import orjson
 
 from apc_bus.body_encryption import MARK
 from apc_persister.connection import AnyConnection
 from apc_persister.encryption import UNATTRIBUTED
 from apc_persister.errors import SubjectUnknown
 
-_HEADS = "SELECT shard, epoch, batch_no, next_seq FROM apc_log.shards ORDER BY shard FOR UPDATE"
+_LOCK_HEADS = "SELECT FROM apc_log.shards ORDER BY shard FOR UPDATE"
 _FIND = "SELECT key_id FROM apc_keys.subject_keys WHERE subject = $1"
 _DESTROY = "DELETE FROM apc_keys.subject_keys WHERE subject = ANY($1::text[]) RETURNING key_id"
-_RECORD = """
-INSERT INTO apc_log.log_events (shard, seq, epoch, batch_no, kind, actor, detail)
-VALUES ($1, $2, $3, $4, 'erasure', session_user, $5::text::jsonb)
-"""
-_MOVE = "UPDATE apc_log.shards SET next_seq = next_seq + 1 WHERE shard = $1"
+_RECORD = "SELECT apc_guard.record_erasure($1)"
 # Names that a session compares come from payloads. Its document is a projection, no row of the log.
 _FORGET = """
 UPDATE apc_log.sessions SET document = document - 'briefs' - 'symbolic_keys' WHERE session_id IN (
@@ -47,21 +39,14 @@ async def erase_subject(connection: AnyConnection, subject: str) -> Erased:
         SubjectUnknown: there is no key of that subject: nothing of it is in the log, or it is not encrypted.
     """
     async with connection.transaction():
-        heads = await connection.fetch(_HEADS)  # in the writers' order: their heads before their subjects' keys
+        await connection.execute(_LOCK_HEADS)  # in the writers' order: their heads before their subjects' keys
         if await connection.fetchval(_FIND, subject) is None:
             raise SubjectUnknown(subject)
         gone = [row[0] for row in await connection.fetch(_DESTROY, [subject, UNATTRIBUTED])]
-        await _record(connection, heads, gone)
+        await connection.execute(_RECORD, gone)
         marks = [MARK + key_id.bytes for key_id in gone]
         await connection.execute(_FORGET, marks, len(marks[0]))
     return Erased(tuple(gone), await _sweep(connection))
-
-
-async def _record(connection: AnyConnection, heads: Sequence[asyncpg.Record], gone: Sequence[UUID]) -> None:
-    detail = orjson.dumps({"key_ids": sorted(map(str, gone))}).decode()
-    for head in heads:
-        await connection.execute(_RECORD, head["shard"], head["next_seq"], head["epoch"], head["batch_no"], detail)
-        await connection.execute(_MOVE, head["shard"])
 
 
 async def _sweep(connection: AnyConnection) -> bool:

@@ -8,6 +8,7 @@ ApcError
       BatchUnsupported    a batch format of another release
       ShardMismatch       a batch of another shard on this shard's queue
       TreeBroken          rows and Merkle tree do not fit
+        EntryForeign      an entry that no batch of a gate brought
     SchemaMissing         the database is not migrated, or to an older revision
     SchemaUnknown         the database was migrated by a newer release
     PoolTooSmall          every writer holds one connection; there must be one more
@@ -81,6 +82,15 @@ class TreeBroken(LogStopped):
 
     def __init__(self, shard: int, message: str) -> None:
         super().__init__(shard, f"{message}; run `apc log verify`: somebody changed the log, or a backup is incomplete")
+
+
+class EntryForeign(TreeBroken):
+    """An entry behind the last checkpoint that neither a batch of a gate brought nor the guard recorded."""
+
+    def __init__(self, shard: int, seq: int, reason: str) -> None:
+        self.finding = f"entry {seq}, behind the last checkpoint, {reason}"
+        super().__init__(shard, self.finding)
+        self.seq = seq
 
 
 class SchemaMissing(LogError):

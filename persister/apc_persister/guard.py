@@ -12,7 +12,7 @@ import structlog
 
 from apc_persister.connection import AnyConnection
 
-ROLES = ("apc_owner", "apc_writer", "apc_reader", "apc_agent")
+ROLES = ("apc_owner", "apc_writer", "apc_reader", "apc_agent", "apc_recorder")
 EVENT_TRIGGERS = (
     "apc_guard_before_rights",
     "apc_guard_after_rights",
@@ -27,6 +27,7 @@ _SCRIPTS = (
     "0004/maintenance",
     "0004/grants",
     "0011/guard_rights",
+    "0019/recorder",
 )
 _FREEZE_SCRIPT = "0004/freeze"
 _MIGRATION_LOCK = 0x617063_6D696772
@@ -40,6 +41,10 @@ _OWNERS = """
 SELECT (SELECT relowner::regrole::text FROM pg_class WHERE oid = 'apc_log.agent_packets'::regclass) AS log_owner,
        rolname AS guard_owner, rolsuper AS is_superuser
 FROM pg_proc JOIN pg_roles ON pg_roles.oid = proowner WHERE pg_proc.oid = 'apc_guard.refuse_change()'::regprocedure
+"""
+_RECORDERS = """
+SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> 'apc_recorder' AND pg_has_role(
+    oid, (SELECT proowner FROM pg_proc WHERE oid = 'apc_guard.record(text, jsonb)'::regprocedure), 'MEMBER')
 """
 _MY_RIGHTS = "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
 # Whoever owned the log so far goes on working with it, as a member of its owner.
@@ -114,6 +119,7 @@ async def read_guard(connection: AnyConnection) -> GuardState:
     lacks += [f"event trigger {name} is missing or disabled" for name in EVENT_TRIGGERS if name not in in_force]
     if not owners["is_superuser"]:
         lacks.append(f"the guard belongs to {owners['guard_owner']}, who is no superuser")
+    lacks += [f"{row[0]} can write log_events as the guard does" for row in await connection.fetch(_RECORDERS)]
     if owners["log_owner"] == owners["guard_owner"]:
         lacks.append(f"the log and its guard both belong to {owners['log_owner']}")
     return GuardState(holes, tuple(lacks))

@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 
 from apc_bus.durations import Duration
 from apc_bus.settings import BusSettings, DatabaseSettings, EncryptionSettings
+from apc_persister.check import CheckFailed, parse_key
 
 
 class LogKeySettings(BusSettings):
@@ -20,12 +21,25 @@ class LogKeySettings(BusSettings):
     """Ed25519 key in PEM that signs checkpoints; none = `<data_dir>/log-key.pem`."""
     log_key: SecretStr | None = None
     """The same key as text, instead of a file."""
+    log_previous_keys: str = ""
+    """Public keys that signed this log before, as `apc log key` printed them, blanks between them: after a change of
+    the key or the name the writer goes on behind the checkpoints of these alone."""
 
     @field_validator("log_name")
     @classmethod
     def _one_word(cls, value: str) -> str:
         if not value or any(letter.isspace() or letter == "+" for letter in value):
             raise ValueError("must be one word without +")
+        return value
+
+    @field_validator("log_previous_keys")
+    @classmethod
+    def _keys(cls, value: str) -> str:
+        try:
+            for text in value.split():
+                parse_key(text)
+        except CheckFailed as error:
+            raise ValueError(str(error)) from error
         return value
 
 

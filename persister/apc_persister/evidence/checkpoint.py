@@ -1,6 +1,7 @@
 """Signs the heads of the tree: C2SP tlog-checkpoint, a signed-note with Ed25519."""
 
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -8,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from apc_contracts.signing import pem_of, private_key_of
-from apc_persister.check import Checkpoint, PublicKey
+from apc_persister.check import Checkpoint, PublicKey, parse_key
 from apc_persister.errors import LogKeyMissing, LogKeyUnusable
 from apc_persister.settings import LogKeySettings
 
@@ -21,14 +22,21 @@ log = structlog.get_logger(__name__)
 class Signer:
     """The log's signing key. `log_name` is what the origins of all its shards start with."""
 
-    def __init__(self, key: Ed25519PrivateKey, log_name: str) -> None:
+    def __init__(self, key: Ed25519PrivateKey, log_name: str, previous: Sequence[PublicKey] = ()) -> None:
+        """`previous` are the keys that signed this log before, of any of its shards."""
         self._key = key
         self._raw = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         self._log_name = log_name
+        self._previous = tuple(previous)
 
     def public_key(self, shard: int) -> PublicKey:
         """The key under the origin of a shard: `<log name>/<shard>`."""
         return PublicKey(f"{self._log_name}/{shard}", self._raw)
+
+    def trusted(self, shard: int) -> tuple[PublicKey, ...]:
+        """Whoever may have signed a checkpoint of a shard: this key, then the ones before it."""
+        before = (key for key in self._previous if key.name.rpartition("/")[2] == str(shard))
+        return (self.public_key(shard), *before)
 
     def sign(self, shard: int, size: int, root: bytes) -> str:
         """The signed note of a tree head. The same head gives the same note, always."""
@@ -45,8 +53,14 @@ def load_signer(settings: LogKeySettings) -> Signer:
         LogKeyMissing: there is none; says how to make one.
         LogKeyUnusable: not an unencrypted Ed25519 key in PEM.
     """
+    return Signer(
+        _load_key(settings), settings.log_name, [parse_key(text) for text in settings.log_previous_keys.split()]
+    )
+
+
+def _load_key(settings: LogKeySettings) -> Ed25519PrivateKey:
     if settings.log_key is not None:
-        return Signer(_parse(settings.log_key.get_secret_value(), "APC_LOG_KEY"), settings.log_name)
+        return _parse(settings.log_key.get_secret_value(), "APC_LOG_KEY")
     path = key_file(settings)
     try:
         text = path.read_text()
@@ -54,7 +68,7 @@ def load_signer(settings: LogKeySettings) -> Signer:
         raise LogKeyMissing(path) from None
     except (OSError, UnicodeError) as error:
         raise LogKeyUnusable(str(path), str(error)) from error
-    return Signer(_parse(text, str(path)), settings.log_name)
+    return _parse(text, str(path))
 
 
 def key_file(settings: LogKeySettings) -> Path:

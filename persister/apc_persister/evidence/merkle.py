@@ -48,6 +48,16 @@ class Tree:
     edge: tuple[bytes, ...] = ()
     """edge[level] = the hashes of the level's tile that is not full, fewer than 256."""
 
+    @property
+    def is_well_formed(self) -> bool:
+        """Whether every level of the edge has as many hashes as a tree of this size has there."""
+        widths = []
+        left = self.size
+        while left > 0:
+            widths.append(left % TILE_WIDTH * HASH_SIZE)
+            left //= TILE_WIDTH
+        return self.size >= 0 and [len(hashes) for hashes in self.edge] == widths
+
     def extend(self, leaves: Iterable[bytes], roots: Sequence[bytes] = ()) -> tuple["Tree", list[Tile]]:
         """The tree with these leaf hashes appended, and the tiles that became full.
 

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 
 from apc_bus.crash_points import crash_point
+from apc_persister.check import CheckFailed, parse_note
 from apc_persister.connection import AnyConnection
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.checkpoint import Signer
+from apc_persister.evidence.chunks import check_note
 from apc_persister.evidence.merkle import Tile, Tree
-from apc_persister.evidence.reading import prepare_reader, read_leaves
+from apc_persister.evidence.unattested import read_recorded
 
-_CHUNK = 50_000
 _EDGE = "SELECT tree_size, hashes FROM apc_log.log_edges WHERE shard = $1"
+_LAST_NOTE = "SELECT note FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1"
 _STORE = """
 WITH tiles AS (
     INSERT INTO apc_log.log_tiles (shard, level, index, hashes)
@@ -44,23 +46,23 @@ class Notary:
         """Append these leaves as entries `first_seq` and on, store tiles and edge, and sign the head.
 
         Call inside the transaction that holds the shard's head and stores the rows. Nothing is signed when there is
-        nothing new. Entries in front of them that the tree does not have yet (an old log, maintenance by SQL) are
-        taken from their rows. Give the returned tree to `confirm` once the transaction is committed.
+        nothing new. Entries in front of them that the tree does not have yet are taken from their rows, if the guard
+        recorded them. Give the returned tree to `confirm` once the transaction is committed.
 
         Raises:
-            TreeBroken: an entry in front of them is missing, or the tree is ahead of the log.
+            TreeBroken: the stored tree is not the one that was signed last, or is ahead of the log.
+            EntryForeign: an entry in front of them is missing, or came from nobody who may add to the log.
         """
         tree = self._tree
         if tree is None or tree.size != first_seq - 1:
-            tree = await load_tree(connection, self._shard)
+            tree = await self._load(connection)
         before = tree.size
-        tiles: list[Tile] = []
-        while tree.size < first_seq - 1:
-            last = min(tree.size + _CHUNK, first_seq - 1)
-            tree, more = tree.extend(await self._missed(connection, tree.size + 1, last))
-            tiles += more
         if tree.size > first_seq - 1:
             raise TreeBroken(self._shard, f"the tree has {tree.size} entries and the log {first_seq - 1}")
+        tiles: list[Tile] = []
+        async for recorded in read_recorded(connection, self._shard, tree.size + 1, first_seq - 1):
+            tree, more = tree.extend(recorded)
+            tiles += more
         extended, more = tree.extend(leaves)
         if extended.size > before:
             await self._store(connection, extended, tiles + more)
@@ -70,13 +72,24 @@ class Notary:
         """The transaction of `attest` is committed."""
         self._tree = tree
 
-    async def _missed(self, connection: AnyConnection, first: int, last: int) -> list[bytes]:
-        await prepare_reader(connection)
-        leaves = await read_leaves(connection, self._shard, first, last)
-        if not all(leaves.hashes) or leaves.doubled:
-            bad = leaves.doubled[0] if leaves.doubled else first + leaves.hashes.index(b"")
-            raise TreeBroken(self._shard, f"entry {bad} is missing, stands twice or cannot be read")
-        return leaves.hashes
+    async def _load(self, connection: AnyConnection) -> Tree:
+        """The stored tree, once the last checkpoint vouches for it: an edge alone can be written by anybody who may
+        write the log."""
+        tree = await load_tree(connection, self._shard)
+        note = await connection.fetchval(_LAST_NOTE, self._shard)
+        if note is None:
+            if tree.size:
+                raise TreeBroken(self._shard, f"the tree has {tree.size} entries and no checkpoint was signed")
+            return tree
+        try:
+            signed = check_note(parse_note(note), self._signer.trusted(self._shard))
+        except CheckFailed as error:
+            raise TreeBroken(self._shard, f"the last checkpoint cannot be trusted: {error}") from error
+        if not tree.is_well_formed or (signed.size, signed.root) != (tree.size, tree.root):
+            raise TreeBroken(
+                self._shard, f"the stored tree of {tree.size} entries is not the signed one of {signed.size}"
+            )
+        return tree
 
     async def _store(self, connection: AnyConnection, tree: Tree, tiles: Sequence[Tile]) -> None:
         root = tree.root

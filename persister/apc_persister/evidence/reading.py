@@ -54,10 +54,12 @@ async def read_leaves(connection: AnyConnection, shard: int, first: int, last: i
     return leaves_of(first, last, await read_rows(connection, shard, first, last))
 
 
-async def read_rows(connection: AnyConnection, shard: int, first: int, last: int) -> list[asyncpg.Record]:
-    """The rows of entries `first` to `last` of every kind, in no order, for `leaves_of`."""
+async def read_rows(
+    connection: AnyConnection, shard: int, first: int, last: int, kinds: Iterable[str] = KINDS
+) -> list[asyncpg.Record]:
+    """The rows of entries `first` to `last` of these kinds, in no order, for `leaves_of`."""
     rows: list[asyncpg.Record] = []
-    for kind in KINDS:
+    for kind in kinds:
         query = f"{_SELECTS[kind]} WHERE shard = $1 AND seq BETWEEN $2 AND $3"
         rows += await connection.fetch(query, shard, first, last)
     return rows

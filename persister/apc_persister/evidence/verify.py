@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from apc_persister.check import Checkpoint, PublicKey
 from apc_persister.connection import AnyConnection
-from apc_persister.errors import TreeBroken
+from apc_persister.errors import EntryForeign, TreeBroken
 from apc_persister.evidence.chunks import Chunk, Helpers, Keys, StoredCheckpoint, read_here
 from apc_persister.evidence.entries import KINDS
 from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree
 from apc_persister.evidence.reading import Leaves
 from apc_persister.evidence.tiles import Tiles
+from apc_persister.evidence.unattested import read_recorded
 
 _NEXT_SEQ = "SELECT next_seq FROM apc_log.shards WHERE shard = $1"
 _LAST_SEQ = "SELECT max(seq) FROM apc_log.{table} WHERE shard = $1"
@@ -43,7 +44,7 @@ class Report:
     outside: int = 0
     """Checkpoints held outside that were compared."""
     pending: int = 0
-    """Entries that wait for the writer to take them into the tree (maintenance by SQL)."""
+    """Entries that the guard recorded and the writer has not taken into the tree yet."""
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, seq: int, message: str) -> None:
@@ -147,6 +148,7 @@ class _Verification:
                 await self._connection.fetchval(_LAST_SEQ.format(table=table), self._shard) for table in KINDS.values()
             ]
             last_checkpoint = await self._connection.fetchval(_LAST_CHECKPOINT, self._shard) or 0
+            await self._look_behind(tiles.tree.size + 1, next_seq - 1)
         report.size = tiles.tree.size
         report.pending = max(0, next_seq - 1 - report.size)
         last = max((seq for seq in tables if seq is not None), default=0)
@@ -165,6 +167,14 @@ class _Verification:
                 )
                 break
         return tiles
+
+    async def _look_behind(self, first: int, last: int) -> None:
+        """What the tree does not cover yet must be what the guard recorded."""
+        try:
+            async for _ in read_recorded(self._connection, self._shard, first, last):
+                pass
+        except EntryForeign as error:
+            self.report.add(error.seq, error.finding)
 
     def _compare_tiles(
         self, tree: Tree, leaves: Leaves, full: Sequence[Tile], stored: Mapping[tuple[int, int], bytes]

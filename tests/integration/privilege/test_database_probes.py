@@ -20,7 +20,7 @@ ORDER BY nspname, relname
 """
 LOG, PROJECTION, VIEW = "a table of the log", "a projection beside the log", "a view of the log"
 KEYS, APP, GUARD = "apc_keys.subject_keys", "a table of apc_app", "a table of the guard"
-REVISION = "apc_guard.alembic_version"
+REVISION, RECORDED = "apc_guard.alembic_version", "apc_log.log_events"
 VERBS = ("read", "insert into", "update", "delete from", "truncate", "alter", "drop")
 Seen = dict[tuple[str, str], dict[str, set[str]]]
 """(act, kind) -> role -> the answers that its relations gave."""
@@ -50,7 +50,7 @@ OTHER_ACTS = {
     "run a program on the server": "COPY (SELECT 1) TO PROGRAM 'cat'",
 }
 
-READ = {("read", kind) for kind in (LOG, PROJECTION, VIEW, KEYS, GUARD, REVISION)}
+READ = {("read", kind) for kind in (LOG, PROJECTION, VIEW, KEYS, GUARD, REVISION, RECORDED)}
 EXPECTED: dict[str, set[tuple[str, str]]] = {
     "apc_reader": READ,
     "apc_writer": READ
@@ -71,8 +71,8 @@ class Relation:
 
     @classmethod
     def of(cls, row: asyncpg.Record) -> "Relation":
-        if row["name"] == REVISION:
-            kind = REVISION
+        if row["name"] in (REVISION, RECORDED):
+            kind = row["name"]
         elif row["schema"] != "apc_log":
             kind = {"apc_app": APP, "apc_keys": KEYS, "apc_guard": GUARD}[row["schema"]]
         elif row["kind"] in (b"v", b"m"):

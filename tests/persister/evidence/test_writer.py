@@ -25,17 +25,12 @@ from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.reading import prepare_reader, read_leaves
 from apc_persister.evidence.verify import Report, verify_shard
 from apc_persister.settings import PersisterSettings
-from apc_persister.testing import LogBench, ScriptedGate, disable_guards, lifecycle, packet_entry, until
+from apc_persister.testing import LogBench, ScriptedGate, lifecycle, packet_entry, until
 
 KEY = load_signer(PersisterSettings()).public_key(0)
 
 
-BY_SQL = """
-WITH head AS (UPDATE apc_log.shards SET next_seq = next_seq + 1 WHERE shard = 0
-              RETURNING shard, next_seq - 1 AS seq, epoch, batch_no)
-INSERT INTO apc_log.log_events (shard, seq, epoch, batch_no, kind, actor, detail)
-SELECT *, 'maintenance', 'me', '{"a": 1.50}' FROM head
-"""
+BY_GUARD = "SELECT apc_guard.record('maintenance', '{\"a\": 1.50}')"
 """An entry as an erasure or a maintenance writes it."""
 
 
@@ -71,30 +66,28 @@ async def test_every_transaction_has_its_checkpoint(bench: LogBench) -> None:
     assert (report.findings, report.entries, report.checkpoints) == ([], 296, 3)
 
 
-async def test_a_log_from_before_the_tree_is_taken_up_from_its_rows(bench: LogBench) -> None:
-    """An upgraded database, and entries that maintenance adds by SQL under the lock of the head."""
+async def test_entries_of_the_guard_are_taken_along_by_the_next_batch(bench: LogBench) -> None:
     await bench.gate.open()
     await log_packets(bench, 80)
     await bench.write()
-    await disable_guards(bench.pool)
-    for table in ("log_tiles", "log_checkpoints", "log_edges"):
-        await bench.pool.execute(f"DELETE FROM apc_log.{table}")
-    await bench.pool.execute(BY_SQL)
-    assert (await verify(bench.pool)).pending == 321
+    for _ in range(3):
+        await bench.pool.execute(BY_GUARD)
+    waiting = await verify(bench.pool)
+    assert (waiting.findings, waiting.pending) == ([], 3)
     await log_packets(bench, 2)
     await bench.write()
     report = await verify(bench.pool)
-    assert (report.findings, report.size, report.pending) == ([], 329, 0)
+    assert (report.findings, report.size, report.pending) == ([], 331, 0)
 
 
-async def test_an_entry_by_sql_on_an_idle_log_is_attested_and_exported(bench: LogBench, tmp_path: Path) -> None:
+async def test_an_entry_of_the_guard_on_an_idle_log_is_attested_and_exported(bench: LogBench, tmp_path: Path) -> None:
     bench.settings = PersisterSettings(checkpoints_url=str(tmp_path), checkpoint_interval=timedelta(milliseconds=10))
     await bench.gate.open()
     await log_packets(bench, 1)
     await bench.write()
     async with bench.writing() as persister, asyncio.timeout(20):
         for size in (5, 6):
-            await bench.pool.execute(BY_SQL)
+            await bench.pool.execute(BY_GUARD)
             while await bench.pool.fetchval("SELECT max(tree_size) FROM apc_log.log_checkpoints") < size:
                 await asyncio.sleep(0.005)
         # The writer goes on behind them.
@@ -114,6 +107,9 @@ async def test_a_log_that_was_given_another_key(bench: LogBench, tmp_path: Path)
     assert ensure_key(settings)
     bench.settings = settings
     await log_packets(bench, 1)
+    with pytest.raises(TreeBroken, match=r"the last checkpoint cannot be trusted: .* is not signed by"):
+        await bench.write()
+    bench.settings = PersisterSettings(log_key=None, log_key_file=settings.log_key_file, log_previous_keys=str(KEY))
     await bench.write()
     new = load_signer(settings).public_key(0)
     async with bench.pool.acquire() as connection:
@@ -129,13 +125,11 @@ async def test_a_row_that_is_missing_stops_the_writer(bench: LogBench) -> None:
     await bench.gate.open()
     await log_packets(bench, 1)
     await bench.write()
-    for change in ("DELETE FROM apc_log.log_edges", "UPDATE apc_log.shards SET next_seq = next_seq + 1"):
-        await bench.pool.execute(change)
+    await bench.pool.execute("UPDATE apc_log.shards SET next_seq = next_seq + 1")
     await log_packets(bench, 1)
-    with pytest.raises(TreeBroken, match="entry 5 is missing"):
+    with pytest.raises(TreeBroken, match="entry 5, behind the last checkpoint, is missing"):
         await bench.write()
     await bench.pool.execute("UPDATE apc_log.shards SET next_seq = 3")
-    await bench.pool.execute("INSERT INTO apc_log.log_edges VALUES (0, 4, '{}')")
     with pytest.raises(LogStopped, match="the tree has 4 entries and the log 2"):
         await bench.write()
 

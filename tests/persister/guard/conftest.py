@@ -16,8 +16,11 @@ import pytest
 from apc_bus.log_batch import Entry
 from apc_bus.testing import PostgresServer, local_postgres
 from apc_persister.embedded import start_embedded
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.notary import Notary
 from apc_persister.migrate import migrate
 from apc_persister.rows import Placed
+from apc_persister.settings import PersisterSettings
 from apc_persister.store import store
 from apc_persister.testing import coordination, lifecycle, packet_entry
 
@@ -107,7 +110,9 @@ async def _make_log(server: PostgresServer) -> GuardedLog:
         entries: list[Entry] = [packet, *lifecycle(packet), coordination(packet, 1, "open", "A", "B")]
         placed = [Placed((0, seq, 1, 1), packet.created_at, entry) for seq, entry in enumerate(entries, 1)]
         await connection.set_type_codec("jsonb", schema="pg_catalog", format="binary", encoder=_jsonb, decoder=bytes)
-        await store(connection, placed, packet.created_at)
+        async with connection.transaction():
+            leaves = await store(connection, placed, await connection.fetchval("SELECT now()"))
+            await Notary(0, load_signer(PersisterSettings())).attest(connection, 1, leaves)
         await connection.execute("UPDATE apc_log.shards SET next_seq = $1 WHERE shard = 0", len(placed) + 1)
         await connection.execute(
             "INSERT INTO apc_log.log_checkpoints (shard, tree_size, root_hash, note) VALUES (9, 1, sha256('x'), 'n')"

@@ -18,6 +18,10 @@ REPLICA = "SET session_replication_role = replica"
 NO_OP_REFUSAL = (
     "CREATE OR REPLACE FUNCTION apc_guard.refuse_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
 )
+LOG_EVENT = (
+    "INSERT INTO apc_log.log_events (shard, seq, epoch, batch_no, kind, actor, detail) "
+    "VALUES (0, 99, 1, 1, 'maintenance', 'nobody', '{}')"
+)
 
 BY_WRITER = {
     "update": UPDATE,
@@ -36,6 +40,10 @@ BY_WRITER = {
     "forge a maintenance": "INSERT INTO apc_guard.maintenance (actor, reason) VALUES ('x', 'x')",
     "exempt": "SELECT apc_guard.exempt('apc_log.agent_packets')",
     "unlist": "DELETE FROM apc_guard.log_tables",
+    "add to what the guard alone writes": LOG_EVENT,
+    "record as the guard": "SELECT apc_guard.record('maintenance', '{}')",
+    "record a maintenance": "SELECT apc_guard.record_maintenance('x')",
+    "record an erasure": "SELECT apc_guard.record_erasure('{}')",
     "forge a revision": "UPDATE apc_guard.alembic_version SET version_num = 'x'",
 }
 BY_READER = {
@@ -59,6 +67,8 @@ BY_SUPERUSER = {
     "disable triggers as replica": f"{REPLICA}; {DISABLE}",
     "drop": DROP,
     "replace the refusal": NO_OP_REFUSAL,
+    "add to what the guard alone writes": LOG_EVENT,
+    "add to what the guard alone writes as replica": f"{REPLICA}; {LOG_EVENT}",
 }
 BY_OWNER = {
     "update": UPDATE,
@@ -115,6 +125,11 @@ BY_OWNER = {
     "become superuser": "ALTER ROLE CURRENT_USER SUPERUSER",
     "forge a maintenance": BY_WRITER["forge a maintenance"],
     "forge the marker": f"SET apc_guard.rights = 'x'; {DISABLE}",
+    "add to what the guard alone writes": LOG_EVENT,
+    "take the right to add to it back": f"GRANT INSERT ON apc_log.log_events TO apc_owner; {LOG_EVENT}",
+    "record as the guard": BY_WRITER["record as the guard"],
+    "record a maintenance": BY_WRITER["record a maintenance"],
+    "become the recorder": f"SET ROLE apc_recorder; {LOG_EVENT}",
     "exempt": "SELECT apc_guard.exempt('apc_log.agent_packets')",
     "unlist": "UPDATE apc_guard.log_tables SET is_append_only = false",
 }
@@ -152,6 +167,10 @@ IN_MAINTENANCE = (
     "inherit",
     "in a block",
     "replace the refusal",
+    "add to what the guard alone writes",
+    "take the right to add to it back",
+    "record as the guard",
+    "become the recorder",
     "exempt",
     "unlist",
 )

@@ -1,0 +1,5 @@
+"""A persister at work on a fresh database and the in-process broker, fed by a scripted gate."""
+
+from tests.persister.conftest import bench, pool
+
+__all__ = ["bench", "pool"]

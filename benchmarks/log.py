@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import psutil
 
 from apc_bus.database import open_pool
+from apc_bus.settings import PersisterSettings
 from apc_persister.connection import AnyConnection
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.chunks import Helpers, start_helpers
 from apc_persister.evidence.documents import find_packet, prove_entry
 from apc_persister.evidence.verify import verify_shard
-from apc_persister.settings import PersisterSettings
 from benchmarks.figures import Figure, Figures
 from benchmarks.log_load import open_loader
 from benchmarks.log_reading import add_readings, p95_ms, read_log

@@ -26,11 +26,11 @@ from apc_bus.log_batch import (
     encode,
 )
 from apc_bus.port import Delivery, Message
+from apc_bus.settings import PersisterSettings
 from apc_persister.connection import drop_connection, take_connection
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.notary import Notary
 from apc_persister.intake import read_message
-from apc_persister.settings import PersisterSettings
 from apc_persister.testing import coordination, hop, lifecycle, packet_entry
 from apc_persister.transaction import commit
 

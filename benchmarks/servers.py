@@ -12,11 +12,11 @@ from pathlib import Path
 import asyncpg
 import psutil
 
+from apc_bus.settings import LogKeySettings
 from apc_bus.testing import PostgresServer, RabbitServer, start_given_postgres, start_rabbit
 from apc_persister.embedded import start_embedded
 from apc_persister.evidence.checkpoint import ensure_key
 from apc_persister.migrate import migrate
-from apc_persister.settings import LogKeySettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,10 @@ from apc_agents.errors import (
 from apc_agents.handler_context import HandlerContext
 from apc_agents.loading import load_agent
 from apc_agents.service import run_worker
-from apc_agents.settings import WorkerSettings
 from apc_agents.state import MemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.testing import AgentTestClient
 from apc_agents.worker import Worker
+from apc_bus.settings import WorkerSettings
 
 __all__ = [
     "ALL",

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from apc_agents.errors import AgentInvalid
 from apc_agents.signature import AnyHandler, check_handler, check_start
+from apc_bus.settings import RelevanceSettings
 from apc_bus.topology import AgentQueues
 from apc_contracts.context import AgentContext, ContextMessage
 from apc_contracts.envelope import MAX_RETRY_LIMIT
@@ -157,10 +159,14 @@ class Agent:
 
     def evaluate_relevance(self, message: ContextMessage, context: AgentContext) -> float:
         """The Symbolic Resonance Score of a message in a context, 0..1 (docs/agent-context.md)."""
-        from apc_agents.situation.relevance import RelevanceSettings, resonance  # late: it imports agents
+        from apc_agents.situation.relevance import resonance  # late: it imports agents
 
-        settings = RelevanceSettings()
-        return resonance(message, context, settings).score(settings)
+        return resonance(message, context, self._relevance).score(self._relevance)
+
+    @cached_property
+    def _relevance(self) -> RelevanceSettings:
+        """Read once, when a message is weighed first."""
+        return RelevanceSettings()
 
     def min_relevance_for(self, packet: Packet[Any]) -> float | None:
         """Below which score this packet is not handled; None = it is in any case."""

@@ -17,9 +17,9 @@ from apc_agents.emission import Builder, Built, Draft
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
 from apc_agents.metrics import counted_emit
 from apc_agents.publishing import publish_confirmed
-from apc_agents.settings import WorkerSettings
 from apc_bus import headers
 from apc_bus.port import Bus, HeaderValue, Message, Publication
+from apc_bus.settings import WorkerSettings
 from apc_bus.telemetry import packet_ids
 from apc_bus.topology import INGRESS, RECEIPTS, intra_exchange, intra_key, is_urgent
 from apc_bus.tracing import current_trace, describe, in_span

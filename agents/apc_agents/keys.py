@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from apc_agents.errors import AgentKeyUnusable
-from apc_agents.settings import WorkerSettings
+from apc_bus.settings import WorkerSettings
 from apc_contracts.sealing import SealedPacket
 from apc_contracts.signing import encode_public_key, key_id_of, new_private_key, pem_of, private_key_of, sign
 

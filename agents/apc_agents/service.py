@@ -14,13 +14,12 @@ from apc_agents.agent import Agent
 from apc_agents.effects import EffectStore, MemoryEffectStore, PostgresEffectStore
 from apc_agents.errors import AgentError
 from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
-from apc_agents.settings import WorkerSettings
 from apc_agents.state import MemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.worker import Worker
 from apc_bus.artifacts import open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
-from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.settings import BusSettings, WorkerSettings
 
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 5.0
@@ -106,7 +105,7 @@ async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> N
 async def _stores(
     settings: WorkerSettings,
 ) -> AsyncIterator[tuple[StateStore, TaskStore, EffectStore, BaseMemoryStore]]:
-    url = DatabaseSettings(database_url=settings.database_url).url
+    url = settings.url
     if url is None:
         reason = "APC_DATABASE_URL is not set: ctx.state, ctx.once, tasks and memory end with this process"
         _log.warning("state_not_kept", reason=reason)

@@ -20,13 +20,13 @@ from apc_agents.emitter import sealed_to_fit
 from apc_agents.errors import AgentError, HandlerFailed
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.phase import Moment, Sessions
-from apc_agents.settings import WorkerSettings
 from apc_agents.state import MemoryStateStore, StateStore
 from apc_agents.worker import Worker
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
+from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, is_urgent, routing_key
 from apc_contracts.contract import Contract, load_contract
 from apc_contracts.packet import Actor, Lineage, Packet, ProofBundle

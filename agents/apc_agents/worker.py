@@ -27,12 +27,12 @@ from apc_agents.intake import Intake
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.phase import Sessions
-from apc_agents.settings import WorkerSettings
 from apc_agents.state import MemoryStateStore, StateStore
 from apc_agents.state_cache import StateCache
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import GiveBack
 from apc_bus.port import Bus, Delivery
+from apc_bus.settings import WorkerSettings
 from apc_bus.topology import agent_queue
 from apc_bus.tracing import current_trace
 from apc_contracts.contract import Contract, load_contract

@@ -7,11 +7,11 @@ from uuid import UUID
 import orjson
 
 from apc_agents.state import PostgresStateStore
+from apc_bus.settings import LogKeySettings
 from apc_orchestrator.testing import Sent, violated_equalities
 from apc_persister.check import parse_note, split_notes
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.verify import verify_shard
-from apc_persister.settings import LogKeySettings
 from apc_persister.testing import replay_everything
 from benchmarks.soak.agents import HANDLED
 from benchmarks.soak.cast import COLLECTOR, WORKERS

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from apc_bus.database import open_pool
 from apc_bus.errors import BusError
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, LogKeySettings
 from apc_bus.topology import QueueKind, Topology, build_topology, log_queue
 from apc_contracts import Packet, seal
 from apc_orchestrator.testing import (
@@ -28,7 +28,6 @@ from apc_orchestrator.testing import (
     until,
 )
 from apc_persister.evidence.checkpoint import ensure_key
-from apc_persister.settings import LogKeySettings
 from apc_persister.testing import ScriptedGate
 from benchmarks.soak.cast import CAST, COLLECTOR, OPERATOR, SENDERS, WORKERS, openings
 from benchmarks.soak.processes import KeptProcess

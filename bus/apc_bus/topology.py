@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from apc_bus.errors import TopologyInvalid
+from apc_contracts.contract import load_contract
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
 
 INGRESS = "apc.ingress"
@@ -24,8 +25,6 @@ DEAD = "apc.dead"
 DEAD_QUEUE = "apc.dead.letters"
 SUBSTRATE_STREAM = "apc.substrate.stream"
 
-DEFAULT_BOUND = 1000
-"""Outstanding deliveries per recipient before the gate refuses new ones; an inbox holds twice as many."""
 AGENT_DELIVERY_LIMIT = 20
 """Deliveries of a message to an agent before it is dead-lettered (a crash counts against all prefetched)."""
 SERVICE_DELIVERY_LIMIT = 1_000_000
@@ -240,18 +239,21 @@ def routing_key(packet_type: PacketType, swarm_id: str, agent_id: str, urgent: b
     return f"{key}.urgent" if urgent or packet_type in CONTROL_TYPES else key
 
 
-def build_topology(shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound: int = DEFAULT_BOUND) -> Topology:
+def build_topology(shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound: int | None = None) -> Topology:
     """The topology for N shards and these agents.
 
     Args:
         shards: N, at least 1; every service must use the same.
         agents: whoever gets an inbox.
-        bound: outstanding deliveries per agent; an inbox holds 2 x bound messages.
+        bound: outstanding deliveries per agent, `limits.outstanding_deliveries` of the contract; none = the packaged
+            contract's. An inbox holds 2 x bound messages.
 
     Raises:
         TopologyInvalid: N below 1, an agent twice, or ids too long for a routing key.
     """
     _check(shards, agents)
+    if bound is None:
+        bound = load_contract().limits.outstanding_deliveries
     queues = [
         *(queue for shard in range(shards) for queue in _shard_queues(shard)),
         Queue(SUBSTRATE_STREAM, QueueKind.STREAM, max_bytes=SUBSTRATE_MAX_BYTES),

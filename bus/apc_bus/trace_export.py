@@ -2,35 +2,12 @@
 
 import os
 import socket
-from typing import Self
-
-from pydantic import AliasChoices, Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from apc_bus.errors import TracingUnavailable
+from apc_bus.settings import TraceSettings
 from apc_bus.tracing import use_tracer_provider
 
 TRACES_PATH = "/v1/traces"
-
-
-class TraceSettings(BaseSettings):
-    """Where spans go; the SDK reads the other variables of OpenTelemetry itself (OTEL_TRACES_SAMPLER, …)."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="APC_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
-    )
-
-    otlp_endpoint: str | None = Field(
-        default=None, validation_alias=AliasChoices("APC_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-    )
-    """Base URL of an OpenTelemetry collector (`http://host:4318`), also as OTEL_EXPORTER_OTLP_ENDPOINT; none = no
-    traces."""
-
-    @model_validator(mode="after")
-    def _check_endpoint(self) -> Self:
-        if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):
-            raise ValueError("APC_OTLP_ENDPOINT must be the http:// or https:// URL of a collector (OTLP over HTTP)")
-        return self
 
 
 def export_traces(service: str, settings: TraceSettings | None = None) -> None:

@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from apc_agents.loading import load_agent
 from apc_bus.settings import BusSettings
-from apc_bus.topology import build_topology
 from apc_console.broker import apply, open_bus
 from apc_console.broker_users import Remarks, cut_off, make_agent_users, user_of_agent
 from apc_console.database import open_log
@@ -23,6 +22,7 @@ from apc_console.registration import (
     wait_until_recorded,
     with_keys,
 )
+from apc_console.topology import topology_of
 from apc_contracts.identity import new_packet_id
 from apc_contracts.registry import Registration, Right
 from apc_contracts.registry_change import AgentAdded, AgentRevoked
@@ -81,12 +81,12 @@ async def register_agents(modules: Sequence[str]) -> tuple[list[str], Remarks]:
 async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:
     added = [change.registration() for change in changes]
     async with open_log() as pool, open_bus(settings) as bus:
-        await apply(build_topology(settings.shards, list(map(queues_of, added)), bound=settings.outstanding_bound))
+        await apply(topology_of(settings, list(map(queues_of, added))))
         known = {one.agent_id: one for one in (*await registered_agents(pool), *added)}
         remarks = await make_agent_users(settings, added, known.values())
         await publish_changes(bus, changes, settings.shards)
         await wait_until_recorded(pool, changes, settings.shards, LOG_PATIENCE)
-    topology = build_topology(settings.shards, list(map(queues_of, known.values())))
+    topology = topology_of(settings, list(map(queues_of, known.values())))
     return [*remarks, *shared_users(topology)]
 
 

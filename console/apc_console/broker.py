@@ -7,12 +7,12 @@ from datetime import timedelta
 from urllib.parse import unquote, urlsplit
 
 from apc_bus.port import Bus
-from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_bus.topology import AgentQueues, Topology, build_topology
+from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
+from apc_bus.topology import AgentQueues, Topology
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.registration import queues_of, registered_agents
-from apc_console.settings import ConsoleSettings
+from apc_console.topology import topology_of
 
 CONNECT_PATIENCE = timedelta(seconds=3)
 PATIENCE_SECONDS = 8.0
@@ -55,7 +55,7 @@ async def planned_topology(expected: Sequence[AgentQueues] = ()) -> Topology:
     if DatabaseSettings().database_url is not None:
         async with open_log() as pool:
             agents |= {one.agent_id: queues_of(one) for one in await registered_agents(pool)}
-    return build_topology(settings.shards, list(agents.values()), bound=settings.outstanding_bound)
+    return topology_of(settings, list(agents.values()))
 
 
 def topology_url(settings: BusSettings) -> str:

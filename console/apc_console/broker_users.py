@@ -5,12 +5,12 @@ from urllib.parse import unquote, urlsplit
 
 from apc_bus.rabbit.grants import SERVICE_USERS, Permission, agent_permission, permissions
 from apc_bus.rabbit.management import Management
-from apc_bus.settings import BusSettings
-from apc_bus.topology import AgentQueues, Topology, build_topology
+from apc_bus.settings import BusSettings, ConsoleSettings
+from apc_bus.topology import AgentQueues, Topology
 from apc_console.broker import broker_user, topology_url
 from apc_console.passwords import complete_passwords, default_file, forget_password, known_passwords
 from apc_console.registration import queues_of
-from apc_console.settings import ConsoleSettings
+from apc_console.topology import topology_of
 from apc_contracts.registry import Registration
 
 Remarks = list[str]
@@ -72,7 +72,7 @@ async def make_agent_users(
             "its definitions; import them"
             for user in sorted(unmanaged)
         ]
-    topology = build_topology(settings.shards, list(map(queues_of, everybody)))
+    topology = topology_of(settings, list(map(queues_of, everybody)))
     users = {one.broker_user for one in added}
     grants = {user: permission for user, permission in permissions(topology).items() if user in users}
     return await _make_users(settings, management, grants)

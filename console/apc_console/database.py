@@ -10,7 +10,7 @@ import asyncpg
 from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_console.errors import InputUnusable, ServiceAway
-from apc_console.settings import hide_password
+from apc_console.secrecy import hide_password
 
 PATIENCE = timedelta(seconds=3)
 """How long a one-shot command waits for a server that does not answer; with all the rest it ends within 10 s."""

@@ -19,7 +19,6 @@ from apc_agents.actions.tasks import PostgresTaskStore
 from apc_agents.agent import Agent
 from apc_agents.effects import PostgresEffectStore
 from apc_agents.memory import DatabaseMemoryStore
-from apc_agents.settings import WorkerSettings
 from apc_agents.state import PostgresStateStore
 from apc_agents.worker import Worker
 from apc_bus.artifacts import ArtifactStore, open_artifacts
@@ -27,8 +26,8 @@ from apc_bus.chaos import disturb
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Bus
-from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_bus.topology import build_topology, gate_queue, log_queue
+from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings, WorkerSettings
+from apc_bus.topology import gate_queue, log_queue
 from apc_bus.trace_export import export_traces
 from apc_console.database import migrate_url
 from apc_console.errors import InputUnusable, ServiceAway
@@ -40,14 +39,13 @@ from apc_console.registration import (
     wait_until_recorded,
     with_keys,
 )
+from apc_console.topology import topology_of
 from apc_console.waiting import until
 from apc_contracts.registry import Registration
 from apc_orchestrator.service import Orchestrator
-from apc_orchestrator.settings import OrchestratorSettings
 from apc_persister.embedded import start_embedded
 from apc_persister.evidence.checkpoint import ensure_key
 from apc_persister.service import serve_persister
-from apc_persister.settings import PersisterSettings
 
 OPERATOR = "operator"
 DRAIN_LIMIT = timedelta(seconds=10)
@@ -79,11 +77,15 @@ class EmbeddedSystem:
         self.artifacts = artifacts
         self.pool = pool
         """For reading the log and keeping agents' state; the services have pools of their own."""
-        self._settings = settings
-        self.contract = str(contract) if contract is not None else OrchestratorSettings().contract
-        self._broker = MemoryBroker(build_topology(settings.shards, bound=settings.outstanding_bound))
+        self._settings = settings if contract is None else settings.model_copy(update={"contract": str(contract)})
+        self._broker = MemoryBroker(topology_of(self._settings))
         self._operator = self.connect(OPERATOR)
         self._services: list[_Service] = []
+
+    @property
+    def contract(self) -> str | None:
+        """Path of the contract file; None = the packaged one."""
+        return self._settings.contract
 
     def connect(self, user: str) -> Bus:
         """A bus as one broker user."""
@@ -182,7 +184,7 @@ class EmbeddedSystem:
 
     def _declare(self, registrations: Sequence[Registration]) -> None:
         agents = [queues_of(registration) for registration in registrations]
-        self._broker.apply(build_topology(self._settings.shards, agents, bound=self._settings.outstanding_bound))
+        self._broker.apply(topology_of(self._settings, agents))
 
     async def _until_empty(self, queues: Sequence[str]) -> None:
         async def are_empty() -> bool:

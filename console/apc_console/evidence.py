@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from uuid import UUID
 
+from apc_bus.settings import LogKeySettings
 from apc_console.database import open_log, open_log_with_url
 from apc_console.errors import InputUnusable
 from apc_console.output import opened, print_json, to_json
@@ -24,7 +25,6 @@ from apc_persister.evidence.documents import (
     prove_entry,
 )
 from apc_persister.evidence.verify import Report, verify_shard
-from apc_persister.settings import LogKeySettings
 
 _SHARDS = "SELECT shard FROM apc_log.shards ORDER BY shard"
 _SIZES = """

@@ -4,8 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from apc_agents.keys import AGENT_ID, AgentKey, find_key, make_key, read_key
-from apc_agents.settings import WorkerSettings
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, WorkerSettings
 from apc_console.broker import open_bus
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import orjson
 
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, ConsoleSettings
 from apc_console.errors import InputUnusable
-from apc_console.settings import ConsoleSettings
 
 RANDOM_BYTES = 32
 

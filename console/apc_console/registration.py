@@ -8,9 +8,9 @@ import asyncpg
 import orjson
 
 from apc_agents.keys import find_key
-from apc_agents.settings import WorkerSettings
 from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
+from apc_bus.settings import WorkerSettings
 from apc_bus.topology import RECEIPTS, AgentQueues
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.waiting import until

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, OrchestratorSettings
 from apc_console.broker import broker_user, open_bus
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
@@ -20,7 +20,6 @@ from apc_contracts.packet import Actor, Packet, Recipient, RetractionPacket, Rou
 from apc_contracts.payloads import RetractionPayload
 from apc_contracts.registry import Registration
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase
-from apc_orchestrator.settings import OrchestratorSettings
 from apc_persister.queries import PacketImpact, PacketRow, get_packet_impact
 
 

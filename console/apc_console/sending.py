@@ -7,9 +7,9 @@ from typing import Any
 import asyncpg
 
 from apc_agents.keys import find_key
-from apc_agents.settings import WorkerSettings
 from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
+from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS
 from apc_console.errors import ServiceAway
 from apc_console.waiting import until

@@ -15,13 +15,12 @@ from apc_bus.database import open_pool
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable
 from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
-from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_bus.trace_export import export_traces
 from apc_console.errors import InputUnusable
 from apc_console.health import serve_health
 from apc_console.logs import configure
 from apc_console.running import end_with_supervisor, stop_on_signals
-from apc_console.settings import ConsoleSettings
 
 LONGEST_PAUSE = timedelta(seconds=5)
 Opened = TypeVar("Opened")
@@ -31,8 +30,8 @@ log = structlog.get_logger(__name__)
 
 async def run_orchestrator() -> None:
     """Run the gate until SIGTERM. Raises InputUnusable without a broker or a database, ContractInvalid."""
+    from apc_bus.settings import OrchestratorSettings
     from apc_orchestrator.service import Orchestrator
-    from apc_orchestrator.settings import OrchestratorSettings
 
     async with _prepared("orchestrator") as (stop, bus, pool):
         if bus is not None and pool is not None:
@@ -45,8 +44,8 @@ async def run_orchestrator() -> None:
 
 async def run_persister() -> None:
     """Run the log writer until SIGTERM. Raises InputUnusable, and what the persister cannot mend itself."""
+    from apc_bus.settings import PersisterSettings
     from apc_persister.service import Persister
-    from apc_persister.settings import PersisterSettings
 
     async with _prepared("persister") as (stop, bus, pool):
         if bus is not None and pool is not None:

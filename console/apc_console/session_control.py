@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import asyncpg
 
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, OrchestratorSettings
 from apc_console.broker import broker_user, open_bus
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
@@ -17,7 +17,6 @@ from apc_contracts.payloads import SignalPayload
 from apc_contracts.registry import Registration
 from apc_contracts.session import SessionDocument
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, Signal
-from apc_orchestrator.settings import OrchestratorSettings
 from apc_persister.queries import get_session
 
 _WITHOUT_BROKER = (

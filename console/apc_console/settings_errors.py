@@ -2,16 +2,19 @@
 
 from pydantic import ValidationError
 
-PREFIXES = {"AutomlSettings": "APC_AUTOML_"}
+from apc_bus.settings import all_settings, variable_of
+
+_CLASSES = {kind.__name__: kind for kind in all_settings()}
 
 
 def sentence_of(error: ValidationError) -> str:
     """Name the variable and what is wrong with its value. Raises the error again when it is not about settings."""
-    if not error.title.endswith("Settings"):
+    kind = _CLASSES.get(error.title)
+    if kind is None:
         raise error
     first = error.errors(include_url=False, include_input=False)[0]
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:
         return message
-    name = ".".join(map(str, first["loc"])).upper()
-    return f"{PREFIXES.get(error.title, 'APC_')}{name}: {message}"
+    name = variable_of(kind, ".".join(map(str, first["loc"])))
+    return f"{name} {message}" if message.startswith("must ") else f"{name}: {message}"

@@ -14,8 +14,8 @@ from apc_agents.loading import load_agent
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.database import open_pool
 from apc_bus.errors import BusError
-from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_bus.topology import agent_queue, build_topology, gate_queue, log_queue
+from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, PersisterSettings
+from apc_bus.topology import agent_queue, gate_queue, log_queue
 from apc_console.broker import apply, broker_user, open_bus
 from apc_console.database import PATIENCE, migrate_url
 from apc_console.definitions import shared_users
@@ -28,12 +28,11 @@ from apc_console.registration import (
     wait_until_recorded,
     with_keys,
 )
-from apc_console.settings import ConsoleSettings
 from apc_console.supervisor import ProcessSpec, Supervisor
+from apc_console.topology import topology_of
 from apc_console.waiting import until
 from apc_contracts.registry import Registration
 from apc_persister.evidence.checkpoint import ensure_key
-from apc_persister.settings import PersisterSettings
 
 START_LIMIT = timedelta(seconds=30)
 """How long a fresh gate may take to take its shards, and then to log the registrations."""
@@ -134,7 +133,7 @@ async def _until_empty(settings: BusSettings, queues: Sequence[str]) -> None:
 
 async def _declare(settings: BusSettings, pool: asyncpg.Pool, registrations: Sequence[Registration]) -> None:
     known = {one.agent_id: one for one in (*await registered_agents(pool), *registrations)}
-    await apply(build_topology(settings.shards, list(map(queues_of, known.values())), bound=settings.outstanding_bound))
+    await apply(topology_of(settings, list(map(queues_of, known.values()))))
 
 
 async def _epochs(pool: asyncpg.Pool) -> dict[int, int]:
@@ -176,7 +175,7 @@ async def _until_consumed(settings: BusSettings, registrations: Sequence[Registr
 
 async def _register(settings: BusSettings, pool: asyncpg.Pool, registrations: Sequence[Registration]) -> None:
     changes = [addition(registration) for registration in registrations]
-    for sentence in shared_users(build_topology(settings.shards, list(map(queues_of, registrations)))):
+    for sentence in shared_users(topology_of(settings, list(map(queues_of, registrations)))):
         log.warning("broker_user_shared", reason=sentence)
     async with open_bus(settings) as bus:
         await publish_changes(bus, changes, settings.shards)

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from apc_agents.loading import load_agent
 from apc_bus.chaos import load_profile
-from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_console.chaos import Scorer, prepare
 from apc_console.logs import configure
 from apc_console.running import stop_on_signals
-from apc_console.settings import ConsoleSettings
 from apc_console.system import System, has_broker
 
 

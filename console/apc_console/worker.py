@@ -3,11 +3,11 @@
 from apc_agents.loading import load_agent
 from apc_agents.service import run_worker
 from apc_agents.worker import Worker
+from apc_bus.settings import ConsoleSettings
 from apc_bus.trace_export import export_traces
 from apc_console.health import serve_health
 from apc_console.logs import configure
 from apc_console.running import end_with_supervisor
-from apc_console.settings import ConsoleSettings
 
 
 class _Running:

@@ -3,9 +3,9 @@
 Promises: logged before delivered; judged once, however often it comes; a shard that is lost changes nothing.
 """
 
+from apc_bus.settings import OrchestratorSettings
 from apc_orchestrator.errors import GateError, SessionUnloadable, ShardLost
 from apc_orchestrator.service import Orchestrator, serve_orchestrator
-from apc_orchestrator.settings import OrchestratorSettings
 
 __all__ = [
     "GateError",

@@ -12,16 +12,17 @@ import structlog
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
+from apc_bus.settings import OrchestratorSettings
 from apc_bus.topology import RECEIPTS, gate_queue
 from apc_contracts.contract import Contract
 from apc_contracts.identity import new_packet_id
 from apc_orchestrator.errors import ShardLost
+from apc_orchestrator.fence import Fence, keep_hearing
 from apc_orchestrator.inbox import PROBE_BODY, TYPE_RECEIPTS
 from apc_orchestrator.protocols import OtherShards, load_protocols
 from apc_orchestrator.publications import Tenure
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.service_state import ShardState
-from apc_orchestrator.settings import OrchestratorSettings
 from apc_orchestrator.shard import ShardServer
 from apc_orchestrator.supervision import Health
 from apc_orchestrator.tenure import take_shard
@@ -87,7 +88,10 @@ class Gate:
 
     async def _hold(self, stop: asyncio.Event) -> None:
         queue = gate_queue(self._shard)
-        async with self._bus.subscribe(queue, prefetch=self._settings.gate_prefetch) as inputs:
+        async with (
+            self._bus.subscribe(queue, prefetch=self._settings.gate_prefetch) as inputs,
+            keep_hearing(self._bus, queue, Fence.of(self._settings.heartbeat), self._health),
+        ):
             _log.info("gate_stands_by", shard=self._shard)
             first = await self._stand_by(inputs, stop)
             if first is None:

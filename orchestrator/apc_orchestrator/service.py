@@ -7,13 +7,13 @@ import structlog
 
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.port import Bus
+from apc_bus.settings import OrchestratorSettings
 from apc_contracts.contract import check_guards, load_contract
 from apc_contracts.limits import Limits
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import Gate
 from apc_orchestrator.metrics import follow_gates
 from apc_orchestrator.service_state import ShardState
-from apc_orchestrator.settings import OrchestratorSettings
 from apc_orchestrator.supervision import Health
 
 _log = structlog.get_logger("apc_orchestrator")

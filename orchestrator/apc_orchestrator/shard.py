@@ -16,6 +16,7 @@ from structlog.contextvars import bind_contextvars, bound_contextvars
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import PublishRefused, PublishUnroutable
 from apc_bus.port import Bus, Delivery, Publication, Subscription
+from apc_bus.settings import OrchestratorSettings
 from apc_bus.subject_keys import KeyRing
 from apc_bus.tracing import NO_TRACE
 from apc_contracts.contract import Contract
@@ -30,6 +31,7 @@ from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.deadlines import Deadlines
 from apc_orchestrator.entries import hop_entry
 from apc_orchestrator.errors import SessionUnloadable, ShardLost
+from apc_orchestrator.fence import Fence
 from apc_orchestrator.inbox import is_probe, is_receipts, read_input, session_ids
 from apc_orchestrator.judge import Judge
 from apc_orchestrator.loading import load_session
@@ -38,7 +40,6 @@ from apc_orchestrator.publications import Tenure
 from apc_orchestrator.recovery import open_sessions, unanswered_denials
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.sessions import Sessions
-from apc_orchestrator.settings import OrchestratorSettings
 from apc_orchestrator.telling import ids_of, tell_judged
 from apc_orchestrator.tenure import read_head
 from apc_orchestrator.tracing import Traces, end_spans, logged
@@ -73,6 +74,7 @@ class ShardServer:
         protocols: ProtocolLedger,
     ) -> None:
         self._settings = settings
+        self._fence = Fence.of(settings.heartbeat)
         self._contract = contract
         self._bus = bus
         self._pool = pool
@@ -414,8 +416,8 @@ class ShardServer:
         return receiving.result()
 
     def _seconds_to_wait(self) -> float:
-        """Until the next deadline; never longer than a heartbeat, so that a silent broker is noticed."""
-        longest = RETRY_SECONDS if self._waiting or self._reports else self._settings.heartbeat_seconds
+        """Until the next deadline; never longer than between two questions, so that a silent broker is noticed."""
+        longest = RETRY_SECONDS if self._waiting or self._reports else self._fence.question_seconds
         due = self._deadlines.next
         if due is None:
             return longest
@@ -429,7 +431,7 @@ class ShardServer:
     def _check_silence(self) -> None:
         """Self-fencing: a broker that was silent for longer than a heartbeat may have given the shard away."""
         silence = self._inputs.longest_silence
-        if silence > self._settings.heartbeat_seconds:
+        if silence > self._fence.silence_seconds:
             raise ShardLost(f"the broker was silent for {silence:.1f} s")
 
     async def _recover(self) -> None:

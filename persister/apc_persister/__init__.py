@@ -3,10 +3,10 @@
 Promises: one transaction a log batch or more, gap-free sequence numbers, nothing acknowledged before COMMIT.
 """
 
+from apc_bus.settings import PersisterSettings
 from apc_persister.embedded import EmbeddedPostgres, start_embedded
 from apc_persister.migrate import migrate, schema_version
 from apc_persister.service import Persister, serve_persister
-from apc_persister.settings import PersisterSettings
 
 __all__ = [
     "EmbeddedPostgres",

@@ -134,6 +134,13 @@ class LogKeyMissing(LogError):
         self.path = path
 
 
+class PreviousKeyUnusable(LogError):
+    """A key that signed the log before cannot be read."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"APC_LOG_PREVIOUS_KEYS: {reason}; write the keys as `apc log key` printed them")
+
+
 class LogKeyUnusable(LogError):
     """The signing key cannot be read or written, or is no Ed25519 key."""
 

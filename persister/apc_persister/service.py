@@ -8,6 +8,7 @@ import structlog
 
 from apc_bus.database import check_durability
 from apc_bus.port import Bus
+from apc_bus.settings import PersisterSettings
 from apc_persister.encryption import Encryption
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
 from apc_persister.evidence.checkpoint import load_signer
@@ -18,7 +19,6 @@ from apc_persister.evidence.notary import Notary
 from apc_persister.guard import read_guard, warn_of_guard
 from apc_persister.metrics import follow_writers
 from apc_persister.migrate import SCHEMA_REVISION, read_revision
-from apc_persister.settings import PersisterSettings
 from apc_persister.writer import Writer
 
 log = structlog.get_logger(__name__)

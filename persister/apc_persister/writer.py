@@ -17,13 +17,13 @@ from structlog.contextvars import bind_contextvars
 
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Subscription
+from apc_bus.settings import PersisterSettings
 from apc_bus.topology import log_queue
 from apc_persister.connection import drop_connection, stands, take_connection
 from apc_persister.encryption import Encryption
 from apc_persister.evidence.notary import Notary
 from apc_persister.intake import Received, read_message
 from apc_persister.metrics import count_commit
-from apc_persister.settings import PersisterSettings
 from apc_persister.telling import in_transaction, tell_committed
 from apc_persister.transaction import Committed, commit
 

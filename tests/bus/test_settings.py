@@ -1,11 +1,38 @@
-"""Settings of the bus, from the environment."""
+"""The settings: from the environment and `.env`, each in one place, each read."""
 
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.settings import (
+    ApcSettings,
+    BusSettings,
+    DatabaseSettings,
+    OrchestratorSettings,
+    PersisterSettings,
+    RelevanceSettings,
+    SituationSettings,
+    WorkerSettings,
+    all_settings,
+    variable_of,
+)
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("bus", "agents", "orchestrator", "persister", "console")
+UNIT = re.compile(r"_(SECONDS|MS|BYTES|URL|FILE|PORT)$")
+ITS_VALUE_AND_ITS_PLACE = {"APC_AGENT_KEY", "APC_LOG_KEY", "APC_BROKER_PASSWORDS"}
+"""A secret as text, or the file that holds it: two variables on purpose."""
+READ_THE_ENVIRONMENT = {
+    "bus/apc_bus/crash_points.py",  # before any settings
+    "bus/apc_bus/trace_export.py",  # a variable of OpenTelemetry
+    "console/apc_console/supervisor.py",  # hands all of it on
+    "console/apc_console/automl_run/summary.py",  # repeats in a command what was typed
+}
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +60,18 @@ def test_several_nodes_and_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dotenv_is_read(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("APC_SHARDS=4\nAPC_SOMETHING_ELSE=1\n")
-    assert BusSettings().shards == 4
+    lines = ["APC_SHARDS=4", "APC_CONTEXT_RECENT_MESSAGES=3", "APC_RELEVANCE_HISTORY=0.9", "APC_SOMETHING_ELSE=1"]
+    (tmp_path / ".env").write_text("\n".join(lines))
+    assert {kind().shards for kind in (BusSettings, OrchestratorSettings, PersisterSettings, WorkerSettings)} == {4}
+    assert SituationSettings().recent_messages == 3
+    assert RelevanceSettings().history == 0.9
+
+
+@pytest.mark.parametrize("kind", list(all_settings()))
+def test_every_class_reads_dotenv(kind: type[ApcSettings]) -> None:
+    assert kind.model_config["env_file"] == ".env"
+    assert kind.model_config["frozen"]
+    assert str(kind.model_config["env_prefix"]).startswith("APC_")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +79,7 @@ def test_dotenv_is_read(tmp_path: Path) -> None:
     [
         ("APC_AMQP_URL", "http://host"),
         ("APC_SHARDS", "0"),
-        ("APC_HEARTBEAT", "PT0.1S"),
+        ("APC_CONSUMER_CHECK", "PT0.1S"),
         ("APC_PUBLISH_WINDOW", "0"),
     ],
 )
@@ -50,3 +87,71 @@ def test_what_cannot_be_used_is_refused(monkeypatch: pytest.MonkeyPatch, name: s
     monkeypatch.setenv(name, value)
     with pytest.raises(ValidationError):
         BusSettings()
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("90", r"must be between 1 and 60 seconds \(got 90\)"),
+        ("0.5", r"must be between 1 and 60 seconds \(got 0.5\)"),
+        ("PT61S", r"must be between 1 and 60 seconds \(got 61\)"),
+        ("1.5", r"must be whole seconds \(got 1.5\)"),
+    ],
+)
+def test_a_heartbeat_out_of_bounds_is_refused(monkeypatch: pytest.MonkeyPatch, given: str, complaint: str) -> None:
+    monkeypatch.setenv("APC_HEARTBEAT", given)
+    with pytest.raises(ValidationError, match=complaint):
+        BusSettings()
+
+
+@pytest.mark.parametrize(("seconds", "is_warned"), [("1", True), ("4", True), ("5", False), ("60", False)])
+def test_a_short_heartbeat_is_warned_of(monkeypatch: pytest.MonkeyPatch, seconds: str, is_warned: bool) -> None:
+    monkeypatch.setenv("APC_HEARTBEAT", seconds)
+    assert ["fail-over times are not promised" in one for one in BusSettings().warnings] == [True] * is_warned
+
+
+def test_each_variable_is_declared_once() -> None:
+    declared: dict[str, set[str]] = defaultdict(set)
+    for kind in all_settings():
+        for base in kind.__mro__:
+            if issubclass(base, ApcSettings):
+                for field in base.__annotations__.keys() & base.model_fields.keys():
+                    declared[variable_of(base, field)].add(base.__qualname__)
+    assert declared.keys() == {variable_of(kind, field) for kind in all_settings() for field in kind.model_fields}
+    assert {name: kinds for name, kinds in declared.items() if len(kinds) > 1} == {}
+
+
+def test_no_two_variables_name_one_thing() -> None:
+    """APC_HEARTBEAT and APC_HEARTBEAT_SECONDS were two."""
+    things: dict[str, set[str]] = defaultdict(set)
+    for kind in all_settings():
+        for field in kind.model_fields:
+            name = variable_of(kind, field)
+            things[UNIT.sub("", name)].add(name)
+    assert {thing for thing, names in things.items() if len(names) > 1} == ITS_VALUE_AND_ITS_PLACE
+
+
+def test_each_field_is_read() -> None:
+    read = {node.attr for tree in _product().values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    unread = {variable_of(kind, field) for kind in all_settings() for field in kind.model_fields.keys() - read}
+    assert unread == set()
+
+
+def test_nothing_else_reads_the_environment() -> None:
+    readers = {
+        path
+        for path, tree in _product().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    assert {path for path in readers if "/testing" not in path} == READ_THE_ENVIRONMENT
+
+
+def _product() -> dict[str, ast.Module]:
+    """Every module of the product, by its path."""
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in _modules()}
+
+
+def _modules() -> Iterator[Path]:
+    for component in PRODUCT:
+        yield from sorted((ROOT / component).rglob("*.py"))

@@ -12,7 +12,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind
 from pydantic import ValidationError
 
-from apc_bus.trace_export import TraceSettings, export_traces
+from apc_bus.settings import TraceSettings
+from apc_bus.trace_export import export_traces
 from apc_bus.tracing import (
     NO_TRACE,
     TraceHeaders,
@@ -110,7 +111,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.trace import SpanKind
-from apc_bus.trace_export import TraceSettings, export_traces
+from apc_bus.settings import TraceSettings
+from apc_bus.trace_export import export_traces
 from apc_bus.tracing import in_span
 
 class Collector(BaseHTTPRequestHandler):

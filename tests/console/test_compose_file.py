@@ -9,7 +9,7 @@ import yaml
 
 from apc_agents.automl.roles import MODULE, ROLES
 from apc_agents.loading import load_agent
-from apc_console.settings import settings_in_force
+from apc_console.configuration import settings_in_force
 
 ROOT = Path(__file__).parents[2]
 

@@ -26,7 +26,7 @@ from apc_bus.errors import BusError
 from apc_bus.log_batch import LogBatch, decode_batch
 from apc_bus.port import Delivery
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, LogKeySettings
 from apc_bus.testing import PrivateNode
 from apc_bus.topology import DEAD_QUEUE, agent_queue, build_topology, gate_queue, log_queue
 from apc_contracts import Packet
@@ -49,7 +49,6 @@ from apc_persister.embedded import start_embedded
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.verify import verify_shard
 from apc_persister.migrate import migrate
-from apc_persister.settings import LogKeySettings
 from apc_persister.testing import ScriptedGate, replay_everything
 
 from .hostile import AWAY, POISON, Attack

@@ -13,7 +13,7 @@ from apc_orchestrator.testing import until
 BACKLOG, MORE = 200, 200
 ROUNDS = 10
 KILLS = 4
-QUICK = {"APC_HEARTBEAT": "PT1S", "APC_HEARTBEAT_SECONDS": "1"}
+QUICK = {"APC_HEARTBEAT": "PT1S"}
 Record = Callable[..., None]
 
 

@@ -16,13 +16,12 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import open_pool
 from apc_bus.port import Delivery
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import build_topology
 from apc_contracts import Packet, parse_packet
 from apc_orchestrator import Orchestrator, OrchestratorSettings
 from apc_orchestrator.testing import ScriptedAgents, make_start, until
 from apc_persister.service import Persister
-from apc_persister.settings import PersisterSettings
 from apc_persister.testing import replay_everything
 
 RECIPIENT_STATE = """

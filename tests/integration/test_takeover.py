@@ -1,5 +1,6 @@
 """A gate that goes and one that comes, over a real broker: nothing judged twice, nothing lost."""
 
+import time
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -127,10 +128,25 @@ async def far_house(house: Any, amqp_vhost_url: str) -> Any:
 async def far_gate(house: Any, resources: AsyncExitStack) -> Orchestrator:
     """A gate behind the proxy, with a heartbeat of a second."""
     house.settings = house.far
-    gate, _ = await resources.enter_async_context(house.gate(heartbeat_seconds=1.0))
+    gate, _ = await resources.enter_async_context(house.gate(heartbeat=timedelta(seconds=1)))
     house.settings = house.near
     assert isinstance(gate, Orchestrator)
     return gate
+
+
+async def test_an_idle_gate_keeps_its_shard(house: Any) -> None:
+    """Nobody speaks, and the bus asks nothing: the fence must not take the broker's pauses for its death."""
+    heartbeat = timedelta(seconds=1)
+    house.settings = house.settings.model_copy(update={"heartbeat": heartbeat, "consumer_check": timedelta(minutes=5)})
+    async with house.persister(), house.gate(heartbeat=heartbeat) as (gate, _):
+        await until(is_active(gate, epoch=1))
+        idle_until = time.monotonic() + 4 * heartbeat.total_seconds()
+        await until(lambda: _has_passed(idle_until))
+        assert await is_active(gate, epoch=1)(), "taken once, never left"
+
+
+async def _has_passed(moment: float) -> bool:
+    return time.monotonic() > moment
 
 
 async def test_a_cut_connection_is_opened_again(far_house: Any) -> None:

@@ -17,6 +17,7 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Bus, Delivery, Message, Publication
+from apc_bus.settings import PersisterSettings
 from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue, build_topology, gate_queue, log_queue
 from apc_contracts import (
     Actor,
@@ -46,7 +47,6 @@ from apc_contracts.vocabulary import (
 )
 from apc_orchestrator import Orchestrator, OrchestratorSettings
 from apc_persister.service import Persister
-from apc_persister.settings import PersisterSettings
 from apc_persister.testing import replay_everything
 
 SESSION = "s-1"

@@ -13,6 +13,7 @@ from apc_bus.body_encryption import MasterKey
 from apc_bus.database import open_pool
 from apc_bus.log_batch import LOG_BATCH_TYPE, EpochOpen, encode
 from apc_bus.port import Delivery, Message
+from apc_bus.settings import PersisterSettings
 from apc_bus.subject_keys import KeyRing
 from apc_bus.topology import RETRY
 from apc_contracts import Packet, load_contract, read_packet
@@ -36,7 +37,6 @@ from apc_persister.encryption import HIDDEN, Encryption
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.notary import Notary
 from apc_persister.intake import read_message
-from apc_persister.settings import PersisterSettings
 from apc_persister.transaction import commit
 
 from ..contracts.session.conftest import HANDLED, REGISTRY, Simulation

@@ -8,8 +8,8 @@ from apc_agents.automl.errors import ModelRefused, TableInvalid, TrainingUnavail
 from apc_agents.automl.outcome import Outcome, collect_outcome
 from apc_agents.automl.progress import follow_run
 from apc_agents.automl.roles import MODULE, ROLES, make_agents
-from apc_agents.automl.settings import AutomlSettings
 from apc_agents.automl.workbench import Workbench
+from apc_bus.settings import AutomlSettings
 
 __all__ = [
     "MODULE",

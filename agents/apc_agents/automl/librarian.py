@@ -18,11 +18,11 @@ from apc_agents.automl.material import Prepared
 from apc_agents.automl.narrative import Watch, arbitration_note, decision_note, narrate, opening_notes
 from apc_agents.automl.priors import PastRuns, choose_priors
 from apc_agents.automl.roster import LIBRARIAN, LIBRARY_SWARM, SENTINEL, SENTINEL_SWARM, builder_id
-from apc_agents.automl.settings import AutomlSettings
 from apc_agents.automl.spaces import SWARMS, families_of
 from apc_agents.automl.table_profile import TableProfile
 from apc_agents.automl.workbench import Workbench
 from apc_agents.handler_context import HandlerContext
+from apc_bus.settings import AutomlSettings
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import ArbitrationPayload, DecisionPayload, IdeaPayload, SignalPayload
 from apc_contracts.session_payloads import Budgets, SessionSpec, SessionState, SwarmSpec

@@ -9,10 +9,9 @@ from apc_agents.automl.builder import make_builder
 from apc_agents.automl.librarian import make_librarian
 from apc_agents.automl.priors import LoggedPast, PastRuns
 from apc_agents.automl.sentinel import make_sentinel
-from apc_agents.automl.settings import AutomlSettings
 from apc_agents.automl.spaces import SWARMS
 from apc_agents.automl.workbench import Workbench
-from apc_bus.settings import DatabaseSettings
+from apc_bus.settings import AutomlSettings, DatabaseSettings
 
 MODULE = "apc_agents.automl.roles"
 ROLES = ("sentinel", "builder_linear", "builder_trees", "builder_neighbours", "librarian")

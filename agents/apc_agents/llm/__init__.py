@@ -17,7 +17,7 @@ from apc_agents.llm.mind import Exchange, Mind
 from apc_agents.llm.prompting import Persona
 from apc_agents.llm.provider import make_model
 from apc_agents.llm.recording import RecordedModel, Recording
-from apc_agents.settings import LLMSettings
+from apc_bus.settings import LLMSettings
 
 __all__ = [
     "AnswerInvalid",

@@ -31,8 +31,8 @@ from apc_agents.llm.recording import Recording
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.llm.summarizing import ModelSummarizer
 from apc_agents.memory import MemoryUnavailable
-from apc_agents.settings import LLMSettings
 from apc_agents.situation import given_context
+from apc_bus.settings import LLMSettings
 from apc_contracts.actions import SecurityLevel
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import ErrorPayload

@@ -22,7 +22,7 @@ from pydantic_core import PydanticSerializationError
 from apc_agents.context import TokenCounter
 from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, LLMError, ModelAway, ModelRefused, ModelUnusable
 from apc_agents.llm.provider import model_settings
-from apc_agents.settings import LLMSettings
+from apc_bus.settings import LLMSettings
 from apc_contracts.actions import AgentResponse, ResponseInvalid, parse_response
 from apc_contracts.context import ResponseConstraints
 

@@ -20,7 +20,7 @@ from apc_agents.context.summarizing import cut
 from apc_agents.llm.asking import ask_for_response
 from apc_agents.llm.prompting import Persona, messages_of, system_prompt
 from apc_agents.llm.recording import RecordedModel, Recording
-from apc_agents.settings import LLMSettings
+from apc_bus.settings import LLMSettings
 from apc_contracts.actions import STATUS_ERROR, AgentResponse
 from apc_contracts.context import ResponseConstraints
 

@@ -8,7 +8,7 @@ from pydantic_ai.providers import Provider, infer_provider
 from pydantic_ai.settings import ModelSettings
 
 from apc_agents.llm.errors import ModelUnusable
-from apc_agents.settings import LLMSettings
+from apc_bus.settings import LLMSettings
 
 
 def make_model(settings: LLMSettings) -> Model:

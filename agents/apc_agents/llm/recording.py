@@ -23,7 +23,7 @@ from pydantic_core import PydanticSerializationError
 
 from apc_agents.context import ContextStore
 from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, ModelAway
-from apc_agents.settings import LLMSettings
+from apc_bus.settings import LLMSettings
 
 VOLATILE: Final = frozenset({"timestamp", "run_id", "conversation_id"})
 """Fields of a message that differ each time it is made."""

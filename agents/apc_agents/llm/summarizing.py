@@ -4,7 +4,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 
 from apc_agents.llm.asking import ask_for_text
-from apc_agents.settings import LLMSettings
+from apc_bus.settings import LLMSettings
 
 INSTRUCTIONS = (
     "Shorten the text of the user to at most {limit} words. Keep names, numbers, decisions and demands. "

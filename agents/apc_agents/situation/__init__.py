@@ -3,9 +3,9 @@
 from apc_agents.situation.assembler import ContextAssembler, given_context, system_load
 from apc_agents.situation.base_agent import BaseAgent
 from apc_agents.situation.messages import context_message, message_of
-from apc_agents.situation.relevance import RelevanceSettings, Resonance, resonance
+from apc_agents.situation.relevance import Resonance, resonance
 from apc_agents.situation.sessions import SessionManager
-from apc_agents.situation.settings import SituationSettings
+from apc_bus.settings import RelevanceSettings, SituationSettings
 
 __all__ = [
     "BaseAgent",

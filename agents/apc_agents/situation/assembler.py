@@ -17,7 +17,7 @@ from apc_agents.errors import Reject
 from apc_agents.memory import BaseMemoryStore, ConversationContext, Message, StaleRevision
 from apc_agents.situation.messages import context_message, is_visible, message_of
 from apc_agents.situation.relevance import similarity
-from apc_agents.situation.settings import SituationSettings
+from apc_bus.settings import SituationSettings
 from apc_contracts.context import (
     AgentContext,
     InteractionHistory,

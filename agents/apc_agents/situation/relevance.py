@@ -9,26 +9,12 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from pydantic import Field, JsonValue
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import JsonValue
 
+from apc_bus.settings import RelevanceSettings
 from apc_contracts.context import AgentContext, ContextMessage
 
 _WORD: Final = re.compile(r"\w+")
-
-
-class RelevanceSettings(BaseSettings):
-    """The weights of the five parts; only their proportions count. All 0 makes every score 0."""
-
-    model_config = SettingsConfigDict(env_prefix="APC_RELEVANCE_", env_ignore_empty=True, extra="ignore", frozen=True)
-
-    symbols: float = Field(default=0.3, ge=0, le=1_000)
-    archetype: float = Field(default=0.15, ge=0, le=1_000)
-    fingerprint: float = Field(default=0.15, ge=0, le=1_000)
-    history: float = Field(default=0.2, ge=0, le=1_000)
-    directive: float = Field(default=0.2, ge=0, le=1_000)
-    half_life_seconds: float = Field(default=600.0, gt=0)
-    """After so long a message of the history counts half."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,8 @@ async def connect_rabbit(settings: BusSettings, *, purpose: str = "apc") -> Rabb
         BusUnavailable: no node answers within `connect_patience`, or user, password or virtual host is
             refused; the message says which.
     """
+    for warning in settings.warnings:
+        _log.warning("setting_unwise", reason=warning)
     timing = Timing(
         heartbeat=settings.heartbeat.total_seconds(),
         connect=settings.connect_timeout.total_seconds(),

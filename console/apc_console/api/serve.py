@@ -5,6 +5,7 @@ from ipaddress import ip_address
 
 import uvicorn
 
+from apc_bus.settings import ConsoleSettings
 from apc_console.api.app import make_app
 from apc_console.api.identity import LOCAL_USER, Tokens
 from apc_console.chat.agent import chat_agent
@@ -12,7 +13,6 @@ from apc_console.chat.memory import open_memory
 from apc_console.chat.tasks import running_tasks
 from apc_console.errors import InputUnusable
 from apc_console.listening import listen_address
-from apc_console.settings import ConsoleSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
-from apc_agents.automl.settings import AutomlSettings
+from apc_bus.settings import AutomlSettings
 from apc_console.errors import InputUnusable
 
 

@@ -12,10 +12,9 @@ from apc_agents.automl.outcome import Outcome, collect_outcome
 from apc_agents.automl.priors import LoggedPast
 from apc_agents.automl.progress import follow_run
 from apc_agents.automl.roles import MODULE, ROLES, make_agents
-from apc_agents.automl.settings import AutomlSettings
 from apc_agents.automl.workbench import Workbench
 from apc_bus.artifacts import open_artifacts
-from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
 from apc_console.automl_run.display import Standing, show_run
 from apc_console.automl_run.form import RunForm, environment_of
 from apc_console.automl_run.summary import print_summary, replay_command

@@ -12,9 +12,8 @@ from apc_agents.automl.progress import follow_run
 from apc_agents.automl.recipes import Recipe
 from apc_agents.automl.roles import make_agents
 from apc_agents.automl.run_log import RunLog, read_run
-from apc_agents.automl.settings import AutomlSettings
 from apc_agents.automl.workbench import Workbench
-from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
 from apc_console.embedded_system import run_embedded
 
 PROCESSES = 2

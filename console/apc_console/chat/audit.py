@@ -13,9 +13,8 @@ from apc_agents.emitter import Emitter, Sign
 from apc_agents.keys import find_key
 from apc_agents.llm import LLMAgent
 from apc_agents.phase import Sessions
-from apc_agents.settings import WorkerSettings
 from apc_bus.port import Bus
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, WorkerSettings
 from apc_console.broker import open_bus
 from apc_console.errors import InputUnusable
 from apc_console.sending import answer_to

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 from apc_agents.actions.tasks import MemoryTaskStore, PostgresTaskStore, TaskEvent, TaskRunner, TaskStore
 from apc_agents.llm import LLMAgent
-from apc_agents.settings import WorkerSettings
+from apc_bus.settings import WorkerSettings
 from apc_console.chat.memory import ChatMemory
 
 

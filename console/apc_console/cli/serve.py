@@ -32,10 +32,10 @@ def tiles(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8081",
 ) -> None:
     """Checkpoints and tiles of the log, for monitors and witnesses: /checkpoint and /tile/ of C2SP tlog-tiles."""
+    from apc_bus.settings import ConsoleSettings
     from apc_console.log_tiles import serve_tiles
     from apc_console.logs import configure
     from apc_console.running import run
-    from apc_console.settings import ConsoleSettings
 
     configure(ConsoleSettings().log_level)
     run(serve_tiles(listen))
@@ -47,10 +47,10 @@ def chat(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8080",
 ) -> None:
     """The frontend contract as JSON: what a web page needs to talk to an agent (docs/chat.md)."""
+    from apc_bus.settings import ConsoleSettings
     from apc_console.api import ChatServiceForm, serve_chat
     from apc_console.logs import configure
     from apc_console.running import run
-    from apc_console.settings import ConsoleSettings
 
     configure(ConsoleSettings().log_level)
     run(serve_chat(ChatServiceForm(agent, listen)))

@@ -8,7 +8,7 @@ from apc_bus.database import open_pool
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable, TopologyInvalid
 from apc_bus.rabbit import Inspection
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_bus.topology import Topology, build_topology
+from apc_bus.topology import Topology
 from apc_console.broker import topology_url
 from apc_console.database import PATIENCE, database_url, first_line
 from apc_console.doctor.agents import look_at_agents
@@ -28,6 +28,7 @@ from apc_console.doctor.permissions import look_at_permissions
 from apc_console.doctor.users import look_at_users
 from apc_console.errors import InputUnusable
 from apc_console.registration import queues_of, registered_agents
+from apc_console.topology import topology_of
 
 
 async def examine() -> list[Finding]:
@@ -66,7 +67,7 @@ async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Find
     if not any(finding.status is Status.OK for finding in findings):
         return findings
     agents = [] if pool is None else [queues_of(agent) for agent in await registered_agents(pool)]
-    topology = build_topology(settings.shards, agents, bound=settings.outstanding_bound)
+    topology = topology_of(settings, agents)
     try:
         found: Inspection = await inspect_broker(topology_url(settings), topology)
     except BusUnavailable as error:

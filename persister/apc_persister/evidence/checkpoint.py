@@ -8,10 +8,10 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from apc_bus.settings import LogKeySettings
 from apc_contracts.signing import pem_of, private_key_of
-from apc_persister.check import Checkpoint, PublicKey, parse_key
-from apc_persister.errors import LogKeyMissing, LogKeyUnusable
-from apc_persister.settings import LogKeySettings
+from apc_persister.check import CheckFailed, Checkpoint, PublicKey, parse_key
+from apc_persister.errors import LogKeyMissing, LogKeyUnusable, PreviousKeyUnusable
 
 KEY_FILE = "log-key.pem"
 """In the data folder, unless a setting says otherwise."""
@@ -52,10 +52,16 @@ def load_signer(settings: LogKeySettings) -> Signer:
     Raises:
         LogKeyMissing: there is none; says how to make one.
         LogKeyUnusable: not an unencrypted Ed25519 key in PEM.
+        PreviousKeyUnusable: APC_LOG_PREVIOUS_KEYS holds what is no public key.
     """
-    return Signer(
-        _load_key(settings), settings.log_name, [parse_key(text) for text in settings.log_previous_keys.split()]
-    )
+    return Signer(_load_key(settings), settings.log_name, _previous_keys(settings))
+
+
+def _previous_keys(settings: LogKeySettings) -> list[PublicKey]:
+    try:
+        return [parse_key(text) for text in settings.log_previous_keys.split()]
+    except CheckFailed as error:
+        raise PreviousKeyUnusable(str(error)) from error
 
 
 def _load_key(settings: LogKeySettings) -> Ed25519PrivateKey:

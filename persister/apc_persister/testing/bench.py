@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from apc_bus.port import Bus
+from apc_bus.settings import PersisterSettings
 from apc_bus.topology import log_queue
 from apc_persister.service import Persister
-from apc_persister.settings import PersisterSettings
 from apc_persister.testing.gate import ScriptedGate
 
 _ENTRY_TABLES = (

@@ -9,9 +9,9 @@ from apc_agents.automl.briefs import UNTOUCHED, read_brief
 from apc_agents.automl.default_data import DEFAULT_TARGET
 from apc_agents.automl.librarian import make_librarian
 from apc_agents.automl.roster import BUILDERS, SENTINEL
-from apc_agents.automl.settings import AutomlSettings
 from apc_agents.automl.workbench import Workbench
 from apc_agents.testing import AgentTestClient
+from apc_bus.settings import AutomlSettings
 from apc_contracts.payloads import SignalPayload
 from apc_contracts.session_payloads import SessionSpec, SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal

@@ -11,11 +11,11 @@ from apc_agents.automl.librarian import make_librarian
 from apc_agents.automl.material import Prepared
 from apc_agents.automl.narrative import NARRATIVE_TOKENS, read_narrative
 from apc_agents.automl.roster import LIBRARIAN
-from apc_agents.automl.settings import AutomlSettings
 from apc_agents.automl.workbench import Workbench
 from apc_agents.context import ContextSession, MemoryContextStore, SessionConfig
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.testing import AgentTestClient
+from apc_bus.settings import AutomlSettings
 from apc_contracts.packet import Actor
 from apc_contracts.payloads import (
     ArbitrationPayload,

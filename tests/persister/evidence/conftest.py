@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from apc_bus.log_batch import Entry, PacketEntry
+from apc_bus.settings import PersisterSettings
 from apc_persister.check import Checkpoint, parse_note
 from apc_persister.evidence.checkpoint import Signer, load_signer
 from apc_persister.evidence.chunks import Helpers
 from apc_persister.evidence.verify import Report, verify_shard
-from apc_persister.settings import PersisterSettings
 from apc_persister.testing import LogBench, coordination, lifecycle, packet_entry
 
 CONTRACT = b'{"name": "of the tests"}'

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from apc_bus.settings import PersisterSettings
 from apc_persister.check import parse_note, split_notes
 from apc_persister.errors import ExportFailed
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.exporter import Exporter
 from apc_persister.evidence.outside import Folder, Objects, name_of, open_outside
-from apc_persister.settings import PersisterSettings
 from apc_persister.testing import LogBench, packet_entry
 
 SIGNER = load_signer(PersisterSettings())

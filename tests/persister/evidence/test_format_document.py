@@ -7,6 +7,7 @@ from pathlib import Path
 import rfc8785
 from tests.persister.evidence import independent_verifier
 
+from apc_bus.settings import PersisterSettings
 from apc_persister.check import (
     COLUMNS,
     Note,
@@ -20,7 +21,6 @@ from apc_persister.check import (
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.entries import KINDS
 from apc_persister.evidence.merkle import Tree
-from apc_persister.settings import PersisterSettings
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "log-format.md").read_text(encoding="utf-8")
 VECTORS = re.search(r"```vectors\n(.*?)```", DOCUMENT, re.DOTALL)

@@ -16,15 +16,14 @@ import pytest
 from apc_bus.database import open_pool
 from apc_bus.log_batch import Entry
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import build_topology
 from apc_persister.check import parse_note, split_notes
-from apc_persister.errors import LogStopped, TreeBroken
+from apc_persister.errors import LogStopped, PreviousKeyUnusable, TreeBroken
 from apc_persister.evidence.checkpoint import ensure_key, load_signer
 from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.reading import prepare_reader, read_leaves
 from apc_persister.evidence.verify import Report, verify_shard
-from apc_persister.settings import PersisterSettings
 from apc_persister.testing import LogBench, ScriptedGate, lifecycle, packet_entry, until
 
 KEY = load_signer(PersisterSettings()).public_key(0)
@@ -119,6 +118,11 @@ async def test_a_log_that_was_given_another_key(bench: LogBench, tmp_path: Path)
             [finding] = (await verify_shard(connection, 0, one)).findings
             assert f"stored checkpoint of {of_the_other} entries" in finding.message
             assert "is not signed by" in finding.message
+
+
+def test_a_previous_key_that_is_none_is_named() -> None:
+    with pytest.raises(PreviousKeyUnusable, match=r"APC_LOG_PREVIOUS_KEYS: not an Ed25519 key .*: 'mine'"):
+        load_signer(PersisterSettings(log_previous_keys="mine"))
 
 
 async def test_a_row_that_is_missing_stops_the_writer(bench: LogBench) -> None:

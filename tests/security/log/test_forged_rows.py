@@ -9,6 +9,7 @@ from unittest.mock import patch
 import asyncpg
 import pytest
 
+from apc_bus.settings import PersisterSettings
 from apc_persister.check import leaf_hash
 from apc_persister.errors import EntryForeign, TreeBroken
 from apc_persister.evidence import notary, unattested, verify
@@ -17,7 +18,6 @@ from apc_persister.evidence.entries import KINDS
 from apc_persister.evidence.notary import Notary, load_tree
 from apc_persister.evidence.reading import prepare_reader, read_entries
 from apc_persister.evidence.verify import Report, verify_shard
-from apc_persister.settings import PersisterSettings
 from apc_persister.testing import LogBench, lifecycle, packet_entry
 
 FORGED_PACKET = """

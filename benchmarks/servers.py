@@ -53,7 +53,7 @@ class Servers:
 
 @asynccontextmanager
 async def start_servers() -> AsyncIterator[Servers]:
-    """Docker's, or those of APC_AMQP_URL and APC_DATABASE_URL, or a private node and the embedded Postgres.
+    """Start what the tests use: a private node and the embedded Postgres, or what the environment asks for.
 
     Raises:
         BusUnavailable: there is no RabbitMQ.
@@ -66,7 +66,7 @@ async def start_servers() -> AsyncIterator[Servers]:
         ensure_key(LogKeySettings())
         rabbit = await asyncio.to_thread(start_rabbit)
         stack.push_async_callback(asyncio.to_thread, rabbit.close)
-        postgres = start_given_postgres() or await _embedded()
+        postgres = await start_given_postgres() or await _embedded()
         stack.push_async_callback(postgres.close)
         await postgres.prepare(migrate)
         yield Servers(rabbit, postgres)

@@ -85,7 +85,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     from apc_persister.migrate import migrate
 
     async def prepare() -> PostgresServer:
-        server = start_given_postgres() or await _start_embedded()
+        server = await start_given_postgres() or await _start_embedded()
         await server.prepare(migrate)
         return server
 

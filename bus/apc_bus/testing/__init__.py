@@ -1,9 +1,16 @@
-"""Real services for tests: a RabbitMQ from Docker, from APC_AMQP_URL, or a private node of the installed one.
+"""Real services for tests: a RabbitMQ and a Postgres of this machine, or from containers.
 
 Used by this repository's `tests/conftest.py`, and usable by the tests of anybody's agents.
 """
 
-from apc_bus.testing.postgres import PostgresServer, local_postgres, postgres_choice, start_given_postgres
+from apc_bus.testing.containers import containers_asked
+from apc_bus.testing.postgres import (
+    PostgresServer,
+    asked_version,
+    local_postgres,
+    postgres_choice,
+    start_given_postgres,
+)
 from apc_bus.testing.private_cluster import PrivateCluster
 from apc_bus.testing.private_node import PrivateNode, find_scripts
 from apc_bus.testing.proxy import Proxy
@@ -18,6 +25,8 @@ __all__ = [
     "RabbitServer",
     "S3Account",
     "S3Server",
+    "asked_version",
+    "containers_asked",
     "find_scripts",
     "local_postgres",
     "postgres_choice",

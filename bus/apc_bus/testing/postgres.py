@@ -3,14 +3,17 @@
 import os
 import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from apc_bus.testing.rabbit import docker_answers
+from apc_bus.errors import BusUnavailable
+from apc_bus.testing.containers import containers_asked, docker_answers, run_container
+from apc_bus.testing.private_postgres import PrivatePostgres, find_binaries
 
-_IMAGE = "postgres:18"
+_NEWEST = 18
 _ROLES_LOCK = 0x617063_74657374
 """Roles belong to the whole server: nobody drops them while another test run migrates its template."""
 _ROLE_COMMENT = "made by a test run of apc-bus"
@@ -31,6 +34,8 @@ BEGIN
 END $$
 """
 _OUR_ROLES = "SELECT rolname FROM pg_roles WHERE shobj_description(oid, 'pg_authid') = $1"
+# Its first start listens on no address: it only makes the database.
+_READY = r"listening on IPv4 address[\s\S]*ready to accept connections"
 _LOCAL_URL = "postgresql://postgres@127.0.0.1:5432/postgres"
 Migrate = Callable[[str], Awaitable[None]]
 """Brings the database of a URL to the current schema."""
@@ -43,10 +48,12 @@ class PostgresServer:
         description: for the report of the test run.
         url: of a database from which others can be created.
         resources: closed by `close`.
+        version: its major version, where it is known.
     """
 
-    def __init__(self, description: str, url: str, resources: AsyncExitStack) -> None:
+    def __init__(self, description: str, url: str, resources: AsyncExitStack, version: int | None = None) -> None:
         self.description = description
+        self.version = version
         self._url = url
         self._resources = resources
         self._template = f"apc_test_{secrets.token_hex(6)}"
@@ -101,23 +108,43 @@ class PostgresServer:
             await connection.close()
 
 
+def asked_version() -> int | None:
+    """Return the major version of Postgres that APC_TEST_POSTGRES asks for, None when any will do."""
+    given = os.environ.get("APC_TEST_POSTGRES", "")
+    if given and not given.isdecimal():
+        raise BusUnavailable(f"APC_TEST_POSTGRES must be a major version of Postgres such as 15 (got {given!r})")
+    return int(given) if given else None
+
+
 def postgres_choice() -> str:
-    """What `start_given_postgres` will use; `embedded` when it gives None."""
-    if docker_answers():
-        return "docker"
+    """Return what `start_given_postgres` will use; `embedded` when it gives None."""
+    version = asked_version()
+    if containers_asked():
+        return f"container of Postgres {version or _NEWEST}"
+    if version is not None:
+        return f"Postgres {version}"
     return "APC_DATABASE_URL" if os.environ.get("APC_DATABASE_URL") else "embedded"
 
 
-def start_given_postgres() -> PostgresServer | None:
-    """Docker's Postgres if an engine answers, else the one of APC_DATABASE_URL, else None."""
-    if docker_answers():
-        return _from_docker()
+async def start_given_postgres() -> PostgresServer | None:
+    """Start or reach the server that the environment asks for; None when it asks for none.
+
+    A container with APC_TEST_CONTAINERS, else the version of APC_TEST_POSTGRES, else that of APC_DATABASE_URL.
+
+    Raises:
+        BusUnavailable: the version asked for is not on this machine, or no Docker engine answers.
+    """
+    version = asked_version()
+    if containers_asked():
+        return _from_container(version or _NEWEST)
+    if version is not None:
+        return await _of_version(version)
     url = os.environ.get("APC_DATABASE_URL")
     return PostgresServer("APC_DATABASE_URL", url, AsyncExitStack()) if url else None
 
 
 async def local_postgres() -> PostgresServer | None:
-    """The server of APC_DATABASE_URL, or the one of this machine; None when no superuser gets an answer there."""
+    """Return the server of APC_DATABASE_URL, or this machine's; None when no superuser gets an answer there."""
     url = os.environ.get("APC_DATABASE_URL") or _LOCAL_URL
     try:
         connection = await asyncpg.connect(url, timeout=2)
@@ -125,14 +152,39 @@ async def local_postgres() -> PostgresServer | None:
         return None
     try:
         is_superuser = await connection.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
+        version = connection.get_server_version().major
     finally:
         await connection.close()
-    return PostgresServer("machine", url, AsyncExitStack()) if is_superuser else None
+    return PostgresServer("machine", url, AsyncExitStack(), version) if is_superuser else None
 
 
-def _from_docker() -> PostgresServer:
-    from testcontainers.postgres import PostgresContainer
+async def _of_version(version: int) -> PostgresServer:
+    """Start a private server of the version; else use the one of this machine, else a container."""
+    binaries = find_binaries(version)
+    if binaries is not None:
+        return _private(version, binaries)
+    local = await local_postgres()
+    if local is not None and local.version == version:
+        return local
+    if docker_answers():
+        return _from_container(version)
+    raise BusUnavailable(
+        f"the tests need Postgres {version}: install postgresql-{version}, set APC_TEST_POSTGRES_BIN to the folder of "
+        "its programs, set APC_DATABASE_URL to such a server, or start Docker"
+    )
 
+
+def _private(version: int, binaries: Path) -> PostgresServer:
+    server = PrivatePostgres(binaries)
     resources = AsyncExitStack()
-    container = resources.enter_context(PostgresContainer(_IMAGE, driver=None))
-    return PostgresServer(f"Docker, {_IMAGE}", container.get_connection_url(), resources)
+    resources.callback(server.close)
+    return PostgresServer(f"private server, Postgres {version}", server.url, resources, version)
+
+
+def _from_container(version: int) -> PostgresServer:
+    image = f"postgres:{version}"
+    with ExitStack() as opened:
+        _, place = opened.enter_context(run_container(image, 5432, _READY, POSTGRES_PASSWORD="postgres"))
+        resources = AsyncExitStack()
+        resources.callback(opened.pop_all().close)
+    return PostgresServer(f"container, {image}", f"postgresql://postgres:postgres@{place}/postgres", resources, version)

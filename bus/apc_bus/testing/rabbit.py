@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -10,11 +9,12 @@ from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from apc_bus.errors import BusUnavailable
+from apc_bus.testing.containers import containers_asked, docker_answers, run_container
 from apc_bus.testing.private_node import PrivateNode, find_scripts
 
 _IMAGE = "rabbitmq:4-management"
 _VHOSTS_AT_ONCE = 8
-Choice = Literal["docker", "APC_AMQP_URL", "private node"]
+Choice = Literal["container", "APC_AMQP_URL", "private node"]
 
 
 class RabbitServer:
@@ -48,12 +48,17 @@ class RabbitServer:
 
 
 def rabbit_choice() -> Choice | None:
-    """Docker if an engine answers, else APC_AMQP_URL if rabbitmqctl works there, else a private node."""
-    if docker_answers():
-        return "docker"
+    """Return a container if APC_TEST_CONTAINERS asks for one; else what this machine has; else a container.
+
+    What it has is APC_AMQP_URL if rabbitmqctl works there, or a private node of the installed server.
+    """
+    if containers_asked():
+        return "container"
     if os.environ.get("APC_AMQP_URL") and _ctl_answers():
         return "APC_AMQP_URL"
-    return "private node" if find_scripts() is not None else None
+    if find_scripts() is not None:
+        return "private node"
+    return "container" if docker_answers() else None
 
 
 def start_rabbit() -> RabbitServer:
@@ -63,8 +68,8 @@ def start_rabbit() -> RabbitServer:
         BusUnavailable: there is none, or it does not start.
     """
     match rabbit_choice():
-        case "docker":
-            return _from_docker()
+        case "container":
+            return _from_container()
         case "APC_AMQP_URL":
             return _from_url(os.environ["APC_AMQP_URL"].split(",")[0].strip())
         case "private node":
@@ -98,30 +103,22 @@ def _from_url(url: str) -> RabbitServer:
     return RabbitServer("APC_AMQP_URL", url, add_vhosts, resources)
 
 
-def _from_docker() -> RabbitServer:
-    from testcontainers.rabbitmq import RabbitMqContainer
-
+def _from_container() -> RabbitServer:
+    account = {"RABBITMQ_DEFAULT_USER": "guest", "RABBITMQ_DEFAULT_PASS": "guest"}
     with ExitStack() as resources:
-        container = resources.enter_context(RabbitMqContainer(_IMAGE))
-        host, port = container.get_container_host_ip(), container.get_exposed_port(5672)
+        container, place = resources.enter_context(run_container(_IMAGE, 5672, "Server startup complete", **account))
+
+        def ctl(*arguments: str) -> None:
+            done = container.exec(["rabbitmqctl", *arguments])
+            if done.exit_code != 0:
+                raise BusUnavailable(f"rabbitmqctl {arguments[0]} failed: {done.output.decode(errors='replace')}")
 
         def add_vhosts(names: list[str]) -> None:
             for name in names:
-                container.exec(["rabbitmqctl", "add_vhost", name])
-                container.exec(["rabbitmqctl", "set_permissions", "-p", name, "guest", ".*", ".*", ".*"])
+                ctl("add_vhost", name)
+                ctl("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
 
-        return RabbitServer(f"Docker, {_IMAGE}", f"amqp://guest:guest@{host}:{port}/", add_vhosts, resources.pop_all())
-
-
-def docker_answers() -> bool:
-    """Whether a Docker engine is there."""
-    command = shutil.which("docker")
-    if command is None:
-        return False
-    try:
-        return subprocess.run([command, "info"], capture_output=True, timeout=10).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+        return RabbitServer(f"container, {_IMAGE}", f"amqp://guest:guest@{place}/", add_vhosts, resources.pop_all())
 
 
 def _ctl(*arguments: str) -> None:

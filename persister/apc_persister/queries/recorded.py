@@ -32,7 +32,7 @@ FROM apc_log.coordination_events WHERE session_id = $1 ORDER BY shard, seq
 """
 _SESSIONS = """
 SELECT session_id FROM apc_log.agent_packets WHERE run_id = $1 AND session_id <> $2
-GROUP BY session_id ORDER BY min((shard, seq))
+GROUP BY session_id ORDER BY min(shard), min(seq)
 """
 _DOCUMENT = "SELECT document::text FROM apc_log.sessions WHERE session_id = $1"
 _CONTRACT = "SELECT document FROM apc_log.contracts WHERE contract_hash = $1"

@@ -15,7 +15,7 @@ import pytest
 
 from apc_bus.log_batch import Entry
 from apc_bus.settings import PersisterSettings
-from apc_bus.testing import PostgresServer, local_postgres
+from apc_bus.testing import PostgresServer, asked_version, containers_asked, local_postgres
 from apc_persister.embedded import start_embedded
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.notary import Notary
@@ -24,13 +24,21 @@ from apc_persister.rows import Placed
 from apc_persister.store import store
 from apc_persister.testing import coordination, lifecycle, packet_entry
 
-SERVERS = ("embedded", "machine") if asyncio.run(local_postgres()) else ("embedded",)
+
+def _servers() -> tuple[str, ...]:
+    """Return the server that the run asks for, else the embedded one and that of this machine if it answers."""
+    if asked_version() is not None or containers_asked():
+        return ("asked",)
+    return ("embedded", "machine") if asyncio.run(local_postgres()) else ("embedded",)
+
+
+SERVERS = _servers()
 
 
 @pytest.fixture(scope="session", params=SERVERS)
 def server(request: pytest.FixtureRequest, postgres_server: PostgresServer) -> Iterator[PostgresServer]:
     """A server with a migrated template; the run's own when it is the one asked for."""
-    if (postgres_server.description == "embedded") == (request.param == "embedded"):
+    if request.param == "asked" or (postgres_server.description == "embedded") == (request.param == "embedded"):
         yield postgres_server
         return
     prepared = asyncio.run(_prepare(request.param))

@@ -1,0 +1,39 @@
+"""Every statement of the product is understood by the server of this run, whatever its version."""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+
+import asyncpg
+
+import apc_agents
+import apc_bus
+import apc_console
+import apc_orchestrator
+import apc_persister
+
+_STATEMENT = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\s")
+_UNFILLED = re.compile(r"\{\w*\}")
+
+
+def _statements() -> Iterator[tuple[str, str]]:
+    """Every module-level string that is a whole statement: `module.name`, and its text."""
+    for package in (apc_agents, apc_bus, apc_console, apc_orchestrator, apc_persister):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name.endswith("__main__"):
+                continue
+            for name, value in vars(importlib.import_module(module.name)).items():
+                if isinstance(value, str) and _STATEMENT.match(value) and not _UNFILLED.search(value):
+                    yield f"{module.name}.{name}", value
+
+
+async def test_the_server_understands_each_statement(pool: asyncpg.Pool) -> None:
+    refused = {}
+    async with pool.acquire() as connection:
+        for name, statement in _statements():
+            try:
+                await connection.prepare(statement)
+            except asyncpg.PostgresError as error:
+                refused[name] = str(error)
+    assert refused == {}

@@ -10,6 +10,7 @@ import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
 from apc_contracts.packet import Packet
+from apc_contracts.terminal_text import printable
 
 LogIds = dict[str, str | int]
 """What a log line says of where it belongs: packet_id, session_id, run_id, agent_id, shard, epoch, batch."""
@@ -36,7 +37,7 @@ def configure_logs(level: str = "INFO", form: Literal["auto", "json", "console"]
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        [make_printable, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if is_console
         else [_TRACEBACKS, structlog.processors.JSONRenderer()]
     )
@@ -58,6 +59,14 @@ def merge_subject(logger: Any, name: str, event: MutableMapping[str, Any]) -> Mu
     if ids is not None:
         for key, value in ids().items():
             event.setdefault(key, value)
+    return event
+
+
+def make_printable(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A processor of structlog for terminals: takes escape sequences out of what a line quotes."""
+    for key, value in event.items():
+        if not isinstance(value, int | float | bool | None):
+            event[key] = printable(value if isinstance(value, str) else str(value)) if key != "exc_info" else value
     return event
 
 

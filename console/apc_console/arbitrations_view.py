@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from apc_console.database import open_log
 from apc_console.output import print_json
+from apc_console.terminal import echo
 from apc_persister.queries import ArbitrationRow, list_arbitrations
 
 
@@ -20,12 +21,13 @@ async def print_arbitrations(
     elif rows:
         _print_table(rows)
     else:
-        print("the log holds no such arbitration")
+        echo("the log holds no such arbitration")
 
 
 def _print_table(rows: Sequence[ArbitrationRow]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from apc_console.safe_console import SafeConsole
 
     table = Table(box=None, header_style="bold", expand=True)
     for name in ("judged at", "session", "place", "candidate", "score", "outcome"):
@@ -38,4 +40,4 @@ def _print_table(rows: Sequence[ArbitrationRow]) -> None:
             if one.candidate_id == row.winner_candidate_id:
                 outcome = "winner"
             table.add_row("", "", "", one.candidate_id, f"{one.total_score:.4f}", outcome)
-    Console().print(table)
+    SafeConsole().print(table)

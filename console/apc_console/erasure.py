@@ -3,6 +3,7 @@
 import sys
 
 from apc_console.database import open_log
+from apc_console.terminal import echo
 from apc_persister.erasure import erase_subject
 
 
@@ -10,11 +11,11 @@ async def erase_from_log(subject: str) -> None:
     """Destroy a subject's key. Raises SubjectUnknown, and ServiceAway when the user lacks the rights."""
     async with open_log() as pool, pool.acquire() as connection:
         done = await erase_subject(connection, subject)
-    print(f"destroyed {len(done.key_ids)} keys: {', '.join(map(str, done.key_ids))}")
-    print(
+    echo(f"destroyed {len(done.key_ids)} keys: {', '.join(map(str, done.key_ids))}")
+    echo(
         "not reached: backups and WAL of the database, queues of the broker, artifacts, the agents' own state "
         "(docs/log-security.md)",
         file=sys.stderr,
     )
     if not done.is_swept:
-        print("run `VACUUM FULL apc_keys.subject_keys` as its owner: the key's bytes are in its file", file=sys.stderr)
+        echo("run `VACUUM FULL apc_keys.subject_keys` as its owner: the key's bytes are in its file", file=sys.stderr)

@@ -13,6 +13,7 @@ from apc_bus.settings import LogKeySettings
 from apc_console.database import open_log, open_log_with_url
 from apc_console.errors import InputUnusable
 from apc_console.output import opened, print_json, to_json
+from apc_console.terminal import echo
 from apc_contracts.contract import packaged_contract_bytes
 from apc_persister.check import CheckFailed, Checkpoint, PublicKey, parse_key, parse_note, read_keys, split_notes
 from apc_persister.evidence.checkpoint import Signer, ensure_key, key_file, load_signer
@@ -39,10 +40,10 @@ def print_keys(*, create: bool) -> None:
     """Print the public key of every shard. Raises LogKeyMissing, LogKeyUnusable."""
     settings = LogKeySettings()
     if create and ensure_key(settings):
-        print(f"made {key_file(settings)}: keep a copy, and keep it secret", file=sys.stderr)
+        echo(f"made {key_file(settings)}: keep a copy, and keep it secret", file=sys.stderr)
     signer = load_signer(settings)
     for shard in range(settings.shards):
-        print(signer.public_key(shard))
+        echo(signer.public_key(shard))
 
 
 async def print_checkpoints(shard: int | None) -> None:
@@ -52,7 +53,7 @@ async def print_checkpoints(shard: int | None) -> None:
         notes = [await last_checkpoint(connection, one) for one in shards]
     for note in notes:
         if note is not None:
-            print(note)
+            echo(note)
 
 
 async def write_proof(what: str, session_id: str | None, out: Path | None, keys: Sequence[str]) -> None:
@@ -85,7 +86,7 @@ async def write_bundle(run_id: str, out: Path | None, contracts: Sequence[Path],
             async for line in lines:
                 file.write(line + b"\n")
                 count += 1
-    print(f"{out or 'bundle'}: {count} entries of run {run_id} with their proofs", file=sys.stderr)
+    echo(f"{out or 'bundle'}: {count} entries of run {run_id} with their proofs", file=sys.stderr)
 
 
 def _packet_id(text: str) -> UUID:
@@ -210,10 +211,11 @@ def _progress(shard: int, total: int, *, is_silent: bool) -> Iterator[Callable[[
     if is_silent or not sys.stderr.isatty():
         yield lambda entries: None
         return
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    from apc_console.safe_console import SafeConsole
+
+    with Progress(console=SafeConsole(stderr=True), transient=True) as progress:
         task = progress.add_task(f"shard {shard}", total=total)
         yield lambda entries: progress.advance(task, entries)
 
@@ -225,13 +227,13 @@ def _document(report: Report) -> dict[str, object]:
 def _say(report: Report, *, is_compared: bool) -> None:
     """One line a shard on the standard error, where a person looks also when the output is piped."""
     if report.first is not None:
-        print(f"shard {report.shard}: NOT WHOLE, entry {report.first.seq}: {report.first.message}", file=sys.stderr)
+        echo(f"shard {report.shard}: NOT WHOLE, entry {report.first.seq}: {report.first.message}", file=sys.stderr)
         for finding in report.findings:
             if finding is not report.first:
-                print(f"shard {report.shard}: also {finding.message}", file=sys.stderr)
+                echo(f"shard {report.shard}: also {finding.message}", file=sys.stderr)
         return
     against = f"{report.outside} checkpoints held outside" if is_compared else "no checkpoint held outside"
-    print(
+    echo(
         f"shard {report.shard}: {report.size} entries fit tree and {report.checkpoints} stored checkpoints; "
         f"compared with {against}",
         file=sys.stderr,

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from apc_console.errors import InputUnusable
+from apc_console.terminal import standard_output
 
 
 def read_bytes(path: Path) -> bytes:
@@ -28,6 +29,6 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_output(path: Path, data: bytes) -> None:
     """Write a file, or the standard output for `-`. Raises InputUnusable."""
     if str(path) == "-":
-        sys.stdout.buffer.write(data)
+        standard_output().write(data)
     else:
         write_bytes(path, data)

@@ -9,6 +9,7 @@ from typing import Any
 from apc_console.cursors import read_cursor, write_cursor
 from apc_console.database import open_log
 from apc_console.output import print_json, print_rows
+from apc_console.terminal import echo
 from apc_contracts.contract import load_contract
 from apc_persister.queries import AfterProtocol, LineageSummary, get_packet_lineage_summary
 
@@ -34,7 +35,7 @@ async def print_lineage_summary(
         return
     _print(summary)
     if cursor is not None:
-        print(f"more protocols: --after {cursor}", file=sys.stderr)
+        echo(f"more protocols: --after {cursor}", file=sys.stderr)
 
 
 def _print(summary: LineageSummary) -> None:

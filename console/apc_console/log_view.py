@@ -13,7 +13,8 @@ from apc_bus.body_encryption import is_sealed
 from apc_console.cursors import read_cursor, write_cursor
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
-from apc_console.output import opened, show, to_json
+from apc_console.output import opened, print_json, show
+from apc_console.terminal import echo
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_persister.queries import (
     CoordinationRow,
@@ -67,13 +68,13 @@ async def print_trace(
             if position is None:
                 break
     if as_json or not sys.stdout.isatty():
-        print(to_json([_timeline(one, with_events) for one in found]).decode())
+        print_json([_timeline(one, with_events) for one in found])
     elif found:
         _print_table(found)
     else:
-        print("the log holds no such packet")
+        echo("the log holds no such packet")
     if position is not None:
-        print(f"more packets: --after {write_cursor(*position)}", file=sys.stderr)
+        echo(f"more packets: --after {write_cursor(*position)}", file=sys.stderr)
 
 
 async def print_replay(
@@ -97,11 +98,11 @@ async def print_replay(
         if out is not None or as_json or not sys.stdout.isatty():
             count = await _write_json(first, rows, out)
             if out is not None:
-                print(f"{out}: {count} entries of run {run_id}", file=sys.stderr)
+                echo(f"{out}: {count} entries of run {run_id}", file=sys.stderr)
         else:
             await _print_lines(first, rows)
     if more is not None:
-        print(f"more entries: --after {write_cursor(*more)}", file=sys.stderr)
+        echo(f"more entries: --after {write_cursor(*more)}", file=sys.stderr)
 
 
 async def _each(rows: Iterable[LogRow]) -> AsyncIterator[LogRow]:
@@ -123,10 +124,11 @@ async def _write_json(first: LogRow, rows: AsyncIterator[LogRow], out: Path | No
 
 
 async def _print_lines(first: LogRow, rows: AsyncIterator[LogRow]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    from apc_console.safe_console import SafeConsole
+
+    console = SafeConsole()
     async for row in _chain(first, rows):
         line = Text()
         line.append(f"{row.shard}/{row.seq:<7}", style="dim")
@@ -199,8 +201,9 @@ def _timeline(timeline: PacketTimeline, with_events: bool) -> dict[str, Any]:
 
 
 def _print_table(timelines: Sequence[PacketTimeline]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from apc_console.safe_console import SafeConsole
 
     table = Table(box=None, header_style="bold", expand=True)
     for name in ("judged at", "type"):
@@ -220,7 +223,7 @@ def _print_table(timelines: Sequence[PacketTimeline]) -> None:
             table.add_row("", "", f"warning: {', '.join(warnings)}", style="yellow")
         for recipient, events in _events(timeline).items():
             table.add_row("", "", f"{recipient or 'packet'}: {' '.join(events)}", style="dim")
-    Console().print(table)
+    SafeConsole().print(table)
 
 
 def _events(timeline: PacketTimeline) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ from apc_agents.memory import DatabaseMemoryStore, Message, Removed, UnknownSess
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output import opened, print_json, print_rows
+from apc_console.terminal import echo
 
 _LISTED = ("session_id", "last_updated", "message_count", "summary", "revision")
 
@@ -67,14 +68,14 @@ async def export_user(owner: str, user: str, out: Path | None) -> None:
             async for record in memory.export_user(user):
                 file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
                 count += 1
-    print(f"{count} records of user {user}", file=sys.stderr)
+    echo(f"{count} records of user {user}", file=sys.stderr)
 
 
 async def erase_user(owner: str, user: str, *, as_json: bool) -> None:
     """Delete what is kept of a user."""
     async with _open_memory(owner) as memory:
         _tell(await memory.erase_user(user), as_json)
-    print(
+    echo(
         "not reached: the log (`apc log erase`), tasks, artifacts, and the backups of the database (docs/memory.md)",
         file=sys.stderr,
     )
@@ -90,7 +91,7 @@ def _tell(removed: Removed, as_json: bool) -> None:
     if as_json or not sys.stdout.isatty():
         print_json({"conversations": removed.conversations, "agent_states": removed.agent_states})
     else:
-        print(f"deleted {removed.conversations} conversations and {removed.agent_states} states")
+        echo(f"deleted {removed.conversations} conversations and {removed.agent_states} states")
 
 
 def _shown(message: Message) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import orjson
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.files import write_bytes
+from apc_console.terminal import echo, standard_output
 from apc_persister.openlineage import openlineage_events
 
 ENDPOINT = "/api/v1/lineage"
@@ -36,15 +37,16 @@ async def export(run_id: str, out: Path | None, url: str | None) -> None:
     if url is not None:
         for event in events:
             await asyncio.to_thread(_send, f"{url.rstrip('/')}{ENDPOINT}", event)
-        print(f"{url}: {len(events)} events of run {run_id}", file=sys.stderr)
+        echo(f"{url}: {len(events)} events of run {run_id}", file=sys.stderr)
         return
     lines = b"\n".join(events) + b"\n"
     if out is None:
-        sys.stdout.buffer.write(lines)
-        sys.stdout.buffer.flush()
+        output = standard_output()
+        output.write(lines)
+        output.flush()
         return
     write_bytes(out, lines)
-    print(f"{out}: {len(events)} events of run {run_id}", file=sys.stderr)
+    echo(f"{out}: {len(events)} events of run {run_id}", file=sys.stderr)
 
 
 def _send(address: str, event: bytes) -> None:

@@ -11,6 +11,8 @@ import orjson
 import typer
 
 from apc_console.errors import InputUnusable
+from apc_console.terminal import echo, standard_output
+from apc_contracts.terminal_text import one_line, printable_json
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table (the default when piped).")]
 
@@ -22,18 +24,18 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool, 
     elif rows:
         _print_table(rows, title)
     else:
-        print(empty)
+        echo(empty)
 
 
 def tell(remarks: Sequence[str]) -> None:
     """Say on stderr what an operator should know beside the result."""
     for remark in remarks:
-        print(f"apc: {remark}", file=sys.stderr)
+        echo(f"apc: {one_line(remark)}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
     """Print JSON, as `to_json` makes it."""
-    print(to_json(value).decode())
+    echo(printable_json(to_json(value).decode()))
 
 
 def to_json(value: Any) -> bytes:
@@ -66,7 +68,7 @@ def show(value: Any) -> str:
 def opened(out: Path | None) -> Any:
     """A file to write bytes to, its folder made; the standard output without one. Raises InputUnusable."""
     if out is None:
-        return nullcontext[IO[bytes]](sys.stdout.buffer)
+        return nullcontext[IO[bytes]](standard_output())
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         return out.open("wb")
@@ -75,16 +77,17 @@ def opened(out: Path | None) -> Any:
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", header_style="bold")
+    from apc_console.safe_console import SafeConsole
+
+    table = Table(title=escape(title), title_justify="left", header_style="bold")
     for name in rows[0]:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*(escape(show(value)) for value in row.values()))
-    Console().print(table)
+    SafeConsole().print(table)
 
 
 def _as_text(value: Any) -> Any:

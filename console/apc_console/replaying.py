@@ -8,7 +8,8 @@ from typing import Any
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable, LogDiffers
 from apc_console.files import read_bytes, write_bytes
-from apc_console.output import print_rows, to_json
+from apc_console.output import print_json, print_rows, to_json
+from apc_console.terminal import echo
 from apc_contracts.contract import load_contract
 from apc_persister.queries import BundleRecords, Replayed, read_recorded, verify_run
 
@@ -51,7 +52,7 @@ def _show(replayed: Replayed, out: Path | None, *, is_what_if: bool, as_json: bo
     if out is not None:
         write_bytes(out, to_json(_document(replayed)) + b"\n")
     elif as_json or not sys.stdout.isatty():
-        print(to_json(_document(replayed)).decode())
+        print_json(_document(replayed))
     else:
         _print(replayed, is_what_if=is_what_if)
 
@@ -83,7 +84,7 @@ def _row(change: Any) -> dict[str, Any]:
 
 def _print(replayed: Replayed, *, is_what_if: bool) -> None:
     if replayed.problem is None:
-        print(
+        echo(
             f"run {replayed.run_id}: recomputed {replayed.packets} verdicts, {replayed.hops} hops and "
             f"{replayed.transitions} transitions in {replayed.sessions} sessions; all as recorded"
         )

@@ -10,6 +10,7 @@ from apc_agents.actions.tasks import ENDED, PostgresTaskStore, Task, TaskStatus
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output import print_json, print_rows
+from apc_console.terminal import echo
 
 _SHOWN = ("task_id", "action", "status", "progress", "attempt", "agent_id", "session_id", "created_at", "error")
 
@@ -51,7 +52,7 @@ async def purge_tasks(days: int, agent_id: str | None, *, as_json: bool) -> None
     if as_json or not sys.stdout.isatty():
         print_json({"tasks": purged})
     else:
-        print(f"deleted {purged} tasks")
+        echo(f"deleted {purged} tasks")
 
 
 def _print(task: Task, as_json: bool) -> None:

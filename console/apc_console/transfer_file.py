@@ -8,7 +8,8 @@ from typing import Any
 
 from apc_console.errors import InputUnusable
 from apc_console.files import read_bytes, write_output
-from apc_console.output import print_rows, to_json
+from apc_console.output import print_json, print_rows, to_json
+from apc_console.terminal import echo
 from apc_contracts.transfer_arbitration import TransferArbitration, TransferRow
 
 ACCEPTED_FORMS = "a list of packets, {packets: […]}, JSON lines or YAML"
@@ -39,9 +40,9 @@ def print_arbitration(arbitration: TransferArbitration, out: Path | None, *, as_
     if out is not None:
         write_output(out, to_json(document) + b"\n")
         if str(out) != "-":
-            print(f"{out}: {len(arbitration.selected)} of {document['input_count']} selected", file=sys.stderr)
+            echo(f"{out}: {len(arbitration.selected)} of {document['input_count']} selected", file=sys.stderr)
     elif as_json or not sys.stdout.isatty():
-        print(to_json(document).decode())
+        print_json(document)
     else:
         print_rows(_table(arbitration), title="Transfer arbitration", as_json=False, empty="no packets")
 

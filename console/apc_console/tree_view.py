@@ -9,6 +9,7 @@ from uuid import UUID
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output import print_json
+from apc_console.terminal import echo
 from apc_persister.queries import PacketTree, TreeRow, get_packet_tree
 
 
@@ -23,13 +24,13 @@ async def print_tree(
     if tree is None:
         raise InputUnusable(f"the log holds no packet {packet_id}")
     if dot or mermaid:
-        print("\n".join(dot_lines(tree.rows) if dot else mermaid_lines(tree.rows)))
+        echo("\n".join(dot_lines(tree.rows) if dot else mermaid_lines(tree.rows)))
     elif as_json or not sys.stdout.isatty():
         print_json({"packets": [asdict(row) for row in tree.rows], "is_cut": tree.is_cut})
     else:
         _print(tree)
     if tree.is_cut:
-        print(f"there is more: --limit {limit} packets were printed", file=sys.stderr)
+        echo(f"there is more: --limit {limit} packets were printed", file=sys.stderr)
 
 
 def dot_lines(rows: Sequence[TreeRow]) -> Iterator[str]:
@@ -64,14 +65,15 @@ def _label(row: TreeRow, line_break: str) -> str:
 
 
 def _print(tree: PacketTree) -> None:
-    from rich.console import Console
     from rich.tree import Tree
+
+    from apc_console.safe_console import SafeConsole
 
     branches: dict[UUID, Any] = {}
     for row in tree.rows:
         line = _line(row)
         branches[row.packet_id] = Tree(line) if row.above is None else branches[row.above].add(line)
-    Console().print(branches[tree.rows[0].packet_id])
+    SafeConsole().print(branches[tree.rows[0].packet_id])
 
 
 def _line(row: TreeRow) -> Any:

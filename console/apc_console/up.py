@@ -14,6 +14,7 @@ from apc_console.chaos import Scorer, prepare
 from apc_console.logs import configure
 from apc_console.running import stop_on_signals
 from apc_console.system import System, has_broker
+from apc_console.terminal import echo
 
 
 async def run_everything(modules: Sequence[str], profile: Path | None = None) -> None:
@@ -74,4 +75,4 @@ def _chaos(settings: BusSettings) -> dict[str, str]:
 
 
 def _say(sentence: str) -> None:
-    print(f"apc up: {sentence}", file=sys.stderr, flush=True)
+    echo(f"apc up: {sentence}", file=sys.stderr, flush=True)

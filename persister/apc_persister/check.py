@@ -459,9 +459,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         keys = [key for text in options.key for key in _keys_of(text)]
         with open(options.file, encoding="utf-8") as file:
             for sentence in check_file(file, keys):
-                print(sentence)
+                print(_shown(sentence))
     except CheckFailed as error:
-        print(f"NOT PROVEN: {error}", file=sys.stderr)
+        print(f"NOT PROVEN: {_shown(str(error))}", file=sys.stderr)
         return 1
     except (OSError, UnicodeError) as error:
         print(f"cannot read it: {error}", file=sys.stderr)
@@ -469,6 +469,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not keys:
         print("no key was given: compare the key above with the one that the log's owner publishes")
     return 0
+
+
+def _shown(text: str) -> str:
+    """Return the text without characters that act on a terminal: the file may be anybody's."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _keys_of(text: str) -> list[PublicKey]:

@@ -5,13 +5,15 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from apc_agents.automl.progress import Event, Measured, Offered, Synced, Validated
+from apc_console.safe_console import SafeConsole
+from apc_console.terminal import echo
 
 LIVES_A_SECOND = 4
 
@@ -63,7 +65,7 @@ async def show_run(events: AsyncIterator[Event], standing: Standing) -> None:
 
 
 async def _show_live(events: AsyncIterator[Event], standing: Standing) -> None:
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     with Live(
         get_renderable=lambda: _picture(standing),
         console=console,
@@ -78,7 +80,7 @@ async def _show_lines(events: AsyncIterator[Event], standing: Standing) -> None:
     async for event in events:
         standing.take(event)
         if isinstance(event, Synced):
-            print(standing.line, file=sys.stderr, flush=True)
+            echo(standing.line, file=sys.stderr, flush=True)
 
 
 def _picture(standing: Standing) -> RenderableType:

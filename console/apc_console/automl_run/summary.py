@@ -10,6 +10,7 @@ from typing import Any
 from apc_agents.automl.outcome import Judged, Outcome
 from apc_console.files import write_bytes
 from apc_console.output import to_json
+from apc_console.terminal import echo
 
 SUMMARY_FILE = "summary.json"
 
@@ -17,7 +18,7 @@ SUMMARY_FILE = "summary.json"
 def print_summary(outcome: Outcome) -> None:
     """Print the summary and write it beside the report as JSON."""
     write_bytes(outcome.report_file.with_name(SUMMARY_FILE), to_json(_facts(outcome)) + b"\n")
-    print("\n".join([_verdict(outcome), *_details(outcome)]))
+    echo("\n".join([_verdict(outcome), *_details(outcome)]))
 
 
 def replay_command(run_id: str) -> str:

@@ -19,6 +19,7 @@ from apc_console.bench.runs import (
     training_processes,
 )
 from apc_console.bench.unthrottled import write_unthrottled
+from apc_console.terminal import echo
 from apc_contracts.contract import load_contract
 
 
@@ -99,4 +100,4 @@ def _figures(run: SwarmRun, from_generation: int) -> Figures:
 
 def tell_on_stderr(line: str) -> None:
     """Progress, beside what the command prints."""
-    print(line, file=sys.stderr, flush=True)
+    echo(line, file=sys.stderr, flush=True)

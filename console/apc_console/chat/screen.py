@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import orjson
-from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
@@ -16,6 +15,9 @@ from rich.table import Table
 
 from apc_agents.llm import DialogueOutput, Props
 from apc_console.output import show
+from apc_console.safe_console import SafeConsole
+from apc_console.terminal import echo
+from apc_contracts.terminal_text import printable, printable_json
 
 BAR_WIDTH = 24
 PRESSURED = 0.7
@@ -73,11 +75,6 @@ async def _line(prompt: str) -> str | None:
     return await answered
 
 
-def printable(text: str) -> str:
-    """A text that was typed, or read from a pipe, as UTF-8: bytes that are none became halves of surrogates."""
-    return text.encode(errors="replace").decode()
-
-
 class LineScreen:
     """For pipes: reads a line, writes a line of JSON."""
 
@@ -110,14 +107,14 @@ class LineScreen:
         """Nothing."""
 
     def _write(self, document: Mapping[str, Any]) -> None:
-        print(orjson.dumps(document, default=str).decode(), flush=True)
+        echo(printable_json(orjson.dumps(document, default=str).decode()), flush=True)
 
 
 class TerminalScreen:
     """For people."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False)
+        self._console = SafeConsole(highlight=False)
 
     def begin(self, agent_id: str, session_id: str, props: Props, *, is_kept: bool) -> None:
         """Who, and what is there already."""
@@ -139,7 +136,7 @@ class TerminalScreen:
 
     def show_answer(self, line: str, output: DialogueOutput) -> None:
         """The answer, what it cost, the pressure bar."""
-        self._console.print(Markdown(output.response))
+        self._console.print(Markdown(output.response, hyperlinks=False))
         usage = output.exchange.usage
         cost = f" · ${output.exchange.cost:.4f}" if usage.cost is not None else ""
         self._console.print(f"[dim]{usage.total_tokens} tokens{cost}[/]", end="  ")

@@ -37,7 +37,9 @@ from apc_console.cli.run import run
 from apc_console.cli.up import up
 from apc_console.cli.worker import worker
 from apc_console.settings_errors import sentence_of
+from apc_console.terminal import echo
 from apc_contracts.errors import ApcError
+from apc_contracts.terminal_text import one_line
 
 __all__ = ["app", "main"]
 
@@ -77,7 +79,7 @@ app.command()(doctor)
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        print(f"apc {__version__}")
+        echo(f"apc {__version__}")
         raise typer.Exit
 
 
@@ -115,5 +117,5 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _fail(message: str, code: int) -> NoReturn:
     if message:  # `apc` alone prints its help, and says no more
-        print(f"apc: {' '.join(message.split())}", file=sys.stderr)
+        echo(f"apc: {one_line(message)}", file=sys.stderr)
     sys.exit(code)

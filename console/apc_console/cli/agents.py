@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from apc_console.output import AsJson, print_rows, tell
+from apc_console.terminal import echo
 
 app = typer.Typer(help="Register, revoke and list agents.", no_args_is_help=True)
 
@@ -34,7 +35,7 @@ def add(
 
     form = AgentForm(agent_id, role, swarm, rights, handles, tuple(key or ()), broker_user)
     tell(run_quietly(add_agent(form)))
-    print(f"agent {agent_id} is registered")
+    echo(f"agent {agent_id} is registered")
 
 
 @app.command()
@@ -48,7 +49,7 @@ def register(
     agents, remarks = run_quietly(register_agents(modules))
     tell(remarks)
     for agent_id in agents:
-        print(f"agent {agent_id} is registered")
+        echo(f"agent {agent_id} is registered")
 
 
 @app.command()
@@ -62,7 +63,7 @@ def revoke(agent_id: AgentId) -> None:
     from apc_console.running import run_quietly
 
     tell(run_quietly(revoke_agent(agent_id)))
-    print(f"agent {agent_id} is revoked")
+    echo(f"agent {agent_id} is revoked")
 
 
 @app.command("list")

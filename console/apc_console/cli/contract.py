@@ -7,6 +7,7 @@ import orjson
 import typer
 
 from apc_console.cli.packet import ContractFile
+from apc_console.terminal import echo
 
 app = typer.Typer(help="Walk, draw and check the contract.", no_args_is_help=True)
 
@@ -28,10 +29,10 @@ def walk(
     known = _facts(facts)
     walked = load_contract(contract_file).machine(machine)
     state = walked.initial
-    print(state)
+    echo(state)
     for event in events:
         state = walked.step(state, event, known)
-        print(state)
+        echo(state)
 
 
 @app.command()
@@ -39,7 +40,7 @@ def diagram(machine: MachineName, contract_file: ContractFile = None) -> None:
     """Print a machine as a Mermaid state diagram."""
     from apc_contracts.contract import load_contract
 
-    print(load_contract(contract_file).machine(machine).mermaid())
+    echo(load_contract(contract_file).machine(machine).mermaid())
 
 
 @app.command()
@@ -47,7 +48,7 @@ def check(file: Annotated[Path, typer.Argument(help="A contract file.")]) -> Non
     """Check a contract file: schema, states, edges, guards; the first hole is named with its place (exit 2)."""
     from apc_contracts.contract import load_contract
 
-    print(f"{file}: a usable contract, sha256 {load_contract(file).hash.hex()}")
+    echo(f"{file}: a usable contract, sha256 {load_contract(file).hash.hex()}")
 
 
 def _facts(text: str) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from apc_console.terminal import echo
+
 app = typer.Typer(help="Make, show and register the keys with which agents sign.", no_args_is_help=True)
 
 AgentId = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id.")]
@@ -21,8 +23,8 @@ def new(agent_id: AgentId, file: File = None) -> None:
     from apc_console.keys import new_key
 
     key, path = new_key(agent_id, file)
-    print(f"made {path}: keep it secret; `apc keys register {agent_id}` makes it known", file=sys.stderr)
-    print(f"{key.key_id}={key.public_key}")
+    echo(f"made {path}: keep it secret; `apc keys register {agent_id}` makes it known", file=sys.stderr)
+    echo(f"{key.key_id}={key.public_key}")
 
 
 @app.command()
@@ -31,7 +33,7 @@ def show(agent_id: AgentId, file: File = None) -> None:
     from apc_console.keys import present_key
 
     key = present_key(agent_id, file)
-    print(f"{key.key_id}={key.public_key}")
+    echo(f"{key.key_id}={key.public_key}")
 
 
 @app.command()
@@ -45,4 +47,4 @@ def register(
     from apc_console.running import run_quietly
 
     key = run_quietly(register_key(agent_id, file, is_only=only))
-    print(f"key {key.key_id} of agent {agent_id} is registered")
+    echo(f"key {key.key_id} of agent {agent_id} is registered")

@@ -1,5 +1,7 @@
 """`apc migrate`: bring the database to the schema of this release."""
 
+from apc_console.terminal import echo
+
 
 def migrate() -> None:
     """Bring the database at APC_DATABASE_URL to the schema of this release; harmless when it is there."""
@@ -8,4 +10,4 @@ def migrate() -> None:
     from apc_console.running import run_quietly
 
     run_quietly(migrate_database(DatabaseSettings()))
-    print("the database has the schema of this release")
+    echo("the database has the schema of this release")

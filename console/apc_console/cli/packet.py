@@ -9,6 +9,7 @@ import typer
 
 from apc_console.errors import InputUnusable
 from apc_console.output import AsJson
+from apc_console.terminal import echo
 from apc_contracts.vocabulary import PacketType, RunPhase
 
 app = typer.Typer(help="Validate, arbitrate, trace, retract and replay packets.", no_args_is_help=True)
@@ -29,11 +30,11 @@ def validate(
 
     verdict = validate_offline(read_bytes(file), load_contract(contract_file))
     if verdict.refusal is not None:
-        print(f"refused {verdict.refusal.reason}")
+        echo(f"refused {verdict.refusal.reason}")
         raise typer.Exit(2)
-    print("accepted")
+    echo("accepted")
     for warning in verdict.warnings:
-        print(f"warning {warning.reason}", file=sys.stderr)
+        echo(f"warning {warning.reason}", file=sys.stderr)
 
 
 @app.command("transfer-arbitrate")

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from apc_console.output import AsJson
+from apc_console.terminal import echo
 from apc_contracts.vocabulary import Signal
 
 app = typer.Typer(help="List, show, pause, resume and stop sessions.", no_args_is_help=True)
@@ -63,4 +64,4 @@ def _send(session_id: str, signal: Signal, sender: str | None, reason: str | Non
     from apc_console.session_control import signal_session
 
     state = run_quietly(signal_session(session_id, signal, sender, reason))
-    print(f"{signal} accepted: session {session_id} is {state}")
+    echo(f"{signal} accepted: session {session_id} is {state}")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from apc_console.output import AsJson, print_rows, tell
+from apc_console.terminal import echo
 
 app = typer.Typer(help="Show, declare or export the broker's topology.", no_args_is_help=True)
 
@@ -32,7 +33,7 @@ def apply() -> None:
 
     topology, remarks = run_quietly(apply_planned())
     tell(remarks)
-    print(
+    echo(
         f"declared {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} "
         f"bindings for {topology.shards} shards and {len(topology.agents)} agents"
     )

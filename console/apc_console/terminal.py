@@ -1,0 +1,34 @@
+"""The way to the operator's terminal: what is printed may quote agents, so nothing in it acts on the terminal."""
+
+import sys
+from io import BufferedIOBase
+from typing import IO, Any
+
+from apc_contracts.terminal_text import printable, printable_json
+
+
+def echo(*texts: object, file: IO[str] | None = None, flush: bool = False) -> None:
+    """Print as `print` does, without what would act on a terminal."""
+    print(*(printable(str(text)) for text in texts), file=file, flush=flush)
+
+
+class TerminalBytes(BufferedIOBase):
+    """The standard output for JSON in bytes, where it is a terminal. Each write ends at the end of a character."""
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write JSON in which no character acts on the terminal."""
+        sys.stdout.write(printable_json(bytes(data).decode()))
+        return len(data)
+
+    def flush(self) -> None:
+        """Flush the standard output."""
+        sys.stdout.flush()
+
+
+def standard_output() -> Any:
+    """Return where JSON in bytes is written: the standard output as it is, made harmless where it is a terminal."""
+    return TerminalBytes() if sys.stdout.isatty() else sys.stdout.buffer

@@ -1,0 +1,55 @@
+"""Run `apc` commands, each at a terminal of its own: JSON argument lists on stdin, JSON {line: output} on stdout.
+
+A program of its own that imports the console once and forks for each command. With `--unguarded` text is printed as it
+is: that shows what the guard keeps away.
+"""
+
+import json
+import os
+import pty
+import sys
+from contextlib import suppress
+
+from apc_contracts import terminal_text
+
+AT_ONCE = 12
+"""Most of them wait for a broker that is away."""
+
+
+def main() -> None:
+    lines: list[list[str]] = json.load(sys.stdin)
+    if "--unguarded" in sys.argv:
+        terminal_text.printable = str  # type: ignore[assignment]
+    from apc_console import cli
+
+    said = {}
+    for start in range(0, len(lines), AT_ONCE):
+        running = [(line, *_start(cli, line)) for line in lines[start : start + AT_ONCE]]
+        said |= {"\0".join(line): _read(child, terminal) for line, child, terminal in running}
+    sys.stdout.buffer.write(json.dumps(said).encode())
+
+
+def _start(cli: object, line: list[str]) -> tuple[int, int]:
+    child, terminal = pty.fork()
+    if child == 0:
+        try:
+            cli.main(line)  # type: ignore[attr-defined]
+        finally:
+            with suppress(OSError):
+                sys.stdout.flush()
+            os._exit(0)
+    return child, terminal
+
+
+def _read(child: int, terminal: int) -> str:
+    output = bytearray()
+    with suppress(OSError):  # the other end is closed
+        while part := os.read(terminal, 65536):
+            output += part
+    os.close(terminal)
+    os.waitpid(child, 0)
+    return output.decode(errors="surrogateescape")
+
+
+if __name__ == "__main__":
+    main()

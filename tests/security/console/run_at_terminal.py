@@ -22,7 +22,7 @@ def main() -> None:
         terminal_text.printable = str  # type: ignore[assignment]
     from apc_console import cli
 
-    said = {}
+    said: dict[str, str] = {}
     for start in range(0, len(lines), AT_ONCE):
         running = [(line, *_start(cli, line)) for line in lines[start : start + AT_ONCE]]
         said |= {"\0".join(line): _read(child, terminal) for line, child, terminal in running}

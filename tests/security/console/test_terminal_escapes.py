@@ -105,12 +105,19 @@ LINES: dict[str, Sequence[str]] = {
 }
 
 
-def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Sequence[str]]]:
+    """Every command with the line for it; one that has none gets a hostile text wherever it needs something."""
     if hasattr(command, "commands"):
         for name, inner in command.commands.items():
             yield from _commands(inner, (*path, name))
-    else:
-        yield " ".join(path)
+        return
+    name = " ".join(path)
+    needed = [given for one in command.params if one.required for given in (*one.opts[: _is_option(one)], HOSTILE)]
+    yield name, LINES.get(name, needed or [HOSTILE])
+
+
+def _is_option(parameter: Any) -> int:
+    return int(parameter.param_type_name == "option")
 
 
 @pytest.fixture
@@ -188,8 +195,9 @@ def _run(lines: Sequence[Sequence[str]], url: str, folder: Path, *options: str) 
 
 @pytest.mark.timeout(400)
 def test_no_command_shows_what_acts_on_a_terminal(hostile_database: str, tmp_path: Path) -> None:
-    assert set(LINES) == set(_commands(typer.main.get_command(app))), "give every command a line"
-    shown = _run([[*name.split(), *line] for name, line in LINES.items()], hostile_database, tmp_path)
+    commands = dict(_commands(typer.main.get_command(app)))
+    assert set(LINES) <= set(commands), "a command is gone: take its line out"
+    shown = _run([[*name.split(), *line] for name, line in commands.items()], hostile_database, tmp_path)
     assert {name: ACTS.findall(text) for name, text in shown.items() if ACTS.search(text)} == {}
     assert [name for name, text in shown.items() if "Traceback" in text] == []
 

@@ -228,6 +228,19 @@ class QuotaRules(Quota):
     agents: dict[Word, Quota]
 
 
+class RefusedInput(Section):
+    """What the log takes of input that is refused: the bodies that are kept whole and the beginning of longer ones, and
+    for each broker user two token buckets, of messages and of bytes.
+    """
+
+    whole_bytes: Positive = 64 * 1024
+    head_bytes: Positive = 4 * 1024
+    messages_per_second: Annotated[float, Field(ge=0.001, le=100_000.0)] = 1000.0
+    messages_burst: Positive = 100_000
+    bytes_per_second: Annotated[float, Field(ge=1.0, le=1e9)] = 1024.0 * 1024.0
+    bytes_burst: Positive = 64 * 1024 * 1024
+
+
 class Limits(Section):
     """Bounds of packets and of the gate; bytes, levels, nodes, milliseconds, packets, deliveries.
 
@@ -247,6 +260,7 @@ class Limits(Section):
     swarms: Positive
     retry_after_ms: Positive
     quota: QuotaRules | None = None
+    refused: RefusedInput = RefusedInput()
 
 
 class SupersedingRules(Section):

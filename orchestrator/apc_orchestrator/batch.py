@@ -10,6 +10,7 @@ from opentelemetry.trace import Span
 from apc_bus.log_batch import LOG_BATCH_VERSION, Entry, LogBatch
 from apc_bus.port import Publication
 from apc_bus.tracing import NO_TRACE, TraceHeaders
+from apc_contracts.refused_input import Flood
 from apc_contracts.session import Session, Verification
 from apc_orchestrator.entries import session_row
 
@@ -40,10 +41,16 @@ class Batch:
     """Of each packet, while tracing is on."""
     admit_seconds: list[float] = field(default_factory=list)
     """How long each packet was judged."""
+    floods: dict[str, Flood] = field(default_factory=dict)
+    """Broker user -> its refused input beyond its quota."""
     repeats: int = 0
     """Packets that were judged before."""
     nacks: int = 0
     """Refusals that are answered."""
+
+    def flood_of(self, user: str) -> Flood:
+        """What a broker user has sent beyond its quota for refused input."""
+        return self.floods.setdefault(user, Flood())
 
     def seal(self, shard: int, epoch: int) -> LogBatch:
         """The message: entries in the order in which they happened, then the sessions as they are now."""

@@ -6,7 +6,6 @@ from uuid import UUID
 import orjson
 
 from apc_bus.log_batch import (
-    ConflictEntry,
     CoordinationEntry,
     HopEntry,
     LineageEntry,
@@ -133,19 +132,3 @@ def session_row(session: Session) -> SessionRow:
         session.open_deliveries,
         document.encode(),
     )
-
-
-def conflict_entry(
-    kind: str,
-    reason: str,
-    raw: bytes,
-    *,
-    code: str | None = None,
-    session_id: str | None = None,
-    packet_id: UUID | None = None,
-    first_hash: bytes | None = None,
-    second_hash: bytes | None = None,
-    user_id: str | None = None,
-) -> ConflictEntry:
-    """The row of packet_conflicts for what takes no id."""
-    return ConflictEntry(session_id, packet_id, kind, code, reason, raw, first_hash, second_hash, user_id)

@@ -48,7 +48,6 @@ from apc_orchestrator import publications
 from apc_orchestrator.answers import Answers
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.entries import (
-    conflict_entry,
     coordination_entry,
     hop_entry,
     lineage_entry,
@@ -57,6 +56,7 @@ from apc_orchestrator.entries import (
 from apc_orchestrator.fact_finding import FactFinder, signature_of, uuid_of
 from apc_orchestrator.inbox import Input, ReceiptGroup, is_authentic
 from apc_orchestrator.publications import Tenure
+from apc_orchestrator.quarantine import Quarantine
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.sessions import Sessions
 from apc_orchestrator.tracing import Traces, note_verdict
@@ -86,6 +86,7 @@ class Judge:
         self._id_codes = frozenset(self._codes_without_id(contract))
         self.outstanding: dict[str, int] = {}
         self._quotas = Quotas(contract.limits.quota)
+        self._quarantine = Quarantine(contract.limits.refused)
         self._repeat_interval = timedelta(milliseconds=contract.limits.retry_after_ms)
         self._facts = FactFinder(
             contract, registry, sessions, tenure, shards, self.outstanding, protocols, self._quotas
@@ -131,25 +132,18 @@ class Judge:
 
     def refuse_unreadable(self, batch: Batch, message: Message, refused: PacketRefused) -> None:
         """A body that is no packet: quarantined with its bytes; answered when the broker knows who sent it."""
-        message_id = uuid_of(message.message_id)
-        batch.entries.append(
-            conflict_entry(
-                "unreadable",
-                str(refused),
-                message.body,
-                code=refused.code,
-                packet_id=message_id,
-                user_id=message.user_id,
-            )
+        message_id, user_id = uuid_of(message.message_id), message.user_id
+        is_kept = self._quarantine.record(
+            batch, "unreadable", str(refused), message.body, code=refused.code, packet_id=message_id, user_id=user_id
         )
-        if message_id is not None:
+        if is_kept and message_id is not None:
             refusal = Refusal(refused.code, "parse", refused.path, refused.message)
             self._answers.unreadable(batch, message_id, refusal, message.user_id)
 
     def set_aside(self, batch: Batch, message: Message) -> None:
         """An input that stopped the gate before: kept with its bytes, and never judged."""
         reason = "the gate failed on this input; it is kept for whoever mends the gate"
-        batch.entries.append(conflict_entry("unjudgeable", reason, message.body, user_id=message.user_id))
+        self._quarantine.record(batch, "unjudgeable", reason, message.body, user_id=message.user_id)
 
     def _take_group(self, batch: Batch, group: ReceiptGroup, message: Message) -> None:
         """Receipts of one delivery: from its recipient's broker user, or of the kinds that only the gate sends."""
@@ -160,25 +154,24 @@ class Judge:
         )
         if len(known) < len(group) or session is None:
             reason = "no such session" if session is None else f"{first.kind} not from {first.recipient}"
-            batch.entries.append(
-                conflict_entry(
-                    "security",
-                    reason,
-                    b"[" + b",".join(_encoded(receipt) for receipt in group) + b"]",
-                    session_id=first.session_id,
-                    packet_id=first.packet_id,
-                    user_id=message.user_id,
-                )
+            self._quarantine.record(
+                batch,
+                "security",
+                reason,
+                b"[" + b",".join(_encoded(receipt) for receipt in group) + b"]",
+                session_id=first.session_id,
+                packet_id=first.packet_id,
+                user_id=message.user_id,
             )
         if session is not None and known:
-            self.take_receipts(batch, session, known)
+            self.take_receipts(batch, session, known, message.user_id)
 
     def _change_registry(self, batch: Batch, change: AgentAdded | AgentRevoked, message: Message) -> None:
         """A change by the operator's broker user: applied once, logged, upserted by the persister."""
         body = message.body
         if message.user_id not in (self._operator, self._tenure.user):
             reason = f"a registry change by {message.user_id}, who is not the operator {self._operator}"
-            batch.entries.append(conflict_entry("security", reason, body, user_id=message.user_id))
+            self._quarantine.record(batch, "security", reason, body, user_id=message.user_id)
         elif self._registry.apply(change):
             batch.entries.append(RegistryEntry(change.change_id, change.agent_id, body))
 
@@ -186,10 +179,23 @@ class Judge:
         """The NACK of a packet that was held and then refused, once more."""
         self._answers.denial(batch, denial)
 
-    def take_receipts(self, batch: Batch, session: Session, receipts: Sequence[Receipt]) -> None:
+    def take_receipts(
+        self, batch: Batch, session: Session, receipts: Sequence[Receipt], user_id: str | None = None
+    ) -> None:
         """Authenticated receipts of one (packet, recipient, attempt)."""
         given = ReceiptsInput(receipts, batch.now, self._protocols.decayed(batch.now))
-        self._apply(batch, session, advance(session, given, self._contract), receipts[0].packet_id)
+        advanced = advance(session, given, self._contract)
+        for receipt in advanced.effects.strangers:
+            self._quarantine.record(
+                batch,
+                "security",
+                f"{receipt.kind} of a packet that was not delivered to {receipt.recipient}",
+                _encoded(receipt),
+                session_id=session.session_id,
+                packet_id=receipt.packet_id,
+                user_id=user_id,
+            )
+        self._apply(batch, session, advanced, receipts[0].packet_id)
 
     def confirm_delivery(self, outgoing: Outgoing) -> None:
         """The broker has confirmed a delivery: a repeat of its packet is not delivered any more."""
@@ -227,8 +233,8 @@ class Judge:
         elif verdict.kind is VerdictKind.RERUN:
             self._record_conflict(batch, received, facts, "rerun", None, "another payload for the same cause")
         elif refusal is not None and refusal.code in self._id_codes:
-            self._record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason)
-            self._answers.refusal(batch, received, refusal, facts.user_id)
+            if self._record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason):
+                self._answers.refusal(batch, received, refusal, facts.user_id)
         else:
             self._record(batch, received, verdict, session, facts, signature)
         return verdict
@@ -245,6 +251,8 @@ class Judge:
         """A verdict that takes an id: the packet's row first, then everything that it caused."""
         packet = received.packet
         is_refused = verdict.refusal is not None
+        if is_refused and facts.is_received and not self._quarantine.has_room(batch, received.body, facts.user_id):
+            return
         if not is_refused:
             self._draw(packet, batch.now)
         if session is None and not is_refused and packet.trace.session_id != PRESENCE_SESSION:
@@ -295,7 +303,8 @@ class Judge:
         if refusal is None or known.packet_hash != received.packet_hash:
             message = "another packet has this packet_id in the session and stands: send a new packet with a new id"
             refusal = Refusal("DUPLICATE_CONFLICT", "identity_is_free", "packet_id", message)
-            self._record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason)
+            if not self._record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason):
+                return
         self._answers.refusal(batch, received, refusal, facts.user_id)
 
     def _open(self, start: Packet[Any], now: datetime) -> Session:
@@ -317,16 +326,6 @@ class Judge:
         batch.entries.extend(hop_entry(session_id, hop) for hop in effects.hops)
         batch.entries.extend(coordination_entry(session_id, row) for row in effects.transitions)
         batch.verifications.extend(effects.verifications)
-        for receipt in effects.strangers:
-            batch.entries.append(
-                conflict_entry(
-                    "security",
-                    f"{receipt.kind} of a packet that was not delivered to {receipt.recipient}",
-                    _encoded(receipt),
-                    session_id=session_id,
-                    packet_id=receipt.packet_id,
-                )
-            )
         self._count(effects)
         for route in (*effects.routes, *effects.due):
             self._deliver(batch, session, route)
@@ -420,22 +419,21 @@ class Judge:
         kind: str,
         code: str | None,
         reason: str,
-    ) -> None:
+    ) -> bool:
         packet = received.packet
         session = self._sessions.get(packet.trace.session_id)
         identity = session.identity(packet.packet_id) if session is not None else None
-        batch.entries.append(
-            conflict_entry(
-                kind,
-                reason,
-                received.body,
-                code=code,
-                session_id=packet.trace.session_id,
-                packet_id=packet.packet_id,
-                first_hash=identity.packet_hash if identity is not None else None,
-                second_hash=received.packet_hash,
-                user_id=facts.user_id,
-            )
+        return self._quarantine.record(
+            batch,
+            kind,
+            reason,
+            received.body,
+            code=code,
+            session_id=packet.trace.session_id,
+            packet_id=packet.packet_id,
+            first_hash=identity.packet_hash if identity is not None else None,
+            second_hash=received.packet_hash,
+            user_id=facts.user_id,
         )
 
     @staticmethod

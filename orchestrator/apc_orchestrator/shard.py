@@ -37,6 +37,7 @@ from apc_orchestrator.judge import Judge
 from apc_orchestrator.loading import load_session
 from apc_orchestrator.metrics import count_batch
 from apc_orchestrator.publications import Tenure
+from apc_orchestrator.quarantine import flood_entry
 from apc_orchestrator.recovery import open_sessions, unanswered_denials
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.sessions import Sessions
@@ -318,6 +319,7 @@ class ShardServer:
         for session_id, session in batch.touched.items():
             self._deadlines.note(session_id, session.next_deadline)
             (self._open.discard if session.is_terminal else self._open.add)(session_id)
+        batch.entries += [flood_entry(user, flood) for user, flood in batch.floods.items()]
         if not batch.entries:
             return None
         shard, epoch = self._tenure.shard, self._tenure.epoch

@@ -24,7 +24,7 @@ POISON = "poison"
 """What a packet intends that every worker rejects."""
 AWAY = "sleeper"
 """Has an inbox, and looks into it when a test lets it come back."""
-RAW = "SELECT raw FROM apc_log.packet_conflicts"
+HASHES = "SELECT coalesce(second_hash, sha256(raw)) AS hash FROM apc_log.packet_conflicts"
 IN_STATE = (
     "SELECT DISTINCT packet_id FROM apc_log.packet_events WHERE to_state = $1 AND coalesce($2, recipient) = recipient"
 )
@@ -148,8 +148,8 @@ class Attack:
         return {row["packet_id"] for row in await self.deployment.pool.fetch(IN_STATE, state, recipient)}
 
     async def kept(self) -> Counter[bytes]:
-        """The bytes in quarantine."""
-        return Counter(row["raw"] for row in await self.deployment.pool.fetch(RAW))
+        """The hashes of what is in quarantine."""
+        return Counter(row["hash"] for row in await self.deployment.pool.fetch(HASHES))
 
     async def _send_healthy(self) -> None:
         packet = self.idea(to=self._chance.choice(("blue-1", "sentinel")))

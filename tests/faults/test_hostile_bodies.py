@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -90,7 +91,7 @@ async def test_bodies_that_are_too_large(attack: Any) -> None:
     async with attack.amid_load():
         await put_in(attack, oversize)
     await attack.end("a body that is too large", TOO_LARGE=DOZENS)
-    assert await attack.kept() == Counter(attack.bodies)
+    assert await attack.kept() == Counter(sha256(body).digest() for body in attack.bodies)
 
 
 async def test_malformed_bodies(attack: Any) -> None:
@@ -98,7 +99,7 @@ async def test_malformed_bodies(attack: Any) -> None:
     async with attack.amid_load():
         await put_in(attack, *MALFORMED)
     await attack.end("malformed JSON, bad UTF-8, BOM", MALFORMED=DOZENS)
-    assert await attack.kept() == Counter(attack.bodies)
+    assert await attack.kept() == Counter(sha256(body).digest() for body in attack.bodies)
 
 
 async def test_what_readers_of_json_disagree_about(attack: Any) -> None:
@@ -107,7 +108,7 @@ async def test_what_readers_of_json_disagree_about(attack: Any) -> None:
         await put_in(attack, *DISPUTED)
         await put_in(attack, as_intent(b"[" * 3000 + b"]" * 3000))
     await attack.end("NaN, huge numbers, doubled keys, depth", MALFORMED=DOZENS, TOO_DEEP=DOZENS)
-    assert await attack.kept() == Counter(attack.bodies)
+    assert await attack.kept() == Counter(sha256(body).digest() for body in attack.bodies)
 
 
 async def test_packets_against_their_schema(attack: Any) -> None:
@@ -115,4 +116,4 @@ async def test_packets_against_their_schema(attack: Any) -> None:
     async with attack.amid_load():
         await put_in(attack, *AGAINST_THE_SCHEMA)
     await attack.end("against the schema, unknown type or version", SCHEMA_INVALID=DOZENS)
-    assert await attack.kept() == Counter(attack.bodies)
+    assert await attack.kept() == Counter(sha256(body).digest() for body in attack.bodies)

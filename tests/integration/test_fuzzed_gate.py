@@ -20,7 +20,8 @@ SEED = 20260219
 AT_ONCE = 500
 UNREADABLE = ("TOO_DEEP", "MALFORMED", "SCHEMA_INVALID")
 KEPT = """
-SELECT packet_hash AS hash FROM apc_log.agent_packets UNION SELECT sha256(raw) FROM apc_log.packet_conflicts
+SELECT packet_hash AS hash FROM apc_log.agent_packets
+UNION SELECT coalesce(second_hash, sha256(raw)) FROM apc_log.packet_conflicts
 """
 KINDS = """
 SELECT coalesce(refusal ->> 'code', verdict) AS kind, count(*) AS count FROM apc_log.agent_packets GROUP BY 1

@@ -74,6 +74,6 @@ async def test_oversize_bodies_are_refused_and_the_gate_goes_on(
         lost=OTHERS - accepted,
     )
     kept = await house.pool.fetch(QUARANTINED)
-    assert {(row["kind"], row["code"], row["size"]) for row in kept} == {("unreadable", "TOO_LARGE", 256 * 1024 + 1)}
+    assert {(row["kind"], row["code"], row["size"]) for row in kept} == {("unreadable", "TOO_LARGE", 4096)}
     assert refused_by_broker == TOO_LARGE_FOR_THE_BROKER
     assert accepted == OTHERS, "no row of an oversize body, and each of the others"

@@ -8,8 +8,9 @@ from uuid import uuid4
 import orjson
 import pytest
 
-from apc_contracts import Packet
+from apc_contracts import Packet, load_contract
 from apc_contracts.identity import reply_id
+from apc_contracts.refused_input import kept_of
 from apc_contracts.sealing import seal
 
 Build = Callable[..., Packet[Any]]
@@ -152,7 +153,8 @@ async def test_any_bytes_end_in_quarantine_with_an_answer(running: Any, packet: 
     await running.publish(idea_packet, user="agent.red-1", body=body or b" ", message_id=message_id)
     await running.quiet()
     row = await running.pool.fetchrow("SELECT kind, code, raw FROM apc_log.packet_conflicts")
-    assert (row["kind"], row["code"], row["raw"]) == ("unreadable", code, body or b" ")
+    kept = kept_of(body or b" ", load_contract().limits.refused)
+    assert (row["kind"], row["code"], row["raw"]) == ("unreadable", code, kept.raw)
     (nack,) = await running.nacks("red-1")
     assert nack.payload.acked_packet_id.hex == message_id.replace("-", "")
     assert nack.trace.session_id == "_unknown"

@@ -9,11 +9,10 @@ import pytest
 from apc_bus import headers
 from apc_bus.topology import agent_queue
 from apc_contracts import Packet, load_contract
-from apc_contracts.contract_file import Quota
 from apc_contracts.session.session import OpenPacket, Progress
 from apc_orchestrator import judge
 
-TIMES = 40
+TIMES, BURST = 40, 5
 INBOX = agent_queue("sentinel", urgent=False)
 Build = Callable[..., Packet[Any]]
 
@@ -53,17 +52,20 @@ async def test_repeats_before_the_confirm_are_delivered_once_in_an_interval(
     assert {delivery.message.headers[headers.ATTEMPT] for delivery in deliveries} == {1}
 
 
-async def test_repeats_draw_the_quota(running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_repeats_draw_the_quota(
+    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str]
+) -> None:
     """Of a flood of refused packets, too, no more is answered than the quota holds."""
-    slow = Quota(packets_per_second=0.001, burst=5)
-    monkeypatch.setattr("apc_contracts.quotas.quota_of", lambda rules, agent_id, role: slow)
-    refused = packet("red-1", idea, ("nobody",), parent=running.opening)
-    for _ in range(TIMES):
-        await running.publish(refused)
-    await running.quiet()
-    assert len(await running.nacks("red-1")) == 1 + slow.burst, "the refusal itself draws nothing"
-    late = packet("red-1", idea, ("sentinel",), parent=running.opening)
-    await running.publish(late)
-    await running.quiet()
-    (nack,) = await running.nacks("red-1")
+    slow = {"agents": {"red-1": {"packets_per_second": 0.001, "burst": BURST}}}
+    async with house.persister(), house.gate(contract=contract_with(quota=slow)):
+        await house.open(start())
+        await house.handle_all()
+        refused = packet("red-1", idea, ("nobody",), parent=house.opening)
+        for _ in range(TIMES):
+            await house.publish(refused)
+        await house.quiet()
+        assert len(await house.nacks("red-1")) == 1 + BURST, "the refusal itself draws nothing"
+        await house.publish(packet("red-1", idea, ("sentinel",), parent=house.opening))
+        await house.quiet()
+        (nack,) = await house.nacks("red-1")
     assert nack.metadata["refusal"]["code"] == "QUOTA_EXCEEDED"

@@ -1,0 +1,55 @@
+"""Token buckets, one a key.
+
+A bucket is kept as one moment, that at which it is full again (the generic cell rate algorithm, ITU-T I.371): it needs
+no timer, and whoever is silent for long is as one who never spoke.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+_NOTHING = timedelta()
+_KEYS_BEFORE_PRUNING = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A rate as times: in which one token flows back, and how many a full bucket holds."""
+
+    interval: timedelta
+    burst: int
+
+    @classmethod
+    def of(cls, tokens_per_second: float, burst: int) -> "Pace":
+        """The pace of a bucket that fills at this rate."""
+        return cls(timedelta(seconds=1 / tokens_per_second), burst)
+
+
+class TokenBuckets:
+    """The buckets of all keys. Moments never go back from call to call."""
+
+    def __init__(self) -> None:
+        self._full_at: dict[str, datetime] = {}
+        self._prune_beyond = _KEYS_BEFORE_PRUNING
+
+    def __len__(self) -> int:
+        """Keys that are remembered."""
+        return len(self._full_at)
+
+    def wait(self, key: str, pace: Pace, now: datetime, tokens: int = 1) -> timedelta:
+        """How long until the bucket holds so many tokens, at most a full bucket; zero when it holds them now."""
+        full_at = self._full_at.get(key)
+        if full_at is None:
+            return _NOTHING
+        return max(_NOTHING, full_at - now - (pace.burst - min(tokens, pace.burst)) * pace.interval)
+
+    def draw(self, key: str, pace: Pace, now: datetime, tokens: int = 1) -> None:
+        """Take tokens out of the bucket."""
+        full_at = self._full_at.get(key, now)
+        self._full_at[key] = max(full_at, now) + min(tokens, pace.burst) * pace.interval
+        if len(self._full_at) > self._prune_beyond:
+            self._forget_full_ones(now)
+
+    def _forget_full_ones(self, now: datetime) -> None:
+        """What is left are as many as have spoken lately; looked at again when they double."""
+        self._full_at = {key: full_at for key, full_at in self._full_at.items() if full_at > now}
+        self._prune_beyond = max(_KEYS_BEFORE_PRUNING, 2 * len(self._full_at))

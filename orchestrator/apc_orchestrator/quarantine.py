@@ -1,0 +1,63 @@
+"""What is refused and takes no id: into the log, as much of it as the contract keeps."""
+
+from uuid import UUID
+
+from apc_bus.log_batch import ConflictEntry
+from apc_contracts.contract_file import RefusedInput
+from apc_contracts.refused_input import Flood, RefusedQuotas, kept_of
+from apc_orchestrator.batch import Batch
+
+FLOOD = "flood"
+"""The kind of the entry that stands for refused input beyond its sender's quota."""
+NOBODY = ""
+"""The broker user of a message without one: all of these share a quota."""
+
+
+class Quarantine:
+    """Records conflicts and keeps count of the refused input of each broker user."""
+
+    def __init__(self, rules: RefusedInput) -> None:
+        self._rules = rules
+        self._quotas = RefusedQuotas(rules)
+
+    def has_room(self, batch: Batch, raw: bytes, user_id: str | None) -> bool:
+        """Whether the sender's quota for refused input holds this body; it is drawn, or counted as a flood."""
+        user = user_id or NOBODY
+        size = len(raw) if len(raw) <= self._rules.whole_bytes else self._rules.head_bytes
+        if self._quotas.draw(user, size, batch.now):
+            return True
+        batch.flood_of(user).add(raw)
+        return False
+
+    def record(
+        self,
+        batch: Batch,
+        kind: str,
+        reason: str,
+        raw: bytes,
+        *,
+        user_id: str | None,
+        code: str | None = None,
+        session_id: str | None = None,
+        packet_id: UUID | None = None,
+        first_hash: bytes | None = None,
+        second_hash: bytes | None = None,
+    ) -> bool:
+        """Record a conflict with its bytes; False when it only counts as part of a flood."""
+        if not self.has_room(batch, raw, user_id):
+            return False
+        kept = kept_of(raw, self._rules)
+        hash_of_all = second_hash or kept.second_hash
+        batch.entries.append(
+            ConflictEntry(
+                session_id, packet_id, kind, code, reason + kept.note, kept.raw, first_hash, hash_of_all, user_id
+            )
+        )
+        return True
+
+
+def flood_entry(user: str, flood: Flood) -> ConflictEntry:
+    """The row of packet_conflicts that stands for what a broker user has sent beyond its quota in one batch."""
+    return ConflictEntry(
+        None, None, FLOOD, "QUOTA_EXCEEDED", flood.reason, b"", None, flood.digest, None if user == NOBODY else user
+    )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from uuid import UUID
 
 import msgspec
@@ -12,7 +13,10 @@ from apc_bus.port import Publication
 from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.refused_input import Flood
 from apc_contracts.session import Session, Verification
-from apc_orchestrator.entries import session_row
+from apc_orchestrator.entries import session_row, size_of
+
+FULL_BYTES = 1_310_720
+"""1.25 MiB: 1 MiB of packets and their events. One input more may come on top of it."""
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -47,6 +51,17 @@ class Batch:
     """Packets that were judged before."""
     nacks: int = 0
     """Refusals that are answered."""
+    _size: int = 0
+    """About how large the message is, of what was looked at."""
+    _sized_entries: int = 0
+    _sized_sessions: int = 0
+
+    def is_full(self) -> bool:
+        """Whether its message is as large as the broker should get: what comes next is for another batch."""
+        self._size += sum(size_of(entry) for entry in islice(self.entries, self._sized_entries, None))
+        self._size += sum(one.document_bytes for one in islice(self.touched.values(), self._sized_sessions, None))
+        self._sized_entries, self._sized_sessions = len(self.entries), len(self.touched)
+        return self._size >= FULL_BYTES
 
     def flood_of(self, user: str) -> Flood:
         """What a broker user has sent beyond its quota for refused input."""

@@ -6,10 +6,13 @@ from uuid import UUID
 import orjson
 
 from apc_bus.log_batch import (
+    ConflictEntry,
     CoordinationEntry,
+    Entry,
     HopEntry,
     LineageEntry,
     PacketEntry,
+    RegistryEntry,
     SessionRow,
 )
 from apc_contracts.packet import Packet
@@ -17,6 +20,9 @@ from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.session import Hop, Session, Transition
 from apc_contracts.verdict import Verdict
 from apc_contracts.vocabulary import PacketType
+
+_FIELDS, _FIELDS_OF_A_PACKET, _ID_BYTES = 250, 700, 66
+"""Bytes of what has a bound: ids, hashes and times of an entry, and an id in a list."""
 
 
 def packet_entry(
@@ -121,6 +127,8 @@ def coordination_entry(session_id: str, row: Transition) -> CoordinationEntry:
 def session_row(session: Session) -> SessionRow:
     """The projection of a session after the batch."""
     document = session.document
+    encoded = document.encode()
+    session.document_bytes = len(encoded)
     return SessionRow(
         document.session_id,
         document.run_id,
@@ -130,5 +138,20 @@ def session_row(session: Session) -> SessionRow:
         document.generation,
         document.step,
         session.open_deliveries,
-        document.encode(),
+        encoded,
     )
+
+
+def size_of(entry: Entry) -> int:
+    """About how many bytes an entry has in the log batch."""
+    if isinstance(entry, PacketEntry):
+        return _FIELDS_OF_A_PACKET + len(entry.body) + len(entry.facts) + _ID_BYTES * len(entry.recipients)
+    if isinstance(entry, ConflictEntry):
+        return _FIELDS + len(entry.reason) + len(entry.raw)
+    if isinstance(entry, HopEntry):
+        return _FIELDS + len(entry.metadata or b"")
+    if isinstance(entry, CoordinationEntry):
+        return _FIELDS + len(entry.facts)
+    if isinstance(entry, RegistryEntry):
+        return _FIELDS + len(entry.change)
+    return _FIELDS + _ID_BYTES * (len(entry.parent_protocol_ids) + len(entry.ancestor_swarms))

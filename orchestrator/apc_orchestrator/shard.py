@@ -35,6 +35,7 @@ from apc_orchestrator.fence import Fence
 from apc_orchestrator.inbox import is_probe, is_receipts, read_input, session_ids
 from apc_orchestrator.judge import Judge
 from apc_orchestrator.loading import load_session
+from apc_orchestrator.memory import MemoryReturn
 from apc_orchestrator.metrics import count_batch
 from apc_orchestrator.publications import Tenure
 from apc_orchestrator.quarantine import flood_entry
@@ -89,6 +90,7 @@ class ShardServer:
         self._ring = KeyRing.of(settings)
         self._erased: list[tuple[Session, list[Hop]]] = []
         self._sessions = Sessions()
+        self._memory = MemoryReturn()
         self._deadlines = Deadlines()
         self._traces = Traces()
         self._open: set[str] = set()
@@ -192,7 +194,12 @@ class ShardServer:
         done = []
         unloadable: set[str] = set()
         waiting, self._waiting = self._waiting, []
+        self._memory.note(sum(len(delivery.message.body) for delivery in received))
         for delivery in (*waiting, *received):
+            if batch.is_full():
+                self._waiting.append(delivery)
+                self._wake.set()
+                continue
             if is_probe(delivery.message):
                 done.append(delivery)
                 continue
@@ -454,11 +461,15 @@ class ShardServer:
         _log.info("shard_recovered", shard=self._tenure.shard, deliveries=len(batch.outgoing))
 
     async def _evict_sometimes(self) -> None:
-        """Forget sessions whose last batch is committed; a database that is away only postpones it."""
+        """Forget sessions whose last batch is committed; a database that is away only postpones it.
+
+        What a flood has left free goes back to the system as well.
+        """
         now = asyncio.get_running_loop().time()
         if now - self._evicted_at < EVICTION_SECONDS:
             return
         self._evicted_at = now
+        self._memory.after_flood()
         if not self._sessions.has_surplus(self._settings.sessions_in_memory):
             return
         try:

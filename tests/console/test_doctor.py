@@ -54,7 +54,9 @@ async def only_wrong() -> Finding:
 async def test_nothing_is_wrong_with_a_healthy_system(healthy: None) -> None:
     assert await found(Status.WRONG) == []
     warnings = {finding.check for finding in await found(Status.WARNING)}
-    assert warnings == {"gate", "log", "dead letters", "permissions"}, "no service runs, and all share one user"
+    assert warnings == {"gate", "log", "dead letters", "permissions", "message size"}, (
+        "no service runs, one user for all"
+    )
     assert {"broker", "topology", "database", "durability", "clock", "schema", "guard"} <= {
         finding.check for finding in await found(Status.OK)
     }

@@ -57,7 +57,7 @@ async def test_oversize_bodies_are_refused_and_the_gate_goes_on(
         for number, (large, larger) in enumerate(zip(for_gate, for_broker, strict=True)):
             await publish_raw(amqp_vhost_url, large, padded(large, 256 * 1024 + 1))
             with pytest.raises(aiormq.exceptions.ChannelPreconditionFailed, match="larger than configured max size"):
-                await publish_raw(amqp_vhost_url, larger, padded(larger, 4 * 1024 * 1024 + 1))
+                await publish_raw(amqp_vhost_url, larger, padded(larger, 2 * 1024 * 1024 + 1))
             refused_by_broker += 1
             await house.agents.publish(*others[number * share : (number + 1) * share])
         await until(house.is_logged(*(packet.packet_id for packet in others)))

@@ -3,6 +3,14 @@
 from apc_bus.rabbit.bus import RabbitBus, connect_rabbit
 from apc_bus.rabbit.declare import apply_rabbit
 from apc_bus.rabbit.definitions import export_definitions
-from apc_bus.rabbit.inspect import Inspection, inspect_rabbit
+from apc_bus.rabbit.inspect import Inspection, inspect_rabbit, takes_message_of
 
-__all__ = ["Inspection", "RabbitBus", "apply_rabbit", "connect_rabbit", "export_definitions", "inspect_rabbit"]
+__all__ = [
+    "Inspection",
+    "RabbitBus",
+    "apply_rabbit",
+    "connect_rabbit",
+    "export_definitions",
+    "inspect_rabbit",
+    "takes_message_of",
+]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity, ChannelPreconditionFailed
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.port import QueueDepth
+from apc_bus.port import Message, Publication, QueueDepth
 from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Nodes, Timing
 from apc_bus.rabbit.consumer import CHANNEL_GONE
@@ -42,6 +42,27 @@ async def inspect_rabbit(url: str, topology: Topology, *, timing: Timing | None 
         return await _Inspector(link, timing).look(topology)
     except CHANNEL_GONE as error:
         raise BusUnavailable(f"the broker did not tell its topology: {error!r}") from error
+    finally:
+        await link.close(timing.connect)
+
+
+async def takes_message_of(url: str, size: int, *, timing: Timing | None = None) -> bool:
+    """Whether the broker takes a message of so many bytes; it is sent to no queue, and lost.
+
+    The size is the first thing that a broker looks at, before rights and routes.
+
+    Raises:
+        BusUnavailable: no answer.
+    """
+    timing = timing or Timing()
+    link = await Nodes([url], timing).connect("apc doctor")
+    try:
+        channel = await open_channel(link, timing.answer)
+        probe = Publication("", "apc.doctor.no.queue", Message(bytes(size), "apc-doctor-size"))
+        await channel.publish_window([probe], timing.answer)
+        return not isinstance(channel.refusal, ChannelPreconditionFailed)
+    except CHANNEL_GONE as error:
+        raise BusUnavailable(f"the broker did not answer: {error!r}") from error
     finally:
         await link.close(timing.connect)
 

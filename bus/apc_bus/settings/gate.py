@@ -16,8 +16,9 @@ class GateSettings(DeploymentSettings):
     """Most inputs in a micro-batch."""
     batch_bytes: int = Field(default=1 << 20, ge=1 << 16)
     """Most bytes in a micro-batch."""
-    gate_prefetch: int = Field(default=1000, ge=1, le=65535)
-    """Inputs that the broker may hand over ahead of their verdict."""
+    gate_prefetch: int = Field(default=512, ge=1, le=65535)
+    """Inputs that the broker may hand over ahead of their verdict. Each may be as large as the broker lets it be:
+    512 of 2 MiB (`max_message_size` in `deploy/rabbitmq.conf`) are at most 1 GiB."""
     receipts_linger_seconds: float = Field(default=0.003, ge=0)
     """How long receipts without a packet wait for one, to share its log batch."""
     probe_seconds: float = Field(default=0.5, gt=0)

@@ -5,13 +5,15 @@ from urllib.parse import urlsplit
 
 from apc_bus.errors import BusUnavailable
 from apc_bus.port import QueueDepth
-from apc_bus.rabbit import Inspection, inspect_rabbit
+from apc_bus.rabbit import Inspection, inspect_rabbit, takes_message_of
 from apc_bus.rabbit.connections import Nodes, Timing
 from apc_bus.topology import Topology, gate_queue
 from apc_console.broker import CONNECT_PATIENCE
 from apc_console.doctor.finding import Finding, ok, warning, wrong
 
 APPLY = "apc topology apply"
+LARGEST_MESSAGE = 2 << 20
+"""What a broker has to take: a log batch. As in deploy/rabbitmq.conf."""
 
 
 def _timing() -> Timing:
@@ -55,6 +57,15 @@ def judge_topology(found: Inspection) -> list[Finding]:
             )
         )
     return findings or [ok("topology", "every exchange and queue is there as declared (bindings cannot be asked for)")]
+
+
+async def look_at_message_size(url: str, prefetch: int) -> list[Finding]:
+    """Whether the broker refuses messages that nobody needs: a gate would hold them. Raises BusUnavailable."""
+    limit = f"{LARGEST_MESSAGE >> 20} MiB"
+    if not await takes_message_of(url, LARGEST_MESSAGE + 1, timing=_timing()):
+        return [ok("message size", f"messages beyond {limit} are refused")]
+    what = f"messages beyond {limit} are taken: a gate holds up to {prefetch} of them in memory"
+    return [warning("message size", what, f"max_message_size = {LARGEST_MESSAGE} in rabbitmq.conf")]
 
 
 def judge_gates(depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Finding]:

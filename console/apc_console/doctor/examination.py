@@ -7,7 +7,7 @@ import asyncpg
 from apc_bus.database import open_pool
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable, TopologyInvalid
 from apc_bus.rabbit import Inspection
-from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings
 from apc_bus.topology import Topology
 from apc_console.broker import topology_url
 from apc_console.database import PATIENCE, database_url, first_line
@@ -16,6 +16,7 @@ from apc_console.doctor.broker import (
     inspect_broker,
     judge_gates,
     judge_topology,
+    look_at_message_size,
     look_at_nodes,
 )
 from apc_console.doctor.checkpoints import look_at_checkpoints
@@ -74,6 +75,7 @@ async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Find
         return [*findings, wrong("topology", str(error), "correct APC_TOPOLOGY_URL")]
     shards = range(settings.shards)
     findings += judge_topology(found)
+    findings += await look_at_message_size(topology_url(settings), OrchestratorSettings().gate_prefetch)
     findings += await look_at_users(settings, topology)
     findings += judge_gates(found.depths, shards)
     if pool is not None:

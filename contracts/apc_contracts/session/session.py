@@ -97,6 +97,8 @@ class Session:
     grounds: Grounds = field(default_factory=Grounds)
     claims: set[str] = field(default_factory=set)
     """Ids of the claims that admitted CLAIMs and TASK_IRs have made."""
+    document_bytes: int = field(default=4096, compare=False)
+    """How large the document was when it was last logged."""
 
     def __post_init__(self) -> None:
         document = self.document

@@ -15,6 +15,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedEr
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
+from apc_bus.folders import make_private_folder
 from apc_bus.settings import BusSettings
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class ArtifactStore:
     """Puts and gets bytes by hash. What `put` returned is safe: a local store has synced file and folders.
 
     Args:
-        location: a folder (made if absent), or a URL: `file:///…`, `s3://bucket/prefix`, `memory:///`.
+        location: a folder (made if absent, for its owner alone), or a URL: `file:///…`, `s3://bucket/prefix`, `memory:///`.
         max_bytes: the largest artifact that is taken or read.
         allow_http: reach an S3-like store over http.
 
@@ -54,8 +55,10 @@ class ArtifactStore:
         self._folder = _local_folder(location)
         self._root = self._folder.as_uri() if self._folder else str(location).rstrip("/")
         try:
+            if self._folder:
+                make_private_folder(self._folder)
             self._store: ObjectStore = (
-                LocalStore(prefix=self._folder, mkdir=True) if self._folder else _remote(str(location), allow_http)
+                LocalStore(prefix=self._folder) if self._folder else _remote(str(location), allow_http)
             )
         except (BaseError, OSError, ValueError) as error:
             raise ArtifactError(

@@ -10,6 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_bus.chaos.score import Score
+from apc_bus.folders import make_private_folder
 from apc_console.errors import LogDiffers
 from apc_console.output import print_json, to_json
 
@@ -104,7 +105,7 @@ class Scorer:
 def prepare(data_dir: Path) -> Path:
     """An empty folder for the scores of a run."""
     folder = data_dir / SCORES / "agents"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     for path in folder.glob("*.json"):
         path.unlink()
     return folder

@@ -24,6 +24,7 @@ from apc_agents.worker import Worker
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.database import open_pool
+from apc_bus.folders import make_private_folder
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings, WorkerSettings
@@ -251,7 +252,7 @@ def _only_one(folder: Path) -> Iterator[None]:
     """One system a data folder: two would take the log's shards from each other."""
     from fasteners import InterProcessLock
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     lock = InterProcessLock(folder / "system.lock")
     if not lock.acquire(blocking=False):
         raise InputUnusable(f"another `apc up` or `apc run` uses {folder}: wait for it, or set APC_DATA_DIR")

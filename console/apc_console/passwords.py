@@ -8,6 +8,7 @@ from pathlib import Path
 
 import orjson
 
+from apc_bus.folders import make_private_folder
 from apc_bus.settings import BusSettings, ConsoleSettings
 from apc_console.errors import InputUnusable
 
@@ -82,7 +83,7 @@ def _write(file: Path, passwords: dict[str, str]) -> None:
     """As a whole or not at all: a new file takes the place of the old one."""
     new = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(file.parent)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(orjson.dumps(passwords, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n")

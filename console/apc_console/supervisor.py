@@ -13,6 +13,8 @@ from pathlib import Path
 
 import structlog
 
+from apc_bus.folders import make_private_folder
+
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE = timedelta(milliseconds=200)
@@ -132,8 +134,8 @@ class Supervisor:
     def _open_log(self, name: str) -> int | None:
         if self._logs is None:
             return None
-        self._logs.mkdir(parents=True, exist_ok=True)
-        return os.open(self._logs / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        make_private_folder(self._logs)
+        return os.open(self._logs / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 async def _exits_before(process: asyncio.subprocess.Process, stop: asyncio.Event) -> bool:

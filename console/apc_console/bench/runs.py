@@ -49,9 +49,7 @@ class SwarmRun:
 def bench_folder() -> Iterator[Path]:
     """A folder for the logs of an experiment, gone afterwards."""
     with TemporaryDirectory(prefix="apc-bench-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        folder.chmod(0o755)  # The embedded PostgreSQL runs as a user of its own when we are root.
-        yield folder
+        yield Path(name)
 
 
 @contextmanager

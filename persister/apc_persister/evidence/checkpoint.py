@@ -8,6 +8,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from apc_bus.folders import make_private_folder
 from apc_bus.settings import LogKeySettings
 from apc_contracts.signing import pem_of, private_key_of
 from apc_persister.check import CheckFailed, Checkpoint, PublicKey, parse_key
@@ -96,7 +97,7 @@ def ensure_key(settings: LogKeySettings) -> bool:
         return False
     pem = pem_of(Ed25519PrivateKey.generate())
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         path.touch(mode=0o600, exist_ok=False)
         path.write_bytes(pem)
     except FileExistsError:  # another process made it just now

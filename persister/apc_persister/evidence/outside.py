@@ -15,6 +15,7 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import ObjectStore, from_url
 
+from apc_bus.folders import make_private_folder
 from apc_persister.check import CheckFailed, parse_note
 from apc_persister.errors import ExportFailed
 
@@ -70,7 +71,7 @@ class Folder:
             raise ExportFailed(str(self._folder), str(error)) from error
 
     def _append(self, shard: int, notes: bytes) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         path = self._folder / f"shard-{shard}.checkpoints"
         with path.open("ab") as file:
             if shard not in self._checked:

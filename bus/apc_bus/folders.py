@@ -1,0 +1,21 @@
+"""Folders that belong to one user of the machine."""
+
+from pathlib import Path
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create a folder, and those above it that are missing, for their owner alone (mode 0700).
+
+    What exists is left as it is: who made a folder decides who may enter it.
+
+    Raises:
+        OSError: the folder cannot be made, or is none.
+    """
+    for path in reversed((folder, *folder.parents)):
+        if not path.is_dir():
+            path.mkdir(0o700, exist_ok=True)
+
+
+def is_open_to_others(folder: Path) -> bool:
+    """Whether other users of the machine may enter or read the folder. Raises OSError."""
+    return bool(folder.stat().st_mode & 0o077)

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 import re
 import tempfile
 from collections.abc import AsyncIterable
@@ -14,8 +13,9 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
+from apc_bus.artifact_upload import upload
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
-from apc_bus.folders import make_private_folder
+from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings
 
 if TYPE_CHECKING:
@@ -45,13 +45,22 @@ class ArtifactStore:
         location: a folder (made if absent, for its owner alone), or a URL: `file:///…`, `s3://bucket/prefix`, `memory:///`.
         max_bytes: the largest artifact that is taken or read.
         allow_http: reach an S3-like store over http.
+        uploads: URL of the service that stores what is put; the location is only read then.
 
     Raises:
         ArtifactError: a location that no store can be opened for.
     """
 
-    def __init__(self, location: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, allow_http: bool = False) -> None:
+    def __init__(
+        self,
+        location: str | Path,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        allow_http: bool = False,
+        uploads: str | None = None,
+    ) -> None:
         self._max_bytes = max_bytes
+        self._uploads = uploads
         self._folder = _local_folder(location)
         self._root = self._folder.as_uri() if self._folder else str(location).rstrip("/")
         try:
@@ -136,7 +145,7 @@ class ArtifactStore:
     async def exists(self, artifact_hash: str) -> bool:
         """Whether an object stands under that hash; its bytes are not verified. Raises ArtifactError."""
         try:
-            await obstore.head_async(self._store, _key(artifact_hash))
+            await obstore.head_async(self._store, object_key(artifact_hash))
         except FileNotFoundError:
             return await self._is_there_after_all(artifact_hash)
         except (BaseError, OSError) as error:
@@ -145,13 +154,13 @@ class ArtifactStore:
 
     def uri(self, artifact_hash: str) -> str:
         """Where the object of that hash stands, as an absolute URI. Raises ArtifactError for no hash."""
-        return f"{self._root}/{_key(artifact_hash)}"
+        return f"{self._root}/{object_key(artifact_hash)}"
 
     async def _open(self, artifact_hash: str, max_bytes: int | None) -> "GetResult":
         """The object, not yet read; the store hands over no more bytes than it says beforehand."""
         bound = self._max_bytes if max_bytes is None else min(max_bytes, self._max_bytes)
         try:
-            result = await obstore.get_async(self._store, _key(artifact_hash))
+            result = await obstore.get_async(self._store, object_key(artifact_hash))
         except FileNotFoundError as error:
             if _NO_BUCKET in str(error):
                 raise _failed(f"read artifact {artifact_hash}", error) from error
@@ -173,7 +182,10 @@ class ArtifactStore:
         return True
 
     async def _store_as(self, artifact_hash: str, data: bytes | Path) -> None:
-        key = _key(artifact_hash)
+        if self._uploads is not None:
+            await self._upload(self._uploads, artifact_hash, data)
+            return
+        key = object_key(artifact_hash)
         try:
             try:
                 await obstore.put_async(self._store, key, data, mode="create")
@@ -182,8 +194,15 @@ class ArtifactStore:
                 if not await self._holds(artifact_hash):
                     await obstore.put_async(self._store, key, data)
             if self._folder:
-                await asyncio.to_thread(_sync, self._folder, key)
+                await asyncio.to_thread(sync_below, self._folder, self._folder / key)
         except (BaseError, OSError) as error:
+            raise _failed(f"store artifact {artifact_hash}", error) from error
+
+    async def _upload(self, service: str, artifact_hash: str, data: bytes | Path) -> None:
+        try:
+            if not await self.exists(artifact_hash) or not await self._holds(artifact_hash):
+                await asyncio.to_thread(upload, service, artifact_hash, data)
+        except OSError as error:
             raise _failed(f"store artifact {artifact_hash}", error) from error
 
     async def _holds(self, artifact_hash: str) -> bool:
@@ -197,7 +216,10 @@ class ArtifactStore:
 def open_artifacts(settings: BusSettings) -> ArtifactStore:
     """The store that the settings name. Raises ArtifactError."""
     return ArtifactStore(
-        settings.artifacts, max_bytes=settings.max_artifact_bytes, allow_http=settings.artifacts_allow_http
+        settings.artifacts,
+        max_bytes=settings.max_artifact_bytes,
+        allow_http=settings.artifacts_allow_http,
+        uploads=settings.artifacts_upload_url,
     )
 
 
@@ -241,7 +263,8 @@ def _local_folder(location: str | Path) -> Path | None:
     return None if "://" in text else Path(location).absolute()
 
 
-def _key(artifact_hash: str) -> str:
+def object_key(artifact_hash: str) -> str:
+    """Where the object of a hash stands in its store. Raises ArtifactError for no hash."""
     match = _HASH.fullmatch(artifact_hash)
     if match is None:
         raise ArtifactError(f"{artifact_hash!r} is no artifact hash: it must be sha256: and 64 hex digits")
@@ -256,16 +279,3 @@ async def _hash(data: bytes) -> str:
     else:
         digest = hashlib.sha256(data)
     return f"sha256:{digest.hexdigest()}"
-
-
-def _sync(folder: Path, key: str) -> None:
-    # The store writes and renames, but does not sync: a logged hash must outlive a power cut.
-    path = folder / key
-    for place in (path, *path.parents):
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if place == folder:
-            return

@@ -1,5 +1,6 @@
 """Folders that belong to one user of the machine."""
 
+import os
 from pathlib import Path
 
 
@@ -19,3 +20,15 @@ def make_private_folder(folder: Path) -> None:
 def is_open_to_others(folder: Path) -> bool:
     """Whether other users of the machine may enter or read the folder. Raises OSError."""
     return bool(folder.stat().st_mode & 0o077)
+
+
+def sync_below(folder: Path, path: Path) -> None:
+    """Make a file safe against a power cut, with the folders that lead to it from `folder`. Raises OSError."""
+    for place in (path, *path.parents):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if place == folder:
+            return

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -28,7 +28,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.faults, pytest.mark.timeout(400)]
 class Deployment:
     """The services of the compose file, with the passwords of the example, on servers of this machine."""
 
-    def __init__(self, node: PrivateNode, management_port: int, postgres_url: str, folder: Path) -> None:
+    def __init__(
+        self, node: PrivateNode, management_port: int, postgres_url: str, folder: Path, uploads_port: int
+    ) -> None:
         self.services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
         self.variables = dict(re.findall(r"^(\w+)=(.*)$", (ROOT / "deploy/example.env").read_text(), re.MULTILINE))
         parts = urlsplit(postgres_url)
@@ -40,6 +42,8 @@ class Deployment:
             "//apc:change1me@postgres:5432/apc": f"//postgres@/{self.database}?{parts.query}",
             "@postgres:5432/apc": f"@/{self.database}?{parts.query}",
             "/var/lib/apc": str(folder / "data"),
+            "http://artifacts:8082": f"http://127.0.0.1:{uploads_port}",
+            "0.0.0.0:8082": f"127.0.0.1:{uploads_port}",
             ":8080": "",
         }
         self._apc = ApcCommand(folder)
@@ -52,6 +56,10 @@ class Deployment:
         found.pop("APC_HEALTH_PORT", None)  # two services of one machine cannot share it
         return found
 
+    def command(self, service: str) -> list[str]:
+        """What a service runs."""
+        return [self._here(part) for part in self.services[service]["command"]]
+
     def _here(self, value: str) -> str:
         value = VARIABLE.sub(lambda match: str(self.variables.get(match[1], match[2] or "")), value)
         for theirs, ours in self._places.items():
@@ -60,12 +68,12 @@ class Deployment:
 
     async def run(self, service: str, *instead: str) -> subprocess.CompletedProcess[str]:
         """A one-shot service to its end, or another command with its settings."""
-        command = instead or self.services[service]["command"]
+        command = instead or self.command(service)
         return await asyncio.to_thread(self._apc, *command, given=self.settings(service))
 
     def start(self, service: str) -> None:
         """A service that goes on."""
-        self.started.append(self._apc.start(*self.services[service]["command"], given=self.settings(service)))
+        self.started.append(self._apc.start(*self.command(service), given=self.settings(service)))
 
 
 @pytest.fixture
@@ -82,9 +90,13 @@ def node(tmp_path: Path, unused_tcp_port: int) -> Iterator[PrivateNode]:
 
 @pytest.fixture
 async def deployment(
-    node: PrivateNode, unused_tcp_port: int, postgres_url: str, tmp_path: Path
+    node: PrivateNode,
+    unused_tcp_port: int,
+    unused_tcp_port_factory: Callable[[], int],
+    postgres_url: str,
+    tmp_path: Path,
 ) -> AsyncIterator[Deployment]:
-    made = Deployment(node, unused_tcp_port, postgres_url, tmp_path)
+    made = Deployment(node, unused_tcp_port, postgres_url, tmp_path, unused_tcp_port_factory())
     environment = {name: value for name, value in made.variables.items() if name.endswith("_DB_PASSWORD")} | {
         "PATH": f"{_psql().parent}:{os.environ['PATH']}",
         "PGHOST": made.socket_folder,
@@ -114,6 +126,7 @@ async def test_the_services_start_as_users_of_their_own(deployment: Deployment, 
     for service in ("migrate", "log-key", "topology"):
         ended = await deployment.run(service)
         assert ended.returncode == 0, (service, ended.stderr)
+    deployment.start("artifacts")
     deployment.start("persister")
     deployment.start("orchestrator")
     registered = await deployment.run("register")

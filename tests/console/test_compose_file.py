@@ -68,6 +68,38 @@ def test_no_service_of_ours_runs_with_rights_it_does_not_need(services: dict[str
     assert re.search(r"^USER apc$", dockerfile, re.MULTILINE)
 
 
+def volumes_of(service: dict[str, Any]) -> set[str]:
+    return {mount.removeprefix("./").replace("${DATA_FOLDER:-./data}", "data") for mount in service.get("volumes", ())}
+
+
+def test_who_mounts_what(services: dict[str, Any]) -> None:
+    read = "apc-artifacts:/var/lib/apc-artifacts:ro"
+    expected = {name: set[str]() for name in ours(services)} | {
+        "persister": {"apc-log:/var/lib/apc"},
+        "log-key": {"apc-log:/var/lib/apc"},
+        "artifacts": {"apc-artifacts:/var/lib/apc-artifacts"},
+        "orchestrator": {read},
+        **{role: {read} for role in services if services[role].get("command", [""])[0] == "worker"},
+        "librarian": {read, "data:/data:ro"},
+    }
+
+    assert {name: volumes_of(service) for name, service in ours(services).items()} == expected
+
+
+def test_no_two_services_share_a_password_of_broker_or_database(services: dict[str, Any]) -> None:
+    """But those that run once for the same operator."""
+    users: dict[str, set[str]] = {}
+    for service in ours(services).values():
+        for url in map(str, service["environment"].values()):
+            for user, password in re.findall(r"//([\w.-]+):\$\{(\w+):\?", url):
+                users.setdefault(password, set()).add(user)
+
+    assert all(len(found) == 1 for found in users.values()), users
+    script = (ROOT / "deploy/postgres-users.sh").read_text()
+    made = re.findall(r"CREATE ROLE \w+ LOGIN PASSWORD :'(\w+)'", script)
+    assert len(made) == len(set(made))
+
+
 def test_the_example_environment_names_what_the_file_asks_for() -> None:
     asked = set(re.findall(r"\$\{(\w+):\?", (ROOT / "docker-compose.yml").read_text()))
     given = set(re.findall(r"^(\w+)=", (ROOT / "deploy/example.env").read_text(), re.MULTILINE))

@@ -13,6 +13,8 @@ class ArtifactSettings(DeploymentSettings):
     and keys of `s3://` come from the environment, as AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and so on."""
     artifacts_allow_http: bool = False
     """Reach `s3://` over http: for a server without TLS on this machine."""
+    artifacts_upload_url: str | None = Field(default=None, pattern="^https?://[^/?#]+/?$")
+    """`http://host:port` of `apc serve artifacts`, which stores what is put; none = this process writes itself."""
     max_artifact_bytes: int = Field(default=1 << 30, ge=1)
     """Largest artifact that the store takes."""
 

@@ -1,0 +1,51 @@
+"""Storing an artifact through the service that alone may write the store: `PUT /sha256/<64 hex digits>`."""
+
+import http.client
+import io
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from apc_bus.errors import ArtifactError
+
+_TIMEOUT_S = 30.0
+"""For every answer, and for every part that is sent."""
+_TAKEN = (200, 201)
+_LONGEST_ANSWER = 1000
+
+
+def upload(service: str, artifact_hash: str, data: bytes | Path) -> None:
+    """Send bytes to the service at a URL and return when it has them safe; blocks.
+
+    Raises:
+        ArtifactError: the service is away, or refused them.
+        OSError: a file cannot be read.
+    """
+    digits = artifact_hash.removeprefix("sha256:")
+    if isinstance(data, bytes):
+        _put(service, digits, io.BytesIO(data), len(data))
+        return
+    with data.open("rb") as file:
+        _put(service, digits, file, data.stat().st_size)
+
+
+def _put(service: str, digits: str, body: io.BufferedIOBase, size: int) -> None:
+    parts = urlsplit(service)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    try:
+        headers = {"Content-Length": str(size), "Connection": "close"}
+        # A service that refuses may answer and leave before it has read all of it.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.request("PUT", f"/sha256/{digits}", body=body, headers=headers)
+        answer = connection.getresponse()
+        said = answer.read(_LONGEST_ANSWER).decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException) as error:
+        raise ArtifactError(
+            f"cannot store artifact sha256:{digits} at {service}: {error or type(error).__name__}; check "
+            "APC_ARTIFACTS_UPLOAD_URL, and whether `apc serve artifacts` runs"
+        ) from error
+    finally:
+        connection.close()
+    if answer.status not in _TAKEN:
+        raise ArtifactError(f"{service} refused artifact sha256:{digits}: {answer.status} {said}")

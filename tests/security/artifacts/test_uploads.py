@@ -1,0 +1,157 @@
+"""A malicious agent and the service that takes artifacts for the shared folder."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from apc_bus.artifacts import ArtifactStore, object_key
+from apc_bus.errors import ArtifactError
+from apc_console.artifact_uploads import ArtifactUploads, UploadLimits
+
+DATA = b"a model" * 1000
+HASH = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
+PATH = f"/sha256/{HASH.removeprefix('sha256:')}"
+LIMITS = UploadLimits(1 << 20, clients=3, clients_of_one_address=2, head_seconds=0.5, free_bytes=0)
+
+
+@asynccontextmanager
+async def service(folder: Path, limits: UploadLimits = LIMITS) -> AsyncIterator[str]:
+    """The service over a folder; its URL."""
+    server = await asyncio.start_server(ArtifactUploads(folder, limits).answer, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> AsyncIterator[str]:
+    async with service(tmp_path / "store") as found:
+        yield found
+
+
+async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+
+
+async def send(url: str, request: bytes) -> bytes:
+    """The first line that comes back; nothing when the connection is cut without one."""
+    reader, writer = await connect(url)
+    try:
+        writer.write(request)
+        async with asyncio.timeout(20):
+            return (await reader.readline()).strip()
+    finally:
+        writer.close()
+
+
+def put(path: str, body: bytes, length: int | str | None = None) -> bytes:
+    size = len(body) if length is None else length
+    return f"PUT {path} HTTP/1.1\r\nHost: artifacts\r\nContent-Length: {size}\r\n\r\n".encode() + body
+
+
+def stored(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def test_an_agent_stores_and_reads_without_writing_the_folder(url: str, tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path / "store", uploads=url)
+    assert await store.put(DATA) == HASH
+    assert await store.get(HASH) == DATA
+    assert await store.put(DATA) == HASH, "once more is harmless"
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"x" * 100_000
+        yield b"y" * 100_000
+
+    assert len(await store.get(await store.put_stream(parts()))) == 200_000
+    assert not list((tmp_path / "store" / "incoming").iterdir())
+
+
+async def test_bytes_under_another_hash_are_refused(url: str, tmp_path: Path) -> None:
+    assert b" 422 " in await send(url, put(PATH, b"other bytes"))
+    assert not stored(tmp_path / "store")
+
+
+async def test_what_is_there_is_never_overwritten(url: str, tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path / "store", uploads=url)
+    await store.put(DATA)
+    place = tmp_path / "store" / object_key(HASH)
+    before = place.stat()
+    assert b" 200 " in await send(url, put(PATH, b"other bytes"))
+    place.write_bytes(b"spoilt by a disk")
+    with pytest.raises(ArtifactError, match=r"409 .* nothing is overwritten"):
+        await store.put(DATA)
+    assert place.read_bytes() == b"spoilt by a disk" and place.stat().st_ino == before.st_ino
+
+
+async def test_many_who_bring_the_same_bytes_store_them_once(tmp_path: Path) -> None:
+    async with service(tmp_path / "store", UploadLimits(1 << 20, free_bytes=0)) as url:
+        answers = await asyncio.gather(*(send(url, put(PATH, DATA)) for _ in range(8)))
+    assert all(b" 200 " in answer or b" 201 " in answer for answer in answers)
+    assert stored(tmp_path / "store") == [tmp_path / "store" / object_key(HASH)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (put(PATH, b"", 1 << 21), 413),
+        (put(PATH, b"", "9" * 30), 411),
+        (put(PATH, b"", "-1"), 411),
+        (put(PATH, b"", "٣"), 411),
+        (f"PUT {PATH} HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n".encode(), 411),
+        (put("/sha256/../../../etc/passwd", b"x"), 404),
+        (put(f"{PATH}/../x", b"x"), 404),
+        (put(PATH.upper(), b"x"), 404),
+        (f"DELETE {PATH} HTTP/1.1\r\n\r\n".encode(), 405),
+        (f"GET {PATH} HTTP/1.1\r\n\r\n".encode(), 405),
+        (b"\x16\x03\x01nonsense\r\n\r\n", 400),
+        (b"PUT / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000 + b"\r\n", 400),
+    ],
+)
+async def test_odd_requests_are_refused(url: str, tmp_path: Path, request_: bytes, status: int) -> None:
+    assert f" {status} ".encode() in await send(url, request_)
+    assert not stored(tmp_path / "store")
+
+
+async def test_slow_clients_are_cut(tmp_path: Path) -> None:
+    limits = UploadLimits(1 << 20, head_seconds=0.2, bytes_per_second=1 << 20, free_bytes=0)
+    async with service(tmp_path / "store", limits) as url:
+        for request in (b"", b"PUT ", put(PATH, DATA[:100], len(DATA))):
+            assert b" 408 " in await send(url, request)
+    assert not stored(tmp_path / "store")
+
+
+async def test_too_many_clients_are_told_to_come_again(url: str) -> None:
+    waiting = [await connect(url) for _ in range(2)]
+    while b" 503 " not in await send(url, put(PATH, DATA)):  # until the service has seen them
+        pass
+    for _, writer in waiting:
+        writer.close()
+    async with asyncio.timeout(20):
+        while b" 503 " in (answer := await send(url, put(PATH, DATA))):
+            await asyncio.sleep(0.02)
+    assert b" 201 " in answer or b" 200 " in answer
+
+
+async def test_a_full_disk_is_not_filled(tmp_path: Path) -> None:
+    async with service(tmp_path / "store", UploadLimits(1 << 20, free_bytes=1 << 60)) as url:
+        with pytest.raises(ArtifactError, match="nearly full"):
+            await ArtifactStore(tmp_path / "store", uploads=url).put(DATA)
+
+
+async def test_a_service_that_is_away_is_named(tmp_path: Path, unused_tcp_port: int) -> None:
+    store = ArtifactStore(tmp_path / "store", uploads=f"http://127.0.0.1:{unused_tcp_port}")
+    with pytest.raises(ArtifactError, match="APC_ARTIFACTS_UPLOAD_URL"):
+        await store.put(DATA)
+
+
+async def test_a_start_clears_what_a_crash_left(tmp_path: Path) -> None:
+    (tmp_path / "store" / "incoming").mkdir(parents=True)
+    (tmp_path / "store" / "incoming" / "half").write_bytes(b"x")
+    async with service(tmp_path / "store"):
+        assert not stored(tmp_path / "store")

@@ -46,10 +46,10 @@ def artifacts(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8082",
 ) -> None:
     """Takes artifacts from agents that may only read the store: each once, under the hash of its bytes."""
+    from apc_bus.settings import ConsoleSettings
     from apc_console.artifact_uploads import serve_artifacts
     from apc_console.logs import configure
     from apc_console.running import run
-    from apc_bus.settings import ConsoleSettings
 
     configure(ConsoleSettings().log_level)
     run(serve_artifacts(listen))

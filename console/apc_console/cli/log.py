@@ -31,7 +31,10 @@ def verify(
     first: Annotated[int, typer.Option("--from", min=1, help="Begin at this entry; the tiles stand for the rest.")] = 1,
     checkpoints: Annotated[
         list[Path] | None,
-        typer.Option(help="File or folder of checkpoints that were exported; may be repeated."),
+        typer.Option(
+            help="File or folder of checkpoints that were exported; may be repeated. Default: the folder that they are "
+            "exported to."
+        ),
     ] = None,
     keys: KeyOption = None,
     processes: Annotated[
@@ -40,16 +43,22 @@ def verify(
             min=1, max=64, help="Processes that share the work; default: one for every two CPUs, if the log is long."
         ),
     ] = None,
+    uncovered: Annotated[
+        bool, typer.Option("--uncovered", help="Print which columns are not covered, and end.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute the log from its rows; exit 1 and name the first entry that does not fit.
+    """Recompute the log from its rows; exit 1 and name every place that does not fit.
 
     Without checkpoints that were held outside of the database, a log that was cut or rewritten with the signing key
     looks whole.
     """
-    from apc_console.evidence import verify_log
+    from apc_console.log_verification import print_uncovered, verify_log
     from apc_console.running import run_quietly
 
+    if uncovered:
+        print_uncovered()
+        return
     if not run_quietly(verify_log(first, checkpoints or [], keys or [], processes, as_json=as_json)):
         raise typer.Exit(1)
 

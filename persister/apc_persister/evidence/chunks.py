@@ -83,7 +83,7 @@ def _weigh(row: asyncpg.Record, keys: Keys) -> StoredCheckpoint:
     size, root = row["tree_size"], row["root_hash"]
     fault = None
     try:
-        checkpoint = check_note(parse_note(row["note"]), keys)
+        checkpoint = check_note(parse_note(row["note"] or ""), keys)
     except CheckFailed as error:
         fault = f"stored checkpoint of {size} entries: {error}"
     else:

@@ -177,7 +177,9 @@ def stored_entry(text: str, raw: bytes | None) -> bytes:
     values = orjson.loads(text)
     kind = values[0]
     layout = LAYOUTS[kind, values[1]]
-    if raw is not None:
+    if kind in BYTES_COLUMN:
+        if raw is None:
+            raise ValueError(f"the bytes of entry {values[3]} are missing")
         _put_hash(values, layout.columns.index(BYTES_COLUMN[kind][1]) + 4, raw)
     for place in layout.json:
         if values[place] is not None:

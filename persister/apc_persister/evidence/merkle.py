@@ -50,13 +50,14 @@ class Tree:
 
     @property
     def is_well_formed(self) -> bool:
-        """Whether every level of the edge has as many hashes as a tree of this size has there."""
-        widths = []
-        left = self.size
-        while left > 0:
-            widths.append(left % TILE_WIDTH * HASH_SIZE)
-            left //= TILE_WIDTH
-        return self.size >= 0 and [len(hashes) for hashes in self.edge] == widths
+        """Whether the edge has the levels and widths of a tree of this size."""
+        if self.size < 0 or len(self.edge) != (self.size.bit_length() + 7) // 8:
+            return False
+        widths = ((self.size >> 8 * level) % TILE_WIDTH for level in range(len(self.edge)))
+        return all(
+            isinstance(hashes, bytes) and len(hashes) == width * HASH_SIZE
+            for hashes, width in zip(self.edge, widths, strict=True)
+        )
 
     def extend(self, leaves: Iterable[bytes], roots: Sequence[bytes] = ()) -> tuple["Tree", list[Tile]]:
         """The tree with these leaf hashes appended, and the tiles that became full.

@@ -100,6 +100,15 @@ class Notary:
 
 
 async def load_tree(connection: AnyConnection, shard: int) -> Tree:
-    """The tree of a shard by its stored edge; the empty one when it has none."""
+    """The tree of a shard by its stored edge; the empty one when it has none.
+
+    Raises:
+        TreeBroken: no writer has stored this edge.
+    """
     row = await connection.fetchrow(_EDGE, shard)
-    return Tree() if row is None else Tree(row["tree_size"], tuple(row["hashes"]))
+    if row is None:
+        return Tree()
+    tree = Tree(row["tree_size"] or 0, tuple(row["hashes"] or ()))
+    if not tree.is_well_formed:
+        raise TreeBroken(shard, f"the stored tree of {tree.size} entries is not the signed one: its edge is that of no tree")
+    return tree

@@ -40,12 +40,18 @@ def open_outside(target: str) -> Outside:
     Raises:
         ExportFailed: a URL that no store can be opened for.
     """
-    scheme = urlsplit(target).scheme if "://" in target else ""
-    if scheme in ("http", "https"):
-        return Webhook(target)
-    if scheme in ("", "file"):
-        return Folder(Path(url2pathname(urlsplit(target).path)) if scheme else Path(target))
-    return Objects(target)
+    folder = folder_of(target)
+    if folder is not None:
+        return Folder(folder)
+    return Webhook(target) if urlsplit(target).scheme in ("http", "https") else Objects(target)
+
+
+def folder_of(target: str) -> Path | None:
+    """The folder that a setting names by its path or a `file://` URL; None of another place."""
+    if "://" not in target:
+        return Path(target)
+    parts = urlsplit(target)
+    return Path(url2pathname(parts.path)) if parts.scheme == "file" else None
 
 
 def name_of(target: str) -> str:

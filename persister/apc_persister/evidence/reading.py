@@ -1,5 +1,6 @@
 """Reads rows back as entries: PostgreSQL renders each row as a JSON array, `stored_entry` makes it canonical."""
 
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from apc_persister.evidence.entries import BYTES_COLUMN, HASHES, KINDS, stored_e
 
 NO_LEAF = b""
 """Stands where no row gives a leaf."""
+_PLACED = re.compile(r'\["\w+", \d+, \d+, \d+, (\d{1,19}), (\d{1,19}), ')
+"""Epoch and batch in the text of a row."""
 
 
 def _select(kind: str) -> str:
@@ -41,7 +44,9 @@ class Leaves:
     hashes: list[bytes]
     """b'' where there is no row, or one that no release can have written."""
     doubled: list[int] = field(default_factory=list)
-    """Numbers that two rows of different tables have."""
+    """Numbers that two rows have."""
+    batches: dict[int, int] = field(default_factory=dict)
+    """epoch -> the last batch of it that a row names."""
 
 
 async def prepare_reader(connection: AnyConnection) -> None:
@@ -68,11 +73,20 @@ async def read_rows(
 def leaves_of(first: int, last: int, rows: Iterable[asyncpg.Record]) -> Leaves:
     """The leaves of these rows."""
     leaves = Leaves(first, [NO_LEAF] * (last - first + 1))
-    hashes = leaves.hashes
+    hashes, batches = leaves.hashes, leaves.batches
+    seen: set[int] = set()
     for seq, text, raw in rows:
-        if hashes[seq - first]:
+        leaf = _leaf(text, raw)
+        if seq in seen:
             leaves.doubled.append(seq)
-        hashes[seq - first] = _leaf(text, raw)
+            leaf = hashes[seq - first] or leaf
+        seen.add(seq)
+        hashes[seq - first] = leaf
+        placed = _PLACED.match(text or "")
+        if placed is not None:
+            epoch, batch_no = int(placed[1]), int(placed[2])
+            if batch_no > batches.get(epoch, -1):
+                batches[epoch] = batch_no
     return leaves
 
 
@@ -81,7 +95,7 @@ def _leaf(text: str | None, raw: bytes | None) -> bytes:
         return NO_LEAF
     try:
         return leaf_hash(stored_entry(text, raw))
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
         return NO_LEAF
 
 

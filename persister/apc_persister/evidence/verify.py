@@ -1,60 +1,29 @@
-"""Recomputes the tree of a shard from its rows; compares it with tiles, checkpoints, and those held outside."""
+"""Recomputes the tree of a shard from its rows; compares it with tiles, checkpoints, and those held outside.
+
+Nothing that stands in the database makes it raise: what cannot be read is a finding, with its place.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from itertools import pairwise
+
+import asyncpg
 
 from apc_persister.check import Checkpoint, PublicKey
 from apc_persister.connection import AnyConnection
-from apc_persister.errors import EntryForeign, TreeBroken
+from apc_persister.errors import TreeBroken
 from apc_persister.evidence.chunks import Chunk, Helpers, Keys, StoredCheckpoint, read_here
-from apc_persister.evidence.entries import KINDS
-from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree
-from apc_persister.evidence.reading import Leaves
+from apc_persister.evidence.ends import Ends, compare_epochs, first_below, read_ends
+from apc_persister.evidence.findings import Finding, Report
+from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree, fold, split_hashes
 from apc_persister.evidence.tiles import Tiles
-from apc_persister.evidence.unattested import read_recorded
 
-_NEXT_SEQ = "SELECT next_seq FROM apc_log.shards WHERE shard = $1"
-_LAST_SEQ = "SELECT max(seq) FROM apc_log.{table} WHERE shard = $1"
-_LAST_CHECKPOINT = "SELECT max(tree_size) FROM apc_log.log_checkpoints WHERE shard = $1"
+__all__ = ["UNREADABLE", "Finding", "Report", "verify_shard"]
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that does not fit. `seq` is the first entry that it can be about."""
-
-    shard: int
-    seq: int
-    message: str
-
-
-@dataclass(slots=True)
-class Report:
-    """What `verify` found in one shard."""
-
-    shard: int
-    size: int = 0
-    """Entries in the tree."""
-    root: bytes = b""
-    """Recomputed, unless there are findings."""
-    entries: int = 0
-    """Entries that were recomputed."""
-    checkpoints: int = 0
-    """Stored checkpoints that were recomputed."""
-    outside: int = 0
-    """Checkpoints held outside that were compared."""
-    pending: int = 0
-    """Entries that the guard recorded and the writer has not taken into the tree yet."""
-    findings: list[Finding] = field(default_factory=list)
-
-    def add(self, seq: int, message: str) -> None:
-        """Take a finding in."""
-        self.findings.append(Finding(self.shard, seq, message))
-
-    @property
-    def first(self) -> Finding | None:
-        """The finding about the earliest entry."""
-        return min(self.findings, key=lambda finding: finding.seq, default=None)
+UNREADABLE = (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.InternalServerError)
+"""What a database raises whose tables are not those of the log, or are damaged."""
+_MOST_EMPTY = 16
+"""Chunks without a row, one after the other, behind which nothing more is looked for."""
 
 
 async def verify_shard(
@@ -71,11 +40,22 @@ async def verify_shard(
     """Recompute what the log of a shard says from its rows, from entry `first` on.
 
     `key` and the `older` ones, which the log had before, are those that may have signed its stored checkpoints.
-    The log may grow meanwhile. Stops at the first chunk of entries that do not fit. `outside` are checkpoints whose
-    signature was checked already; `progress` is told the number of entries after each chunk. `helpers` share the work
-    out to processes; without them it is done here, over `connection`.
+    The log may grow meanwhile. `outside` are checkpoints whose signature was checked already; `progress` is told the
+    number of entries after each chunk. `helpers` share the work out to processes; without them it is done here, over
+    `connection`.
+
+    Raises:
+        asyncpg.InsufficientPrivilegeError: the database's user may not read the log.
+        OSError, asyncpg.PostgresError, asyncpg.InterfaceError: the database went away.
     """
-    return await _Verification(connection, shard, (key, *older), outside, progress).run(first, helpers)
+    verification = _Verification(connection, shard, (key, *older), outside, progress)
+    try:
+        await verification.run(first, helpers)
+    except asyncpg.InsufficientPrivilegeError:
+        raise
+    except UNREADABLE as error:
+        verification.report.add(1, f"the log cannot be read: {str(error).splitlines()[0]}", "schema apc_log")
+    return verification.report
 
 
 class _Verification:
@@ -97,143 +77,205 @@ class _Verification:
         self.report = Report(shard)
         self._good = 0
         """Size of the last checkpoint that fits."""
+        self._tree: Tree | None = None
+        """Recomputed; None from where an entry is lost that no tile stands for."""
+        self._frontier = Frontier()
+        self._batches: dict[int, int] = {}
+        self._empty = 0
 
-    async def run(self, first: int, helpers: Helpers | None) -> Report:
+    async def run(self, first: int, helpers: Helpers | None) -> None:
         report = self.report
-        tiles = await self._open()
+        async with self._connection.transaction(isolation="repeatable_read", readonly=True):
+            ends = await read_ends(self._connection, self._shard, report)
+            self._tree = await self._begin(ends, first)
+        self._compare_outside_size(ends)
+        if self._tree is None:
+            return
+        start = self._good = self._tree.size
+        self._frontier = Frontier.of(self._tree)
+        await self._read(ends, start + 1, helpers)
+        if self._empty < _MOST_EMPTY:
+            compare_epochs(ends, self._batches, report, is_whole=start == 0)
+        if self._tree is not None and ends.tree is not None and ends.tree.size == ends.readable:
+            if self._tree != ends.tree:
+                report.add(self._tree.size, "the stored edge of the tree differs from the entries", "log_edges")
+            if not report.findings:
+                report.root = self._tree.root
+
+    async def _begin(self, ends: Ends, first: int) -> Tree | None:
+        """The tree in front of the tile of entry `first`, as the stored tiles have it."""
+        if first <= TILE_WIDTH or ends.tree is None or first > ends.readable:
+            return Tree()
+        tiles = Tiles(self._connection, self._shard, ends.tree)
         try:
-            tree = await tiles.tree_at((first - 1) // TILE_WIDTH * TILE_WIDTH if first <= tiles.tree.size else 0)
+            return await tiles.tree_at((first - 1) // TILE_WIDTH * TILE_WIDTH)
         except TreeBroken as error:
-            report.add(1, str(error))
-            return report
-        self._good = tree.size
-        frontier = Frontier.of(tree)
-        opening = len(report.findings)
-        start, size = tree.size + 1, tiles.tree.size
+            self.report.add(1, str(error), "log_tiles")
+            return None
+
+    def _compare_outside_size(self, ends: Ends) -> None:
+        beyond = [size for size in sorted(self._outside) if size > ends.size]
+        if beyond:
+            message = f"a checkpoint held outside has {beyond[0]} entries, the log only {ends.size}: its tail is cut"
+            self.report.add(ends.size + 1, message, f"checkpoint {beyond[0]} outside")
+
+    async def _read(self, ends: Ends, start: int, helpers: Helpers | None) -> None:
         chunks = (
-            read_here(self._connection, self._shard, self._keys, start, size)
+            read_here(self._connection, self._shard, self._keys, start, ends.readable)
             if helpers is None
-            else helpers.read(self._shard, self._keys, start, size)
+            else helpers.read(self._shard, self._keys, start, ends.readable)
         )
         async with aclosing(chunks):
             async for chunk in chunks:
-                tree = self._take(chunk, tree, tiles.tree, frontier)
-                if len(report.findings) > opening:
+                self._take(chunk, ends)
+                self._empty = 0 if any(chunk.leaves.hashes) else self._empty + 1
+                if self._empty == _MOST_EMPTY:
                     break
-        if not report.findings:
-            report.root = tree.root
-            if tree != tiles.tree:
-                report.add(tree.size, "the stored edge of the tree differs from the entries")
-        return report
 
-    def _take(self, chunk: Chunk, tree: Tree, stored: Tree, frontier: Frontier) -> Tree:
-        """Compare a chunk with what the database says of the tree; the recomputed tree with it."""
+    def _take(self, chunk: Chunk, ends: Ends) -> None:
+        """Compare a chunk with what the database says of the tree."""
         leaves = chunk.leaves
-        before = len(self.report.findings)
-        recomputed, full = tree.extend(leaves.hashes, chunk.roots)
-        self._compare_tiles(stored, leaves, full, chunk.tiles)
-        if len(self.report.findings) == before:  # a checkpoint that differs says less than the entry
-            self._compare_checkpoints(frontier, chunk)
+        for epoch, batch_no in leaves.batches.items():
+            self._batches[epoch] = max(batch_no, self._batches.get(epoch, 0))
+        for doubled in leaves.doubled:
+            self.report.add(doubled, f"entry {doubled} stands twice")
+        settled, roots = self._settle(chunk, ends)
+        if self._tree is not None:
+            self._tree, full = self._tree.extend(settled, roots)
+            self._compare_tiles(full, chunk.tiles)
+        self._compare_checkpoints(chunk, settled, roots)
+        if len(settled) < len(leaves.hashes):
+            self._tree = None
         self.report.entries += len(leaves.hashes)
         self._progress(len(leaves.hashes))
-        return recomputed
 
-    async def _open(self) -> Tiles:
-        """The tree as stored, and what can be said without reading a row."""
-        report = self.report
-        async with self._connection.transaction(isolation="repeatable_read", readonly=True):
-            tiles = await Tiles.open(self._connection, self._shard)
-            next_seq = await self._connection.fetchval(_NEXT_SEQ, self._shard) or 1
-            tables = [
-                await self._connection.fetchval(_LAST_SEQ.format(table=table), self._shard) for table in KINDS.values()
-            ]
-            last_checkpoint = await self._connection.fetchval(_LAST_CHECKPOINT, self._shard) or 0
-            await self._look_behind(tiles.tree.size + 1, next_seq - 1)
-        report.size = tiles.tree.size
-        report.pending = max(0, next_seq - 1 - report.size)
-        last = max((seq for seq in tables if seq is not None), default=0)
-        if last >= next_seq:
-            report.add(next_seq, f"rows up to number {last} lie beyond the end of the log, which is {next_seq - 1}")
-        if report.size >= next_seq:
-            report.add(next_seq, f"the tree has {report.size} entries, the log ends at {next_seq - 1}: its tail is cut")
-        if last_checkpoint != report.size:
-            cut = min(last_checkpoint, report.size) + 1
-            report.add(cut, f"the last checkpoint has {last_checkpoint} entries, the tree {report.size}")
-        for size in sorted(self._outside):
-            if size > report.size:
-                report.add(
-                    report.size + 1,
-                    f"a checkpoint held outside has {size} entries, the log only {report.size}: its tail is cut",
-                )
-                break
-        return tiles
+    def _settle(self, chunk: Chunk, ends: Ends) -> tuple[Sequence[bytes], Sequence[bytes]]:
+        """Compare the entries with their leaves in the tree; the leaves that the tree was made of, and their roots.
 
-    async def _look_behind(self, first: int, last: int) -> None:
-        """What the tree does not cover yet must be what the guard recorded."""
-        try:
-            async for _ in read_recorded(self._connection, self._shard, first, last):
-                pass
-        except EntryForeign as error:
-            self.report.add(error.seq, error.finding)
+        Where an entry is no more what it was, the tile tells, if the tree above it says so. The leaves end where
+        nothing tells.
+        """
+        leaves, before = chunk.leaves, chunk.leaves.first - 1
+        settled, roots = leaves.hashes, chunk.roots
+        is_lost = self._tree is None
+        for at in range(0, len(leaves.hashes), TILE_WIDTH):
+            index = (before + at) // TILE_WIDTH
+            found = leaves.hashes[at : at + TILE_WIDTH]
+            stored = _stored_leaves(ends, chunk, index)
+            if stored is not None and b"".join(found) == stored and len(stored) == len(found) * HASH_SIZE:
+                continue
+            if stored is not None or not all(found):
+                self._compare_leaves(leaves.first + at, found, stored or b"")
+            if is_lost:
+                continue
+            settled_here = _original(found, stored or b"", _root_above(ends, chunk, index))
+            if settled_here is None:
+                settled, roots, is_lost = settled[:at], roots[: at // TILE_WIDTH], True
+            elif settled_here != found:
+                settled = [*settled[:at], *settled_here, *settled[at + TILE_WIDTH :]]
+                roots = [*roots[: at // TILE_WIDTH], fold(settled_here), *roots[at // TILE_WIDTH + 1 :]]
+        return ([], []) if self._tree is None else (settled, roots)
 
-    def _compare_tiles(
-        self, tree: Tree, leaves: Leaves, full: Sequence[Tile], stored: Mapping[tuple[int, int], bytes]
-    ) -> None:
-        """Leaf by leaf with level 0, tile by tile above it."""
-        before = leaves.first - 1
-        for index in range(before // TILE_WIDTH, (before + len(leaves.hashes) - 1) // TILE_WIDTH + 1):
-            is_edge = index == tree.size // TILE_WIDTH
-            level_0 = tree.edge[0] if is_edge else stored.get((0, index), b"")
-            self._compare_leaves(leaves, index * TILE_WIDTH - before, level_0)
-        for doubled in leaves.doubled:
-            self.report.add(doubled, f"entry {doubled} stands twice, in two tables")
-        if self.report.findings:
-            return
+    def _compare_leaves(self, first: int, found: Sequence[bytes], stored: bytes) -> None:
+        """Name each entry that differs from its leaf, and each that is missing."""
+        wanted = split_hashes(stored)
+        for seq, leaf in enumerate(found, first):
+            if not leaf:
+                self.report.add(seq, f"entry {seq} is missing, or of no known kind and version")
+            elif stored and leaf != (wanted[seq - first] if seq - first < len(wanted) else b""):
+                self.report.add(seq, f"entry {seq} differs from its leaf in the tree")
+        if len(stored) > len(found) * HASH_SIZE:
+            self.report.add(first, f"there are more leaves than entries from {first} on", f"log_tiles 0/{first // 256}")
+
+    def _compare_tiles(self, full: Sequence[Tile], stored: Mapping[tuple[int, int], bytes]) -> None:
+        """Tile by tile above level 0, which was compared leaf by leaf. Those that are missing were named before."""
         for tile in full:
-            if stored.get((tile.level, tile.index)) != tile.hashes:
-                first = (tile.index << 8 * (tile.level + 1)) + 1
-                self.report.add(first, f"tile {tile.level}/{tile.index} differs from the entries below it")
+            if tile.level and stored.get((tile.level, tile.index), tile.hashes) != tile.hashes:
+                message = f"tile {tile.level}/{tile.index} differs from the entries below it"
+                place = f"log_tiles {tile.level}/{tile.index}"
+                self.report.add(first_below(tile.level, tile.index), message, place)
 
-    def _compare_leaves(self, leaves: Leaves, at: int, stored: bytes) -> None:
-        found = leaves.hashes[at : at + TILE_WIDTH]
-        if b"".join(found) == stored:
-            return
-        for offset, leaf in enumerate(found):
-            if leaf != stored[offset * HASH_SIZE : (offset + 1) * HASH_SIZE]:
-                seq = leaves.first + at + offset
-                what = "differs from its leaf in the tree" if leaf else "is missing, or of no known kind and version"
-                self.report.add(seq, f"entry {seq} {what}")
-                return
-
-    def _compare_checkpoints(self, frontier: Frontier, chunk: Chunk) -> None:
-        hashes = chunk.leaves.hashes
-        before = frontier.size
+    def _compare_checkpoints(self, chunk: Chunk, leaves: Sequence[bytes], roots: Sequence[bytes]) -> None:
+        first, last = chunk.leaves.first, chunk.leaves.first + len(chunk.leaves.hashes) - 1
         stored = {checkpoint.size: checkpoint for checkpoint in chunk.checkpoints}
-        sizes = {size for size in self._outside if before < size <= before + len(hashes)} | stored.keys()
-        for size in sorted({*sizes, before + len(hashes)}):
-            while frontier.size < size:
-                place = frontier.size - before
-                if place % TILE_WIDTH == 0 and frontier.size + TILE_WIDTH <= size:
-                    frontier.append_tile(chunk.roots[place // TILE_WIDTH])
-                else:
-                    frontier.append(hashes[place])
-            root = frontier.root
+        for one, next_one in pairwise(chunk.checkpoints):
+            if one.size == next_one.size:
+                message = f"the checkpoint of {one.size} entries stands twice"
+                self.report.add(self._good + 1, message, f"log_checkpoints {one.size}")
+        outside = {size for size in self._outside if first <= size <= last}
+        known = first - 1 + len(leaves) if self._tree is not None else 0
+        for size in sorted(outside | stored.keys()):
+            root = self._root_at(size, first, leaves, roots) if size <= known else None
+            before = len(self.report.findings)
             if size in stored:
                 self._compare_stored(stored[size], root)
-            if size in self._outside:
-                self.report.outside += 1
-                if self._outside[size] != {root}:
-                    self._say_rewritten(size, "a checkpoint held outside")
-            if size in sizes and not self.report.findings:
+            if size in outside:
+                self._compare_outside(size, root, stored.get(size))
+            if root is not None and len(self.report.findings) == before:
                 self._good = size
+        if known == last:
+            self._root_at(last, first, leaves, roots)
 
-    def _compare_stored(self, stored: StoredCheckpoint, root: bytes) -> None:
-        self.report.checkpoints += 1
-        if stored.root != root:
-            self._say_rewritten(stored.size, "the stored checkpoint")
+    def _root_at(self, size: int, first: int, leaves: Sequence[bytes], roots: Sequence[bytes]) -> bytes:
+        """Count the frontier up to a size; the root there."""
+        frontier = self._frontier
+        while frontier.size < size:
+            place = frontier.size - (first - 1)
+            if place % TILE_WIDTH == 0 and frontier.size + TILE_WIDTH <= size:
+                frontier.append_tile(roots[place // TILE_WIDTH])
+            else:
+                frontier.append(leaves[place])
+        return frontier.root
+
+    def _compare_stored(self, stored: StoredCheckpoint, root: bytes | None) -> None:
+        place = f"log_checkpoints {stored.size}"
+        if root is not None:
+            self.report.checkpoints += 1
+        if root is not None and stored.root != root:
+            self._say_rewritten(stored.size, "the stored checkpoint", place)
         elif stored.fault is not None:
-            self.report.add(self._good + 1, stored.fault)
+            self.report.add(self._good + 1, stored.fault, place)
 
-    def _say_rewritten(self, size: int, which: str) -> None:
+    def _compare_outside(self, size: int, root: bytes | None, stored: StoredCheckpoint | None) -> None:
+        place = f"checkpoint {size} outside"
+        if stored is None:
+            message = f"the checkpoint of {size} entries is held outside, and the database has it no more"
+            self.report.add(size, message, f"log_checkpoints {size}")
+        if root is None:
+            root = None if stored is None else stored.root
+        else:
+            self.report.outside += 1
+        if root is not None and self._outside[size] != {root}:
+            self._say_rewritten(size, "a checkpoint held outside", place)
+
+    def _say_rewritten(self, size: int, which: str, place: str) -> None:
         between = f"an entry from {self._good + 1} to {size} was changed"
-        self.report.add(self._good + 1, f"{which} of {size} entries differs from the entries: {between}")
+        message = f"{which} of {size} entries differs from the entries: {between}"
+        self.report.add(self._good + 1, message, place)
+
+
+def _stored_leaves(ends: Ends, chunk: Chunk, index: int) -> bytes | None:
+    """The tile of level 0 as stored; None where there is none."""
+    if index == ends.size // TILE_WIDTH:
+        return ends.tree.edge[0] if ends.tree is not None and ends.readable == ends.size else None
+    return chunk.tiles.get((0, index))
+
+
+def _root_above(ends: Ends, chunk: Chunk, index: int) -> bytes | None:
+    """The root over a tile of level 0 by the level above, as stored."""
+    tile, place = divmod(index, TILE_WIDTH)
+    if tile == (ends.size >> 8) // TILE_WIDTH:
+        row = ends.tree.edge[1] if ends.tree is not None and len(ends.tree.edge) > 1 else b""
+    else:
+        row = chunk.tiles.get((1, tile), b"")
+    return row[place * HASH_SIZE : (place + 1) * HASH_SIZE] or None
+
+
+def _original(found: Sequence[bytes], stored: bytes, root: bytes | None) -> Sequence[bytes] | None:
+    """Of a tile and the entries below it, those that the tree above was made of; None when neither surely is."""
+    if not stored and all(found):
+        return found
+    for leaves in (found, split_hashes(stored)):
+        if len(leaves) == TILE_WIDTH and all(leaves) and fold(leaves) == root:
+            return leaves
+    return None

@@ -1,9 +1,10 @@
 """Entries of the log by hand, for tests and benchmarks."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from typing import Any
 from uuid import UUID, uuid4
 
 from apc_bus.log_batch import CoordinationEntry, HopEntry, PacketEntry, SessionRow
@@ -21,12 +22,17 @@ def packet_entry(
     recipients: Sequence[str] = ("receiver-1",),
     refusal_code: str | None = None,
     text: str = "hello",
+    payload: Mapping[str, Any] | None = None,
     size_bytes: int = 0,
 ) -> PacketEntry:
-    """A packet as the gate logs it: accepted, or refused with `refusal_code`; `size_bytes` pads its body."""
+    """A packet as the gate logs it: accepted, or refused with `refusal_code`; `size_bytes` pads its body.
+
+    `payload` is in place of one with `text` alone.
+    """
     packet_id = packet_id or uuid4()
     now = datetime.now(UTC)
-    packet = {"packet_id": str(packet_id), "packet_type": packet_type, "payload": {"text": text}}
+    payload = {"text": text} if payload is None else payload
+    packet = {"packet_id": str(packet_id), "packet_type": packet_type, "payload": payload}
     body = json.dumps({**packet, "metadata": {"pad": "x" * size_bytes}}).encode()
     refusal = {"code": refusal_code, "rule": "rule", "path": "$", "message": "no"} if refusal_code else None
     return PacketEntry(
@@ -56,7 +62,7 @@ def packet_entry(
         facts=b'{"outstanding": 3}',
         body=body,
         packet_hash=sha256(body).digest(),
-        payload_hash=sha256(json.dumps(packet["payload"]).encode()).digest(),
+        payload_hash=sha256(json.dumps(payload).encode()).digest(),
         user_id="agent.sender-1",
         signature=None,
     )

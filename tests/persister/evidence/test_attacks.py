@@ -126,7 +126,7 @@ async def test_a_tail_cut_with_everything_that_tells_of_it(attacked: WrittenLog)
     """What only a checkpoint held outside can tell."""
     for table in ("agent_packets", "packet_events", "coordination_events"):
         await attacked.pool.execute(f"DELETE FROM apc_log.{table} WHERE seq > 404")
-    await attacked.pool.execute("UPDATE apc_log.shards SET next_seq = 405")
+    await attacked.pool.execute("UPDATE apc_log.shards SET next_seq = 405, batch_no = 2")
     await rebuild_tree(attacked, [202, 404])
     assert (await attacked.verify(outside=False)).findings == []
     report = await attacked.verify()

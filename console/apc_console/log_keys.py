@@ -1,0 +1,51 @@
+"""Whose checkpoints `apc log` believes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from apc_console.errors import InputUnusable
+from apc_persister.check import CheckFailed, PublicKey, parse_key, read_keys
+from apc_persister.evidence.checkpoint import Signer, load_signer
+from apc_persister.settings import LogKeySettings
+
+
+class TrustedKeys:
+    """Whom the reader trusts: the keys that were given, else the log's own."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._given = [key for text in texts for key in _read_key(text)]
+        self._signer: Signer | None = None
+
+    def of_origin(self, origin: str) -> tuple[int, tuple[PublicKey, ...]]:
+        """The shard of a log, and the keys that may have signed its checkpoints. Raises CheckFailed: none may have."""
+        shard = origin.rpartition("/")[2]
+        if shard.isascii() and shard.isdigit() and len(shard) < 10:
+            try:
+                found = tuple(key for key in self.all_of(int(shard)) if key.name == origin)
+            except InputUnusable:
+                found = ()
+            if found:
+                return int(shard), found
+        raise CheckFailed(f"a checkpoint of {origin!r}, of which no key is known: give it with --key")
+
+    def of(self, shard: int) -> PublicKey:
+        """The first that was given for a shard. Raises InputUnusable."""
+        return self.all_of(shard)[0]
+
+    def all_of(self, shard: int) -> list[PublicKey]:
+        """All that were given for a shard: a log whose key was changed has several. Raises InputUnusable."""
+        if self._given:
+            found = [key for key in self._given if key.name.rpartition("/")[2] == str(shard)]
+            if not found:
+                raise InputUnusable(f"no key of shard {shard} was given with --key: take those of `apc log key`")
+            return found
+        if self._signer is None:
+            self._signer = load_signer(LogKeySettings())
+        return list(self._signer.trusted(shard))
+
+
+def _read_key(text: str) -> list[PublicKey]:
+    try:
+        return [parse_key(text)] if text.count("+") >= 2 else read_keys(Path(text).read_text(encoding="utf-8"))
+    except (CheckFailed, OSError, UnicodeError) as error:
+        raise InputUnusable(f"--key {text}: {error}") from error

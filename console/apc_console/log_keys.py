@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from apc_bus.settings import LogKeySettings
 from apc_console.errors import InputUnusable
 from apc_persister.check import CheckFailed, PublicKey, parse_key, read_keys
 from apc_persister.evidence.checkpoint import Signer, load_signer
-from apc_persister.settings import LogKeySettings
 
 
 class TrustedKeys:

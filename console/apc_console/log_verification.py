@@ -7,10 +7,12 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from apc_bus.settings import PersisterSettings
 from apc_console.database import open_log_with_url
 from apc_console.errors import InputUnusable
 from apc_console.log_keys import TrustedKeys
 from apc_console.output import print_json
+from apc_console.terminal import echo
 from apc_persister.check import CheckFailed, Checkpoint, parse_note, split_notes
 from apc_persister.connection import AnyConnection
 from apc_persister.evidence.chunks import Helpers, check_note, start_helpers
@@ -19,7 +21,6 @@ from apc_persister.evidence.findings import Finding, Report
 from apc_persister.evidence.outside import folder_of, name_of
 from apc_persister.evidence.shards import find_strays, list_shards
 from apc_persister.evidence.verify import verify_shard
-from apc_persister.settings import PersisterSettings
 
 _SIZES = "SELECT shard, coalesce(tree_size, 0) FROM apc_log.log_edges WHERE shard IS NOT NULL"
 LONG_LOG = 200_000
@@ -32,7 +33,7 @@ Outside = dict[int, list[Checkpoint]]
 def print_uncovered() -> None:
     """Print what neither the tree covers nor the verification compares."""
     for place, what in UNCOVERED.items():
-        print(f"{place}\t{what}")
+        echo(f"{place}\t{what}")
 
 
 async def verify_log(
@@ -67,7 +68,7 @@ async def verify_log(
     for report in reports:
         _say(report, "checkpoints held outside" if outside else _nothing_outside())
     if not reports:
-        print("the log is empty", file=sys.stderr)
+        echo("the log is empty", file=sys.stderr)
     return not any(report.findings for report in reports)
 
 
@@ -136,10 +137,11 @@ def _progress(shard: int, total: int, *, is_silent: bool) -> Iterator[Callable[[
     if is_silent or not sys.stderr.isatty():
         yield lambda entries: None
         return
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    from apc_console.safe_console import SafeConsole
+
+    with Progress(console=SafeConsole(stderr=True), transient=True) as progress:
         task = progress.add_task(f"shard {shard}", total=total)
         yield lambda entries: progress.advance(task, entries)
 
@@ -158,15 +160,15 @@ def _say(report: Report, against: str) -> None:
     """One line a shard on the standard error, where a person looks also when the output is piped."""
     name = "the log" if report.shard is None else f"shard {report.shard}"
     if report.first is not None:
-        print(f"{name}: NOT WHOLE, {report.first.place}: {report.first.message}", file=sys.stderr)
+        echo(f"{name}: NOT WHOLE, {report.first.place}: {report.first.message}", file=sys.stderr)
         for finding in report.findings:
             if finding is not report.first:
-                print(f"{name}: also {finding.place}: {finding.message}", file=sys.stderr)
+                echo(f"{name}: also {finding.place}: {finding.message}", file=sys.stderr)
         if report.unlisted:
-            print(f"{name}: and {report.unlisted} findings more", file=sys.stderr)
+            echo(f"{name}: and {report.unlisted} findings more", file=sys.stderr)
         return
     waiting = f"; {report.pending} more wait for the writer" if report.pending else ""
-    print(
+    echo(
         f"{name}: {report.size} entries fit tree and {report.checkpoints} stored checkpoints; "
         f"compared with {report.outside or 'no'} {against}{waiting}",
         file=sys.stderr,

@@ -110,5 +110,7 @@ async def load_tree(connection: AnyConnection, shard: int) -> Tree:
         return Tree()
     tree = Tree(row["tree_size"] or 0, tuple(row["hashes"] or ()))
     if not tree.is_well_formed:
-        raise TreeBroken(shard, f"the stored tree of {tree.size} entries is not the signed one: its edge is that of no tree")
+        raise TreeBroken(
+            shard, f"the stored tree of {tree.size} entries is not the signed one: its edge is that of no tree"
+        )
     return tree

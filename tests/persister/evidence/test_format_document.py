@@ -19,6 +19,7 @@ from apc_persister.check import (
     root_by_inclusion,
 )
 from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.coverage import UNCOVERED
 from apc_persister.evidence.entries import KINDS
 from apc_persister.evidence.merkle import Tree
 
@@ -32,6 +33,10 @@ def test_the_columns() -> None:
     assert documented == COLUMNS
     assert {kind: table for kind, _, table, _ in rows} == KINDS
     assert {key: len(columns) + 4 for key, columns in COLUMNS.items()} == independent_verifier.WIDTHS
+
+
+def test_what_is_not_covered() -> None:
+    assert dict(re.findall(r"^\| `(\w+\.[\w*]+)` \| (.+) \|$", DOCUMENT, re.MULTILINE)) == UNCOVERED
 
 
 def test_the_vectors() -> None:

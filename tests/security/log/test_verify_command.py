@@ -1,0 +1,80 @@
+"""`apc log verify` compares with the exported checkpoints, and fails on a log that is not the one they tell of."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from apc_bus.settings import PersisterSettings
+from apc_bus.testing import PostgresServer
+from apc_console.log_verification import print_uncovered, verify_log
+from apc_persister.evidence.coverage import UNCOVERED
+from apc_persister.testing import LogBench, disable_guards, packet_entry
+
+
+@pytest.fixture
+async def exported(bench: LogBench, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogBench:
+    """A log of two entries whose checkpoints went into the data folder."""
+    monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
+    monkeypatch.setenv("APC_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("APC_CHECKPOINTS_URL", "")
+    bench.settings = PersisterSettings()
+    await bench.gate.open()
+    for _ in range(2):
+        await bench.gate.log([packet_entry()])
+        await bench.write()
+    return bench
+
+
+async def verify() -> bool:
+    return await verify_log(1, [], [], None, as_json=True)
+
+
+async def test_the_exported_checkpoints_are_compared_by_default(
+    exported: LogBench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await verify()
+    captured = capsys.readouterr()
+    [report] = json.loads(captured.out)
+    assert report["is_whole"] and report["outside"] == 2
+    assert "compared with 2 checkpoints held outside" in captured.err
+
+
+async def test_a_checkpoint_that_is_being_written_is_passed_over(exported: LogBench, tmp_path: Path) -> None:
+    file = tmp_path / "checkpoints" / "shard-0.checkpoints"
+    file.write_bytes(file.read_bytes() + b"apc-log/0\n3\nabc")
+    assert await verify()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "UPDATE apc_log.shards SET next_seq = next_seq + 10",
+        "DELETE FROM apc_log.shards",
+        "DELETE FROM apc_log.log_edges",
+        "DELETE FROM apc_log.log_checkpoints WHERE tree_size = 1",
+        "UPDATE apc_log.agent_packets SET shard = 7 WHERE seq = 2",
+    ],
+)
+async def test_each_is_found(exported: LogBench, act: str) -> None:
+    await disable_guards(exported.pool)
+    await exported.pool.execute(act)
+    assert not await verify()
+
+
+async def test_another_database_is_not_the_log_of_the_checkpoints(
+    exported: LogBench,
+    postgres_server: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = await postgres_server.clone()
+    monkeypatch.setenv("APC_DATABASE_URL", postgres_server.url_of(name))
+    assert not await verify()
+    assert "the log only 0: its tail is cut" in capsys.readouterr().err
+    await postgres_server.drop(name)
+
+
+def test_what_is_not_covered_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_uncovered()
+    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == list(UNCOVERED)

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentInvalid
 from apc_agents.signature import AnyHandler, check_handler, check_start
 from apc_bus.settings import RelevanceSettings
 from apc_bus.topology import AgentQueues
+from apc_contracts.actions import SecurityLevel
 from apc_contracts.context import AgentContext, ContextMessage
 from apc_contracts.envelope import MAX_RETRY_LIMIT
 from apc_contracts.model import ID_PATTERN
@@ -48,6 +50,7 @@ class Agent:
         model_id: the model behind the agent, told in every packet it sends.
         capabilities: told in every packet it sends.
         tools: what its actions may use; its workers then run its tasks.
+        clearance: how far each sender may lead its actions; default `user` for the own swarm and `public` for others.
 
     Raises:
         AgentInvalid: an id that the contract refuses, an unknown right, a concurrency below 1.
@@ -64,6 +67,7 @@ class Agent:
         model_id: str | None = None,
         capabilities: Iterable[str] = (),
         tools: "ToolRegistry | None" = None,
+        clearance: Clearance | None = None,
     ) -> None:
         _check_id("agent_id", agent_id)
         _check_id("swarm", swarm)
@@ -79,6 +83,7 @@ class Agent:
         self.rights = _rights(agent_id, rights)
         self.concurrency = concurrency
         self.tools = tools
+        self.clearance = clearance or Clearance(swarms={swarm: SecurityLevel.USER})
         names = tuple(capabilities)
         self.actor = Actor(agent_id=agent_id, role=role, swarm_id=swarm, model_id=model_id, capabilities=names or None)
         self.starters: list[AnyHandler] = []

@@ -13,6 +13,7 @@ from apc_bus.telemetry import LogIds
 from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.identity import reply_id
 from apc_contracts.packet import Packet
+from apc_contracts.registry import Right
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
 
 
@@ -28,6 +29,8 @@ class DeliveryHeaders:
     attempt: int
     moment: Moment | None
     """None when the gate holds no such session."""
+    rights: frozenset[Right] = frozenset()
+    """Those of the packet's sender."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +45,8 @@ class Inbound:
     is_urgent: bool
     trace: TraceHeaders = field(default_factory=lambda: NO_TRACE)
     """The trace that the packet belongs to."""
+    rights: frozenset[Right] = frozenset()
+    """The sender's, as the gate knows them."""
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Ends when the delivery may be acknowledged, or fails with what the broker shall do instead."""
 
@@ -76,6 +81,7 @@ def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
         mark=_mark(values.get(headers.MARK)),
         attempt=_number(values, headers.ATTEMPT, 1),
         moment=_moment(values) if headers.STATE_STEP in values else None,
+        rights=_rights(values.get(headers.RIGHTS)),
     )
 
 
@@ -93,6 +99,12 @@ def _mark(value: HeaderValue) -> tuple[int, int] | None:
         return None
     epoch, _, batch_no = str(value).partition(".")
     return int(epoch), int(batch_no)
+
+
+def _rights(value: HeaderValue) -> frozenset[Right]:
+    """Return those that this version knows: a later gate may know more."""
+    named = str(value or "").split(",")
+    return frozenset(right for right in Right if right.value in named)
 
 
 def _moment(values: Mapping[str, HeaderValue]) -> Moment:

@@ -137,6 +137,7 @@ class Dispatcher:
 
     async def _run(self, inbound: Inbound, handler: AnyHandler, document: StateDocument) -> Exception | None:
         context = self._context(inbound.packet, document, inbound.session_id)
+        context.sender_rights = inbound.rights
         self._report(inbound, ReceiptKind.DELIVERY_ACK, may_linger=True)
         began = perf_counter()
         try:

@@ -8,6 +8,7 @@ from uuid import UUID, uuid5
 
 from pydantic import JsonValue
 
+from apc_agents.clearance import Trigger
 from apc_agents.coordination import NOT_FOLLOWED, LocalCoordination, LocalTransition
 from apc_agents.emission import DEFAULT_PRIORITY, DEFAULT_TTL, Destination, Draft, Parent
 from apc_agents.emitter import Emitter
@@ -20,6 +21,7 @@ from apc_contracts.context import AgentContext
 from apc_contracts.contract import Contract
 from apc_contracts.packet import Lineage, Packet, ProofBundle
 from apc_contracts.payloads import AckPayload, NackPayload, Payload
+from apc_contracts.registry import Right
 from apc_contracts.session_payloads import SessionState
 from apc_contracts.vocabulary import Channel, RunPhase
 
@@ -66,6 +68,8 @@ class HandlerContext:
         self._snapshot: AgentContext | None = None
         self.not_handled: str | None = None
         """Why the packet was passed over; None when its handler ran."""
+        self.sender_rights: frozenset[Right] = frozenset()
+        """The rights of the packet's sender, as the gate knows them."""
         self._ordinal = 0
         self._origins = 0
         self._has_answered = False
@@ -93,6 +97,11 @@ class HandlerContext:
         """The SDK gives the packet at hand its long texts back."""
         self._packet = packet
         return packet
+
+    @property
+    def trigger(self) -> Trigger:
+        """Who caused this invocation, and how far the agent's clearance lets it go. Raises AgentError in on_start."""
+        return Trigger.of(self.packet, self.sender_rights, self.agent.clearance)
 
     @property
     def session_id(self) -> str:

@@ -65,6 +65,7 @@ class Intake:
         has_receipts = told is not None and not is_refusal(packet)
         trace = trace_headers(delivery.message.headers)
         inbound = self._open[key] = Inbound(packet, key[1], shard, has_receipts, is_urgent, trace)
+        inbound.rights = told.rights if told else frozenset()
         return inbound, True
 
     def _is_fenced(self, told: DeliveryHeaders) -> bool:

@@ -1,6 +1,7 @@
 """Testing an agent in three lines and without a broker: the worker's real code over the in-process bus."""
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import TracebackType
@@ -8,6 +9,7 @@ from typing import Any, Self
 from uuid import UUID
 
 import orjson
+from pydantic import JsonValue
 
 from apc_agents.actions.tasks import MemoryTaskStore
 from apc_agents.agent import Agent
@@ -33,6 +35,7 @@ from apc_contracts.packet import Actor, Lineage, Packet, ProofBundle
 from apc_contracts.parsing import parse_packet
 from apc_contracts.payloads import Payload
 from apc_contracts.receipts import Receipt, ReceiptKind, parse_receipts
+from apc_contracts.registry import Right
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType, RunPhase
 
 PATIENCE = timedelta(seconds=30)
@@ -146,8 +149,12 @@ class AgentTestClient:
         requires_ack: bool = False,
         ttl: timedelta = timedelta(minutes=10),
         packet_id: UUID | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+        rights: Iterable[Right] = (),
     ) -> Packet[Any] | None:
         """Send a packet to the agent; returns the first packet that it emitted in answer, None when it did not.
+
+        `rights` are those that the gate would know the sender to have.
 
         Raises:
             EmitRefused: the contract refuses the packet.
@@ -169,14 +176,15 @@ class AgentTestClient:
             run_id=run_id,
             task_id=task_id,
             packet_id=packet_id,
+            metadata=metadata,
         )
         actor = Actor(agent_id=sender, role="tester", swarm_id="tests") if isinstance(sender, str) else sender
         packet = Builder(actor, Sessions(actor.agent_id)).build(draft, None, 0).packet
-        answers = await self.deliver(packet, Moment(step, phase, round, generation))
+        answers = await self.deliver(packet, Moment(step, phase, round, generation), rights=rights)
         return answers[0] if answers else None
 
     async def deliver(
-        self, packet: Packet[Any], moment: Moment | None = None, *, attempt: int = 1
+        self, packet: Packet[Any], moment: Moment | None = None, *, attempt: int = 1, rights: Iterable[Right] = ()
     ) -> tuple[Packet[Any], ...]:
         """Hand over a packet; returns everything that it made the agent emit. Raises as `send`."""
         sealed = await sealed_to_fit(packet, self._contract, self._claim_checks)
@@ -191,7 +199,7 @@ class AgentTestClient:
             sealed.body,
             message_id=str(packet.packet_id),
             type=packet.packet_type.value,
-            headers=self._headers(moment, attempt),
+            headers=self._headers(moment, attempt, rights),
         )
         word = routing_key(packet.packet_type, agent.swarm, agent.agent_id, urgent)
         await self._gate.publish(Publication(INTER_AGENT, word, message))
@@ -215,7 +223,7 @@ class AgentTestClient:
         stored = await self.states.load(self._agent.agent_id, session_id)
         return {} if stored is None else dict(orjson.loads(stored[0])["state"])
 
-    def _headers(self, moment: Moment, attempt: int) -> dict[str, HeaderValue]:
+    def _headers(self, moment: Moment, attempt: int, rights: Iterable[Right]) -> dict[str, HeaderValue]:
         self._batch_no += 1
         return {
             headers.SHARD: 0,
@@ -227,6 +235,7 @@ class AgentTestClient:
             headers.PHASE: moment.run_phase.value,
             headers.ROUND: moment.round,
             headers.GENERATION: moment.generation,
+            headers.RIGHTS: ",".join(sorted(rights)),
         }
 
     async def _collect(self, delivery: Delivery) -> None:

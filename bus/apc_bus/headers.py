@@ -13,6 +13,8 @@ STATE_STEP = "apc-state-step"
 PHASE = "apc-phase"
 ROUND = "apc-round"
 GENERATION = "apc-generation"
+RIGHTS = "apc-sender-rights"
+"""The rights of the packet's sender, sorted, with commas between them; not there when it has none."""
 
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"

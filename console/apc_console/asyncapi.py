@@ -264,6 +264,7 @@ def _delivery_headers() -> Document:
         headers.PHASE: {"type": "string", "enum": [str(phase) for phase in RunPhase]},
         headers.ROUND: _COUNT,
         headers.GENERATION: _COUNT,
+        headers.RIGHTS: {"type": "string", "pattern": "^[a-z]+(,[a-z]+)*$"},
     } | _TRACE
     return {"type": "object", "properties": always | at_times, "required": list(always)}
 

@@ -41,7 +41,7 @@ async def plan_route(city: str, call: ToolCall) -> dict[str, Any]:
 def think(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     """What a model would answer: these rules are its whole mind."""
     told = _told(messages)
-    if told.startswith("["):  # observations: what came of the actions
+    if '"from":"tools"' in told:  # observations: what came of the actions
         return _answer(info, response=_report(told))
     if found := re.search(r"(\d+(?:\.\d+)?) ?kg to (\w+)", told):
         params = {"city": found[2], "kilograms": float(found[1])}
@@ -53,7 +53,7 @@ def think(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         keep = {"action": "remember", "type": "internal", "params": {"key": "name", "value": found[1]}}
         return _answer(info, actions=[keep], response=f"Nice to meet you, {found[1]}.")
     if "my name" in told:
-        name = re.search(r'You remember: .*"name":"(\w+)"', str(info.instructions))
+        name = re.search(r'"from":"memory".*"name":"(\w+)"', str(messages[0]))
         return _answer(info, response=f"You are {name[1]}." if name else "You have not told me.")
     return _answer(info, response="Ask me for a price (3 kg to Rome) or for the route to a city.")
 

@@ -365,8 +365,9 @@ class Judge:
             self._put_off(batch, session, route, route.not_before)
             return
         trace = self._traces.of(batch, packet.packet_id)
+        sender = registry.get(packet.sender.agent_id)
         message = publications.delivery(
-            route.received, route.attempt, session, self._tenure, batch.number, batch.now, trace
+            route.received, route.attempt, session, self._tenure, batch.number, batch.now, trace, sender
         )
         for recipient in route.recipients:
             publication = publications.addressed(message, packet, recipient, registry)

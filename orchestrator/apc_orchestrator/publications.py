@@ -52,6 +52,7 @@ def delivery(
     batch_no: int,
     now: datetime,
     trace: TraceHeaders = NO_TRACE,
+    sender: Registration | None = None,
 ) -> Message:
     """One accepted packet, the same for every recipient, with the state its session has now."""
     packet = received.packet
@@ -69,6 +70,7 @@ def delivery(
             headers.MARK: tenure.mark,
             headers.ATTEMPT: attempt,
             **state_headers(session),
+            **_rights_header(sender),
             **trace,
         },
     )
@@ -182,6 +184,12 @@ def state_headers(session: Session) -> dict[str, HeaderValue]:
         headers.ROUND: session.round,
         headers.GENERATION: session.generation,
     }
+
+
+def _rights_header(sender: Registration | None) -> dict[str, HeaderValue]:
+    if sender is None or sender.is_revoked or not sender.rights:
+        return {}
+    return {headers.RIGHTS: ",".join(sorted(sender.rights))}
 
 
 def time_left_ms(packet: Packet[Any], now: datetime) -> int:

@@ -10,7 +10,8 @@ from pydantic import JsonValue
 
 from apc_agents import Agent, HandlerContext
 from apc_agents.actions import ActionContext, ActionExecutor, Effect, ToolCall, ToolRegistry
-from apc_contracts import IdeaPayload, Packet, PacketType, parse_response
+from apc_agents.clearance import Clearance
+from apc_contracts import IdeaPayload, Packet, PacketType, SecurityLevel, parse_response
 from apc_orchestrator.testing import AGENTS
 from apc_orchestrator.testing.packets import ROLE
 
@@ -22,8 +23,9 @@ WALKS, STEPS, STEP_SECONDS = 8, 12, 0.1
 GO_ON = "GO_ON"
 """Environment: the file that lets the task end."""
 
+CLEARANCE = Clearance(swarms={swarm: SecurityLevel.USER for swarm, *_ in AGENTS.values()})
 tools = ToolRegistry()
-agent = Agent("red-1", role=ROLE, swarm=AGENTS["red-1"][0], tools=tools)
+agent = Agent("red-1", role=ROLE, swarm=AGENTS["red-1"][0], tools=tools, clearance=CLEARANCE)
 executor = ActionExecutor(tools)
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.agents.llm.model_service import COMPLETION_TOKENS, PROMPT_TOKENS, model_service, written
 
 from apc_agents.context import ContextSession, MemoryContextStore
+from apc_agents.llm.compartment import COMPARTMENTS, Compartment
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.memory import DatabaseMemoryStore
 from apc_orchestrator.testing import make_idea, make_packet, until
@@ -36,6 +37,9 @@ WHERE packets.sender_agent_id = 'red-1' AND packets.session_id = $1 AND packets.
 """
 
 
+TOOLS = '"from":"tools"'
+
+
 class Model:
     """What the service answers: an action first, then a long answer; it can hang, and it can write prose."""
 
@@ -47,8 +51,8 @@ class Model:
     async def reply(self, body: dict[str, Any]) -> str:
         """Notes which step of which idea it was asked for."""
         told = [str(message["content"]) for message in body["messages"]]
-        idea = next(text for text in reversed(told) if text.startswith("IDEA from")).partition('"intent":"')[2][:7]
-        step = f"{idea} {2 if told[-1].startswith('[') else 1}"
+        idea = next(text for text in reversed(told) if "\nIDEA from" in text).partition('"intent":"')[2][:7]
+        step = f"{idea} {2 if TOOLS in told[-1] else 1}"
         if step == self.hangs_at:
             self.is_hanging.set()
             await asyncio.Event().wait()
@@ -111,14 +115,17 @@ async def test_a_worker_keeps_its_agents_mind_over_a_kill_and_accounts_for_it(
     price = ANSWERS * (INPUT_PRICE * PROMPT_TOKENS + OUTPUT_PRICE * COMPLETION_TOKENS) / 1_000_000
     assert row.document.spent["cost"] == pytest.approx(price)
     # The conversation, and what was folded of it, is in the database: any process can go on with it.
-    assert state["remembered"] == {"colour": "red"}
+    assert state[COMPARTMENTS]["public"]["remembered"] == {"colour": "red"}
 
     class Kept:
         def __init__(self) -> None:
             self.state = state
 
+    part = Compartment(Kept(), "public")
     archive = MemoryContextStore(DatabaseMemoryStore(house.pool), "red-1")
-    session = await ContextSession.open(SESSION, store=StateContextStore(Kept(), archive), config=CONFIG)
+    session = await ContextSession.open(
+        SESSION, store=StateContextStore(part, archive, part.archive_prefix), config=CONFIG
+    )
     assert session.compressions and session.window.folded
     assert (await session.expand()).missing == ()
     said = [turn.content for turn in session.window.all_turns() if turn.content.startswith("IDEA from")]

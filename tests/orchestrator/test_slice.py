@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from apc_bus import headers
 from apc_contracts import Packet
 from apc_contracts.vocabulary import PacketType
 
@@ -22,6 +23,7 @@ async def test_a_packet_is_judged_logged_delivered_and_followed_to_its_end(
         await house.quiet()
         received = await house.read("sentinel")
         assert received[-1].message.body == body
+        assert headers.RIGHTS not in received[-1].message.headers
         await house.report("sentinel", sent.packet_id, *("delivery_ack", "consumer_apply", "outcome"))
         await house.quiet()
     row = await house.pool.fetchrow("SELECT * FROM apc_log.agent_packets WHERE packet_id = $1", sent.packet_id)
@@ -37,3 +39,14 @@ async def test_a_packet_is_judged_logged_delivered_and_followed_to_its_end(
     ]
     document = orjson.loads(await house.pool.fetchval("SELECT document FROM apc_log.sessions"))
     assert document["spent"] == {"packets": 1}
+
+
+async def test_a_delivery_tells_the_rights_of_its_sender(
+    house: Any, packet: Callable[..., Packet[Any]], start: Callable[..., Packet[Any]], idea: Any
+) -> None:
+    async with house.persister(), house.gate():
+        opening = await house.open(start())
+        await house.publish(packet("librarian", idea, ("sentinel",), parent=opening))
+        await house.quiet()
+        received = await house.read("sentinel")
+    assert received[-1].message.headers[headers.RIGHTS] == "operate"

@@ -12,6 +12,7 @@ from apc_agents.actions.plan import PlannedAction, make_plan
 from apc_agents.actions.references import Reference, lookup, references_in, substitute
 from apc_agents.actions.registry import Runnable, ToolRegistry
 from apc_agents.actions.verbs import VERBS
+from apc_agents.clearance import Trigger
 from apc_contracts.actions import Action, ActionType, AgentResponse, Execution, ResponseContext, SecurityLevel
 
 
@@ -57,6 +58,9 @@ def check_response(response: AgentResponse, registry: ToolRegistry, context: Act
         if runnable.security_level.rank > level.rank:
             message = f"{planned.action.action!r} needs the security_level {runnable.security_level}, this is {level}"
             problems.append(Problem(f"{planned.path}.action", message))
+        if context.trigger is not None and not context.trigger.may_use(runnable.senders):
+            message = f"{planned.action.action!r} may not be triggered by {_chain(context.trigger)}"
+            problems.append(Problem(f"{planned.path}.action", message))
         if planned.action.execution is Execution.ASYNC and context.tasks is None:
             message = "this agent runs no tasks: leave out ASYNC, or give ActionContext(tasks=...)"
             problems.append(Problem(f"{planned.path}.execution", message))
@@ -66,6 +70,10 @@ def check_response(response: AgentResponse, registry: ToolRegistry, context: Act
     if problems:
         raise ActionsRefused(problems)
     return CheckedResponse(tuple(checked), level, stated.knowledge_relics, variables, earlier)
+
+
+def _chain(trigger: Trigger) -> str:
+    return " for ".join(sender.agent_id for sender in trigger.senders)
 
 
 def _above_level(stated: ResponseContext, context: ActionContext) -> list[Problem]:

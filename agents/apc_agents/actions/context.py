@@ -11,6 +11,7 @@ from apc_agents.actions.call import Once
 from apc_agents.actions.errors import ActionError
 from apc_agents.actions.tasks.model import TaskOrigin
 from apc_agents.actions.tasks.store import TaskStore
+from apc_agents.clearance import Trigger, lowest
 from apc_agents.handler_context import HandlerContext
 from apc_agents.memory.values import encoded
 from apc_contracts.actions import SecurityLevel
@@ -77,6 +78,21 @@ class StateMemory:
         return True
 
 
+class WithheldMemory:
+    """The memory of a response that has seen text of a lower level: nothing of it is kept for a higher one."""
+
+    def __init__(self, level: SecurityLevel) -> None:
+        self._level = level
+
+    async def remember(self, key: str, value: JsonValue) -> None:
+        """Raise ActionError."""
+        raise ActionError(f"text of the level {self._level} is in the window: nothing is remembered until it is gone")
+
+    async def forget(self, key: str) -> bool:
+        """Raise ActionError."""
+        raise ActionError(f"text of the level {self._level} is in the window: nothing is forgotten until it is gone")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionContext:
     """Where the actions of a response run.
@@ -84,6 +100,8 @@ class ActionContext:
     Args:
         agent_id, session_id: who runs them, and in which session.
         security_level: the highest at which they may run; a response may ask for less.
+        trigger: whose packet caused the response; None = the agent's own operator or user.
+        compartment: names what may be remembered together; tasks are told within it only.
         allowed_relics: the relics that a response may list; None = any.
         variables: for `${{variables.x}}`; those of the response come first.
         results: of earlier responses, by action_id, for `${{results.action_id.path}}`.
@@ -100,6 +118,8 @@ class ActionContext:
     agent_id: str
     session_id: str
     security_level: SecurityLevel = SecurityLevel.USER
+    trigger: Trigger | None = None
+    compartment: str = ""
     allowed_relics: Collection[str] | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -113,11 +133,17 @@ class ActionContext:
 
     @classmethod
     def of(cls, ctx: HandlerContext, **settings: Any) -> "ActionContext":
-        """The context of a handler; `settings` are further arguments, or others than the handler's."""
-        trace = ctx.packet.trace
+        """Return the context of a handler, at most at the level of the packet's sender.
+
+        `settings` are further arguments, or others than the handler's.
+        """
+        trace, trigger = ctx.packet.trace, ctx.trigger
+        level = lowest(trigger.level, SecurityLevel(settings.pop("security_level", SecurityLevel.USER)))
         given: dict[str, Any] = {
             "agent_id": ctx.agent.agent_id,
             "session_id": ctx.session_id,
+            "security_level": level,
+            "trigger": trigger,
             "memory": StateMemory(ctx),
             "emit": ctx.emit,
             "once": ctx.once,

@@ -1,14 +1,14 @@
 """Runs the actions of a response."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from pydantic import JsonValue
 
 from apc_agents.actions.call import ToolCall
 from apc_agents.actions.checking import CheckedAction, CheckedResponse, check_response, params_problems
-from apc_agents.actions.context import ActionContext, key_of
+from apc_agents.actions.context import ActionContext, WithheldMemory, key_of
 from apc_agents.actions.errors import ReferenceUnknown, ToolFailed, ValueUnserialisable
 from apc_agents.actions.invoking import invoke
 from apc_agents.actions.references import lookup, references_in, substitute
@@ -18,7 +18,8 @@ from apc_agents.actions.report import ActionReport, Observation, ObservationStat
 from apc_agents.actions.tasks.model import NewTask, TaskSpec
 from apc_agents.actions.tasks.store import TaskStore
 from apc_agents.actions.verbs import STOP
-from apc_contracts.actions import ActionType, AgentResponse, Execution
+from apc_agents.clearance import lowest
+from apc_contracts.actions import ActionType, AgentResponse, Execution, SecurityLevel
 
 
 class ActionExecutor:
@@ -56,22 +57,29 @@ class _Run:
     origin: UUID
     read_relic: ReadRelic | None
     observed: dict[str, Observation] = field(default_factory=dict)
+    levels: dict[str, SecurityLevel] = field(default_factory=dict)
+    """The level of each result: what holds it in its params runs at most there."""
 
     async def observe(self, action: CheckedAction) -> Observation:
         planned = action.planned
         failed = next((name for name in planned.needs if not self._went_well(name)), None)
         if failed is not None:
             return self._observation(action, ObservationStatus.CANCELLED, error=self._why_cancelled(failed))
+        level = self._level(action)
+        if action.runnable.security_level.rank > level.rank:
+            why = f"it needs the security_level {action.runnable.security_level}, and its params hold text of {level}"
+            return self._observation(action, ObservationStatus.ERROR, error=why)
+        self.levels[planned.action_id] = lowest(level, action.runnable.result_level or level)
         if planned.action.execution is Execution.ASYNC and self.context.tasks is not None:
-            return await self._start(action, self.context.tasks)
+            return await self._start(action, self.context.tasks, level)
         try:
             params = self._params(action)
-            result = await invoke(action.runnable, params, self._given(action))
+            result = await invoke(action.runnable, params, self._given(action, level))
         except (ReferenceUnknown, ToolFailed) as error:
             return self._observation(action, ObservationStatus.ERROR, error=str(error))
         return self._observation(action, ObservationStatus.SUCCESS, result=result)
 
-    async def _start(self, action: CheckedAction, tasks: TaskStore) -> Observation:
+    async def _start(self, action: CheckedAction, tasks: TaskStore, level: SecurityLevel) -> Observation:
         planned, checked = action.planned, self.checked
         results = {**self.checked.earlier, **self._results()}
         problems = params_problems(planned.action, "params", action.runnable, checked.variables, results)
@@ -88,11 +96,12 @@ class _Run:
             variables={one.head: checked.variables[one.head] for one in used if one.root == "variables"},
             results={one.head: results[one.head] for one in used if one.root == "results" and one.head in results},
             awaited=awaited,
-            security_level=checked.level,
+            security_level=level,
             relics=checked.relics,
             display=planned.action.display,
             origin=self.context.task_origin,
             announce_to=self.context.announce_to,
+            compartment=self.context.compartment,
         )
         task_id = key_of(self.origin, planned.action_id)
         new = NewTask(task_id, self.context.agent_id, self.context.session_id, spec, tuple(awaited.values()))
@@ -120,13 +129,21 @@ class _Run:
     def _results(self) -> dict[str, JsonValue]:
         return {name: one.result for name, one in self.observed.items() if one.status is ObservationStatus.SUCCESS}
 
-    def _given(self, action: CheckedAction) -> Mapping[type, object]:
+    def _level(self, action: CheckedAction) -> SecurityLevel:
+        """Return the level of the response, or the lowest of the results that its params hold."""
+        used = references_in(dict(action.planned.action.params))
+        found = (self.levels.get(one.head) for one in used if one.root == "results")
+        return lowest(self.checked.level, *(level for level in found if level is not None))
+
+    def _given(self, action: CheckedAction, level: SecurityLevel) -> Mapping[type, object]:
         context, action_id = self.context, action.planned.action_id
+        if level is not self.checked.level:
+            context = replace(context, security_level=level, memory=WithheldMemory(level))
         call = ToolCall(
             action_id=action_id,
             agent_id=context.agent_id,
             session_id=context.session_id,
-            security_level=self.checked.level,
+            security_level=level,
             key=key_of(self.origin, action_id),
             scope=RelicScope(self.checked.relics, self.read_relic) if action.runnable.reads else None,
             of_handler=context.once,

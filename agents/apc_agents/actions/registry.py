@@ -5,6 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any, TypeVar, get_type_hints
 
 import orjson
@@ -14,6 +15,7 @@ from pydantic.errors import PydanticUserError
 from apc_agents.actions.call import ToolCall
 from apc_agents.actions.errors import Problem, ToolInvalid
 from apc_agents.actions.relics import ReadRelic
+from apc_agents.clearance import SenderRule, Trigger
 from apc_contracts.actions import ActionType, SecurityLevel
 from apc_contracts.schema_errors import mistakes_of
 
@@ -39,6 +41,10 @@ class Tool:
     security_level: SecurityLevel
     reads: bool
     time_limit: timedelta
+    senders: SenderRule | None = None
+    """Whose packets may trigger it; None = anybody's whose level suffices."""
+    result_level: SecurityLevel | None = None
+    """The highest level at which a response may act that has seen its result; None = that of the caller."""
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -77,6 +83,8 @@ class Script:
     security_level: SecurityLevel
     time_limit: timedelta
     reads: bool = False
+    senders: SenderRule | None = None
+    result_level: SecurityLevel | None = None
 
     def problems_of(self, params: Mapping[str, Any], path: str, ignored: frozenset[str] = frozenset()) -> list[Problem]:
         """None."""
@@ -116,6 +124,8 @@ class ToolRegistry:
         security_level: SecurityLevel | str = SecurityLevel.USER,
         reads: bool = False,
         time_limit: timedelta = DEFAULT_TIME_LIMIT,
+        senders: SenderRule | None = None,
+        result_level: SecurityLevel | str | None = None,
     ) -> Callable[[ToolT], ToolT]:
         """Register `async def tool(...)`. A parameter of the type ToolCall gets the call, all others are arguments.
 
@@ -125,6 +135,9 @@ class ToolRegistry:
             security_level: the lowest level at which it may run.
             reads: it reads knowledge relics (ToolCall.relics).
             time_limit: it is cancelled after so long.
+            senders: whose packets may trigger it; default anybody's whose level suffices.
+            result_level: give `public` to a tool that fetches what strangers wrote: an LLM agent that has its result in
+                the window acts at most at this level. Default the level of the caller.
 
         Raises:
             ToolInvalid: a name that is taken, no coroutine function, parameters without types.
@@ -139,6 +152,8 @@ class ToolRegistry:
                 security_level=security_level,
                 reads=reads,
                 time_limit=time_limit,
+                senders=senders,
+                result_level=result_level,
             )
             if made.name in self._tools:
                 raise ToolInvalid(f"there are two tools {made.name!r}: give one of them another name=")
@@ -171,13 +186,19 @@ class ToolRegistry:
         """A script; None without a runner."""
         return None if self._scripts is None else self._scripts(name)
 
-    def described(self, level: SecurityLevel) -> list[dict[str, Any]]:
-        """What a model is told of the tools that may run at a level: name, description, JSON Schema of the params."""
+    def described(self, level: SecurityLevel, trigger: Trigger | None = None) -> list[dict[str, Any]]:
+        """Return what a model is told of the tools that may run: name, description, JSON Schema of the params."""
         return [
             {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
             for tool in self._tools.values()
-            if tool.security_level.rank <= level.rank
+            if tool.security_level.rank <= level.rank and (trigger is None or trigger.may_use(tool.senders))
         ]
+
+    def compartment(self, trigger: Trigger) -> str:
+        """Return the name of what the trigger may remember: the same for all that may trigger the same tools."""
+        allowed = sorted(name for name, tool in self._tools.items() if tool.senders and trigger.may_use(tool.senders))
+        level = trigger.level.value
+        return f"{level}-{sha256(orjson.dumps(allowed)).hexdigest()[:16]}" if allowed else level
 
 
 def make_tool(
@@ -189,6 +210,8 @@ def make_tool(
     security_level: SecurityLevel | str,
     reads: bool = False,
     time_limit: timedelta = DEFAULT_TIME_LIMIT,
+    senders: SenderRule | None = None,
+    result_level: SecurityLevel | str | None = None,
 ) -> Tool:
     """A tool of a function. Raises ToolInvalid."""
     if not inspect.iscoroutinefunction(function):
@@ -228,6 +251,8 @@ def make_tool(
         _level(name, security_level),
         reads,
         _limit(name, time_limit),
+        senders,
+        None if result_level is None else _level(name, result_level),
     )
 
 

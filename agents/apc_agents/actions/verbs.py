@@ -7,9 +7,11 @@ from typing import Annotated, Any
 import orjson
 from pydantic import Field, JsonValue, ValidationError
 
+from apc_agents.actions.call import ToolCall
 from apc_agents.actions.context import ActionContext, ActionMemory
 from apc_agents.actions.errors import ActionError
 from apc_agents.actions.registry import Tool, make_tool
+from apc_agents.clearance import PROVENANCE
 from apc_contracts.actions import SecurityLevel
 from apc_contracts.model import Fraction, Name
 from apc_contracts.packet import PAYLOAD_TYPES, ProofBundle
@@ -17,6 +19,8 @@ from apc_contracts.schema_errors import refusal_of
 from apc_contracts.vocabulary import PacketType
 
 STOP = "stop"
+ANSWERS = frozenset({PacketType.CLAIM, PacketType.IDEA})
+"""What `emit` may send below the level `user`: packets that need no right and move no session."""
 
 
 async def remember(key: Name, value: JsonValue, context: ActionContext) -> None:
@@ -33,6 +37,7 @@ async def emit(
     packet_type: PacketType,
     payload: Mapping[str, JsonValue],
     context: ActionContext,
+    call: ToolCall,
     to: Annotated[tuple[Name, ...], Field(description="agent_ids; none = the sender of the packet at hand")] = (),
     confidence: Fraction = 1.0,
     symbolic_keys: tuple[Name, ...] = (),
@@ -41,6 +46,7 @@ async def emit(
     """Emits a packet through the gate; gives its packet_id."""
     if context.emit is None:
         raise ActionError("there is no packet at hand: emit is for handlers")
+    _check_answer(packet_type, to, call.security_level)
     try:
         made = PAYLOAD_TYPES[packet_type].model_validate_json(
             orjson.dumps(payload), strict=True, by_alias=True, by_name=False
@@ -53,6 +59,8 @@ async def emit(
         "symbolic_keys": symbolic_keys,
         "proof_bundle": proof_bundle,
     }
+    if context.trigger is not None:
+        options["metadata"] = {PROVENANCE: context.trigger.provenance(call.security_level)}
     if to:
         options["to"] = to
     packet = await context.emit(made, **options)
@@ -66,16 +74,24 @@ async def stop(reason: str | None = None) -> str | None:
 
 VERBS: Mapping[str, Tool] = MappingProxyType(
     {
-        verb.__name__: make_tool(verb, (ActionContext,), name=verb.__name__, security_level=level)
+        verb.__name__: make_tool(verb, (ActionContext, ToolCall), name=verb.__name__, security_level=level)
         for verb, level in (
             (remember, SecurityLevel.PUBLIC),
             (forget, SecurityLevel.PUBLIC),
-            (emit, SecurityLevel.USER),
+            (emit, SecurityLevel.PUBLIC),
             (stop, SecurityLevel.PUBLIC),
         )
     }
 )
 """Every internal verb by name, each with the level that it needs."""
+
+
+def _check_answer(packet_type: PacketType, to: tuple[str, ...], level: SecurityLevel) -> None:
+    """Raise ActionError unless the level permits the packet: below `user` it answers its sender, with no right."""
+    if level.rank >= SecurityLevel.USER.rank or (packet_type in ANSWERS and not to):
+        return
+    allowed = ", ".join(sorted(ANSWERS))
+    raise ActionError(f"at the level {level} emit answers the sender only, with {allowed}: leave out `to`")
 
 
 def _memory(context: ActionContext) -> ActionMemory:

@@ -7,12 +7,14 @@ from functools import cached_property
 from typing import Any
 
 import orjson
+from pydantic import JsonValue
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 
-from apc_agents.actions import ActionContext, ToolRegistry
+from apc_agents.actions import ActionContext, StateMemory, ToolRegistry
 from apc_agents.actions.context import REMEMBERED
 from apc_agents.agent import Agent
+from apc_agents.clearance import Clearance
 from apc_agents.context import (
     ContextSession,
     MemoryContextStore,
@@ -23,7 +25,9 @@ from apc_agents.context import (
 )
 from apc_agents.errors import Reject, Retry
 from apc_agents.handler_context import HandlerContext
+from apc_agents.llm.compartment import Compartment
 from apc_agents.llm.errors import LLMError, ModelAway, ModelUnusable
+from apc_agents.llm.fencing import SOURCE, new_fence
 from apc_agents.llm.mind import Exchange, Mind
 from apc_agents.llm.prompting import Persona
 from apc_agents.llm.provider import make_model
@@ -58,7 +62,8 @@ class LLMAgent(Agent):
         answers_queries: whether it thinks about a SIGNAL QUERY of another agent too.
         config: the window of its conversations.
         summarizes: whether the model shortens REQUIRED turns; default the extract that asks no model.
-        security_level: the highest at which its actions may run.
+        security_level: the highest at which its actions may run, whoever asks.
+        clearance: how far each sender may lead it; as Agent.
         settings: default those of the environment.
 
     Raises:
@@ -84,6 +89,7 @@ class LLMAgent(Agent):
         rights: Iterable[str] = (),
         concurrency: int = 1,
         capabilities: Iterable[str] = (),
+        clearance: Clearance | None = None,
     ) -> None:
         settings = settings or LLMSettings()
         if isinstance(model, str):
@@ -98,6 +104,7 @@ class LLMAgent(Agent):
             tools=tools,
             model_id=model_id,
             capabilities=capabilities,
+            clearance=clearance,
         )
         self._model = model
         self.settings = settings
@@ -138,8 +145,10 @@ class LLMAgent(Agent):
             ContextStoreError: what the store has is no session. ModelUnusable: the summaries have no model.
         """
         if self.summarizes:
-            model = self.mind.recorded(self.recording(session_id, store, f"{origin}/summary"))
-            options["summarizer"] = ModelSummarizer(model, settings=self.settings, usage=usage)
+            recording = self.recording(session_id, store, f"{origin}/summary")
+            fence = await recording.fact("fence", new_fence())
+            model = self.mind.recorded(recording)
+            options["summarizer"] = ModelSummarizer(model, settings=self.settings, usage=usage, fence=fence)
         if self.counter is not None:
             options["counter"] = self.counter
         return await ContextSession.open(session_id, store=store, config=self.config, **options)
@@ -168,7 +177,9 @@ class LLMAgent(Agent):
 
     async def _think(self, packet: Packet[Any], ctx: HandlerContext, usage: RunUsage) -> Exchange:
         directives, origin = given_context(packet).processing_directives, str(packet.packet_id)
-        store = StateContextStore(ctx, MemoryContextStore(ctx.memory, self.agent_id))
+        name = (self.tools or ToolRegistry()).compartment(ctx.trigger)
+        part = Compartment(ctx, name)
+        store = StateContextStore(part, MemoryContextStore(ctx.memory, self.agent_id), part.archive_prefix)
         recording = self.recording(ctx.session_id, store, origin)
         session = await self.open_session(
             ctx.session_id,
@@ -181,12 +192,14 @@ class LLMAgent(Agent):
         exchange = await self.mind.answer(
             session,
             told(packet),
-            actions=ActionContext.of(ctx, security_level=self.security_level),
+            actions=ActionContext.of(
+                ctx, security_level=self.security_level, memory=StateMemory(part), compartment=name
+            ),
             recording=recording,
             usage=usage,
             required=directives.response_constraints if directives else None,
-            remembered=ctx.state.get(REMEMBERED),
-            metadata={"packet_id": str(packet.packet_id), "sender_id": packet.sender.agent_id},
+            remembered=part.state.get(REMEMBERED),
+            metadata={"packet_id": str(packet.packet_id), "sender_id": packet.sender.agent_id, SOURCE: _source(packet)},
         )
         await recording.forget_older(self.settings.records)
         await session.save()
@@ -197,6 +210,12 @@ def told(packet: Packet[Any]) -> str:
     """A packet as a user turn: its type, its sender and its payload as JSON."""
     payload = orjson.dumps(packet.payload.model_dump(mode="json", exclude_none=True)).decode()
     return f"{packet.packet_type.value} from {packet.sender.agent_id} ({packet.sender.role}): {payload}"
+
+
+def _source(packet: Packet[Any]) -> dict[str, JsonValue]:
+    sender = packet.sender
+    told = {"agent_id": sender.agent_id, "role": sender.role, "swarm_id": sender.swarm_id}
+    return {"from": "packet", "packet_type": packet.packet_type.value, "sender": dict[str, JsonValue](told)}
 
 
 def _error(packet: Packet[Any], failed: LLMError) -> ErrorPayload:

@@ -14,21 +14,31 @@ from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 
 from apc_agents.actions import ActionContext, ActionExecutor, ActionReport, ActionsRefused, ToolRegistry
+from apc_agents.actions.context import WithheldMemory
+from apc_agents.actions.tasks import Task
+from apc_agents.clearance import lowest
 from apc_agents.context import ContextSession, EstimatedTokens, TokenCounter, Turn
 from apc_agents.context.render import IS_FOR_MODEL
 from apc_agents.context.summarizing import cut
 from apc_agents.llm.asking import ask_for_response
+from apc_agents.llm.fencing import new_fence
 from apc_agents.llm.prompting import Persona, messages_of, system_prompt
 from apc_agents.llm.recording import RecordedModel, Recording
 from apc_bus.settings import LLMSettings
-from apc_contracts.actions import STATUS_ERROR, AgentResponse
+from apc_contracts.actions import STATUS_ERROR, AgentResponse, SecurityLevel
 from apc_contracts.context import ResponseConstraints
 
 OBSERVATION_SHARE: Final = 0.25
 """The share of the longest turn that the observations of one step may take; the rest of them is cut off."""
 TASKS_TOLD: Final = 10
+TASKS_READ: Final = 100
+"""Newest tasks of a session among which those of the compartment are looked for."""
 TASKS_TOLD_LENGTH: Final = 4_000
 """Characters of what a model is told of the session's tasks."""
+LEVEL: Final = "level"
+"""Metadata of a turn: the highest level at which a response may act that has seen it."""
+TOLD_FORMATS: Final = ("text", "json", "markdown")
+"""Formats of a response that a packet may ask for; any other word of it would be a word in the instructions."""
 NO_RESPONSE: Final = "(no response)"
 
 OnChange = Callable[[ContextSession], Awaitable[None]]
@@ -113,8 +123,9 @@ class Mind:
         """
         await session.add_user_turn(message, metadata)
         await on_change(session)
-        tasks = await recording.fact("tasks", await _told_tasks(actions))
-        run = _Run(self, session, actions, recording, usage, required, remembered, tasks, on_change)
+        tasks = await recording.fact("tasks", await _told_tasks(actions, self.tools))
+        fence = await recording.fact("fence", new_fence())
+        run = _Run(self, session, actions, recording, usage, required, remembered, tasks, fence, on_change)
         return await run.until_stopped()
 
 
@@ -130,13 +141,17 @@ class _Run:
     required: ResponseConstraints | None
     remembered: Mapping[str, JsonValue] | None
     tasks: str
+    fence: str
     on_change: OnChange
     steps: int = 0
     task_ids: tuple[str, ...] = ()
+    is_lowered: bool = False
+    """Whether text of a lower level than the caller's is in the window."""
 
     async def until_stopped(self) -> Exchange:
         settings = self.mind.settings
         while True:
+            self._lower()
             response = await self._ask()
             self.steps += 1
             if not response.actions and (response.stop or response.response):
@@ -149,6 +164,23 @@ class _Run:
             if settings.message_tokens is not None and self.usage.total_tokens >= settings.message_tokens:
                 return await self._ended(response, f"{self.usage.total_tokens} tokens")
 
+    def _lower(self) -> None:
+        """Go on at the lowest level of any text in the window; what is read there is not remembered."""
+        found = (turn.metadata.get(LEVEL) for turn in self.session.window.all_turns())
+        level = lowest(self.actions.security_level, *(SecurityLevel(str(one)) for one in found if one is not None))
+        if level is not self.actions.security_level:
+            self.actions = replace(self.actions, security_level=level, memory=WithheldMemory(level))
+            self.is_lowered = True
+
+    def _levelled(self, response: AgentResponse | None = None) -> dict[str, JsonValue]:
+        """Return the metadata of a turn that comes of text of a lower level, or holds results of one."""
+        called = () if response is None else response.walk()
+        found = (self.mind.tools.find(action.type, action.action) for action in called)
+        levels = [tool.result_level for tool in found if tool is not None and tool.result_level is not None]
+        if not levels and not self.is_lowered:
+            return {}
+        return {LEVEL: lowest(self.actions.security_level, *levels).value}
+
     async def _ask(self) -> AgentResponse:
         mind, session = self.mind, self.session
         instructions = system_prompt(
@@ -156,15 +188,15 @@ class _Run:
             mind.persona,
             mind.tools,
             self.actions.security_level,
+            fence=self.fence,
             can_emit=self.actions.emit is not None,
+            trigger=self.actions.trigger,
             constraints=_told_constraints(self.required),
-            remembered=self.remembered,
-            tasks=self.tasks,
         )
         return await ask_for_response(
             mind.recorded(self.recording),
             instructions,
-            messages_of(session.turns_for_model()),
+            messages_of(session.turns_for_model(), self.fence, remembered=self.remembered, tasks=self.tasks),
             settings=mind.settings,
             usage=self.usage,
             counter=mind.counter,
@@ -202,13 +234,15 @@ class _Run:
         limit = int(self.session.message_limit * OBSERVATION_SHARE)
         asked = sha256(response.model_dump_json().encode()).hexdigest()
         text = await self.recording.fact(f"observed/{self.steps}/{asked}", cut(text, limit, self.mind.counter))
-        await self.session.add_tool_turn(text, {"step": self.steps, **(metadata or {})})
+        await self.session.add_tool_turn(text, {"step": self.steps, **self._levelled(response), **(metadata or {})})
         await self.on_change(self.session)
 
     async def _ended(self, response: AgentResponse, spent: str | None = None) -> Exchange:
         text = response.response or (NO_RESPONSE if spent is None else f"(stopped after {spent}, without an answer)")
         thoughts: list[JsonValue] = [thought.model_dump(mode="json") for thought in response.thoughts]
-        turn = await self.session.add_assistant_turn(text, {"status": response.status, "thoughts": thoughts})
+        turn = await self.session.add_assistant_turn(
+            text, {"status": response.status, "thoughts": thoughts, **self._levelled(response)}
+        )
         await self.on_change(self.session)
         return Exchange(text, response.status, self.steps, self.usage, turn, spent is not None, self.task_ids)
 
@@ -217,15 +251,27 @@ def _told_constraints(required: ResponseConstraints | None) -> list[str]:
     told = []
     if required is not None and required.max_length is not None:
         told.append(f"The response has at most {required.max_length} characters.")
-    if required is not None and required.format is not None:
+    if required is not None and required.format in TOLD_FORMATS:
         told.append(f"The response is written as {required.format}.")
     return told
 
 
-async def _told_tasks(actions: ActionContext) -> str:
-    """The newest tasks of the session as JSON, with their results; empty when there are none."""
+async def _told_tasks(actions: ActionContext, tools: ToolRegistry) -> str:
+    """Return the newest tasks of the session and compartment as JSON, with their results; empty when there are none.
+
+    Of a task whose tool has a result_level below that of the caller only the status is told.
+    """
     if actions.tasks is None:
         return ""
-    tasks = await actions.tasks.list(agent_id=actions.agent_id, session_id=actions.session_id, limit=TASKS_TOLD)
-    told = [{**task.event(), "result": task.result} for task in tasks]
+    tasks = await actions.tasks.list(agent_id=actions.agent_id, session_id=actions.session_id, limit=TASKS_READ)
+    own = [task for task in tasks if task.spec.compartment == actions.compartment][:TASKS_TOLD]
+    told = [_told_task(task, actions.security_level, tools) for task in own]
     return orjson.dumps(told).decode()[:TASKS_TOLD_LENGTH] if told else ""
+
+
+def _told_task(task: Task, level: SecurityLevel, tools: ToolRegistry) -> dict[str, JsonValue]:
+    tool = tools.find(task.spec.type, task.spec.action)
+    told = task.event()
+    if tool is not None and tool.result_level is not None and tool.result_level.rank < level.rank:
+        return {name: told[name] for name in ("task_id", "action_id", "action", "status")}
+    return {**told, "result": task.result}

@@ -17,9 +17,11 @@ class StateContextStore:
     finds the conversation as it was before. The archive is written at once: the same message puts the same turns there.
     """
 
-    def __init__(self, owner: Stateful, archive: ContextStore) -> None:
+    def __init__(self, owner: Stateful, archive: ContextStore, prefix: str = "") -> None:
+        """Keep the document in `owner`; `prefix` sets its turns apart from others of the session in the archive."""
         self._owner = owner
         self._archive = archive
+        self._prefix = prefix
 
     @property
     def revision(self) -> int:
@@ -41,12 +43,13 @@ class StateContextStore:
 
     async def put_turns(self, session_id: str, turns: Mapping[str, bytes]) -> None:
         """Keep turns in the archive."""
-        await self._archive.put_turns(session_id, turns)
+        await self._archive.put_turns(session_id, {f"{self._prefix}{key}": turn for key, turn in turns.items()})
 
     async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
         """Those that the archive has."""
-        return await self._archive.get_turns(session_id, resource_ids)
+        found = await self._archive.get_turns(session_id, [f"{self._prefix}{key}" for key in resource_ids])
+        return {key.removeprefix(self._prefix): turn for key, turn in found.items()}
 
     async def delete_turns(self, session_id: str, prefix: str = "") -> None:
         """Forget them."""
-        await self._archive.delete_turns(session_id, prefix)
+        await self._archive.delete_turns(session_id, f"{self._prefix}{prefix}")

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from apc_agents.actions import ActionContext, ToolRegistry
+from apc_agents.clearance import Clearance
 from apc_contracts import AgentResponse, SecurityLevel, parse_response
 
+CLEARANCE = Clearance(swarms={"tests": SecurityLevel.USER})
+"""The test client's sender may lead an agent as far as `user`."""
 Action = dict[str, Any]
 Respond = Callable[..., AgentResponse]
 

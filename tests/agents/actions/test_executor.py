@@ -31,7 +31,7 @@ from apc_contracts import (
     SignalPayload,
 )
 
-from .conftest import Workshop, in_context, internal, response, tool
+from .conftest import CLEARANCE, Workshop, in_context, internal, response, tool
 
 
 async def run(workshop: Workshop, answer: AgentResponse, **settings: Any) -> ActionReport:
@@ -390,7 +390,7 @@ TROUBLE = {"error_code": "NO_DISK", "message": "disk full", "retryable": False}
 
 
 async def test_verbs_in_a_handler_remember_forget_and_emit(workshop: Workshop) -> None:
-    agent = Agent("builder-1", role="builder", swarm="linear")
+    agent = Agent("builder-1", role="builder", swarm="linear", clearance=CLEARANCE)
     executor = ActionExecutor(workshop.tools)
     keys: list[Any] = []
 

@@ -23,7 +23,7 @@ from apc_agents.actions.tasks import MemoryTaskStore, Task, TaskEvent, TaskRunne
 from apc_agents.concurrency import running
 from apc_contracts import ActionType, AgentResponse, Channel, Packet, PacketType, SecurityLevel, Signal, SignalPayload
 
-from .conftest import Workshop, in_context, response, tool
+from .conftest import CLEARANCE, Workshop, in_context, response, tool
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -44,7 +44,7 @@ class Foreman:
     """An agent that carries out an answer for each QUERY of somebody else."""
 
     def __init__(self, tools: ToolRegistry, *answers: AgentResponse) -> None:
-        self.agent = Agent("builder-1", role="builder", swarm="linear", tools=tools)
+        self.agent = Agent("builder-1", role="builder", swarm="linear", tools=tools, clearance=CLEARANCE)
         self.reports: list[ActionReport] = []
         self.told: list[JsonValue] = []
         executor = ActionExecutor(tools)

@@ -52,6 +52,13 @@ def last_told(messages: list[ModelMessage]) -> str:
     return str(part.content)
 
 
+def data_of(told: str) -> str:
+    """What stands between the lines of a fence."""
+    first, *lines, last = told.splitlines()
+    assert first.startswith("<<data ") and last.startswith("<<end "), told
+    return "\n".join(lines)
+
+
 def silent_named(model: Model) -> Model:
     """A model of the same name that must not be asked: the digest of a prompt has the model's name in it."""
     silent = silent_model()

@@ -54,7 +54,7 @@ async def test_another_process_goes_on_where_this_one_stopped() -> None:
     second = await dialogue(model_of(think), memory).say("second", revision=first.props.revision)
     contents = [message["content"] for message in second.props.document["messages"]]
     assert contents[0] == "first" and contents[-1] == "two"
-    assert '{"name":"Ada"}' in told[0] and "first" in told[1]
+    assert '{"name":"Ada"}' in told[1] and "first" in told[1]
 
 
 @pytest.mark.parametrize("prose", ["prose", "x" * 1_000_000])
@@ -250,7 +250,7 @@ async def test_a_whole_conversation_plays_again_without_a_model(tools: ToolRegis
 
     def think(messages: list[ModelMessage], info: AgentInfo) -> Answer:
         said = last_told(messages)
-        if said.startswith("["):
+        if said.startswith("<<data "):
             return document("That is 5. " + "And so on and so on. " * 5)
         return document(actions=[add, REMEMBER], stop=False)
 

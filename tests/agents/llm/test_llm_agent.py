@@ -44,8 +44,12 @@ def agent_with(model: Model | str | None, **options: Any) -> LLMAgent:
     return LLMAgent("thinker-1", role="researcher", swarm="minds", model=model, **options)
 
 
+def kept_for_strangers(state: dict[str, Any]) -> Any:
+    return state["compartments"]["public"]
+
+
 def conversation_of(state: dict[str, Any]) -> Any:
-    return orjson.loads(state["conversation"]["document"])
+    return orjson.loads(kept_for_strangers(state)["conversation"]["document"])
 
 
 async def test_it_thinks_about_a_packet_and_emits_by_an_action(idea: Any) -> None:
@@ -55,7 +59,7 @@ async def test_it_thinks_about_a_packet_and_emits_by_an_action(idea: Any) -> Non
         state = await client.state()
         outcome = client.receipts[-1]
     assert reply is not None and reply.payload.method_id == "m-2"
-    assert state["remembered"] == {"method": "m-1"}
+    assert kept_for_strangers(state)["remembered"] == {"method": "m-1"}
     assert outcome.kind is ReceiptKind.OUTCOME and outcome.usage is not None and outcome.usage.tokens
 
 

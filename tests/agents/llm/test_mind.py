@@ -25,7 +25,7 @@ from apc_agents.llm import (
 )
 from apc_contracts.context import ResponseConstraints
 
-from .models import Answer, document, last_told, model_of, model_saying, silent_model, silent_named
+from .models import Answer, data_of, document, last_told, model_of, model_saying, silent_model, silent_named
 
 ACTIONS = ActionContext(agent_id="helper-1", session_id="s-1")
 
@@ -45,7 +45,7 @@ async def test_the_model_acts_sees_what_came_of_it_and_answers(tools: ToolRegist
         if len(told) == 1:
             add = {"action": "add", "type": "tool", "params": {"left": 2, "right": 3}, "action_id": "sum"}
             return document(actions=[add], stop=False)
-        return document(f"It is {orjson.loads(told[-1])[0]['result']}.")
+        return document(f"It is {orjson.loads(data_of(told[-1]))[0]['result']}.")
 
     session = ContextSession("s-1")
     exchange = await talk(Mind(model_of(think), tools=tools), "2 + 3?", session)
@@ -56,16 +56,19 @@ async def test_the_model_acts_sees_what_came_of_it_and_answers(tools: ToolRegist
 
 async def test_the_prompt_has_persona_constraints_tools_and_what_is_remembered(tools: ToolRegistry) -> None:
     prompts: list[str] = []
+    data: list[str] = []
 
     def think(messages: list[ModelMessage], info: AgentInfo) -> Answer:
         prompts.append(str(info.instructions))
+        data.append(str(messages[0].parts[0].content))  # type: ignore[union-attr]
         return document("yes")
 
     mind = Mind(model_of(think), tools=tools, persona=Persona("assistant", {"warmth": 0.9}, ["Be brief."]))
     await talk(mind, "hi", required=ResponseConstraints(max_length=70), remembered={"name": "Ada"})
     (prompt,) = prompts
-    for part in ("very high", "Be brief.", "at most 70 characters", '"name":"add"', '{"name":"Ada"}'):
+    for part in ("very high", "Be brief.", "at most 70 characters", '"name":"add"'):
         assert part in prompt
+    assert data_of(data[0]) == '{"name":"Ada"}' and "Ada" not in prompt
 
 
 async def test_the_document_as_plain_text_is_an_answer_too() -> None:

@@ -16,7 +16,7 @@ def summarizer(text: str, usage: RunUsage) -> ModelSummarizer:
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         return ModelResponse(parts=[TextPart(text)])
 
-    return ModelSummarizer(FunctionModel(answer), settings=LLMSettings(), usage=usage)
+    return ModelSummarizer(FunctionModel(answer), settings=LLMSettings(), usage=usage, fence="f" * 32)
 
 
 async def session_of(kept: ModelSummarizer) -> ContextSession:

@@ -75,7 +75,7 @@ def think(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, answer)])
     if "fail" in str(messages):
         return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"no": "response"})])
-    said = "Done." if told.startswith("[") else f"You said: {told}"
+    said = "Done." if told.startswith("<<data ") else f"You said: {told}"
     thought = {"type": "PLAN", "content": "The strategy is zanzibar."}
     answer = {"status": "SUCCESS", "thoughts": [thought], "actions": [], "stop": True, "response": said}
     return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, answer)])

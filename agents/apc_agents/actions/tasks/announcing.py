@@ -2,6 +2,7 @@
 
 from apc_agents.actions.tasks.model import TaskEvent
 from apc_agents.actions.tasks.runner import Announce
+from apc_agents.clearance import PROVENANCE
 from apc_agents.emission import Draft, KnownParent
 from apc_agents.emitter import Emitter
 from apc_contracts.payloads import SignalPayload
@@ -29,7 +30,7 @@ def announce_with(emitter: Emitter, agent_id: str) -> Announce:
             run_id=None if origin is None else origin.run_id,
             task_id=None if origin is None else origin.task_id,
             packet_id=event.packet_id,
-            metadata={"task": event.document},
+            metadata={"task": event.document, PROVENANCE: {"security_level": spec.security_level.value}},
         )
         await emitter.emit(draft, None, 0)
 

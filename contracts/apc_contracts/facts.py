@@ -38,7 +38,7 @@ class Facts(msgspec.Struct, frozen=True):
     packet_hash: bytes = b""
     payload_hash: bytes = b""
     cause: UUID | None = None
-    """The AMQP header apc-cause: the packet whose delivery started the sender's handler."""
+    """The AMQP header apc-cause: the packet whose delivery started the sender's handler, as the sender claims."""
     ordinal: int | None = None
     is_cause_delivered: bool = False
     """The cause was delivered to this sender."""
@@ -53,3 +53,8 @@ class Facts(msgspec.Struct, frozen=True):
     """Protocols under a block at `now`, descendants included."""
     decay: Mapping[str, Any] | None = None
     """Of a DECISION of the orchestrator about a protocol: the record of what was decided, and on which evidence."""
+
+    @property
+    def proven_cause(self) -> UUID | None:
+        """The cause, if it was delivered to this sender: what anybody may claim is recorded as a claim alone."""
+        return self.cause if self.is_cause_delivered else None

@@ -262,11 +262,11 @@ class Judge:
         advanced = None
         if session is not None:
             decayed = self._protocols.decayed(batch.now)
-            given = PacketInput(received, verdict, recipients, facts.cause, batch.now, decayed)
+            given = PacketInput(received, verdict, recipients, facts.proven_cause, batch.now, decayed)
             advanced = advance(session, given, self._contract)
         user_id = facts.user_id or ""
         entry = packet_entry(
-            received, verdict, recipients, session, self._contract.hash, facts.cause, user_id, signature
+            received, verdict, recipients, session, self._contract.hash, facts.proven_cause, user_id, signature
         )
         batch.entries.append(entry)
         lineage = lineage_entry(packet)
@@ -293,7 +293,8 @@ class Judge:
         hops = hops_without_session(packet, refusal, batch.now)
         batch.entries.extend(hop_entry(session_id, hop) for hop in hops)
         if refusal is not None and session_id != PRESENCE_SESSION:
-            self._sessions.remember_stranger(session_id, packet.packet_id, stranger(received, refusal, facts.cause))
+            known = stranger(received, refusal, facts.proven_cause)
+            self._sessions.remember_stranger(session_id, packet.packet_id, known)
 
     def _repeat_stranger(self, batch: Batch, received: ReceivedPacket, known: Identity, facts: Facts) -> None:
         """A packet that was refused before its session began: its recorded refusal again, or a conflict."""

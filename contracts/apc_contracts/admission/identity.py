@@ -42,7 +42,7 @@ def _says_the_same(known: Identity, case: Case) -> bool:
         known.payload_hash == case.facts.payload_hash
         and known.packet_type is case.packet.packet_type
         and known.sender == case.sender_id
-        and known.cause == case.facts.cause
+        and known.cause == case.facts.proven_cause
         and known.addressed == tuple(recipient.agent_id for recipient in case.packet.recipients)
     )
 
@@ -51,7 +51,7 @@ def _is_rerun(known: Identity, case: Case) -> bool:
     """A handler that ran again answered differently. Without a cause there is no handler: that is a conflict."""
     return (
         known.cause is not None
-        and known.cause == case.facts.cause
+        and known.cause == case.facts.proven_cause
         and known.sender == case.sender_id
         and known.payload_hash != case.facts.payload_hash
     )

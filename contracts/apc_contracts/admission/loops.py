@@ -13,7 +13,7 @@ def ends_no_loop(case: Case) -> Refusal | None:
     if case.session is None:
         return None
     packet, facts = case.packet, case.facts
-    case.loop = state = case.session.loop_of(packet, facts.payload_hash, facts.cause)
+    case.loop = state = case.session.loop_of(packet, facts.payload_hash, facts.proven_cause)
     if packet.packet_type in case.contract.control_types:
         return None
     limits = case.contract.loops

@@ -73,7 +73,7 @@ def _note_sender(record: Record, case: Case) -> None:
     if facts.signature is not SignatureState.ABSENT:
         record["signature"] = facts.signature.value
     if facts.cause is not None:
-        record["cause"] = str(facts.cause)
+        record["cause" if facts.is_cause_delivered else "claimed_cause"] = str(facts.cause)
         record["ordinal"] = facts.ordinal
 
 

@@ -45,7 +45,7 @@ def judge_in_session(
 def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
     """The facts that neither packet nor session give, as they were recorded."""
     is_offline = record.get("offline", False)
-    cause, drift = record.get("cause"), record.get("drift", {})
+    cause, drift = record.get("cause", record.get("claimed_cause")), record.get("drift", {})
     return Facts(
         now=datetime.fromisoformat(record["now"]),
         registry=None if is_offline else _registry(received.packet, record),
@@ -58,7 +58,7 @@ def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
         payload_hash=received.payload_hash,
         cause=None if cause is None else UUID(cause),
         ordinal=record.get("ordinal"),
-        is_cause_delivered=record.get("is_cause_delivered", drift.get("parent_is_known", True)),
+        is_cause_delivered=_is_cause_delivered(received.packet, record),
         is_contract_deployed=drift.get("contract_is_deployed", True),
         outstanding={agent_id: record["bound"] for agent_id in record.get("full", ())},
         outstanding_bound=record.get("bound"),
@@ -66,6 +66,16 @@ def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
         decayed_protocols=frozenset(record.get("decayed", ())),
         decay=record.get("decay"),
     )
+
+
+def _is_cause_delivered(packet: Packet[Any], record: Record) -> bool:
+    """Whether the sender had got the cause: said by the name under which it stands, in older records by the drift."""
+    if "claimed_cause" in record:
+        return False
+    if "is_cause_delivered" in record:
+        return bool(record["is_cause_delivered"])
+    names_parent = record.get("cause") == str(packet.trace.parent_packet_id)
+    return not names_parent or bool(record.get("drift", {}).get("parent_is_known", True))
 
 
 def _registry(packet: Packet[Any], record: Record) -> dict[str, Registration]:

@@ -262,7 +262,7 @@ def of_first(scene: Scene, **changes: Any) -> Scene:
     ],
 )
 def test_known_id(changes: dict[str, Any], kind: VerdictKind, contract: Contract) -> None:
-    scene = of_first(Scene(facts={"cause": PARENT_ID}), **changes)
+    scene = of_first(Scene(facts={"cause": PARENT_ID, "is_cause_delivered": True}), **changes)
 
     verdict = scene.judge(contract)
     assert verdict.kind is kind

@@ -3,7 +3,7 @@
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 ALERT = b"\x15\x03"
 """How an alert record of TLS begins (RFC 8446 section 5.1): what a TLS port answers to plain text."""
@@ -75,4 +75,8 @@ def with_query(url: str, additions: Mapping[str, Path | str | None]) -> str:
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     missing = {name: str(value) for name, value in additions.items() if value is not None and name not in query}
-    return urlunsplit(parts._replace(query=urlencode(query | missing))) if missing else url
+    if not missing:
+        return url
+    # By hand: `urlunsplit` drops the slashes of a URL without a host.
+    fragment = f"#{parts.fragment}" if parts.fragment else ""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}?{urlencode(query | missing)}{fragment}"

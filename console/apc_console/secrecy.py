@@ -5,13 +5,40 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+HIDDEN = "***"
+PLAIN_PARAMETERS = frozenset(
+    {
+        "application_name",
+        "cafile",
+        "certfile",
+        "channel_max",
+        "connect_timeout",
+        "connection_timeout",
+        "frame_max",
+        "heartbeat",
+        "host",
+        "keyfile",
+        "name",
+        "no_verify_ssl",
+        "port",
+        "region",
+        "sslcert",
+        "sslkey",
+        "sslmode",
+        "sslrootcert",
+        "target_session_attrs",
+        "user",
+    }
+)
+"""Parameters of a query whose values are no secrets; what is not among them may be one."""
+
 
 def hide(value: Any) -> Any:
-    """A value as it may be shown: the password of a URL and other secrets are `***`."""
+    """A value as it may be shown: secrets in a URL and other secrets are `***`."""
     match value:
         case SecretStr():
             secret = value.get_secret_value()
-            return ",".join(map(hide_password, secret.split(","))) if "://" in secret else "***"
+            return ",".join(map(hide_password, secret.split(","))) if "://" in secret else HIDDEN
         case str() if "://" in value:
             return hide_password(value)
         case _:
@@ -19,13 +46,32 @@ def hide(value: Any) -> Any:
 
 
 def hide_password(url: str) -> str:
-    """A URL without its password; `***` when it cannot be read."""
+    """A URL without its password and without what its query and its fragment may keep secret.
+
+    `***` when it cannot be read.
+    """
     try:
         parts = urlsplit(url)
+        user, password, host = parts.username, parts.password, parts.netloc.rpartition("@")[2]
     except ValueError:
-        return "***"
-    if parts.password is None:
-        # A password may also stand in the query (`?password=…`).
-        return url if "password" not in parts.query else parts._replace(query="***").geturl()
-    user_and_host = f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"
-    return parts._replace(netloc=user_and_host).geturl()
+        return HIDDEN
+    if password:
+        host = f"{user or ''}:{HIDDEN}@{host}"
+    elif user:  # over HTTP a token alone
+        host = f"{HIDDEN if parts.scheme in ('http', 'https') else user}@{host}"
+    query = f"?{_hide_query(parts.query)}" if parts.query else ""
+    fragment = f"#{HIDDEN}" if parts.fragment else ""
+    # By hand: `geturl` drops the slashes of a URL without a host.
+    return f"{parts.scheme}://{host}{parts.path}{query}{fragment}"
+
+
+def _hide_query(query: str) -> str:
+    return "&".join(_hide_parameter(parameter) for parameter in query.split("&"))
+
+
+def _hide_parameter(parameter: str) -> str:
+    """A name without a value may itself be a token."""
+    name, is_there, _ = parameter.partition("=")
+    if not is_there:
+        return HIDDEN
+    return parameter if name in PLAIN_PARAMETERS else f"{name}={HIDDEN}"

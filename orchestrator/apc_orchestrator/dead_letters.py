@@ -7,6 +7,7 @@ from typing import NoReturn
 import structlog
 
 from apc_bus import headers
+from apc_bus.counted_warning import CountedWarning
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.topology import DEAD_QUEUE, agent_of_queue
@@ -35,6 +36,7 @@ async def read_dead_letters(bus: Bus, shards: int, limits: Limits, health: Healt
 async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoReturn:
     """A letter that fails is tried again after those behind it; /readyz tells as long as there is one."""
     failed: list[Delivery] = []
+    ignored = CountedWarning(_log, "dead_letter_ignored")
     async with bus.subscribe(DEAD_QUEUE, prefetch=100) as letters:
         receiving = asyncio.ensure_future(letters.receive())
         try:
@@ -44,7 +46,7 @@ async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoRetu
                 if receiving.done():
                     waiting = [*receiving.result(), *failed]
                     receiving = asyncio.ensure_future(letters.receive())
-                failed = [one for one in waiting if not await _report(bus, letters, one, shards, limits)]
+                failed = [one for one in waiting if not await _report(bus, letters, one, shards, limits, ignored)]
                 if failed:
                     health.fail(TASK)
                 else:
@@ -54,7 +56,9 @@ async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoRetu
             await asyncio.gather(receiving, return_exceptions=True)
 
 
-async def _report(bus: Bus, letters: Subscription, letter: Delivery, shards: int, limits: Limits) -> bool:
+async def _report(
+    bus: Bus, letters: Subscription, letter: Delivery, shards: int, limits: Limits, ignored: CountedWarning
+) -> bool:
     """Whether it is settled; False is a fault of ours, and the letter stays in the queue. Raises BusError."""
     try:
         receipt = receipt_of(letter, bus.user, limits)
@@ -62,7 +66,7 @@ async def _report(bus: Bus, letters: Subscription, letter: Delivery, shards: int
         _log.exception("dead_letter_failed", message_id=letter.message.message_id)
         return False
     if receipt is None:
-        _log.warning("dead_letter_ignored", message_id=letter.message.message_id)
+        ignored.note(message_id=letter.message.message_id)
     else:
         shard = shard_of(receipt.session_id, shards)
         message_id = f"{receipt.packet_id}/{receipt.recipient}/{receipt.attempt}/dead"

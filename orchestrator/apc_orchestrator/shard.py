@@ -13,6 +13,7 @@ import asyncpg
 import structlog
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
+from apc_bus.counted_warning import CountedWarning
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import PublishRefused, PublishUnroutable
 from apc_bus.port import Bus, Delivery, Publication, Subscription
@@ -102,6 +103,7 @@ class ShardServer:
         self._now = datetime.now(UTC)
         self._waiting: list[Delivery] = []
         self._reports: deque[tuple[Outgoing, str | None]] = deque()
+        self._undeliverable = CountedWarning(_log, "nack_undeliverable")
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
         self._receiving: asyncio.Future[list[Delivery]] | None = None
@@ -382,7 +384,7 @@ class ShardServer:
         is_substrate = outgoing.recipient == SUBSTRATE_RECIPIENT
         if failure is not None and outgoing.packet_id is None:
             nack_id = outgoing.publication.message.message_id
-            _log.warning("nack_undeliverable", packet_id=nack_id, agent_id=outgoing.recipient, reason=failure)
+            self._undeliverable.note(packet_id=nack_id, agent_id=outgoing.recipient, reason=failure)
         elif failure is not None or is_substrate:
             self._reports.append((outgoing, failure))
             self._wake.set()

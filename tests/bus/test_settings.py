@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from apc_bus.settings import (
     ApcSettings,
@@ -155,3 +155,10 @@ def _product() -> dict[str, ast.Module]:
 def _modules() -> Iterator[Path]:
     for component in PRODUCT:
         yield from sorted((ROOT / component).rglob("*.py"))
+
+
+def test_certificates_are_added_to_a_url_without_a_host(tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.touch()
+    settings = DatabaseSettings(database_url=SecretStr("postgresql:///apc?host=db"), database_ca_file=authority)
+    assert settings.url is not None and settings.url.startswith("postgresql:///apc?host=db&sslmode=verify-full")

@@ -1,7 +1,7 @@
 """Testing an agent in three lines and without a broker: the worker's real code over the in-process bus."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import TracebackType
@@ -36,7 +36,7 @@ from apc_contracts.parsing import parse_packet
 from apc_contracts.payloads import Payload
 from apc_contracts.receipts import Receipt, ReceiptKind, parse_receipts
 from apc_contracts.registry import Right
-from apc_contracts.vocabulary import CONTROL_TYPES, PacketType, RunPhase
+from apc_contracts.vocabulary import CONTROL_TYPES, Channel, PacketType, RunPhase
 
 PATIENCE = timedelta(seconds=30)
 _MARKER = "marker"
@@ -143,13 +143,18 @@ class AgentTestClient:
         task_id: str = "task-1",
         parent: Parent = None,
         confidence: float = 1.0,
+        symbolic_keys: Sequence[str] = (),
+        capability_tags: Sequence[str] | None = None,
         lineage: Lineage | None = None,
         proof_bundle: ProofBundle | None = None,
         priority: int = 4,
         requires_ack: bool = False,
+        ack_timeout: timedelta | None = None,
+        retry_limit: int | None = None,
         ttl: timedelta = timedelta(minutes=10),
-        packet_id: UUID | None = None,
+        channel: Channel = Channel.INTER_AGENT,
         metadata: Mapping[str, JsonValue] | None = None,
+        packet_id: UUID | None = None,
         rights: Iterable[Right] = (),
     ) -> Packet[Any] | None:
         """Send a packet to the agent; returns the first packet that it emitted in answer, None when it did not.
@@ -165,18 +170,23 @@ class AgentTestClient:
             to=self._agent.agent_id,
             parent=parent,
             confidence=confidence,
+            symbolic_keys=symbolic_keys,
+            capability_tags=capability_tags,
             lineage=lineage,
             proof_bundle=proof_bundle,
             priority=priority,
             requires_ack=requires_ack,
+            ack_timeout=ack_timeout,
+            retry_limit=retry_limit,
             ttl=ttl,
+            channel=channel,
+            metadata=metadata,
             run_phase=phase,
             generation=generation,
             session_id=session_id,
             run_id=run_id,
             task_id=task_id,
             packet_id=packet_id,
-            metadata=metadata,
         )
         actor = Actor(agent_id=sender, role="tester", swarm_id="tests") if isinstance(sender, str) else sender
         packet = Builder(actor, Sessions(actor.agent_id)).build(draft, None, 0).packet

@@ -80,7 +80,7 @@ class Lineage(Model):
     parent_protocol_ids: tuple[Name, ...] = ()
     ancestor_swarms: tuple[Id, ...] = ()
     cross_use_case: bool = False
-    transfer_mode: TransferMode
+    transfer_mode: TransferMode | None = None
 
 
 class Falsifier(Model):

@@ -122,7 +122,7 @@ class EvalPacket(Packet[EvalPayload]):
 
 
 class TransferPacket(Packet[TransferPayload]):
-    """A TRANSFER; lineage and payload agree on protocol and mode."""
+    """A TRANSFER; lineage and payload agree on protocol and, where the lineage names one, on the mode."""
 
     packet_type: Literal[PacketType.TRANSFER] = PacketType.TRANSFER
 
@@ -132,7 +132,7 @@ class TransferPacket(Packet[TransferPayload]):
             return self
         if self.lineage.protocol_id != self.payload.protocol_id:
             raise broken("lineage.protocol_id", "lineage and payload disagree: use payload.protocol_id in both")
-        if self.lineage.transfer_mode is not self.payload.transfer_policy.mode:
+        if self.lineage.transfer_mode not in (None, self.payload.transfer_policy.mode):
             raise broken(
                 "lineage.transfer_mode",
                 "lineage and payload disagree: use payload.transfer_policy.mode in both",

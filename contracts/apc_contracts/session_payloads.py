@@ -35,6 +35,9 @@ class SessionSpec(Model):
     members: tuple[Id, ...] = ()
     task_ids: tuple[Id, ...] = ()
     generation_limit: Count
+    """The last generation before the convergence; the first is 0."""
+    convergence_generations: Count = 0
+    """Generations of CONTROLLED_CONVERGENCE beyond the limit; with 0 the limit ends the search at once."""
     generation_deadline_ms: DurationMs
     state_deadline_ms: DurationMs
     max_rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS)] = 2

@@ -124,8 +124,8 @@ class OdeSystem(Model):
 
     state_variables: Annotated[tuple[str, ...], Field(min_length=1)]
     equations: Annotated[tuple[str, ...], Field(min_length=1)]
-    parameters: OpenMap
-    initial_state: OpenMap
+    parameters: Mapping[Name, float]
+    initial_state: Mapping[Name, float]
     time_start: float | None = None
     time_end: float | None = None
     num_points: Annotated[Count, Field(ge=5, le=100_000)] | None = None
@@ -139,9 +139,11 @@ class FormulaBundle(Model):
     latex_compact: str | None = None
     sympy_str: str | None = None
     sympy_canonical: str | None = None
-    ast_json: JsonValue = None
+    ast_json: OpenMap | None = None
+    """The syntax tree as a JSON object."""
     domains: tuple[str, ...] | None = None
-    var_ontology: OpenMap | None = None
+    var_ontology: Mapping[Name, str | OpenMap] | None = None
+    """Variable -> what it means: a text, or an object that describes it."""
     functor_map: JsonValue = None
     simulation_snippet: str | None = None
     equilibria_sympy: JsonValue = None

@@ -78,6 +78,7 @@ def lineage_entry(packet: Packet[Any]) -> LineageEntry | None:
     if lineage is None:
         return None
     payload = packet.payload if packet.packet_type is PacketType.TRANSFER else None
+    mode = lineage.transfer_mode or (payload.transfer_policy.mode if payload else None)
     return LineageEntry(
         session_id=packet.trace.session_id,
         packet_id=packet.packet_id,
@@ -85,7 +86,7 @@ def lineage_entry(packet: Packet[Any]) -> LineageEntry | None:
         parent_protocol_ids=list(lineage.parent_protocol_ids),
         ancestor_swarms=list(lineage.ancestor_swarms),
         cross_use_case=lineage.cross_use_case,
-        transfer_mode=lineage.transfer_mode.value,
+        transfer_mode=mode.value if mode else "",
         from_swarm=payload.from_swarm if payload else None,
         to_swarm=payload.to_swarm if payload else None,
         sender_score=payload.sender_score if payload else None,

@@ -268,3 +268,27 @@ async def test_what_on_start_raises_fails_the_client(agent: Agent) -> None:
     with pytest.raises(ZeroDivisionError):
         async with AgentTestClient(agent):
             raise AssertionError("unreachable")
+
+
+async def test_what_is_sent_carries_all_that_a_packet_can(agent: Agent, idea: Any) -> None:
+    seen: list[Packet[Any]] = []
+
+    @agent.on(PacketType.IDEA)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        seen.append(idea)
+
+    async with AgentTestClient(agent) as client:
+        await client.send(
+            idea(),
+            symbolic_keys=("calibration",),
+            capability_tags=("drift",),
+            retry_limit=2,
+            ack_timeout=timedelta(seconds=5),
+            metadata={"note": "by hand"},
+        )
+
+    packet = seen[0]
+    assert packet.symbolic_keys == ("calibration",)
+    assert packet.capability_tags == ("drift",)
+    assert (packet.routing.retry_limit, packet.routing.ack_timeout_ms) == (2, 5000)
+    assert packet.metadata == {"note": "by hand"}

@@ -57,6 +57,8 @@ def make_builder(swarm: str, workbench: Workbench) -> Agent:
             await bench.work(session, ctx)
         elif session.state == "EXECUTION":
             await bench.execute(session, ctx)
+        elif session.state == "PROMOTION":
+            await bench.seed_commons(session, ctx)
 
     @agent.on(PacketType.TRANSFER)
     async def take_over(transfer: Packet[TransferPayload], ctx: HandlerContext) -> None:
@@ -151,7 +153,7 @@ class _Bench:
         )
         notebook.entries.append(entry)
         notebook.write(ctx.state)
-        await send_transfers(self._swarm, notebook, session, ctx)
+        await send_transfers(self._swarm, notebook.best(), session, ctx)
 
     def _choose(self, notebook: Notebook, seed: int, session: SessionState, schema: Schema) -> Recipe:
         place = Place(
@@ -168,16 +170,23 @@ class _Bench:
         """EXECUTION: the swarm whose EVAL won trains its recipe once more, on all data that may be seen."""
         notebook = Notebook.read(ctx.state)
         entry = notebook.entry_of(session.subjects)
-        if notebook.brief is None or entry is None or entry.eval_id in notebook.executed:
+        if notebook.brief is None or entry is None or entry.eval_id in notebook.refits.values():
             return
         study = await self._shelf.study(notebook.brief, ctx.artifacts)
         recipe = entry.trial.recipe
         refitted = await self._workbench.run(work.refit, recipe.canonical(), study)
         name = f"{self._swarm}-r{session.round}-final"
-        await self._publish(name, recipe, refitted, refitted.document["gates"], session, ctx)
-        if entry.eval_id is not None:
-            notebook.executed.append(entry.eval_id)
+        evaluation = await self._publish(name, recipe, refitted, refitted.document["gates"], session, ctx)
+        if entry.eval_id is not None and evaluation.trace.parent_packet_id is not None:
+            notebook.refits[evaluation.trace.parent_packet_id] = entry.eval_id
         notebook.write(ctx.state)
+
+    async def seed_commons(self, session: SessionState, ctx: HandlerContext) -> None:
+        """PROMOTION: the swarm whose model was promoted gives its recipe to the others."""
+        notebook = Notebook.read(ctx.state)
+        promoted = notebook.promoted(session.subjects)
+        if promoted is not None:
+            await send_transfers(self._swarm, promoted, session, ctx)
 
     async def _publish(
         self,

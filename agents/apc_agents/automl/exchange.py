@@ -1,11 +1,12 @@
 """Transfers: what a builder offers to the other swarms, and what it keeps of what it is offered."""
 
-from apc_agents.automl.notebook import Import, Notebook
+from apc_agents.automl.notebook import Entry, Import, Notebook
 from apc_agents.automl.recipes import Recipe
 from apc_agents.automl.roster import builder_id
 from apc_agents.automl.spaces import SWARMS
 from apc_agents.handler_context import HandlerContext
 from apc_contracts.contract import Contract
+from apc_contracts.contract_file import TransferWindow
 from apc_contracts.packet import Lineage, Packet
 from apc_contracts.payloads import TransferPayload, TransferPolicy
 from apc_contracts.session_payloads import SessionState
@@ -16,17 +17,18 @@ TOP_K = 2
 MODES = {
     RunPhase.REFINEMENT: TransferMode.SELECTIVE_IMPORT,
     RunPhase.CONVERGENCE: TransferMode.WINNER_TO_LOSERS,
+    RunPhase.PROMOTION: TransferMode.COMMONS_SEED,
 }
 
 
-async def send_transfers(swarm: str, notebook: Notebook, session: SessionState, ctx: HandlerContext) -> None:
-    """Offer the swarm's best recipe to every swarm that is clearly behind, by the scores of the SYNC."""
-    mode, best = MODES.get(session.run_phase), notebook.best()
+async def send_transfers(swarm: str, best: Entry | None, session: SessionState, ctx: HandlerContext) -> None:
+    """Offer a recipe of the swarm to every swarm that is behind by as much as the phase asks for."""
+    mode = MODES.get(session.run_phase)
     own = session.scores.get(swarm)
     window = ctx.contract.window(session.generation)
     if not window.is_open or mode is None or best is None or own is None:
         return
-    factor = score_factor(ctx.contract)
+    factor = _factor(session.run_phase, window, ctx.contract)
     recipe = best.trial.recipe
     protocol = await ctx.artifacts.put(recipe.canonical())
     for other in SWARMS:
@@ -54,6 +56,13 @@ async def send_transfers(swarm: str, notebook: Notebook, session: SessionState, 
                 transfer_mode=mode,
             ),
         )
+
+
+def _factor(phase: RunPhase, window: TransferWindow, contract: Contract) -> float:
+    """Return how far ahead the sender must be; from generation 21 the throttle of discovery is off."""
+    if phase is RunPhase.REFINEMENT:
+        return score_factor(contract)
+    return window.score_multiplier or 1.0
 
 
 def score_factor(contract: Contract) -> float:

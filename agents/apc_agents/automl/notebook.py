@@ -46,8 +46,8 @@ class Notebook(BaseModel):
     imports: list[Import] = []
     priors: list[Recipe] = []
     """What earlier runs found good, best first."""
-    executed: list[UUID] = []
-    """Winning EVALs that were refitted."""
+    refits: dict[UUID, UUID] = {}
+    """ARTIFACT of EXECUTION -> the winning EVAL whose recipe it refits."""
 
     @classmethod
     def read(cls, state: dict[str, Any]) -> "Notebook":
@@ -84,6 +84,10 @@ class Notebook(BaseModel):
     def entry_of(self, eval_ids: Sequence[UUID]) -> Entry | None:
         """The entry whose EVAL is among these."""
         return next((entry for entry in self.entries if entry.eval_id in eval_ids), None)
+
+    def promoted(self, artifacts: Sequence[UUID]) -> Entry | None:
+        """Return the entry that one of these ARTIFACTs refits."""
+        return self.entry_of([self.refits[artifact] for artifact in artifacts if artifact in self.refits])
 
     def falsify(self, name: str) -> None:
         """The sentinel could not reproduce this work."""

@@ -112,7 +112,7 @@ async def collect_outcome(pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: 
         generations=len({(one.round, one.generation) for one in log.evaluations}),
         transfers=log.transfers,
         packets_logged=sum(log.counts.values()),
-        packets_refused=sum(count for (_, verdict), count in log.counts.items() if verdict == "refused"),
+        packets_refused=log.refused,
     )
     narrative = await narrative_of(pool, log)
     await asyncio.to_thread(write_report, log, outcome, narrative)

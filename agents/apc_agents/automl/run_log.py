@@ -55,6 +55,8 @@ class TransferRecord:
     receiver_score: float
     is_accepted: bool
     reason: str | None
+    was_held: bool = False
+    """Judged at a barrier, not on arrival."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,12 @@ class RunLog:
             and packet.verdict != "refused"
             and run_phase in (None, packet.run_phase)
         ]
+
+    @property
+    def refused(self) -> int:
+        """How many packets were refused: on arrival, and TRANSFERs at their barrier."""
+        on_arrival = sum(count for (_, verdict), count in self.counts.items() if verdict == "refused")
+        return on_arrival + sum(one.was_held and not one.is_accepted for one in self.transfers)
 
     @property
     def evaluations(self) -> list[LoggedPacket]:
@@ -165,4 +173,5 @@ def _transfer(packet: LoggedPacket, state: str, metadata: str | None) -> Transfe
         receiver_score=payload["receiver_score"],
         is_accepted=is_accepted,
         reason=None if is_accepted else reason,
+        was_held=packet.verdict == "held",
     )

@@ -53,6 +53,11 @@ class AutomlSettings(ApcSettings):
     """Training processes of one worker process."""
 
     @property
+    def convergence_generations(self) -> int:
+        """The last generations, one in twelve, tune what the swarms know by then."""
+        return self.generations // 12
+
+    @property
     def start_id(self) -> UUID:
         """The id of START: the same for every start of a librarian of this session."""
         return self.start_packet_id or _id_from(self.session_id)

@@ -40,7 +40,7 @@ def validate(
 @app.command("transfer-arbitrate")
 def transfer_arbitrate(
     packets_in: Annotated[Path, typer.Option(help="A list, {packets: […]}, JSON lines or YAML; - reads the input.")],
-    top_k: Annotated[int, typer.Option(min=0, help="Most packets to select, over the whole file.")],
+    top_k: Annotated[int, typer.Option(min=0, help="Most packets to select, over the whole file.")] = 2,
     out: Annotated[Path | None, typer.Option(help="Write JSON to this file; - is the standard output.")] = None,
     contract_file: ContractFile = None,
     as_json: AsJson = False,

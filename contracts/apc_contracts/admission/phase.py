@@ -56,7 +56,7 @@ def has_lineage(case: Case) -> Refusal | None:
     packet = case.packet
     if packet.lineage is not None or packet.packet_type not in case.contract.lineage_required:
         return None
-    message = f"{packet.packet_type} must carry lineage: say protocol_id and transfer_mode"
+    message = f"{packet.packet_type} must carry lineage: say protocol_id"
     return Refusal("LINEAGE_REQUIRED", "has_lineage", "lineage", message)
 
 

@@ -23,6 +23,11 @@ def may_close(moment: Moment) -> bool:
         return True
     if any(swarm not in current.evaluated for swarm in session.live_swarms):
         return False
+    return is_quiet(session)
+
+
+def is_quiet(session: Session) -> bool:
+    """Return whether no live recipient has an open delivery and nothing is being verified."""
     if _waited_for(session):
         return False
     return all(opened.verification != "pending" for opened in session.open.values())
@@ -44,7 +49,7 @@ def close(moment: Moment) -> None:
 
 
 def _move_at_limit(moment: Moment) -> bool:
-    """At the limit no further generation opens: CONTROLLED_CONVERGENCE, where the candidates are ready at once."""
+    """Enter CONTROLLED_CONVERGENCE at the limit; return whether no further generation opens."""
     document = moment.session.document
     if document.generation < document.generation_limit:
         return False
@@ -52,6 +57,8 @@ def _move_at_limit(moment: Moment) -> bool:
         if not may(moment, "generation_limit_reached"):
             return False
         transition(moment, "generation_limit_reached")
+    if document.generation < document.last_generation:
+        return False
     document.deadlines.pop("generation", None)
     return True
 

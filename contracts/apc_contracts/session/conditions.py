@@ -73,9 +73,9 @@ def _generations(moment: Moment) -> None:
     document = moment.session.document
     if not barrier.may_close(moment):
         return
-    is_at_limit = document.generation >= document.generation_limit
+    is_last = document.generation >= document.last_generation
     barrier.close(moment)
-    if is_at_limit and document.state == "CONTROLLED_CONVERGENCE":
+    if is_last and document.state == "CONTROLLED_CONVERGENCE":
         _open_pool(moment)
 
 
@@ -115,7 +115,7 @@ def _validation(moment: Moment) -> None:
     if passed and may(moment, "validation_pass", _metrics(moment)):
         promotion_path.promote(moment)
         transition(moment, "validation_pass", _metrics(moment))
-        promotion_path.commit_commons(moment)
+        promotion_path.open_commons(moment)
         return
     failed = document.round_state.execution.failed_metrics or ["artifact" if not passed else "validation_pass"]
     if document.round >= document.max_rounds or not may(moment, "validation_fail_or_drift"):
@@ -132,8 +132,15 @@ def _metrics(moment: Moment) -> dict[str, float]:
 
 
 def _promotion(moment: Moment) -> None:
+    """The commons close as a generation does: nothing is being handled or verified any more, or time is up."""
+    if promotion_path.may_commit(moment) and (barrier.is_quiet(moment.session) or _has_expired(moment)):
+        promotion_path.commit_commons(moment)
     if moment.session.document.round_state.is_committed and may(moment, "commons_commit_complete"):
         transition(moment, "commons_commit_complete")
+
+
+def _has_expired(moment: Moment) -> bool:
+    return moment.session.document.round_state.has_generation_expired
 
 
 _BY_STATE: dict[str, Callable[[Moment], None]] = {

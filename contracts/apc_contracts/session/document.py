@@ -108,7 +108,10 @@ class RoundState:
     winner: Candidate | None = None
     execution: Execution = field(default_factory=Execution)
     protocol_artifact: UUID | None = None
+    """The orchestrator's ARTIFACT(PROTOCOL), which opens the commons."""
     has_generation_expired: bool = False
+    is_commit_sent: bool = False
+    """The orchestrator's DECISION DONE is on its way: nothing more was expected in PROMOTION."""
     is_committed: bool = False
     """The orchestrator's DECISION DONE was admitted."""
 
@@ -191,6 +194,8 @@ class SessionDocument:
     spent_in_parts: dict[str, float] = field(default_factory=dict)
     """Of what was spent that which was drawn from the tasks' parts."""
     halt_reason: str | None = None
+    convergence_generations: int = 0
+    """Generations that follow the limit, in CONTROLLED_CONVERGENCE."""
     briefs: dict[str, list[str]] = field(default_factory=dict)
     """swarm_id -> symbolic keys of its latest research brief, until all are different enough."""
     missed_barriers: dict[str, int] = field(default_factory=dict)
@@ -212,6 +217,11 @@ class SessionDocument:
     pending_acks: dict[UUID, PendingAck] = field(default_factory=dict)
     overdue_acks: dict[UUID, list[str]] = field(default_factory=dict)
     """Packet -> the recipients whose ACK is not waited for any more; the oldest are forgotten."""
+
+    @property
+    def last_generation(self) -> int:
+        """The generation whose barrier opens the candidate pool."""
+        return self.generation_limit + self.convergence_generations
 
     def encode(self) -> bytes:
         """JSON bytes."""

@@ -36,6 +36,7 @@ def open_session(start: Packet[Any], now: datetime, contract: Contract) -> Sessi
         members=list(spec.members),
         task_ids=list(dict.fromkeys((*spec.task_ids, trace.task_id))),
         generation_limit=spec.generation_limit,
+        convergence_generations=spec.convergence_generations,
         generation_deadline_ms=spec.generation_deadline_ms,
         state_deadline_ms=spec.state_deadline_ms,
         max_rounds=spec.max_rounds,

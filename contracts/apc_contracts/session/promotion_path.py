@@ -9,7 +9,7 @@ from apc_contracts.payloads import ArtifactPayload, DecisionPayload
 from apc_contracts.promotion import passes_promotion
 from apc_contracts.session import completion, emissions
 from apc_contracts.session.document import SessionDocument
-from apc_contracts.session.movement import Moment
+from apc_contracts.session.movement import Moment, start_timer
 from apc_contracts.session.session import OpenPacket, Session
 from apc_contracts.vocabulary import ArtifactKind, CommitmentLevel, PacketType, RunPhase
 
@@ -125,8 +125,8 @@ def drop_failed(moment: Moment) -> None:
             completion.complete(moment.session, opened, moment.now, moment.effects, moment.contract)
 
 
-def commit_commons(moment: Moment) -> None:
-    """ARTIFACT(PROTOCOL) of what was promoted, then DECISION DONE."""
+def open_commons(moment: Moment) -> None:
+    """Publish the ARTIFACT(PROTOCOL) of what was promoted; agents may pass it on while its deadline runs."""
     document = moment.session.document
     execution, winner = document.round_state.execution, document.round_state.winner
     if execution.artifact is None or winner is None:
@@ -138,6 +138,26 @@ def commit_commons(moment: Moment) -> None:
         artifact_hash=execution.artifact_hash,
     )
     artifact = _emit(moment, PacketType.ARTIFACT, payload, execution.artifact)
+    document.round_state.protocol_artifact = artifact.packet_id
+    document.round_state.has_generation_expired = False
+    start_timer(moment, "generation", document.generation_deadline_ms)
+
+
+def may_commit(moment: Moment) -> bool:
+    """Return whether the ARTIFACT(PROTOCOL) was admitted and its DECISION DONE was not sent."""
+    current = moment.session.document.round_state
+    is_open = current.protocol_artifact is not None and not current.is_commit_sent
+    return is_open and current.protocol_artifact in moment.session.identities
+
+
+def commit_commons(moment: Moment) -> None:
+    """Send DECISION DONE: the commons hold what was promoted."""
+    document = moment.session.document
+    execution, winner = document.round_state.execution, document.round_state.winner
+    artifact = document.round_state.protocol_artifact
+    if winner is None or artifact is None:
+        return
+    document.round_state.is_commit_sent = True
     done = DecisionPayload(
         decision_id=f"commons-{document.round}",
         recommendation=f"promote {execution.artifact_hash}",
@@ -145,8 +165,7 @@ def commit_commons(moment: Moment) -> None:
         next_actions=(),
         commitment_level=CommitmentLevel.DONE,
     )
-    document.round_state.protocol_artifact = artifact.packet_id
-    _emit(moment, PacketType.DECISION, done, artifact.packet_id)
+    _emit(moment, PacketType.DECISION, done, artifact)
 
 
 def _emit(

@@ -114,7 +114,7 @@ CASES: list[tuple[str, Change, str, str]] = [
     ("IDEA", put("payload.complexity", {"data_volume_class": "XXL"}), "payload.complexity.data_volume_class", "'XS'"),
     ("IDEA", put("payload.assumptions", ["a", 1]), "payload.assumptions[1]", "must be a string"),
     ("IDEA", put("lineage", {"protocol_id": "", "transfer_mode": "COMMONS_SEED"}), "lineage.protocol_id", "1"),
-    ("IDEA", put("lineage", {"protocol_id": "p"}), "lineage.transfer_mode", "missing"),
+    ("IDEA", put("lineage", {"protocol_id": "p", "transfer_mode": "X"}), "lineage.transfer_mode", "SELECTIVE_IMPORT"),
     ("CLAIM", put("proof_bundle.falsifiers.0.cost", "free"), "proof_bundle.falsifiers[0].cost", "'low'"),
     (
         "CLAIM",
@@ -145,6 +145,13 @@ CASES: list[tuple[str, Change, str, str]] = [
         "payload.formula_bundle.ode_system.equations",
         "1",
     ),
+    (
+        "TASK_IR",
+        put("payload.formula_bundle.ode_system.parameters", {"k": "fast"}),
+        "payload.formula_bundle.ode_system.parameters.k",
+        "must be a number",
+    ),
+    ("TASK_IR", put("payload.formula_bundle.ast_json", "neg(x)"), "payload.formula_bundle.ast_json", "JSON object"),
     ("ARTIFACT", put("payload.artifact_hash", "0a" * 32), "payload.artifact_hash", "`sha256:`"),
     ("ARTIFACT", put("payload.artifact_kind", "POEM"), "payload.artifact_kind", "'CODE_PATCH'"),
     ("SIGNAL", put("payload.signal", "DANCE"), "payload.signal", "'START'"),

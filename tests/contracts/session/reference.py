@@ -212,7 +212,7 @@ class Reference:
     def _validate(self, passed: bool, now: float) -> None:
         if passed:
             self._enter("PROMOTION", now)
-            self._enter("CLOSED", now)
+            self.due["generation"] = now + self.generation_deadline
         elif self.round >= self.max_rounds:
             self.halt()
         else:
@@ -244,6 +244,8 @@ class Reference:
                 self._begin(now)
             elif self.state in GENERATION_STATES and self._may_close():
                 self._close(now)
+            elif self.state == "PROMOTION" and not (self.owing - self.forgotten):
+                self._enter("CLOSED", now)
 
     def _is_differentiated(self) -> bool:
         if set(self.briefs) < set(SWARMS):
@@ -334,6 +336,8 @@ class Reference:
             self.is_late = True
         elif self.state in GENERATION_STATES:
             self._close(now, is_late=True)
+        elif self.state == "PROMOTION":
+            self._enter("CLOSED", now)
         self.settle(now)
 
     def _end_window(self, now: float) -> None:

@@ -155,6 +155,7 @@ def test_an_artifact_retracted_in_execution_can_be_replaced(simulation: Any) -> 
     simulation.send("red-1", RetractionPayload(target_packet_id=wrong.packet_id, reason="wrong file"))
     right = execute(simulation, start)
     simulation.send("sentinel", evaluation(0.75), parent=right)
+    simulation.acknowledge()
     assert simulation.session.state == "CLOSED"
     hops = [hop for effects in simulation.effects for hop in effects.hops if hop.to_state == "RETRACTED"]
     assert [hop.from_state for hop in hops] == ["ROUTED"]

@@ -64,8 +64,8 @@ def test_a_long_uri_does_not_travel_into_the_protocol(simulation: Any) -> None:
     simulation.send("red-1", evaluation(0.8), "sentinel", parent=artifact)
     simulation.acknowledge()
     simulation.send("sentinel", evaluation(0.75), parent=artifact)
-    assert simulation.session.state == "CLOSED"
-    protocol = simulation.packets[-3]
+    assert simulation.session.state == "PROMOTION"
+    protocol = simulation.packets[-1]
     assert protocol.packet_type is PacketType.ARTIFACT
     assert protocol.payload.artifact_uri == protocol.payload.artifact_hash
 

@@ -221,12 +221,15 @@ def test_a_transfer_accepted_in_generation_21_converges(simulation: Any) -> None
     assert simulation.events[-1] == "transfer_accepted"
 
 
-def test_a_transfer_in_promotion_is_judged_on_arrival(contract: Contract) -> None:
-    simulation = Simulation(staying_in_promotion(contract))
+def to_promotion(simulation: Any) -> None:
+    """A promoted model whose SYNC nobody has handled yet: the commons stay open until then."""
     _, artifact = to_validation(simulation)
-    simulation.send("sentinel", evaluation(0.8), "librarian", parent=artifact)
-    simulation.acknowledge()
-    assert simulation.session is not None and simulation.session.state == "PROMOTION"
+    simulation.send("sentinel", evaluation(0.8), parent=artifact)
+    assert simulation.session.state == "PROMOTION"
+
+
+def test_a_transfer_in_promotion_is_judged_on_arrival(simulation: Any) -> None:
+    to_promotion(simulation)
     simulation.session.document.generation = 21
     said = []
     for number, (mode, top_k) in enumerate(
@@ -247,12 +250,48 @@ def test_a_transfer_in_promotion_is_judged_on_arrival(contract: Contract) -> Non
     assert not arbitrations(simulation)
 
 
-def test_the_smallest_top_k_binds_those_who_come_after_it(contract: Contract) -> None:
-    simulation = Simulation(staying_in_promotion(contract))
-    _, artifact = to_validation(simulation)
-    simulation.send("sentinel", evaluation(0.8), "librarian", parent=artifact)
+def test_the_commons_close_when_everything_is_handled(simulation: Any) -> None:
+    to_promotion(simulation)
+    simulation.session.document.generation = 21
+    simulation.acknowledge("sentinel", "librarian", "red-1")
+    made = offer(1, 0.9, mode=TransferMode.COMMONS_SEED)
+    seed, _ = simulation.send("red-1", made["payload"], "blue-1", lineage=made["lineage"], generation=21)
+    assert simulation.session.state == "PROMOTION"
+
     simulation.acknowledge()
-    assert simulation.session is not None
+
+    assert simulation.session.state == "CLOSED"
+    ends = [hop.to_state for effects in simulation.effects for hop in effects.hops if hop.packet_id == seed.packet_id]
+    assert ends[-1] == "ARCHIVED"
+
+
+def test_the_commons_close_at_the_deadline_of_a_generation(simulation: Any) -> None:
+    to_promotion(simulation)
+    due = simulation.session.document.deadlines["generation"]
+
+    simulation.pass_time(seconds=(due - simulation.now).total_seconds() - 1)
+    assert simulation.session.state == "PROMOTION"
+    simulation.pass_time(seconds=2)
+
+    assert simulation.session.state == "CLOSED"
+
+
+def test_swarms_work_on_in_the_generations_of_convergence(simulation: Any) -> None:
+    start = open_until(simulation, 11, generation_limit=11, convergence_generations=2)
+    close(simulation, start)
+    assert (simulation.session.state, simulation.session.generation) == ("CONTROLLED_CONVERGENCE", 12)
+    accepted = send(simulation, start, offer(1, 0.9))
+    close(simulation, start)
+    assert accepted.packet_id not in simulation.denied
+    assert (simulation.session.state, simulation.session.generation) == ("CONTROLLED_CONVERGENCE", 13)
+
+    close(simulation, start)
+
+    assert simulation.session.state == "ARBITRATION"
+
+
+def test_the_smallest_top_k_binds_those_who_come_after_it(simulation: Any) -> None:
+    to_promotion(simulation)
     simulation.session.document.generation = 21
     said = []
     for number, top_k in enumerate((1, 2)):
@@ -261,15 +300,6 @@ def test_the_smallest_top_k_binds_those_who_come_after_it(contract: Contract) ->
         said.append(verdict.refusal.code if verdict.refusal else verdict.kind)
 
     assert said == ["accepted", "THROTTLE_TOP_K"]
-
-
-def staying_in_promotion(contract: Contract) -> Contract:
-    """A deployment whose commons commit waits for a generation that never comes."""
-    document = contract.file.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for edge in document["machines"]["inter_agent_coordination"]["edges"]:
-        if edge["event"] == "commons_commit_complete":
-            edge["guard"] = "generation >= 99.0"
-    return contract_from_bytes(orjson.dumps(document))
 
 
 OFFERS = st.lists(

@@ -65,6 +65,15 @@ def test_transfers_were_offered_and_ruled_on(finished_run: FinishedRun) -> None:
     assert summary["transfers_accepted"] + sum(summary["transfers_refused"].values()) > 0
 
 
+def test_swarms_act_in_convergence_and_the_winner_seeds_the_commons(finished_run: FinishedRun) -> None:
+    traced = finished_run.apc(
+        "packet", "trace", "--run-id", finished_run.summary["run_id"], "--type", "TRANSFER", "--json"
+    )
+
+    through = {row["run_phase"] for row in json.loads(traced.stdout) if row["state"] == "ARCHIVED"}
+    assert {"CONVERGENCE", "PROMOTION"} <= through
+
+
 def test_the_run_comes_out_again_as_it_was_recorded(finished_run: FinishedRun) -> None:
     run_id = finished_run.summary["run_id"]
 

@@ -117,7 +117,7 @@ class ConflictEntry(msgspec.Struct, frozen=True, array_like=True, tag="conflict"
 
 
 class RegistryEntry(msgspec.Struct, frozen=True, array_like=True, tag="registry"):
-    """A change of the registry (table registry_events, and the upsert of `agents` by change_id)."""
+    """A change of the registry (table registry_events, from which view `agents` follows)."""
 
     change_id: UUID
     agent_id: str

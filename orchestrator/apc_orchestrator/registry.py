@@ -1,4 +1,4 @@
-"""The registry in the gate's memory: read once from table `agents`, changed by logged registry changes."""
+"""The registry in the gate's memory: read from the logged changes (view `agents`), then changed as they come."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -5,22 +5,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from apc_bus.crash_points import crash_point
-from apc_bus.log_batch import RegistryEntry
-from apc_persister.conflicts import UNSTORABLE, unstorable
 from apc_persister.connection import AnyConnection
 from apc_persister.encryption import Encryption
 from apc_persister.errors import LogStopped
 from apc_persister.evidence.notary import Notary
 from apc_persister.head import begin_intake, lock_head, move_head
 from apc_persister.intake import Intake, Received
-from apc_persister.projection import (
-    apply_change,
-    new_changes,
-    project_sessions,
-    project_sessions_carefully,
-    tally,
-)
-from apc_persister.rows import Placed, leaves_of, rows_of
+from apc_persister.projection import project_sessions, project_sessions_carefully, tally
+from apc_persister.registry import check_changes, with_checked_changes
+from apc_persister.rows import leaves_of, rows_of
 from apc_persister.store import ENTRY_ERRORS, replace_duplicates, store, store_carefully
 
 
@@ -82,13 +75,11 @@ async def _attempt(
         before = len(intake.placed)
         entries = [item.entry for item in intake.placed]
         await replace_duplicates(connection, intake.placed)
-        changes = await new_changes(connection, intake.placed)
         if is_careful:
-            leaves = await _write_carefully(connection, intake, changes, now)
+            leaves = await _write_carefully(connection, intake, now)
         else:
+            check_changes(intake.placed)
             leaves = await store(connection, intake.placed, now)
-            for change in changes:
-                await apply_change(connection, change)
             await project_sessions(connection, shard, list(intake.sessions.values()))
         await tally(connection, intake.placed)
         tree = await notary.attest(connection, first_seq, leaves)
@@ -111,25 +102,8 @@ def _take(intake: Intake, messages: Sequence[Received], now: datetime) -> int:
     return len(messages)
 
 
-async def _write_carefully(
-    connection: AnyConnection, intake: Intake, changes: Sequence[RegistryEntry], now: datetime
-) -> list[bytes]:
-    wanted = {id(change) for change in changes}
-    checked = await _applied(connection, intake.placed, wanted)
+async def _write_carefully(connection: AnyConnection, intake: Intake, now: datetime) -> list[bytes]:
+    checked = with_checked_changes(intake.placed)
     intake.placed[:] = await store_carefully(connection, checked, now)
     await project_sessions_carefully(connection, intake, now)
     return leaves_of(rows_of(intake.placed), now)
-
-
-async def _applied(connection: AnyConnection, placed: Sequence[Placed], wanted: set[int]) -> list[Placed]:
-    """Apply the registry changes; one that cannot be applied becomes a conflict at its place."""
-    checked = []
-    for item in placed:
-        if isinstance(item.entry, RegistryEntry) and id(item.entry) in wanted:
-            try:
-                async with connection.transaction():
-                    await apply_change(connection, item.entry)
-            except ENTRY_ERRORS as error:
-                item = item._replace(entry=unstorable(item.entry, UNSTORABLE, error))
-        checked.append(item)
-    return checked

@@ -30,6 +30,7 @@ from apc_persister.queries import (
     list_protocol_propagation,
     list_protocols,
 )
+from apc_persister.rebuild import rebuild_projections
 from apc_persister.testing import LogBench, ScriptedGate, packet_entry
 
 CONTRACT = load_contract()
@@ -110,7 +111,7 @@ async def compare_counts_with_the_log(pool: asyncpg.Pool) -> None:
         await undone.start()
         for table in COUNTS:
             await connection.execute(f"DELETE FROM {table}")
-        await connection.execute("SELECT apc_log.tally(shard, 1, next_seq) FROM apc_log.shards")
+        await rebuild_projections(connection)
         assert await read_counts(connection) == kept
         await undone.rollback()
 

@@ -1,6 +1,7 @@
 """The writer on a real Postgres: numbers, fencing, duplicates, conflicts, entries that cannot be stored."""
 
 import json
+from datetime import timedelta
 from uuid import uuid4
 
 import asyncpg
@@ -8,7 +9,9 @@ import msgspec
 import pytest
 
 from apc_bus.log_batch import (
+    CONTENT_TYPE,
     LOG_BATCH_TYPE,
+    LOG_BATCH_VERSION,
     ConflictEntry,
     Entry,
     EpochOpen,
@@ -18,8 +21,22 @@ from apc_bus.log_batch import (
     RegistryEntry,
     encode,
 )
+from apc_bus.port import Delivery, Message
+from apc_persister.connection import drop_connection, take_connection
 from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
-from apc_persister.testing import LogBench, coordination, hop, lifecycle, packet_entry, session_row
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.notary import Notary
+from apc_persister.intake import Received
+from apc_persister.testing import (
+    LogBench,
+    ScriptedGate,
+    coordination,
+    hop,
+    lifecycle,
+    packet_entry,
+    session_row,
+)
+from apc_persister.transaction import commit
 
 
 def lineage(packet: PacketEntry) -> LineageEntry:
@@ -361,15 +378,31 @@ async def test_the_registry_follows_its_changes(bench: LogBench) -> None:
     assert [row["kind"] for row in await conflicts(bench)] == ["unstorable"]
 
 
-async def test_a_change_that_another_shard_logged_is_not_applied_again(bench: LogBench) -> None:
+async def write_to(bench: LogBench, shard: int, entries: list[Entry]) -> None:
+    """Commit entries as the writer of a shard does."""
+    gate = ScriptedGate(bench.bus, shard, epoch=1, batch_no=1)
+    opening = EpochOpen(LOG_BATCH_VERSION, shard, gate.holder)
+    delivery = Delivery(Message(b"", "1", LOG_BATCH_TYPE, CONTENT_TYPE), 1, str(shard), is_redelivered=False)
+    messages = [Received(delivery, content) for content in (opening, gate.batch(entries))]
+    connection = await take_connection(bench.pool, timedelta(seconds=10))
+    await commit(connection, shard, messages, Notary(shard, load_signer(bench.settings)))
+    await drop_connection(bench.pool, connection)
+
+
+async def test_the_registry_is_that_of_the_shard_that_is_ahead(bench: LogBench) -> None:
     added, moved = change("a-1"), change("a-1", role="critic")
+    late = change("a-2")
+    await write_to(bench, 0, [added])
+    await write_to(bench, 1, [added, moved, late])
+    rows = await bench.pool.fetch("SELECT agent_id, role, change_id FROM apc_log.agents ORDER BY agent_id")
+    assert [tuple(row) for row in rows] == [("a-1", "critic", moved.change_id), ("a-2", "explorer", late.change_id)]
+
+
+async def test_a_change_that_came_twice_is_a_conflict(bench: LogBench) -> None:
+    added = change("a-1")
     await bench.gate.open()
-    await bench.pool.execute(
-        "INSERT INTO apc_log.registry_events (shard, seq, epoch, batch_no, change_id, agent_id, change) "
-        "VALUES (1, 1, 1, 1, $1, 'a-1', '{}')",
-        added.change_id,
-    )
-    await bench.gate.log([moved, added])
+    await bench.gate.log([added, change("a-1", "revoke"), added])
     await bench.write()
-    assert await bench.pool.fetchval("SELECT role FROM apc_log.agents") == "critic"
-    assert await bench.count("registry_events") == 3
+    assert await bench.pool.fetchval("SELECT is_revoked FROM apc_log.agents")
+    assert await bench.count("registry_events") == 2
+    assert [row["kind"] for row in await conflicts(bench)] == ["duplicate_event"]

@@ -134,6 +134,18 @@ def check(
 
 
 @app.command()
+def rebuild() -> None:
+    """Make what stands beside the log anew from its entries: counts, rulings, the edge of the tree.
+
+    As a member of apc_owner. For projections that somebody has changed; `verify` names them.
+    """
+    from apc_console.rebuilding import rebuild_beside_log
+    from apc_console.running import run_quietly
+
+    run_quietly(rebuild_beside_log())
+
+
+@app.command()
 def erase(
     subject: Annotated[str, typer.Option(help="The subject, as packets name it (APC_SUBJECT_FIELD, or the sender).")],
     is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,

@@ -85,7 +85,7 @@ class Notary:
             signed = check_note(parse_note(note), self._signer.trusted(self._shard))
         except CheckFailed as error:
             raise TreeBroken(self._shard, f"the last checkpoint cannot be trusted: {error}") from error
-        if not tree.is_well_formed or (signed.size, signed.root) != (tree.size, tree.root):
+        if (signed.size, signed.root) != (tree.size, tree.root):
             raise TreeBroken(
                 self._shard, f"the stored tree of {tree.size} entries is not the signed one of {signed.size}"
             )

@@ -20,7 +20,7 @@ from apc_persister.testing import LogBench, ScriptedGate, lifecycle, packet_entr
 from .conftest import GuardedLog
 
 PROJECTIONS = {
-    *("apc_log.shards", "apc_log.sessions", "apc_log.agents"),
+    *("apc_log.shards", "apc_log.sessions"),
     *("apc_log.log_edges", "apc_log.checkpoint_exports"),
     *("apc_log.task_tallies", "apc_log.transfer_rulings", "apc_log.protocol_tallies"),
 }

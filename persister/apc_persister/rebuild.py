@@ -1,0 +1,81 @@
+"""Makes anew, from the entries of the log, what stands beside it: for a database whose projections were spoiled.
+
+Counts and rulings follow from the entries alone. The edge of the tree follows from the entries too, and the last signed
+checkpoint says whether it is the right one. The registry is a view, which cannot be spoiled. Documents of sessions come
+from the gate's batches and are in no entry: they stay as they are.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from apc_persister.connection import AnyConnection
+from apc_persister.errors import TreeBroken
+from apc_persister.evidence.merkle import Tree
+from apc_persister.evidence.notary import load_tree
+from apc_persister.evidence.reading import prepare_reader, read_leaves
+
+COUNTS = ("task_tallies", "transfer_rulings", "protocol_tallies")
+"""Tables of schema apc_log that function `tally` fills."""
+_HEADS = "SELECT shard, next_seq FROM apc_log.shards ORDER BY shard FOR UPDATE"
+_SIGNED = """
+SELECT tree_size, root_hash FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1
+"""
+_STORE_EDGE = """
+INSERT INTO apc_log.log_edges (shard, tree_size, hashes) VALUES ($1, $2, $3)
+ON CONFLICT (shard) DO UPDATE SET tree_size = excluded.tree_size, hashes = excluded.hashes
+"""
+_PIECE = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild did."""
+
+    shards: int
+    edges: int
+    """Trees whose edge was not the signed one, and is again."""
+    rows: int
+    """Rows of counts and rulings that were made."""
+
+
+async def rebuild_projections(connection: AnyConnection) -> Rebuilt:
+    """Make counts, rulings and edges anew; all of it or nothing. Writers wait meanwhile.
+
+    The user needs the rights of apc_owner.
+
+    Raises:
+        TreeBroken: the entries do not give the root that was signed last; nothing was changed.
+    """
+    async with connection.transaction():
+        heads = await connection.fetch(_HEADS)
+        edges = [await _mend_edge(connection, head["shard"]) for head in heads]
+        for table in COUNTS:
+            await connection.execute(f"DELETE FROM apc_log.{table}")
+        for head in heads:
+            await connection.execute("SELECT apc_log.tally($1, 1, $2)", head["shard"], head["next_seq"] - 1)
+        rows = [await connection.fetchval(f"SELECT count(*) FROM apc_log.{table}") for table in COUNTS]
+    return Rebuilt(len(heads), sum(edges), sum(rows))
+
+
+async def _mend_edge(connection: AnyConnection, shard: int) -> bool:
+    """Whether the edge had to be made anew. An edge that fits the last checkpoint costs no reading."""
+    signed = await connection.fetchrow(_SIGNED, shard)
+    size, root = (signed["tree_size"], signed["root_hash"]) if signed is not None else (0, Tree().root)
+    with suppress(TreeBroken):  # an edge that no writer can have stored
+        stored = await load_tree(connection, shard)
+        if (stored.size, stored.root) == (size, root):
+            return False
+    tree = await _read_tree(connection, shard, size)
+    if tree.root != root:
+        raise TreeBroken(shard, f"the entries up to {size} do not give the root that was signed last")
+    await connection.execute(_STORE_EDGE, shard, tree.size, list(tree.edge))
+    return True
+
+
+async def _read_tree(connection: AnyConnection, shard: int, size: int) -> Tree:
+    await prepare_reader(connection)
+    tree = Tree()
+    while tree.size < size:
+        leaves = await read_leaves(connection, shard, tree.size + 1, min(tree.size + _PIECE, size))
+        tree, _ = tree.extend(leaves.hashes)
+    return tree

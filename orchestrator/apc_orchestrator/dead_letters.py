@@ -1,4 +1,5 @@
-"""The dead queue: every dead letter becomes a receipt to its packet's shard (architecture.md section 3)."""
+"""The dead queue: every dead letter of a delivery becomes a receipt to its packet's shard (architecture.md section 3),
+and every other one goes back to a gate, which records it."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -9,8 +10,8 @@ import structlog
 from apc_bus import headers
 from apc_bus.counted_warning import CountedWarning
 from apc_bus.errors import BusError
-from apc_bus.port import Bus, Delivery, Subscription
-from apc_bus.topology import DEAD_QUEUE, agent_of_queue
+from apc_bus.port import Bus, Delivery, Publication, Subscription
+from apc_bus.topology import DEAD_QUEUE, agent_of_queue, gate_queue
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity import shard_of
 from apc_contracts.limits import Limits
@@ -18,7 +19,7 @@ from apc_contracts.parsing import parse_packet
 from apc_contracts.receipts import Receipt, ReceiptKind
 from apc_contracts.session.failures import HANDLER_ERROR
 from apc_contracts.vocabulary import PacketType
-from apc_orchestrator.publications import receipts
+from apc_orchestrator.publications import dead_input, receipts
 from apc_orchestrator.supervision import Health, persevere
 
 TASK = "dead_letters"
@@ -61,18 +62,33 @@ async def _report(
 ) -> bool:
     """Whether it is settled; False is a fault of ours, and the letter stays in the queue. Raises BusError."""
     try:
-        receipt = receipt_of(letter, bus.user, limits)
+        report = report_of(letter, bus.user, shards, limits)
     except Exception:
         _log.exception("dead_letter_failed", message_id=letter.message.message_id)
         return False
-    if receipt is None:
+    if report is None:
         ignored.note(message_id=letter.message.message_id)
     else:
-        shard = shard_of(receipt.session_id, shards)
-        message_id = f"{receipt.packet_id}/{receipt.recipient}/{receipt.attempt}/dead"
-        await bus.publish(receipts([receipt], shard, message_id, bus.user))
+        await bus.publish(report)
     await letters.ack(letter)
     return True
+
+
+def report_of(letter: Delivery, own_user: str, shards: int, limits: Limits) -> Publication | None:
+    """What a gate is told of a dead letter; None of a NACK of the gate, for which the refused row stands.
+
+    What is no delivery of the gate had been confirmed to its sender all the same: the log gets it with its bytes.
+    """
+    receipt = receipt_of(letter, own_user, limits)
+    if receipt is not None:
+        message_id = f"{receipt.packet_id}/{receipt.recipient}/{receipt.attempt}/dead"
+        return receipts([receipt], shard_of(receipt.session_id, shards), message_id, own_user)
+    message = letter.message
+    queue, reason = (str(message.headers.get(name, "unknown")) for name in (DEATH_QUEUE, DEATH_REASON))
+    if message.user_id == own_user and message.type == PacketType.NACK and agent_of_queue(queue) is not None:
+        return None
+    shard = next((shard for shard in range(shards) if gate_queue(shard) == queue), 0)
+    return dead_input(message, queue, reason, shard, own_user)
 
 
 def receipt_of(letter: Delivery, own_user: str, limits: Limits) -> Receipt | None:

@@ -1,6 +1,7 @@
 """What a gate queue holds: packets, receipts and registry changes, told apart by AMQP type and exchange."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 
 from apc_bus import headers
@@ -15,7 +16,19 @@ from apc_orchestrator.registry import Registry
 
 ReceiptGroup = tuple[Receipt, ...]
 """Receipts of one (session, packet, recipient, attempt), in order."""
-Input = ReceivedPacket | tuple[ReceiptGroup, ...] | AgentAdded | AgentRevoked | PacketRefused
+
+
+@dataclass(frozen=True, slots=True)
+class DeadInput:
+    """An input that the broker had confirmed and that died in a queue before a gate could judge it."""
+
+    queue: str
+    reason: str
+    user_id: str | None
+    message_id: str
+
+
+Input = ReceivedPacket | tuple[ReceiptGroup, ...] | AgentAdded | AgentRevoked | DeadInput | PacketRefused
 
 PROBE_BODY = b"[]"
 TYPE_RECEIPTS = headers.TYPE_RECEIPTS
@@ -41,6 +54,8 @@ def read_input(delivery: Delivery, limits: Limits) -> Input:
             return tuple(_grouped(parse_receipts(message.body)))
         if message.type == headers.TYPE_REGISTRY:
             return parse_registry_change(message.body)
+        if message.type == headers.TYPE_DEAD_INPUT:
+            return _dead_input(message)
         return read_packet(message.body, limits)
     except PacketRefused as refused:
         return refused
@@ -75,6 +90,17 @@ def is_receipts(message: Message) -> bool:
 def is_probe(message: Message) -> bool:
     """An empty array of receipts: a gate asks whether it is the active one."""
     return message.type == headers.TYPE_RECEIPTS and message.body == PROBE_BODY
+
+
+def _dead_input(message: Message) -> DeadInput:
+    found = message.headers
+    user = found.get(headers.DIED_USER)
+    return DeadInput(
+        str(found.get(headers.DIED_IN, "")),
+        str(found.get(headers.DIED_OF, "")),
+        user if isinstance(user, str) else None,
+        str(found.get(headers.DIED_ID, "")),
+    )
 
 
 def _grouped(receipts: list[Receipt]) -> Iterator[ReceiptGroup]:

@@ -54,9 +54,9 @@ from apc_orchestrator.entries import (
     packet_entry,
 )
 from apc_orchestrator.fact_finding import FactFinder, signature_of, uuid_of
-from apc_orchestrator.inbox import Input, ReceiptGroup, is_authentic
+from apc_orchestrator.inbox import DeadInput, Input, ReceiptGroup, is_authentic
 from apc_orchestrator.publications import Tenure
-from apc_orchestrator.quarantine import Quarantine
+from apc_orchestrator.quarantine import Quarantine, dead_input_refusal
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.sessions import Sessions
 from apc_orchestrator.tracing import Traces, note_verdict
@@ -112,6 +112,8 @@ class Judge:
         elif isinstance(found, tuple):
             for group in found:
                 self._take_group(batch, group, message)
+        elif isinstance(found, DeadInput):
+            self._take_dead(batch, found, message)
         else:
             self._change_registry(batch, found, message)
 
@@ -144,6 +146,26 @@ class Judge:
         """An input that stopped the gate before: kept with its bytes, and never judged."""
         reason = "the gate failed on this input; it is kept for whoever mends the gate"
         self._quarantine.record(batch, "unjudgeable", reason, message.body, user_id=message.user_id)
+
+    def _take_dead(self, batch: Batch, found: DeadInput, message: Message) -> None:
+        """An input that died before it could be judged: kept with its bytes, and its sender is told."""
+        if message.user_id != self._tenure.user:
+            reason = f"{message.type} by {message.user_id}: only the orchestrator tells of dead inputs"
+            self._quarantine.record(batch, "security", reason, message.body, user_id=message.user_id)
+            return
+        message_id = uuid_of(found.message_id)
+        refusal = dead_input_refusal(found.queue, found.reason)
+        is_kept = self._quarantine.record(
+            batch,
+            "dead_input",
+            refusal.message,
+            message.body,
+            code=refusal.code,
+            packet_id=message_id,
+            user_id=found.user_id,
+        )
+        if is_kept and message_id is not None:
+            self._answers.unreadable(batch, message_id, refusal, found.user_id)
 
     def _take_group(self, batch: Batch, group: ReceiptGroup, message: Message) -> None:
         """Receipts of one delivery: from its recipient's broker user, or of the kinds that only the gate sends."""

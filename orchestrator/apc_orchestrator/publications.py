@@ -22,6 +22,7 @@ from apc_bus.topology import (
     routing_key,
 )
 from apc_bus.tracing import NO_TRACE, TraceHeaders
+from apc_contracts.identity import new_packet_id
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
@@ -167,6 +168,19 @@ def receipts(found: list[Receipt], shard: int, message_id: str, user: str) -> Pu
     """Receipts of the orchestrator itself, into the same queue as everyone's."""
     body = encode_receipts(found)
     message = Message(body=body, message_id=message_id, type=headers.TYPE_RECEIPTS, user_id=user)
+    return Publication(RECEIPTS, str(shard), message)
+
+
+def dead_input(letter: Message, queue: str, reason: str, shard: int, user: str) -> Publication:
+    """An input that died in a queue, back to the gate of a shard: with its bytes, to be recorded and not judged."""
+    said: dict[str, HeaderValue] = {
+        headers.DIED_IN: queue,
+        headers.DIED_OF: reason,
+        headers.DIED_ID: letter.message_id,
+    }
+    if letter.user_id is not None:
+        said[headers.DIED_USER] = letter.user_id
+    message = Message(letter.body, str(new_packet_id()), type=headers.TYPE_DEAD_INPUT, user_id=user, headers=said)
     return Publication(RECEIPTS, str(shard), message)
 
 

@@ -5,10 +5,12 @@ from uuid import UUID
 from apc_bus.log_batch import ConflictEntry
 from apc_contracts.contract_file import RefusedInput
 from apc_contracts.refused_input import Flood, RefusedQuotas, kept_of
+from apc_contracts.verdict import Refusal
 from apc_orchestrator.batch import Batch
 
 FLOOD = "flood"
 """The kind of the entry that stands for refused input beyond its sender's quota."""
+_LONGEST_NAME = 255
 NOBODY = ""
 """The broker user of a message without one: all of these share a quota."""
 
@@ -54,6 +56,15 @@ class Quarantine:
             )
         )
         return True
+
+
+def dead_input_refusal(queue: str, reason: str) -> Refusal:
+    """Why an input was not judged that died in a queue."""
+    message = (
+        f"the message died in queue {queue[:_LONGEST_NAME]} ({reason[:_LONGEST_NAME]}) before it was judged: "
+        "send it without AMQP expiration, the packet says itself when it expires"
+    )
+    return Refusal("EXPIRED", "arrives_alive", "$", message)
 
 
 def flood_entry(user: str, flood: Flood) -> ConflictEntry:

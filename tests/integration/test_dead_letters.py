@@ -5,6 +5,7 @@ from typing import Any
 
 import aiormq
 import pytest
+from msgspec.structs import replace
 
 from apc_bus.port import Delivery
 from apc_bus.rabbit import apply_rabbit
@@ -120,3 +121,23 @@ async def test_an_inbox_has_all_that_keeps_its_dead_letters(house: Any, amqp_vho
             channel = await connection.channel()
             with pytest.raises(aiormq.exceptions.ChannelPreconditionFailed, match=name):
                 await channel.queue_declare(queue, durable=True, arguments=demanded | {name: value})
+
+
+async def test_an_input_that_dies_while_the_gate_is_away(house: Any) -> None:
+    """Confirmed, and then expired in the gate's queue: in the log with its bytes, and its sender knows."""
+    async with house.persister():
+        async with house.gate():
+            await house.open_session()
+        sent = make_packet("red-1", make_idea(), ("blue-1",), parent=house.opening)
+        publication = house.agents.publication(sent)
+        await house.agents.bus.publish(replace(publication, message=replace(publication.message, expiration_ms=1)))
+        async with house.gate():
+
+            async def is_kept() -> bool:
+                return bool(await house.count("packet_conflicts", "kind = 'dead_input'") == 1)
+
+            await until(is_kept)
+    row = await house.pool.fetchrow("SELECT packet_id, raw, reason FROM apc_log.packet_conflicts")
+    assert (row["packet_id"], row["raw"]) == (sent.packet_id, publication.message.body)
+    assert "queue apc.gate.0 (expired)" in row["reason"]
+    assert await house.count("agent_packets", f"packet_id = '{sent.packet_id}'") == 0

@@ -11,7 +11,7 @@ from apc_bus.topology import agent_queue
 from apc_contracts import Packet
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.sealing import seal
-from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of
+from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of, report_of
 
 Build = Callable[..., Packet[Any]]
 
@@ -40,3 +40,25 @@ def test_an_attempt_that_is_none_stops_nothing(packet: Build, idea: Any, attempt
 def test_what_is_no_delivery_of_the_gate_says_nothing(packet: Build, idea: Any, changed: Any) -> None:
     dead = letter(packet("red-1", idea, ("sentinel",)), **changed)
     assert receipt_of(dead, "orchestrator", DEFAULT_LIMITS) is None
+
+
+@pytest.mark.parametrize(
+    ("queue", "user", "shard"),
+    [("apc.gate.1", "agent.red-1", "1"), ("apc.gate.7", "agent.red-1", "0"), ("apc.log.0", "orchestrator", "0")],
+)
+def test_what_is_no_delivery_is_handed_to_a_gate(packet: Build, idea: Any, queue: str, user: str, shard: str) -> None:
+    dead = letter(packet("red-1", idea), user_id=user, headers={DEATH_QUEUE: queue, DEATH_REASON: "delivery_limit"})
+    found = report_of(dead, "orchestrator", 2, DEFAULT_LIMITS)
+    assert found is not None and found.routing_key == shard
+    assert (found.message.type, found.message.body) == (headers.TYPE_DEAD_INPUT, dead.message.body)
+    assert found.message.headers[headers.DIED_USER] == user
+    assert found.message.headers[headers.DIED_OF] == "delivery_limit"
+
+
+def test_the_nack_of_a_gate_says_nothing(packet: Build, idea: Any) -> None:
+    assert report_of(letter(packet("red-1", idea), type="NACK"), "orchestrator", 1, DEFAULT_LIMITS) is None
+
+
+def test_a_nack_of_an_agent_that_dies_before_the_gate_is_kept(packet: Build, idea: Any) -> None:
+    dead = letter(packet("red-1", idea), type="NACK", headers={DEATH_QUEUE: "apc.gate.0"})
+    assert report_of(dead, "orchestrator", 1, DEFAULT_LIMITS) is not None

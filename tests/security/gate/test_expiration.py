@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from apc_bus import headers
-from apc_bus.port import Message, Publication
+from apc_bus.port import HeaderValue, Message, Publication
 from apc_bus.topology import DEAD_QUEUE, INGRESS, RECEIPTS, agent_queue, gate_queue
 from apc_contracts import Packet
 from apc_contracts.sealing import seal
@@ -74,7 +74,7 @@ async def test_a_packet_that_dies_while_the_gate_is_behind(
 async def test_forged_headers_of_a_death_hide_nothing(running: Any, packet: Build, idea: Any, queue: str) -> None:
     """Its broker user says that it was no delivery of the gate, whatever its headers say."""
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
-    forged = {DEATH_QUEUE: queue, DEATH_REASON: "expired", headers.ATTEMPT: 1}
+    forged: dict[str, HeaderValue] = {DEATH_QUEUE: queue, DEATH_REASON: "expired", headers.ATTEMPT: 1}
     letter = Message(seal(sent).body, str(sent.packet_id), type="NACK", user_id="agent.red-1", headers=forged)
     await running.client("agent.red-1").publish(Publication("apc.dead", "0", letter))
     await dead_are_read(running)
@@ -84,7 +84,11 @@ async def test_forged_headers_of_a_death_hide_nothing(running: Any, packet: Buil
 
 async def test_only_the_orchestrator_tells_of_dead_inputs(running: Any) -> None:
     """Else an agent could write refusals in another's name."""
-    told = {headers.DIED_IN: gate_queue(0), headers.DIED_USER: "agent.blue-1", headers.DIED_ID: str(UUID(int=1))}
+    told: dict[str, HeaderValue] = {
+        headers.DIED_IN: gate_queue(0),
+        headers.DIED_USER: "agent.blue-1",
+        headers.DIED_ID: str(UUID(int=1)),
+    }
     message = Message(b"{}", str(uuid4()), type=headers.TYPE_DEAD_INPUT, user_id="agent.red-1", headers=told)
     await running.client("agent.red-1").publish(Publication(RECEIPTS, "0", message))
     await running.quiet()

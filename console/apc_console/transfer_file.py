@@ -83,7 +83,11 @@ def _yaml(text: str, path: Path) -> Any:
         for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     try:
-        return yaml.load(text, PlainLoader)
+        loader = PlainLoader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputUnusable(f"{path} is neither JSON nor YAML: {error}; give {ACCEPTED_FORMS}") from error
 

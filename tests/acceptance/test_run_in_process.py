@@ -1,12 +1,12 @@
 """The main job, as `make demo` runs it: one process, no broker, no server."""
 
 import json
-import pickle
 import shlex
 
 import pandas
 import pytest
 
+from apc_agents.automl.model_file import load_model
 from apc_console.testing import FinishedRun
 
 pytestmark = pytest.mark.timeout(330)
@@ -24,7 +24,7 @@ def test_a_model_is_promoted_that_beats_the_trivial_baseline(finished_run: Finis
 def test_the_model_file_predicts(finished_run: FinishedRun) -> None:
     table = pandas.read_csv(finished_run.apc.folder / ".apc/samples/breast-cancer.csv")
 
-    model = pickle.loads((finished_run.out / "model.pkl").read_bytes())
+    model = load_model((finished_run.out / "model.skops").read_bytes())
     guessed = model.predict(table.drop(columns="diagnosis"))
 
     assert (guessed == table["diagnosis"]).mean() > 0.9
@@ -162,8 +162,8 @@ def test_the_report_can_be_made_again_from_the_log(finished_run: FinishedRun) ->
     again = finished_run.apc("report", "--run-id", run_id, "--out", "again")
 
     assert again.returncode == 0, again.stderr
-    model = (finished_run.apc.folder / "again/model.pkl").read_bytes()
-    assert model == (finished_run.out / "model.pkl").read_bytes()
+    model = (finished_run.apc.folder / "again/model.skops").read_bytes()
+    assert model == (finished_run.out / "model.skops").read_bytes()
 
 
 def test_the_protocols_of_the_run_are_measured(finished_run: FinishedRun) -> None:

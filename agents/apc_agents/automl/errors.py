@@ -3,7 +3,8 @@
 ApcError
   AgentError               apc_agents.errors
     TableInvalid           the user's table cannot be learned from; one sentence, how to mend it included
-    ModelRefused           model bytes that contain something other than what our own models consist of
+    ModelRefused           model bytes that contain something other than what our own models consist of,
+                           or that cannot be read within bounds of time and memory
     TrainingUnavailable    the training processes keep dying
 """
 
@@ -15,7 +16,7 @@ class TableInvalid(AgentError):
 
 
 class ModelRefused(AgentError):
-    """Model bytes that name a global which none of our models needs: they are never executed."""
+    """Model bytes that name a type which none of our models needs, or that cannot be read within bounds."""
 
 
 class TrainingUnavailable(AgentError):

@@ -18,6 +18,16 @@ ROWS_PER_BIN = 15
 DRIFT_SCALE = 1.2
 """Population stability index x 1.2: the customary alarm at 0.25 becomes the promotion limit of 0.3."""
 DIGITS = 6
+NONE_PASSED = {
+    "rtf": 0.0,
+    "stability": 0.0,
+    "audit": 0.0,
+    "outcome": 0.0,
+    "learnability": 0.0,
+    "generalization_ratio": 0.0,
+    "drift_risk": 1.0,
+}
+"""The gates of a model that cannot be read."""
 
 Numbers = np.ndarray[Any, Any]
 

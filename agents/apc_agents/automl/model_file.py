@@ -1,91 +1,138 @@
 """Model files: a fitted pipeline as bytes that depend on nothing else, and back without running code.
 
-The bytes are a plain pickle (`pickle.load` and `joblib.load` read it wherever scikit-learn is installed).
-Two things make the same model the same bytes in any process: the pickler keeps no memo, so that it does not
-matter which equal strings happen to be one object, and the padding inside C structures is zeroed.
+The format is that of skops: a zip of `schema.json` and arrays. Three things make the same model the same bytes
+in any process: no object has an identity (each is built by itself, as often as it occurs), an array is named by
+its content, and entries stand in order without times.
 """
 
+import hashlib
 import io
-import pickle
+import json
+import zipfile
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+import skops.io
+from skops.io._utils import SaveContext, get_state
 
 from apc_agents.automl.errors import ModelRefused
+from apc_agents.automl.model_types import BEYOND_SKOPS, FORMAT, TRUSTED
 
-PICKLE_PROTOCOL = 5
+SCHEMA = "schema.json"
+EPOCH = (1980, 1, 1, 0, 0, 0)
+UNIX = 3
+RECORDS = b"'descr': ["
+"""How the header of an array begins whose items have fields; reading the header of every array takes longer."""
+HEADER_START = 40
 
-_PLAIN = frozenset(
-    {
-        ("builtins", "slice"),
-        ("numpy", "dtype"),
-        ("numpy", "float64"),
-        ("numpy", "ndarray"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "scalar"),
-        ("numpy._core.numeric", "_frombuffer"),
-        ("numpy.random._pcg64", "PCG64"),
-        ("numpy.random._pickle", "__bit_generator_ctor"),
-        ("numpy.random._pickle", "__generator_ctor"),
-        ("numpy.random.bit_generator", "SeedSequence"),
-        ("numpy.random.bit_generator", "__pyx_unpickle_SeedSequence"),
-        ("sklearn.feature_selection._univariate_selection", "f_classif"),
-        ("sklearn.feature_selection._univariate_selection", "f_regression"),
-    }
-)
-_COMPILED = (
-    "sklearn._loss.",
-    "sklearn.ensemble._hist_gradient_boosting.",
-    "sklearn.metrics._dist_metrics",
-    "sklearn.neighbors._ball_tree",
-    "sklearn.neighbors._kd_tree",
-    "sklearn.tree._tree",
-)
-"""Parts of estimators that are no estimators themselves; these modules hold numeric code only."""
+Schema = dict[str, Any]
 
 
 def dump_model(model: Any) -> bytes:
-    """The bytes of a fitted model."""
-    buffer = io.BytesIO()
-    pickler = _ModelPickler(buffer, protocol=PICKLE_PROTOCOL)
-    pickler.fast = True
-    pickler.dump(model)
-    return buffer.getvalue()
+    """The bytes of a fitted model.
+
+    Raises:
+        ModelRefused: the model has a part of a type that no model of ours needs.
+    """
+    with zipfile.ZipFile(io.BytesIO(), "w") as made:
+        # As skops.io.dumps does, without writing and reading the indented schema: that takes three times as long.
+        context = SaveContext(made)
+        schema = get_state(model, context) | {"protocol": FORMAT, "_skops_version": skops.__version__}
+        context.clear_memo()
+        _check(schema)
+        arrays = _name_arrays(schema, made.read)
+    return _zip({SCHEMA: json.dumps(schema, separators=(",", ":")).encode(), **arrays})
 
 
 def load_model(data: bytes) -> Any:
     """The model in bytes made by `dump_model`.
 
+    A file of trusted types can still hold numbers that no training gives; bytes of others are for
+    `model_reader.ModelReader`, which reads them in a confined process.
+
     Raises:
-        ModelRefused: the bytes are no model, or name anything beyond estimators and numeric arrays. A hash
-            proves where bytes come from, not that they are harmless: `pickle.load` would run what they say.
+        ModelRefused: the bytes are no model file, or name a type that is not on the list (`model_types`);
+            nothing was built then.
     """
     try:
-        return _ModelUnpickler(io.BytesIO(data)).load()
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            _check_entries(file)
+            _check(json.loads(file.read(SCHEMA)))
+        return skops.io.loads(data, trusted=BEYOND_SKOPS)
     except ModelRefused:
         raise
     except Exception as error:
-        # A broken pickle can raise nearly anything; for the caller it is one thing.
-        raise ModelRefused(f"these bytes are no model: {error}") from error
+        # Broken bytes can raise nearly anything; for the caller it is one thing.
+        raise ModelRefused(f"these bytes are no model file: {error}") from error
 
 
-class _ModelPickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray) and value.dtype.names is not None:
-            clean = np.zeros(value.shape, value.dtype)
-            for name in value.dtype.names:
-                clean[name] = value[name]
-            return clean.__reduce_ex__(PICKLE_PROTOCOL)
-        return NotImplemented
+def _name_arrays(schema: Schema, read: Callable[[str], bytes]) -> dict[str, bytes]:
+    """Drop the identities and rename each array to the hash of its content; content by name."""
+    arrays: dict[str, bytes] = {}
+    named: dict[str, str] = {}
+    for node in _nodes(schema):
+        node.pop("__id__", None)
+        if "file" in node:
+            made_as = node["file"]
+            if made_as not in named:
+                content = _without_padding(read(made_as))
+                named[made_as] = hashlib.sha256(content).hexdigest() + ".npy"
+                arrays[named[made_as]] = content
+            node["file"] = named[made_as]
+    return arrays
 
 
-class _ModelUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _PLAIN or module.startswith(_COMPILED):
-            return super().find_class(module, name)
-        if module.startswith("sklearn."):
-            found = super().find_class(module, name)
-            if isinstance(found, type) and issubclass(found, BaseEstimator):
-                return found
-        raise ModelRefused(f"these bytes name {module}.{name}, which no model of ours needs; they are not loaded")
+def _without_padding(content: bytes) -> bytes:
+    """The array with zeros between the fields of its records: what stands there is left over memory."""
+    if RECORDS not in content[:HEADER_START]:
+        return content
+    array = np.load(io.BytesIO(content), allow_pickle=False)
+    clean = np.zeros(array.shape, array.dtype)
+    for name in array.dtype.names:
+        clean[name] = array[name]
+    buffer = io.BytesIO()
+    np.save(buffer, clean, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _zip(entries: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
+        for name in sorted(entries):
+            entry = zipfile.ZipInfo(name, EPOCH)
+            entry.create_system = UNIX
+            file.writestr(entry, entries[name])
+    return buffer.getvalue()
+
+
+def _check_entries(file: zipfile.ZipFile) -> None:
+    names = file.namelist()
+    if len(set(names)) != len(names):
+        raise ModelRefused("this model file has two entries of one name; they are not loaded")
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in file.infolist()):
+        raise ModelRefused("this model file has compressed entries, which ours never have; they are not loaded")
+
+
+def _check(schema: Schema) -> None:
+    if schema.get("protocol") != FORMAT:
+        raise ModelRefused(f"this model file has format {schema.get('protocol')!r}; only {FORMAT} is read")
+    for node in _nodes(schema):
+        name = f"{node.get('__module__')}.{node.get('__class__')}"
+        if name not in TRUSTED.get(str(node["__loader__"]), ()):
+            raise ModelRefused(
+                f"this model file names {name} ({node['__loader__']}), which no model of ours needs; it is not loaded"
+            )
+
+
+def _nodes(value: Any) -> Iterator[Schema]:
+    """Every node below a value, however it is nested."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, dict):
+            if "__loader__" in one:
+                yield one
+            pending.extend(reversed(one.values()))
+        elif isinstance(one, list | tuple):
+            pending.extend(reversed(one))

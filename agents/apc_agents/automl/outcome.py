@@ -14,7 +14,7 @@ from apc_agents.automl.run_log import LoggedPacket, RunLog, TransferRecord, read
 from apc_agents.memory import DatabaseMemoryStore
 from apc_bus.artifacts import ArtifactStore
 
-MODEL_FILE = "model.pkl"
+MODEL_FILE = "model.skops"
 RECIPE_FILE = "recipe.json"
 REPORT_FILE = "report.html"
 
@@ -87,7 +87,7 @@ class Outcome:
 async def collect_outcome(pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: str, out_dir: Path) -> Outcome:
     """Read a finished run from the log, write its files to a folder, and sum it up.
 
-    Writes `report.html`, and for a promoted model `model.pkl` (a plain pickle of a scikit-learn pipeline) and
+    Writes `report.html`, and for a promoted model `model.skops` (a scikit-learn pipeline; skops reads it) and
     `recipe.json`.
 
     Raises:

@@ -10,7 +10,7 @@ from apc_agents.agent import Agent
 from apc_agents.automl import statements, work
 from apc_agents.automl.briefs import Brief, read_brief
 from apc_agents.automl.errors import ModelRefused
-from apc_agents.automl.material import JsonObject
+from apc_agents.automl.material import Blob, JsonObject, Study
 from apc_agents.automl.roster import SENTINEL, SENTINEL_SWARM
 from apc_agents.automl.shelf import Shelf, fetch
 from apc_agents.automl.workbench import Workbench
@@ -144,7 +144,8 @@ class _Desk:
         study = await self._shelf.study(brief, ctx.artifacts)
         try:
             model = await fetch(ctx.artifacts, model_hash)
-            return await self._workbench.run(work.rescore, model, study)
+            [predictions] = await self._workbench.predict(model, study, study.held_out)
+            return await self._workbench.run(work.rescore, model, predictions, study)
         except (ArtifactMissing, ArtifactCorrupt, ModelRefused) as error:
             log.warning("model_unusable", artifact_hash=model_hash, reason=str(error))
             return {"outcome": 0.0, "audit": 0.0}
@@ -162,10 +163,10 @@ class _Desk:
         model = await fetch(ctx.artifacts, model_hash)
         recipe = await fetch(ctx.artifacts, recipe_hash)
         untouched = await fetch(ctx.artifacts, brief.untouched(session.round))
-        judged = await self._workbench.run(work.validate, model, recipe.data, study, untouched)
-        document = {**judged.document, "model": model_hash, "untouched": untouched.hash}
+        judged = await self._validated(model, recipe, study, untouched)
+        document = {**judged, "model": model_hash, "untouched": untouched.hash}
         document_hash = await ctx.artifacts.put(rfc8785.dumps(document))
-        gates = judged.document["gates"]
+        gates = document["gates"]
         await ctx.emit(
             statements.evaluation(gates, statements.loss_note(document, "untouched")),
             to=ORCHESTRATOR,
@@ -174,6 +175,15 @@ class _Desk:
             generation=session.generation,
             proof_bundle=statements.proof(gates, document_hash, model_hash, recipe_hash, untouched.hash),
         )
+
+    async def _validated(self, model: Blob, recipe: Blob, study: Study, untouched: Blob) -> JsonObject:
+        """The measurement document; a model that cannot be read fails every gate."""
+        try:
+            first, again = await self._workbench.predict(model, study, untouched, again=True)
+            return await self._workbench.run(work.validate, model, first, again, recipe.data, study, untouched)
+        except ModelRefused as error:
+            log.warning("model_unusable", artifact_hash=model.hash, reason=str(error))
+            return await self._workbench.run(work.unusable, recipe.data, study, untouched)
 
 
 def _brief(ctx: HandlerContext) -> Brief | None:

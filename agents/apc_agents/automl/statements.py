@@ -73,7 +73,7 @@ def model_artifact(name: str, model_hash: str, uri: str) -> ArtifactPayload:
         artifact_uri=uri,
         artifact_hash=model_hash,
         language="python",
-        adapter="scikit-learn pickle",
+        adapter="scikit-learn skops",
     )
 
 

@@ -18,6 +18,7 @@ from apc_agents.automl import gates
 from apc_agents.automl.material import Blob, JsonObject, Measured, Prepared, Study
 from apc_agents.automl.model_file import dump_model, load_model
 from apc_agents.automl.models import build_baseline, build_pipeline
+from apc_agents.automl.predicting import predict, read_predictions
 from apc_agents.automl.profile import profile_table
 from apc_agents.automl.recipes import Recipe
 from apc_agents.automl.schema import ProblemKind, Schema
@@ -89,40 +90,52 @@ def refit(recipe_bytes: bytes, study: Study) -> Measured:
     return Measured(data, measured.document | {"gates": metrics, "rows_refitted": len(features)})
 
 
-def rescore(model: Blob, study: Study) -> JsonObject:
-    """What the sentinel measures of a model by hash: outcome and losses on the held-out part, audit."""
+def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
+    """What the sentinel measures of a model by hash: outcome and losses on the held-out part, audit.
+
+    Args:
+        predictions: what the model says of the held-out part, as `ModelReader.predict` gives it.
+    """
     bench = _Bench.of(study)
-    features, labels = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
-    loss, baseline, outcome = bench.judge(labels, bench.predict(load_model(model.data), features))
+    _, labels = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
+    loss, baseline, outcome = bench.judge(labels, read_predictions(predictions, bench.schema, len(labels)))
     audit = _audit(model, study.schema, study.train, study.held_out)
     return {"outcome": outcome, "loss": loss, "baseline_loss": baseline, "audit": audit}
 
 
-def validate(model: Blob, recipe_bytes: bytes, study: Study, untouched: Blob) -> Measured:
+def validate(
+    model: Blob, predictions: bytes, again: bytes, recipe_bytes: bytes, study: Study, untouched: Blob
+) -> JsonObject:
     """Judge the refitted model on a slice that nobody has seen; every gate is measured anew.
 
-    Stability, learnability and the cross-validated outcome are those of the recipe, measured again here. The
-    model that comes back is the one that was given, serialized again.
+    Stability, learnability and the cross-validated outcome are those of the recipe, measured again here.
+
+    Args:
+        predictions: what the model says of the slice, as `ModelReader.predict` gives it.
+        again: what it says after it was serialized and loaded once more.
     """
     bench = _Bench.of(study, recipe_bytes)
     measured, out_of_fold = _measure(bench, study)
     cross_validated = measured.document["cross_validated_outcome"]
-    features, labels = _decoded(untouched.hash, untouched.data, study.schema.data)
-    loaded = load_model(model.data)
-    predictions = bench.predict(loaded, features)
-    data = dump_model(loaded)
-    loss, baseline, outcome = bench.judge(labels, predictions)
+    _, labels = _decoded(untouched.hash, untouched.data, study.schema.data)
+    first, second = (read_predictions(one, bench.schema, len(labels)) for one in (predictions, again))
+    loss, baseline, outcome = bench.judge(labels, first)
     metrics = measured.document["gates"] | {
-        "rtf": gates.agreement_of(predictions, bench.predict(load_model(data), features)),
+        "rtf": gates.agreement_of(first, second),
         "audit": _audit(model, study.schema, study.train, study.held_out, untouched),
         "outcome": outcome,
         "generalization_ratio": gates.generalization_of(outcome, cross_validated),
-        "drift_risk": gates.drift_risk_of(out_of_fold, predictions),
+        "drift_risk": gates.drift_risk_of(out_of_fold, first),
     }
-    return Measured(
-        data,
-        measured.document | {"loss": loss, "baseline_loss": baseline, "rows_judged": len(labels), "gates": metrics},
-    )
+    return measured.document | {"loss": loss, "baseline_loss": baseline, "rows_judged": len(labels), "gates": metrics}
+
+
+def unusable(recipe_bytes: bytes, study: Study, untouched: Blob) -> JsonObject:
+    """The measurement document of a model that cannot be read: no better than the baseline, and no gate passed."""
+    bench = _Bench.of(study, recipe_bytes)
+    _, labels = _decoded(untouched.hash, untouched.data, study.schema.data)
+    baseline = round(gates.baseline_loss(bench.labels, labels, bench.schema.classes), gates.DIGITS)
+    return bench.document(gates.NONE_PASSED, [0.0] * FOLDS, 0.0, baseline, baseline, len(labels))
 
 
 @lru_cache(maxsize=8)
@@ -163,18 +176,7 @@ class _Bench:
                 return build_baseline(self.schema).fit(features, labels)
 
     def predict(self, model: Any, features: pd.DataFrame) -> Numbers:
-        """Numbers (rows,), or probabilities (rows, classes) in the schema's order of classes."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if self.schema.problem is ProblemKind.REGRESSION:
-                return np.asarray(model.predict(features), dtype=float)
-            known = list(model.classes_)
-            found = model.predict_proba(features)
-        probabilities = np.zeros((len(features), len(self.schema.classes)))
-        for position, name in enumerate(self.schema.classes):
-            if name in known:
-                probabilities[:, position] = found[:, known.index(name)]
-        return np.nan_to_num(probabilities)
+        return predict(model, self.schema, features)
 
     def judge(
         self, labels: Numbers, predictions: Numbers, train_labels: Numbers | None = None

@@ -33,21 +33,28 @@ def refit(recipe: bytes, study: Study) -> Measured:
         return training.refit(recipe, study)
 
 
-def rescore(model: Blob, study: Study) -> JsonObject:
-    """`training.rescore` in this process."""
+def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
+    """`training.rescore` in this process. Raises ModelRefused."""
     from threadpoolctl import threadpool_limits
 
     from apc_agents.automl import training
 
     with threadpool_limits(1):
-        return training.rescore(model, study)
+        return training.rescore(model, predictions, study)
 
 
-def validate(model: Blob, recipe: bytes, study: Study, untouched: Blob) -> Measured:
-    """`training.validate` in this process."""
+def validate(model: Blob, predictions: bytes, again: bytes, recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
+    """`training.validate` in this process. Raises ModelRefused."""
     from threadpoolctl import threadpool_limits
 
     from apc_agents.automl import training
 
     with threadpool_limits(1):
-        return training.validate(model, recipe, study, untouched)
+        return training.validate(model, predictions, again, recipe, study, untouched)
+
+
+def unusable(recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
+    """`training.unusable` in this process."""
+    from apc_agents.automl import training
+
+    return training.unusable(recipe, study, untouched)

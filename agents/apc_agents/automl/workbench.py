@@ -5,7 +5,7 @@ import multiprocessing
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from os import _exit
 from typing import ParamSpec, TypeVar
@@ -13,6 +13,9 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from apc_agents.automl.errors import TrainingUnavailable
+from apc_agents.automl.frames import Request
+from apc_agents.automl.material import Blob, Study
+from apc_agents.automl.model_reader import ModelReader
 
 ATTEMPTS = 4
 
@@ -27,12 +30,14 @@ class Workbench:
 
     A killed process breaks its pool: the pool is replaced and the work done again, which is safe because it
     is a function of its arguments. Processes start with the first job and end with `close` or with this
-    process, however that ends.
+    process, however that ends. Models of others are read by one more process, which can do nothing else.
     """
 
     def __init__(self, processes: int = 1) -> None:
         self._processes = processes
         self._pool: ProcessPoolExecutor | None = None
+        self._reader = ModelReader()
+        self._reading: ThreadPoolExecutor | None = None
 
     async def run(self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """`work(*args)` in a training process; its own exceptions come through.
@@ -51,8 +56,27 @@ class Workbench:
             f"the training process died {ATTEMPTS} times in a row; is there enough memory for this table?"
         )
 
+    async def predict(self, model: Blob, study: Study, rows: Blob, again: bool = False) -> list[bytes]:
+        """What a model of somebody else says of rows, as `work.rescore` and `work.validate` take it.
+
+        Args:
+            again: also what it says after it was serialized and loaded once more.
+
+        Raises:
+            ModelRefused: the bytes are no model of ours, or cannot be read within bounds.
+            TrainingUnavailable: the process that reads models does not start.
+        """
+        if self._reading is None:
+            self._reading = ThreadPoolExecutor(1, thread_name_prefix="model-reader")
+        request = Request(model.data, study.schema.data, rows.data, again)
+        return await asyncio.wrap_future(self._reading.submit(self._reader.predict, request))
+
     def close(self) -> None:
-        """Ends the processes; idempotent. A later `run` starts new ones."""
+        """Ends the processes; idempotent. A later `run` or `predict` starts new ones."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.shutdown(wait=False, cancel_futures=True)
+        self._reader.close()
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)

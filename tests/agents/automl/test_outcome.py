@@ -80,7 +80,7 @@ def test_transfers_are_counted_by_the_reason_of_their_refusal(outcome: Outcome) 
 
 def test_nothing_promoted_is_exit_3(outcome: Outcome, tmp_path: Path) -> None:
     assert outcome.exit_code == 3
-    assert replace(outcome, model_file=tmp_path / "model.pkl").exit_code == 0
+    assert replace(outcome, model_file=tmp_path / "model.skops").exit_code == 0
 
 
 def test_the_report_names_the_gate_that_failed_and_escapes_what_it_shows(log: RunLog, outcome: Outcome) -> None:

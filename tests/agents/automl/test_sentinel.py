@@ -179,3 +179,15 @@ async def test_the_final_model_is_judged_once_in_either_order(
     assert verdict.payload.passed
     assert verdict.recipients[0].agent_id == ORCHESTRATOR
     assert "untouched rows" in verdict.payload.notes[0]
+
+
+async def test_a_final_model_that_is_no_model_passes_no_gate(
+    prepared: Prepared, measured: Measured, recipe: Recipe, workbench: Workbench
+) -> None:
+    async with AgentTestClient(make_sentinel(workbench)) as client:
+        await brief(client, prepared)
+        assert await final_artifact(client, Measured(b"no model", measured.document), recipe) is None
+        verdict = await validation(client)
+    assert verdict is not None
+    assert not verdict.payload.passed
+    assert verdict.payload.metric_set.outcome == verdict.payload.metric_set.rtf == 0.0

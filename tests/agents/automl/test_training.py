@@ -6,18 +6,47 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apc_agents.automl.material import Blob, Prepared, Study
+from apc_agents.automl.errors import ModelRefused
+from apc_agents.automl.gates import NONE_PASSED
+from apc_agents.automl.material import Blob, JsonObject, Prepared, Study
+from apc_agents.automl.model_file import load_model
+from apc_agents.automl.predicting import predict, write_predictions
 from apc_agents.automl.recipes import Recipe
 from apc_agents.automl.schema import Schema
 from apc_agents.automl.screening import MAXIMUM_COLUMNS
 from apc_agents.automl.search import Place, next_recipe
 from apc_agents.automl.spaces import SWARMS
-from apc_agents.automl.training import measure, prepare, refit, rescore, validate
+from apc_agents.automl.table import decode_rows
+from apc_agents.automl.training import measure, prepare, refit, rescore, unusable, validate
 
 
 def first_recipe(swarm: str, study: Study) -> Recipe:
     schema = Schema.model_validate_json(study.schema.data)
     return next_recipe(Place(seed=study.seed, swarm=swarm, round=1, generation=0), schema, [], [])
+
+
+def predictions_of(model: bytes, study: Study, rows: Blob, times: int = 1) -> list[bytes]:
+    schema = Schema.model_validate_json(study.schema.data)
+    features, _ = decode_rows(rows.data, schema)
+    return [write_predictions(predict(load_model(model), schema, features)) for _ in range(times)]
+
+
+def rescored(model: Blob, study: Study) -> JsonObject:
+    return rescore(model, predictions_of(model.data, study, study.held_out)[0], study)
+
+
+def test_predictions_of_another_size_or_that_are_no_numbers_are_refused(study: Study) -> None:
+    measured = measure(first_recipe("linear", study).canonical(), study)
+    [said] = predictions_of(measured.model, study, study.held_out)
+    for forged in (said[:-8], said + said, b"\xff" * len(said)):
+        with pytest.raises(ModelRefused):
+            rescore(Blob.of(measured.model), forged, study)
+
+
+def test_a_model_that_cannot_be_read_passes_no_gate(prepared: Prepared, study: Study) -> None:
+    document = unusable(first_recipe("linear", study).canonical(), study, Blob.of(prepared.untouched[0]))
+    assert document["gates"] == NONE_PASSED
+    assert document["loss"] == document["baseline_loss"]
 
 
 @pytest.mark.parametrize("swarm", SWARMS)
@@ -34,7 +63,7 @@ def test_measuring_twice_gives_the_same_model_and_numbers(study: Study) -> None:
 
 def test_the_sentinel_finds_what_the_builder_declared(study: Study) -> None:
     measured = measure(first_recipe("linear", study).canonical(), study)
-    again = rescore(Blob.of(measured.model), study)
+    again = rescored(Blob.of(measured.model), study)
     assert again["outcome"] == measured.document["gates"]["outcome"]
     assert again["audit"] == 1.0
 
@@ -42,16 +71,16 @@ def test_the_sentinel_finds_what_the_builder_declared(study: Study) -> None:
 def test_a_forged_hash_shows_in_the_audit(study: Study) -> None:
     measured = measure(first_recipe("linear", study).canonical(), study)
     forged = Blob("sha256:" + "0" * 64, measured.model)
-    assert rescore(forged, study)["audit"] == 0.75
+    assert rescored(forged, study)["audit"] == 0.75
 
 
 def test_the_refitted_model_passes_on_untouched_data(prepared: Prepared, study: Study) -> None:
     recipe = first_recipe("linear", study).canonical()
     final = refit(recipe, study)
     assert final.model != measure(recipe, study).model
-    judged = validate(Blob.of(final.model), recipe, study, Blob.of(prepared.untouched[0]))
-    gates = judged.document["gates"]
-    assert judged.model == final.model
+    untouched = Blob.of(prepared.untouched[0])
+    first, again = predictions_of(final.model, study, untouched, times=2)
+    gates = validate(Blob.of(final.model), first, again, recipe, study, untouched)["gates"]
     assert gates["rtf"] == gates["audit"] == 1.0
     assert gates["outcome"] > 0.5
     assert gates["drift_risk"] <= 0.3
@@ -82,7 +111,7 @@ def test_a_wide_table_with_holes_is_screened(is_text: bool, tmp_path: Path) -> N
     for swarm in SWARMS:
         measured = measure(first_recipe(swarm, study).canonical(), study)
         assert measured.document["gates"]["rtf"] == 1.0
-        assert rescore(Blob.of(measured.model), study)["audit"] == 1.0
+        assert rescored(Blob.of(measured.model), study)["audit"] == 1.0
 
 
 def test_noise_is_told_from_signal(tmp_path: Path) -> None:

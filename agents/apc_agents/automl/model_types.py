@@ -1,0 +1,103 @@
+"""What our own models consist of: the whole list of what a model file may name.
+
+A model file is a tree of nodes. Each names the way it is built (the loader of skops) and a type; a pair that is
+not on this list is refused before anything of the file is built.
+"""
+
+from collections.abc import Mapping
+
+from skops.io._protocol import PROTOCOL
+
+FORMAT = PROTOCOL
+"""The one version of the format that is read; older ones have older loaders."""
+
+_ESTIMATORS = frozenset(
+    f"sklearn.{name}"
+    for name in (
+        "compose._column_transformer.ColumnTransformer",
+        "compose._target.TransformedTargetRegressor",
+        "decomposition._pca.PCA",
+        "discriminant_analysis.LinearDiscriminantAnalysis",
+        "dummy.DummyClassifier",
+        "dummy.DummyRegressor",
+        "ensemble._forest.ExtraTreesClassifier",
+        "ensemble._forest.ExtraTreesRegressor",
+        "ensemble._forest.RandomForestClassifier",
+        "ensemble._forest.RandomForestRegressor",
+        "ensemble._hist_gradient_boosting.gradient_boosting.HistGradientBoostingClassifier",
+        "ensemble._hist_gradient_boosting.gradient_boosting.HistGradientBoostingRegressor",
+        "feature_selection._univariate_selection.SelectKBest",
+        "impute._base.SimpleImputer",
+        "kernel_approximation.Nystroem",
+        "linear_model._coordinate_descent.ElasticNet",
+        "linear_model._logistic.LogisticRegression",
+        "linear_model._ridge.Ridge",
+        "neighbors._classification.KNeighborsClassifier",
+        "neighbors._regression.KNeighborsRegressor",
+        "pipeline.Pipeline",
+        "preprocessing._data.QuantileTransformer",
+        "preprocessing._data.RobustScaler",
+        "preprocessing._data.StandardScaler",
+        "preprocessing._encoders.OneHotEncoder",
+        "preprocessing._label.LabelEncoder",
+        "preprocessing._polynomial.PolynomialFeatures",
+        "tree._classes.DecisionTreeClassifier",
+        "tree._classes.DecisionTreeRegressor",
+        "tree._classes.ExtraTreeClassifier",
+        "tree._classes.ExtraTreeRegressor",
+    )
+)
+_PARTS = frozenset(
+    f"sklearn.{name}"
+    for name in (
+        "_loss.link.IdentityLink",
+        "_loss.link.Interval",
+        "_loss.link.LogitLink",
+        "_loss.link.MultinomialLogit",
+        "_loss.loss.HalfBinomialLoss",
+        "_loss.loss.HalfMultinomialLoss",
+        "_loss.loss.HalfSquaredError",
+        "ensemble._hist_gradient_boosting.binning._BinMapper",
+        "ensemble._hist_gradient_boosting.predictor.TreePredictor",
+        "metrics._dist_metrics.EuclideanDistance64",
+        "metrics._dist_metrics.ManhattanDistance64",
+        "neighbors._ball_tree.BallTree",
+        "neighbors._kd_tree.KDTree",
+    )
+)
+_LOSSES = frozenset(
+    f"sklearn._loss._loss.{name}" for name in ("CyHalfBinomialLoss", "CyHalfMultinomialLoss", "CyHalfSquaredError")
+)
+_NUMBERS = frozenset(
+    f"numpy.{name}" for name in ("bool", "float32", "float64", "int32", "int64", "ndarray", "uint8", "uint32", "uint64")
+)
+
+TRUSTED: Mapping[str, frozenset[str]] = {
+    "DTypeNode": frozenset({"numpy.dtype"}),
+    "DictNode": frozenset({"builtins.dict"}),
+    "FunctionNode": frozenset(
+        {
+            "sklearn.feature_selection._univariate_selection.f_classif",
+            "sklearn.feature_selection._univariate_selection.f_regression",
+        }
+    ),
+    "JsonNode": frozenset({"builtins.str"}),
+    "ListNode": frozenset({"builtins.list"}),
+    "LossNode": _LOSSES,
+    "NdArrayNode": _NUMBERS,
+    "ObjectNode": _ESTIMATORS | _PARTS,
+    "RandomGeneratorNode": frozenset({"numpy.random._generator.Generator"}),
+    "SliceNode": frozenset({"builtins.slice"}),
+    "TreeNode": frozenset({"sklearn.tree._tree.Tree"}),
+    "TupleNode": frozenset({"builtins.tuple"}),
+    "TypeNode": frozenset({"builtins.float", "builtins.int", "builtins.str", "numpy.float64", "numpy.int64"}),
+}
+"""Loader -> the types that it may build."""
+
+BEYOND_SKOPS = sorted(
+    TRUSTED["DTypeNode"]
+    | TRUSTED["FunctionNode"]
+    | TRUSTED["TreeNode"]
+    | {name for name in _PARTS if name.startswith(("sklearn.ensemble.", "sklearn.metrics.", "sklearn.neighbors."))}
+)
+"""Those of them that skops itself wants to be told: its own list has all estimators and numbers."""

@@ -1,0 +1,35 @@
+"""Limits that the kernel counts: memory, files, processes, time."""
+
+import resource
+import signal
+
+
+def bound(memory_bytes: int, open_files: int) -> bool:
+    """Bound memory and open files; no file grows, no core is dumped, no process is started."""
+    limits = {
+        resource.RLIMIT_AS: memory_bytes,
+        resource.RLIMIT_NOFILE: open_files,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NPROC: 0,
+    }
+    return all([_lower(which, limit) for which, limit in limits.items()])
+
+
+def allow_cpu_seconds(seconds: int) -> None:
+    """From now on this process may compute for so long, then the kernel ends it; may be called again."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    allowed = int(used.ru_utime + used.ru_stime) + 1 + seconds
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CPU, (allowed if hard == resource.RLIM_INFINITY else min(allowed, hard), hard))
+
+
+def _lower(which: int, limit: int) -> bool:
+    _, hard = resource.getrlimit(which)
+    lowest = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    try:
+        resource.setrlimit(which, (lowest, lowest))
+    except (OSError, ValueError):
+        return False
+    return True

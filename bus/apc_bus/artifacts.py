@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import re
+import stat
 import tempfile
 from collections.abc import AsyncIterable
 from datetime import timedelta
@@ -145,7 +146,10 @@ class ArtifactStore:
     async def exists(self, artifact_hash: str) -> bool:
         """Whether an object stands under that hash; its bytes are not verified. Raises ArtifactError."""
         try:
+            await self._refuse_irregular(artifact_hash)
             await obstore.head_async(self._store, object_key(artifact_hash))
+        except ArtifactCorrupt:
+            return False
         except FileNotFoundError:
             return await self._is_there_after_all(artifact_hash)
         except (BaseError, OSError) as error:
@@ -159,6 +163,7 @@ class ArtifactStore:
     async def _open(self, artifact_hash: str, max_bytes: int | None) -> "GetResult":
         """The object, not yet read; the store hands over no more bytes than it says beforehand."""
         bound = self._max_bytes if max_bytes is None else min(max_bytes, self._max_bytes)
+        await self._refuse_irregular(artifact_hash)
         try:
             result = await obstore.get_async(self._store, object_key(artifact_hash))
         except FileNotFoundError as error:
@@ -168,6 +173,13 @@ class ArtifactStore:
         if result.meta["size"] > bound:
             raise ArtifactTooLarge(f"artifact {artifact_hash} has {result.meta['size']} bytes; {bound} are allowed")
         return result
+
+    async def _refuse_irregular(self, artifact_hash: str) -> None:
+        """What is no regular file, a pipe for instance, is not opened: it may never give a byte, or never end."""
+        if self._folder is not None and not await asyncio.to_thread(
+            _is_plain, self._folder / object_key(artifact_hash)
+        ):
+            raise ArtifactCorrupt(f"artifact {artifact_hash} is no regular file")
 
     async def _is_there_after_all(self, artifact_hash: str) -> bool:
         """An answer to HEAD has no body: whether it is the whole bucket that is missing, only GET says."""
@@ -279,3 +291,11 @@ async def _hash(data: bytes) -> str:
     else:
         digest = hashlib.sha256(data)
     return f"sha256:{digest.hexdigest()}"
+
+
+def _is_plain(path: Path) -> bool:
+    """A regular file, or nothing; a link is neither."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return True

@@ -26,7 +26,7 @@ from apc_orchestrator.service_state import ShardState
 from apc_orchestrator.shard import ShardServer
 from apc_orchestrator.supervision import Health
 from apc_orchestrator.tenure import take_shard
-from apc_orchestrator.verification import Verifier
+from apc_orchestrator.verification import Bounds, Verifier
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
@@ -111,7 +111,7 @@ class Gate:
                 registry.by_id,
                 self._contract,
                 self._health,
-                self._settings.verifications_at_once,
+                Bounds.of(self._settings),
             )
             server = ShardServer(
                 self._settings,

@@ -5,12 +5,16 @@ not answer is no failure of the packet: it stays pending, and the check is repea
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Self
 
 from apc_bus.artifacts import ArtifactStore
-from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, BusError
+from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge, BusError
 from apc_bus.port import Bus
+from apc_bus.settings import OrchestratorSettings
 from apc_contracts.contract import Contract
 from apc_contracts.errors import SignatureInvalid
 from apc_contracts.parsing import ReceivedPacket
@@ -26,9 +30,34 @@ from apc_orchestrator.supervision import Health, persevere
 LONGEST_REASON = 2000
 """Of a reason so much goes into the receipt: a message of receipts is bounded, a falsifier's name is not ours."""
 
+LOOKED_UP = ("artifact_bytes", "evidence_artifacts", "endorsements")
+"""The checks that are made here."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much is verified, and how much may wait for it."""
+
+    at_once: int
+    time: timedelta
+    """For the bytes of one artifact; who takes longer has not the artifact that it names."""
+    pending: int
+    """Packets that wait for their verification; what comes beyond fails at once."""
+
+    @classmethod
+    def of(cls, settings: OrchestratorSettings) -> Self:
+        """The bounds that the settings give."""
+        time = timedelta(seconds=settings.verification_seconds)
+        return cls(settings.verifications_at_once, time, settings.verifications_pending)
+
+    @property
+    def pending_of_one(self) -> int:
+        """Of them those of one sender: who fills its share takes nobody else's."""
+        return max(1, self.pending // 4)
+
 
 class Verifier:
-    """Checks what is submitted, `at_once` at a time. What waits for its store holds up no other."""
+    """Checks what is submitted, some at a time. What waits for its store holds up no other."""
 
     def __init__(
         self,
@@ -38,7 +67,7 @@ class Verifier:
         registry: Mapping[str, Registration],
         contract: Contract,
         health: Health,
-        at_once: int,
+        bounds: Bounds,
     ) -> None:
         self._bus = bus
         self._artifacts = artifacts
@@ -46,35 +75,57 @@ class Verifier:
         self._registry = registry
         self._rules = contract.verification
         self._health = health
-        self._slots = asyncio.Semaphore(at_once)
-        self._submitted: asyncio.Queue[Verification] = asyncio.Queue()
+        self._bounds = bounds
+        self._slots = asyncio.Semaphore(bounds.at_once)
+        self._pending: Counter[str] = Counter()
+        self._submitted: asyncio.Queue[Verification | Receipt] = asyncio.Queue()
 
     def submit(self, request: Verification) -> None:
-        """Verify this packet; the result comes as a receipt."""
+        """Verify this packet; the result comes as a receipt. Beyond the bounds it is a failure, at once."""
+        sender = request.received.packet.sender.agent_id
+        if self._pending.total() >= self._bounds.pending or self._pending[sender] >= self._bounds.pending_of_one:
+            self._submitted.put_nowait(self._refusal(request))
+            return
+        self._pending[sender] += 1
         self._submitted.put_nowait(request)
 
     async def run(self) -> None:
         """Verify what is submitted and report it, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(self._settle(await self._submitted.get()))
+                submitted = await self._submitted.get()
+                settle = self._settle(submitted) if isinstance(submitted, Verification) else self._tell(submitted)
+                tasks.create_task(settle)
 
     async def _settle(self, request: Verification) -> None:
-        packet_id = request.received.packet.packet_id
-        receipt = await persevere(
-            lambda: self._verify(request),
-            name="verification",
-            task=packet_id,
-            awaits=(ArtifactError, OSError),
-            health=self._health,
-        )
+        packet = request.received.packet
+        try:
+            receipt = await persevere(
+                lambda: self._verify(request),
+                name="verification",
+                task=packet.packet_id,
+                awaits=(ArtifactError, OSError),
+                health=self._health,
+            )
+        finally:
+            self._pending -= Counter([packet.sender.agent_id])
+        await self._tell(receipt)
+
+    async def _tell(self, receipt: Receipt) -> None:
         await persevere(
             lambda: self._report(receipt),
             name="verification_report",
-            task=packet_id,
+            task=receipt.packet_id,
             awaits=(BusError,),
             health=self._health,
         )
+
+    def _refusal(self, request: Verification) -> Receipt:
+        """What a packet gets whose verification does not fit in: nothing was looked up, and the mode still counts."""
+        checks = [name for name in LOOKED_UP if getattr(self._rules, name) != "off"]
+        message = "too many verifications wait; send it again under a new id when some have ended"
+        has_passed, reason = ruling([*request.findings, *(Finding(name, message) for name in checks)], self._rules)
+        return _receipt(request.received, has_passed=has_passed, reason=reason)
 
     async def _verify(self, request: Verification) -> Receipt:
         """Raises ArtifactError or OSError when the store does not answer."""
@@ -89,16 +140,27 @@ class Verifier:
     async def _artifacts_of(self, received: ReceivedPacket) -> AsyncIterator[Finding]:
         packet = received.packet
         if packet.packet_type is PacketType.ARTIFACT and self._rules.artifact_bytes != "off":
-            try:
-                await self._artifacts.check(packet.payload.artifact_hash)
-            except (ArtifactMissing, ArtifactCorrupt) as error:
-                yield Finding("artifact_bytes", f"payload.artifact_hash: {error}")
+            if (message := await self._bytes_of(packet.payload.artifact_hash)) is not None:
+                yield Finding("artifact_bytes", f"payload.artifact_hash: {message}")
         if self._rules.evidence_artifacts == "off":
             return
         for at, reference in evidence_artifacts(packet):
             if not await self._artifacts.exists(reference):
                 message = f"proof_bundle.evidence_refs[{at}]: no artifact {reference} in the store"
                 yield Finding("evidence_artifacts", message)
+
+    async def _bytes_of(self, artifact_hash: str) -> str | None:
+        """What is wrong with an artifact; None when its bytes have the hash."""
+        try:
+            async with asyncio.timeout(self._bounds.time.total_seconds()) as limit:
+                await self._artifacts.check(artifact_hash)
+        except (ArtifactMissing, ArtifactCorrupt, ArtifactTooLarge) as error:
+            return str(error)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return f"artifact {artifact_hash} cannot be read within {self._bounds.time.total_seconds():g} s"
+        return None
 
     def _endorsements(self, received: ReceivedPacket) -> Iterator[Finding]:
         bundle, expected = received.packet.proof_bundle, received.payload_hash.hex()

@@ -2,8 +2,9 @@
 
 import asyncio
 import hashlib
+import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -140,6 +141,25 @@ class TestInAFolder(ArtifactStoreSuite):
         for location in (str(tmp_path / "artifacts"), (tmp_path / "artifacts").as_uri()):
             assert await ArtifactStore(location).get(artifact_hash) == b"shared"
         assert path_of(store, artifact_hash).read_bytes() == b"shared"
+
+    @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+    async def test_what_is_no_regular_file_is_not_opened(
+        self, store: ArtifactStore, make: Callable[[Path], object]
+    ) -> None:
+        path = path_of(store, NOBODY)
+        path.parent.mkdir(parents=True)
+        make(path)
+        for read in (store.get, store.check):
+            with pytest.raises(ArtifactCorrupt, match="no regular file"):
+                await asyncio.wait_for(read(NOBODY), 30)
+        assert not await store.exists(NOBODY)
+
+    async def test_a_pipe_in_the_place_of_an_artifact_is_mended_by_the_next_put(self, store: ArtifactStore) -> None:
+        path = path_of(store, hash_of(b"whole"))
+        path.parent.mkdir(parents=True)
+        os.mkfifo(path)
+        assert await asyncio.wait_for(store.put(b"whole"), 30) == hash_of(b"whole")
+        assert await store.get(hash_of(b"whole")) == b"whole"
 
     async def test_a_location_that_cannot_be_used(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("not a folder")

@@ -26,6 +26,7 @@ from apc_contracts import (
     Recipient,
     Routing,
     SignalPayload,
+    TaskIrPayload,
     Trace,
     new_packet_id,
     parse_packet,
@@ -36,6 +37,7 @@ from apc_contracts.receipts import Receipt, ReceiptKind, Usage, encode_receipts
 from apc_contracts.registry_change import AgentAdded, encode_registry_change
 from apc_contracts.sealing import seal
 from apc_contracts.session_payloads import SessionSpec, SwarmSpec
+from apc_contracts.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import (
     ORCHESTRATOR,
     PROTOCOL_VERSION,
@@ -135,6 +137,17 @@ class House:
         await self.quiet()
         self.opening = opening
         return opening
+
+    async def discover(self, opening: Packet[Any]) -> None:
+        """Begin a session and bring it to DISCOVERY; every delivery so far has its end."""
+        await self.register()
+        await self.publish(opening)
+        for agent in ("red-1", "blue-1"):
+            # Of keys that no other brief has.
+            await self.publish(make_packet("librarian", make_brief(), (agent,), parent=opening, keys=(agent,)))
+            await self.publish(make_packet(agent, SignalPayload(signal=Signal.SYNC), parent=opening))
+        await self.quiet()
+        await self.handle_all()
 
     async def publish(self, packet: Packet[Any], user: str | None = None, **message: Any) -> bytes:
         """Publish a packet to the ingress as its sender's broker user."""
@@ -289,6 +302,13 @@ def make_packet(
         payload=payload,
         **fields,
     )
+
+
+def make_brief() -> TaskIrPayload:
+    """A research brief of the librarian."""
+    header = IrHeader(task_id="task-1", run_id="run-1", swarm_id="library", dialect_id="d", dialect_hash="h")
+    constraint = IrConstraint(id="c", constraint_kind="QUALITY", expression="best")
+    return TaskIrPayload(ir_header=header, objects=(constraint,))
 
 
 def make_start(**spec: Any) -> Packet[Any]:

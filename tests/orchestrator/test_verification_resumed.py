@@ -5,31 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from apc_bus.artifacts import ArtifactStore
-from apc_contracts import ArtifactPayload, Packet, SignalPayload, TaskIrPayload
-from apc_contracts.task_ir import IrConstraint, IrHeader
-from apc_contracts.vocabulary import PacketType, Signal
+from apc_bus.errors import ArtifactError
+from apc_contracts import ArtifactPayload, Packet
+from apc_contracts.vocabulary import PacketType
 
 Build = Callable[..., Packet[Any]]
 OPEN = "SELECT sum(open_deliveries) FROM apc_log.sessions"
 
 
-def brief_of(packet: Build, opening: Packet[Any], agent: str) -> Packet[Any]:
-    """A research brief of the librarian, of keys that no other has."""
-    header = IrHeader(task_id="task-1", run_id="run-1", swarm_id="library", dialect_id="d", dialect_hash="h")
-    constraint = IrConstraint(id="c", constraint_kind="QUALITY", expression="best")
-    payload = TaskIrPayload(ir_header=header, objects=(constraint,))
-    return packet("librarian", payload, (agent,), parent=opening, keys=(agent,))
+class Away(ArtifactStore):
+    """A store that does not answer."""
 
-
-async def discover(house: Any, packet: Build, opening: Packet[Any]) -> None:
-    """Bring the session to DISCOVERY; every delivery so far has its end."""
-    await house.register()
-    await house.publish(opening)
-    for agent in ("red-1", "blue-1"):
-        await house.publish(brief_of(packet, opening, agent))
-        await house.publish(packet(agent, SignalPayload(signal=Signal.SYNC), parent=opening))
-    await house.quiet()
-    await house.handle_all()
+    async def check(self, artifact_hash: str) -> None:
+        raise ArtifactError("away")
 
 
 async def test_a_verification_outlives_its_gate(house: Any, packet: Build, start: Build, tmp_path: Path) -> None:
@@ -41,10 +29,10 @@ async def test_a_verification_outlives_its_gate(house: Any, packet: Build, start
         artifact_hash=await store.put(b"model"),
     )
     sent = packet("red-1", payload, ("sentinel",), parent=opening, phase="DISCOVERY")
-    house.artifacts = ArtifactStore.open(tmp_path / "artifacts", max_bytes=1)
+    house.artifacts = Away(tmp_path / "artifacts")
     async with house.persister():
         async with house.gate():
-            await discover(house, packet, opening)
+            await house.discover(opening)
             await house.publish(sent)
             await house.quiet()
             assert [one.packet_type for one in await house.handle("sentinel")] == [PacketType.ARTIFACT]

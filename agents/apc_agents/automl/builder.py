@@ -20,7 +20,7 @@ from apc_agents.automl.shelf import Shelf
 from apc_agents.automl.spaces import families_of
 from apc_agents.automl.workbench import Workbench
 from apc_agents.handler_context import HandlerContext
-from apc_bus.errors import ArtifactCorrupt, ArtifactMissing
+from apc_bus.errors import ArtifactCorrupt, ArtifactMissing, ArtifactTooLarge
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import (
     ClaimPayload,
@@ -123,7 +123,7 @@ class _Bench:
         for recipe_hash in brief.priors:
             try:
                 found.append(Recipe.read(await ctx.artifacts.get(recipe_hash)))
-            except (ArtifactMissing, ArtifactCorrupt, ValidationError) as error:
+            except (ArtifactMissing, ArtifactCorrupt, ArtifactTooLarge, ValidationError) as error:
                 log.warning("prior_unusable", artifact_hash=recipe_hash, reason=str(error))
         return found
 

@@ -16,7 +16,7 @@ from apc_agents.automl.shelf import Shelf, fetch
 from apc_agents.automl.workbench import Workbench
 from apc_agents.errors import Reject
 from apc_agents.handler_context import HandlerContext
-from apc_bus.errors import ArtifactCorrupt, ArtifactMissing
+from apc_bus.errors import ArtifactCorrupt, ArtifactMissing, ArtifactTooLarge
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import (
     ArbitrationPayload,
@@ -146,7 +146,7 @@ class _Desk:
             model = await fetch(ctx.artifacts, model_hash)
             [predictions] = await self._workbench.predict(model, study, study.held_out)
             return await self._workbench.run(work.rescore, model, predictions, study)
-        except (ArtifactMissing, ArtifactCorrupt, ModelRefused) as error:
+        except (ArtifactMissing, ArtifactCorrupt, ArtifactTooLarge, ModelRefused) as error:
             log.warning("model_unusable", artifact_hash=model_hash, reason=str(error))
             return {"outcome": 0.0, "audit": 0.0}
 

@@ -27,6 +27,10 @@ class GateSettings(DeploymentSettings):
     """How often a gate reads what other shards judged about protocols; a block there holds here so much later."""
     verifications_at_once: int = Field(default=8, ge=1)
     """Verifications that read artifacts or check signatures at the same time, for each shard."""
+    verification_seconds: float = Field(default=300.0, gt=0)
+    """For the bytes of one artifact; an ARTIFACT whose bytes take longer to read is refused."""
+    verifications_pending: int = Field(default=1000, ge=1)
+    """Packets of a shard that wait for their verification, a quarter of them of one sender; more are refused."""
     sessions_in_memory: int = Field(default=10_000, ge=1)
     """Beyond so many, the longest untouched sessions leave the memory; they are loaded again when they speak."""
 

@@ -20,6 +20,7 @@ from benchmarks.persisting import measure_persister
 from benchmarks.pipeline import measure_pipeline
 from benchmarks.policy import measure_policy
 from benchmarks.processes import ROOT
+from benchmarks.relevance import measure_relevance
 from benchmarks.round_trip import measure_round_trip
 from benchmarks.servers import start_servers
 from benchmarks.sessions import measure_sessions
@@ -29,12 +30,12 @@ from benchmarks.takeover import measure_takeover
 from benchmarks.telling import measure_telling
 
 PARTS = (
-    *("policy", "telling", "context", "pipeline", "round_trip", "fan_out", "persister"),
+    *("policy", "telling", "context", "relevance", "pipeline", "round_trip", "fan_out", "persister"),
     *("log", "impact", "memory", "in_process", "start"),
 )
 LONG = ("sessions", "takeover")
 """Parts that run only when they are named."""
-ALONE = frozenset({"policy", "telling", "context"})
+ALONE = frozenset({"policy", "telling", "context", "relevance"})
 """Parts that need neither broker nor database."""
 OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start", *LONG})
 
@@ -53,6 +54,8 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
         measure_telling(figures)
     if "context" in parts:
         await measure_context(figures)
+    if "relevance" in parts:
+        measure_relevance(figures)
     if set(parts) <= ALONE:
         return
     async with start_servers() as servers:

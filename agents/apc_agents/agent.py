@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentInvalid
 from apc_agents.signature import AnyHandler, check_handler, check_start
-from apc_bus.settings import RelevanceSettings
+from apc_bus.settings import LanguageSettings, RelevanceSettings
 from apc_bus.topology import AgentQueues
 from apc_contracts.actions import SecurityLevel
 from apc_contracts.context import AgentContext, ContextMessage
@@ -166,12 +166,19 @@ class Agent:
         """The Symbolic Resonance Score of a message in a context, 0..1 (docs/agent-context.md)."""
         from apc_agents.situation.relevance import resonance  # late: it imports agents
 
-        return resonance(message, context, self._relevance).score(self._relevance)
+        able = {*(self.tools.tools if self.tools is not None else ()), *(self.actor.capabilities or ())}
+        parts = resonance(message, context, self._relevance, language=self._language, actions=able)
+        return parts.score(self._relevance)
 
     @cached_property
     def _relevance(self) -> RelevanceSettings:
         """Read once, when a message is weighed first."""
         return RelevanceSettings()
+
+    @cached_property
+    def _language(self) -> str:
+        """Read with the weights."""
+        return LanguageSettings().language
 
     def min_relevance_for(self, packet: Packet[Any]) -> float | None:
         """Below which score this packet is not handled; None = it is in any case."""

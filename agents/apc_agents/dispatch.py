@@ -185,10 +185,11 @@ class Dispatcher:
             return None
         from apc_agents.situation.messages import context_message, message_of  # late: as in Agent.evaluate_relevance
 
-        snapshot = await context.snapshot()
+        snapshot = await context.preview()
         relevance = self._agent.evaluate_relevance(context_message(message_of(packet)), snapshot)
         if relevance >= minimum:
             return None
+        await context.pass_over()
         _log.info("packet_not_relevant", packet_id=str(packet.packet_id), relevance=relevance, min_relevance=minimum)
         return f"not handled: relevance {relevance:.3f} is below {minimum:.3f}"
 

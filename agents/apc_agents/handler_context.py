@@ -66,6 +66,7 @@ class HandlerContext:
         """Conversations and agent states beyond ctx.state (docs/memory.md)."""
         self._assembler: ContextAssembler | None = None
         self._snapshot: AgentContext | None = None
+        self._is_recorded = False
         self.not_handled: str | None = None
         """Why the packet was passed over; None when its handler ran."""
         self.sender_rights: frozenset[Right] = frozenset()
@@ -235,6 +236,15 @@ class HandlerContext:
             Reject: `metadata.agent_context` of the packet does not fit the protocol.
             Retry: the memory store does not answer.
         """
+        snapshot = await self.preview()
+        if not self._is_recorded and self._assembler is not None:
+            with _retried():
+                await self._assembler.record(self.packet, self.agent.agent_id)
+            self._is_recorded = True
+        return snapshot
+
+    async def preview(self) -> AgentContext:
+        """Return the context object without taking the packet into the conversation. Raises as `snapshot`."""
         if self._snapshot is None:
             from apc_agents.situation.assembler import ContextAssembler  # late: it imports the engineered context
 
@@ -247,9 +257,14 @@ class HandlerContext:
                     focus=self.agent.actor.capabilities or (),
                     anomalies=("session_paused",) if is_paused else (),
                 )
-                await assembler.record(packet, self.agent.agent_id)
             self._assembler = assembler
         return self._snapshot
+
+    async def pass_over(self) -> None:
+        """Leave the packet out of what this agent is told later. Raises Retry."""
+        if self._assembler is not None:
+            with _retried():
+                await self._assembler.pass_over(self.packet, self.agent.agent_id)
 
     def critique_fail(self, reason: str) -> None:
         """Say that the handler has dropped an idea by its own critique, before emitting it; goes on with the next.
@@ -355,7 +370,8 @@ class HandlerContext:
             self._has_answered |= payload.acked_packet_id == cause.packet_id
         with self._coordination.emission() as emission:
             packet = await self._emitter.emit(draft, cause, ordinal, emission)
-        if self._assembler is not None and packet.trace.session_id == self.packet.trace.session_id:
+        is_told = self._is_recorded and packet.trace.session_id == self.packet.trace.session_id
+        if is_told and self._assembler is not None:
             with _retried():
                 await self._assembler.record(packet, self.agent.agent_id)
         return packet

@@ -4,7 +4,7 @@ Source: Agent Context Protocol 1.1 sections 3 and 6 (its AgentOrchestrator); age
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -32,6 +32,9 @@ from apc_contracts.packet import Packet
 MAX_RACES: Final = 20
 """Times that a message is added again because another agent of the session has written meanwhile."""
 MAX_FOCUS: Final = 16
+PASSED_OVER: Final = "passed_over"
+"""In a conversation's metadata: the packets that each agent has not taken, by agent_id."""
+MAX_PASSED_OVER: Final = 200
 METADATA_KEY: Final = "agent_context"
 """In a packet's metadata: user_profile, narrative_state and processing_directives of the context object."""
 
@@ -51,16 +54,28 @@ class ContextAssembler:
         Raises:
             StaleRevision: others wrote each of 20 times. MemoryStoreError: as the store.
         """
-        session_id, message = packet.trace.session_id, message_of(packet)
+        message = message_of(packet)
+
+        def grown(kept: ConversationContext) -> ConversationContext | None:
+            if any(one.metadata.get("message_id") == message.metadata["message_id"] for one in kept.messages):
+                return None
+            return self._shortened(kept.with_message(message, participant))
+
+        await self._change(packet, grown)
+
+    async def _change(
+        self, packet: Packet[Any], change: Callable[[ConversationContext], ConversationContext | None]
+    ) -> None:
+        session_id = packet.trace.session_id
         for attempt in range(MAX_RACES):
             kept = await self._memory.retrieve_conversation(session_id)
             kept = kept or ConversationContext(session_id=session_id, metadata={"user_id": _user(packet)}, revision=0)
-            if any(one.metadata.get("message_id") == message.metadata["message_id"] for one in kept.messages):
+            changed = change(kept)
+            if changed is None:
                 return
-            grown = self._shortened(kept.with_message(message, participant))
             try:
                 return await self._memory.store_conversation(
-                    session_id, str(kept.metadata.get("user_id", _user(packet))), grown
+                    session_id, str(kept.metadata.get("user_id", _user(packet))), changed
                 )
             except StaleRevision:
                 if attempt == MAX_RACES - 1:
@@ -81,10 +96,13 @@ class ContextAssembler:
         """
         trace = packet.trace
         kept = await self._memory.retrieve_conversation(trace.session_id)
+        passed_over = {str(packet.packet_id)}
+        if kept is not None:
+            passed_over.update(kept.metadata.get(PASSED_OVER, {}).get(agent_id, ()))
         said = [
             message
             for message in (kept.messages if kept else ())
-            if is_visible(message, agent_id) and message.metadata.get("message_id") != str(packet.packet_id)
+            if is_visible(message, agent_id) and message.metadata.get("message_id") not in passed_over
         ]
         recent = self._recent(said)
         given = given_context(packet)
@@ -105,6 +123,21 @@ class ContextAssembler:
             ),
             custom_data={"apc": _originals(packet, agent_id)},
         )
+
+    async def pass_over(self, packet: Packet[Any], agent_id: str) -> None:
+        """Keep a packet that the agent does not take out of its later snapshots. Raises as `record`.
+
+        Nobody else records what was sent to the agent alone: nothing is written then.
+        """
+        if [one.agent_id for one in packet.recipients] == [agent_id]:
+            return
+
+        def without(kept: ConversationContext) -> ConversationContext:
+            passed = {**kept.metadata.get(PASSED_OVER, {})}
+            passed[agent_id] = [*passed.get(agent_id, ()), str(packet.packet_id)][-MAX_PASSED_OVER:]
+            return kept.model_copy(update={"metadata": {**kept.metadata, PASSED_OVER: passed}})
+
+        await self._change(packet, without)
 
     def _recent(self, said: Sequence[Message]) -> list[Message]:
         """The newest, within count and tokens, in their order."""

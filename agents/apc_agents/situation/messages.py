@@ -17,7 +17,7 @@ def message_of(packet: Packet[Any]) -> Message:
         metadata={
             "sender_id": packet.sender.agent_id,
             "message_id": str(packet.packet_id),
-            "action": packet.packet_type.value.lower(),
+            "packet_type": packet.packet_type.value,
             "symbolic_keys": list(packet.symbolic_keys),
             "recipients": recipients,
             "targets": [str(context_uuid("agent", one)) for one in recipients],

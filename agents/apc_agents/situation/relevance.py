@@ -4,17 +4,26 @@ Source: Agent Context Protocol 1.1 section 5; agents.md section 2. The formula i
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
-from typing import Final
+from math import log
+from typing import Any, Final
 
+import orjson
 from pydantic import JsonValue
 
+from apc_agents.situation.common_words import common_stems
+from apc_agents.words import stemmer_of
 from apc_bus.settings import RelevanceSettings
 from apc_contracts.context import AgentContext, ContextMessage
 
+MISS: Final = 0.4
+"""What each symbol of the focus that a message touches leaves of its distance."""
 _WORD: Final = re.compile(r"\w+")
+_OPAQUE: Final = re.compile(r"\b(?:sha256:)?[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,12})*\b")
+"""Ids and digests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +46,82 @@ class Resonance:
         return min(1.0, sum(share * part for share, part in zip(shares, parts, strict=True)) / total)
 
 
-def resonance(message: ContextMessage, context: AgentContext, settings: RelevanceSettings) -> Resonance:
-    """The parts of a message's score.
+def resonance(
+    message: ContextMessage,
+    context: AgentContext,
+    settings: RelevanceSettings,
+    *,
+    language: str = "english",
+    actions: Collection[str] = (),
+) -> Resonance:
+    """Return the parts of a message's score.
 
-    Its symbols are `metadata.symbolic_keys`, or its words where it has none; compared without case.
+    Its symbols are `metadata.symbolic_keys` and the words of its texts, compared by their stems.
+
+    Args:
+        language: of the stems, as APC_LANGUAGE.
+        actions: what the agent can do: its tools and capabilities.
     """
     metadata = message.metadata or {}
-    symbols = _texts(metadata.get("symbolic_keys")) or words_of(message.content)
+    keys = _texts(metadata.get("symbolic_keys"))
+    texts = texts_of(message.content)
+    stems = frozenset[str]().union(*(stems_of(text, language) for text in (*keys, *texts)))
     return Resonance(
-        symbols=_symbols(symbols, context),
-        archetype=_archetype(_texts(metadata.get("archetypes")) | symbols, context),
-        fingerprint=_fingerprint(symbols, context),
-        history=_history(message, context, settings.half_life_seconds),
-        directive=_directive(metadata, context),
+        symbols=_symbols(stems, context, language),
+        archetype=_archetype(_texts(metadata.get("archetypes")) | keys | words_of(" ".join(texts)), context),
+        fingerprint=_fingerprint(keys | words_of(" ".join(texts)), context),
+        history=_history(stems, context, settings.half_life_seconds, language),
+        directive=_directive(metadata, context, actions),
     )
 
 
-def similarity(one: str | None, other: str | None) -> float:
-    """Common words over all words (Jaccard), 0..1."""
-    left, right = words_of(one), words_of(other)
+def texts_of(content: str | None) -> list[str]:
+    """Return what a message says: the texts in the fields of a JSON document without the names of the fields."""
+    if not content:
+        return []
+    try:
+        document = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return [content]
+    return list(_leaves(document)) if isinstance(document, dict | list) else [content]
+
+
+def stems_of(text: str, language: str) -> frozenset[str]:
+    """Return the stems of a text that say what it is about: no common words, ids, digests or numbers."""
+    found = stemmer_of(language).stems(_OPAQUE.sub(" ", text)) - common_stems(language)
+    return frozenset(stem for stem in found if not stem.isdigit())
+
+
+def similarity(one: str | None, other: str | None, language: str = "english") -> float:
+    """Return the common stems over all stems of two messages (Jaccard), 0..1."""
+    left, right = (
+        frozenset[str]().union(*(stems_of(text, language) for text in texts_of(content))) for content in (one, other)
+    )
     return len(left & right) / len(left | right) if left | right else 0.0
 
 
 def words_of(text: str | None) -> frozenset[str]:
-    """The distinct words, without case."""
+    """Return the distinct words, without case."""
     return frozenset(_WORD.findall((text or "").casefold()))
 
 
-def _symbols(symbols: frozenset[str], context: AgentContext) -> float:
-    """The share of the symbolic focus that the message touches."""
+def _leaves(document: Any) -> Iterator[str]:
+    if isinstance(document, str):
+        yield document
+    elif isinstance(document, dict | list):
+        for one in document.values() if isinstance(document, dict) else document:
+            yield from _leaves(one)
+
+
+def _symbols(stems: frozenset[str], context: AgentContext, language: str) -> float:
+    """Return 1 - 0.4^n for n symbols of the focus in the message; a phrase counts by the share of its words."""
     narrative = context.narrative_state
     focus = _texts(list(narrative.symbolic_focus)) if narrative and narrative.symbolic_focus else frozenset()
-    return len(focus & symbols) / len(focus) if focus else 0.0
+    touched: float = 0.0
+    for symbol in focus:
+        wanted = stems_of(symbol, language) or stemmer_of(language).stems(symbol)
+        touched += len(wanted & stems) / len(wanted) if wanted else 0.0
+    return 1.0 - float(MISS**touched)
 
 
 def _archetype(names: frozenset[str], context: AgentContext) -> float:
@@ -92,27 +145,36 @@ def _fingerprint(symbols: frozenset[str], context: AgentContext) -> float:
     return max((min(1.0, max(0.0, value)) for value in strengths), default=0.0)
 
 
-def _history(message: ContextMessage, context: AgentContext, half_life: float) -> float:
-    """The largest similarity to a recent message, halved with each half-life of its age."""
+def _history(stems: frozenset[str], context: AgentContext, half_life: float, language: str) -> float:
+    """Return the share of the message's stems that recent messages have, rare ones weighing more, halved by age."""
     history = context.interaction_history
     recent = (history.recent_messages if history else None) or ()
-    found = (
-        similarity(message.content, one.content) * 0.5 ** (_age(one.timestamp_utc, context.timestamp_utc) / half_life)
-        for one in recent
-    )
-    return max(found, default=0.0)
+    heard, count = dict[str, float](), Counter[str]()
+    for one in recent:
+        fresh = 0.5 ** (_age(one.timestamp_utc, context.timestamp_utc) / half_life)
+        for stem in frozenset[str]().union(*(stems_of(text, language) for text in texts_of(one.content))):
+            heard[stem] = max(heard.get(stem, 0.0), fresh)
+            count[stem] += 1
+    weights = {stem: log(1 + (len(recent) + 1) / (count[stem] + 1)) for stem in stems}
+    total = sum(weights.values())
+    return min(1.0, sum(weight * heard.get(stem, 0.0) for stem, weight in weights.items()) / total) if total else 0.0
 
 
 def _age(then: datetime | None, now: datetime) -> float:
     return max(0.0, (now - (then or datetime.min.replace(tzinfo=UTC))).total_seconds())
 
 
-def _directive(metadata: Mapping[str, JsonValue], context: AgentContext) -> float:
-    """A half for being meant, a half for asking what the message is about."""
+def _directive(metadata: Mapping[str, JsonValue], context: AgentContext, actions: Collection[str]) -> float:
+    """Return a half for being meant, and a half for being asked to do what the agent can do."""
     target = context.target_agent_id is not None and str(context.target_agent_id) in _texts(metadata.get("targets"))
     directives = context.processing_directives
     asked = directives.requested_action if directives else None
-    return 0.5 * target + 0.5 * (asked is not None and asked == metadata.get("action"))
+    can = asked is not None and _action(asked) in {_action(one) for one in actions}
+    return 0.5 * target + 0.5 * can
+
+
+def _action(name: str) -> str:
+    return name.casefold().replace("-", "_").replace(" ", "_")
 
 
 def _texts(value: JsonValue) -> frozenset[str]:

@@ -10,6 +10,7 @@ from apc_bus.settings.context import SituationSettings
 from apc_bus.settings.database import DatabaseSettings
 from apc_bus.settings.deployment import DeploymentSettings
 from apc_bus.settings.encryption import EncryptionSettings
+from apc_bus.settings.language import LanguageSettings
 from apc_bus.settings.llm import LLMSettings
 from apc_bus.settings.log_key import LogKeySettings
 from apc_bus.settings.relevance import RelevanceSettings
@@ -39,6 +40,7 @@ __all__ = [
     "DeploymentSettings",
     "EncryptionSettings",
     "LLMSettings",
+    "LanguageSettings",
     "LogKeySettings",
     "OrchestratorSettings",
     "PersisterSettings",

@@ -11,10 +11,10 @@ class RelevanceSettings(ApcSettings):
 
     model_config = SettingsConfigDict(env_prefix="APC_RELEVANCE_")
 
-    symbols: float = Field(default=0.3, ge=0, le=1_000)
-    archetype: float = Field(default=0.15, ge=0, le=1_000)
-    fingerprint: float = Field(default=0.15, ge=0, le=1_000)
-    history: float = Field(default=0.2, ge=0, le=1_000)
-    directive: float = Field(default=0.2, ge=0, le=1_000)
+    symbols: float = Field(default=0.45, ge=0, le=1_000)
+    archetype: float = Field(default=0.1, ge=0, le=1_000)
+    fingerprint: float = Field(default=0.1, ge=0, le=1_000)
+    history: float = Field(default=0.25, ge=0, le=1_000)
+    directive: float = Field(default=0.1, ge=0, le=1_000)
     half_life_seconds: float = Field(default=600.0, gt=0)
     """After so long a message of the history counts half."""

@@ -15,6 +15,7 @@ from apc_bus.settings.deployment import DeploymentSettings
 from apc_bus.settings.effects import EffectSettings
 from apc_bus.settings.encryption import EncryptionSettings
 from apc_bus.settings.gate import GateSettings
+from apc_bus.settings.language import LanguageSettings
 from apc_bus.settings.llm import LLMSettings
 from apc_bus.settings.log_key import LogKeySettings
 from apc_bus.settings.log_writer import LogWriterSettings
@@ -46,7 +47,7 @@ READ_BY: dict[str, tuple[type[ApcSettings], ...]] = {
     "orchestrator": (OrchestratorSettings, BusSettings, DatabaseSettings, TraceSettings),
     "persister": (PersisterSettings, BusSettings, DatabaseSettings, TraceSettings),
     "worker": (WorkerSettings, BusSettings, DatabaseSettings, TraceSettings),
-    "agents": (SituationSettings, RelevanceSettings),
+    "agents": (SituationSettings, RelevanceSettings, LanguageSettings),
     "automl": (AutomlSettings,),
     "llm": (LLMSettings,),
     "console": (

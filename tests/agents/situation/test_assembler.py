@@ -12,6 +12,7 @@ from apc_agents.memory import InMemoryMemoryStore, UnknownSession
 from apc_agents.situation import BaseAgent, ContextAssembler, SessionManager, SituationSettings
 from apc_contracts import IdeaPayload, Packet, PacketType, Payload, SignalPayload
 from apc_contracts.context import AgentContext, ContextMessage, context_uuid
+from apc_contracts.packet import Recipient
 from apc_contracts.receipts import ReceiptKind
 from apc_contracts.vocabulary import Signal
 
@@ -140,7 +141,7 @@ async def test_what_is_not_relevant_is_passed_over_and_the_receipt_says_so(idea:
     agent = Agent("fitter-1", role="fitter", swarm="s", capabilities=["pump"])
     handled: list[str] = []
 
-    @agent.on(PacketType.IDEA, min_relevance=0.35)
+    @agent.on(PacketType.IDEA, min_relevance=0.3)
     async def repair(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         handled.append(packet.payload.method_id)
         assert await ctx.snapshot() is await ctx.snapshot()
@@ -154,6 +155,34 @@ async def test_what_is_not_relevant_is_passed_over_and_the_receipt_says_so(idea:
     assert errors[0] is None
     assert errors[1] is not None and errors[1].startswith("not handled: relevance 0.")
     assert [one.packet_type for one in client.emitted] == [PacketType.ACK]
+
+
+async def test_what_was_passed_over_leaves_no_trace(make_packet: MakePacket, idea: MakeIdea) -> None:
+    assembler = ContextAssembler(InMemoryMemoryStore())
+    recipients = (Recipient(agent_id="sentinel-1"), Recipient(agent_id="poet-1"))
+    poem = make_packet(idea("poem")).model_copy(update={"recipients": recipients, "symbolic_keys": ("verse",)})
+    await assembler.pass_over(poem, "sentinel-1")
+    await assembler.record(poem, "poet-1")
+    told = {}
+    for agent in ("poet-1", "sentinel-1"):
+        told[agent] = str((await assembler.assemble(make_packet(idea("pump")), agent)).to_document())
+    assert "poem" in told["poet-1"] and "verse" in told["poet-1"]
+    assert "poem" not in told["sentinel-1"] and "verse" not in told["sentinel-1"]
+
+
+async def test_what_is_passed_over_alone_is_written_nowhere(idea: MakeIdea) -> None:
+    agent = Agent("fitter-1", role="fitter", swarm="s", capabilities=["pump"])
+
+    @agent.on(PacketType.IDEA, min_relevance=0.3)
+    async def repair(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        await ctx.snapshot()
+
+    async with AgentTestClient(agent) as client:
+        await client.send(idea("poem"), requires_ack=True)
+        assert await client.memory.retrieve_conversation("session-1") is None
+        await client.send(idea("pump"))
+        kept = await client.memory.retrieve_conversation("session-1")
+    assert kept is not None and len(kept.messages) == 1
 
 
 def test_a_minimum_outside_its_range_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -75,9 +76,16 @@ def test_one_more_common_symbol_never_lowers_the_score(situation: AgentContext, 
     assert many >= few
 
 
-def test_symbols_count_their_share_of_the_focus() -> None:
-    situation = context(narrative_state={"symbolic_focus": ["Pump", "valve"]})
-    assert resonance(ContextMessage(content="the PUMP leaks"), situation, SETTINGS).symbols == 0.5
+def test_each_symbol_of_the_focus_takes_the_same_share_of_the_distance() -> None:
+    situation = context(narrative_state={"symbolic_focus": ["Pump", "valve", "pressure loss"]})
+    for content, part in (
+        ("the PUMPS leak", 0.6),
+        ("pump and valve", 1 - 0.4**2),
+        ("no pressure", 1 - 0.4**0.5),
+        ('{"pump": "a key is no word of the message"}', 0),
+        ('{"notes": [{"text": "the pumps leak"}]}', 0.6),
+    ):
+        assert resonance(ContextMessage(content=content), situation, SETTINGS).symbols == pytest.approx(part)
     assert resonance(ContextMessage(content="pump"), context(), SETTINGS).symbols == 0
 
 
@@ -106,15 +114,17 @@ def test_the_history_decays_by_its_half_life() -> None:
 
 def test_target_and_directive_count_a_half_each() -> None:
     me = UUID(int=7)
-    situation = context(target_agent_id=me, processing_directives={"requested_action": "idea"})
+    situation = context(target_agent_id=me, processing_directives={"requested_action": "evaluate_data"})
     targets = [str(me)]
-    for metadata, part in (
-        ({"targets": targets, "action": "idea"}, 1.0),
-        ({"targets": targets}, 0.5),
-        ({"action": "idea"}, 0.5),
-        ({"action": "claim"}, 0.0),
-    ):
-        assert resonance(ContextMessage(metadata=metadata), situation, SETTINGS).directive == part
+    cases: list[tuple[dict[str, Any], list[str], float]] = [
+        ({"targets": targets}, ["quote", "evaluate-data"], 1.0),
+        ({"targets": targets}, ["idea"], 0.5),
+        ({}, ["Evaluate Data"], 0.5),
+        ({"packet_type": "EVALUATE_DATA"}, [], 0.0),
+    ]
+    for metadata, actions, part in cases:
+        message = ContextMessage(metadata=metadata)
+        assert resonance(message, situation, SETTINGS, actions=actions).directive == part
 
 
 def test_no_weight_no_score(monkeypatch: pytest.MonkeyPatch) -> None:

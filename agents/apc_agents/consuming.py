@@ -78,6 +78,10 @@ class BulkConsumer:
                 if not self.started.is_set():
                     raise
                 _log.warning("consumer_lost", queue=self._queue, reason=str(error))
+            except Exception:
+                if not self.started.is_set():
+                    raise
+                _log.exception("consumer_failed", queue=self._queue, next_attempt_seconds=wait)
             await first_of(self.stop.wait(), asyncio.sleep(wait))
             wait = min(2 * wait, LONGEST_WAIT)
 

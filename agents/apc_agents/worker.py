@@ -1,7 +1,7 @@
 """A worker: one agent at one bus. Takes packets from its two queues, handles them, reports what became of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import GiveBack
 from apc_bus.port import Bus, Delivery
 from apc_bus.settings import WorkerSettings
+from apc_bus.supervision import Health, keep_running
 from apc_bus.topology import agent_queue
 from apc_bus.tracing import current_trace
 from apc_contracts.contract import Contract, load_contract
@@ -113,6 +114,7 @@ class Worker:
             on_failure=on_failure,
             on_invocation=on_invocation,
         )
+        self._health = Health()
         self._is_stopping = False
         self.ready = asyncio.Event()
         """Set while handlers run: after on_start, until the worker stops."""
@@ -121,7 +123,7 @@ class Worker:
     def problems(self) -> list[str]:
         """What stands against being ready, a sentence each; from any thread."""
         found = [] if self.ready.is_set() else [f"the handlers of {self._agent.agent_id} do not run"]
-        return found + self._bus.problems
+        return found + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take and handle packets until `stop` is set, then drain.
@@ -139,7 +141,9 @@ class Worker:
 
     async def _serve(self, stop: asyncio.Event, outbox: asyncio.Task[None]) -> None:
         settings, agent = self._settings, self._agent
-        beats = send_heartbeats(self._emitter, agent.agent_id, settings.heartbeat_silence)
+        beats = self._keep(
+            "the heartbeat", lambda: send_heartbeats(self._emitter, agent.agent_id, settings.heartbeat_silence), stop
+        )
         handlers: list[asyncio.Task[None]] = []
         try:
             async with running(beats):
@@ -148,14 +152,18 @@ class Worker:
                 handlers = [asyncio.create_task(self._handle_next()) for _ in range(agent.concurrency)]
                 self.ready.set()
                 _log.info("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
-                await first_of(stop.wait(), outbox, *handlers, self._effects.purge(), *self._runners())
+                purging = self._keep("the purge of effects", self._effects.purge, stop)
+                await first_of(stop.wait(), outbox, *handlers, purging, *self._runners(stop))
         finally:
             self._turn_away()
             await self._finish(handlers)
             await self._confirm_receipts()
             _log.info("worker_stopped", agent_id=agent.agent_id)
 
-    def _runners(self) -> list[Coroutine[Any, Any, None]]:
+    def _keep(self, task: str, work: Callable[[], Awaitable[None]], stop: asyncio.Event) -> Coroutine[Any, Any, None]:
+        return keep_running(work, task=task, health=self._health, stop=stop)
+
+    def _runners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         """What runs the tasks of an agent with tools."""
         tools, tasks, settings = self._agent.tools, self._tasks, self._settings
         if tools is None or tasks is None:
@@ -169,7 +177,7 @@ class Worker:
             lease=settings.task_lease,
             poll=settings.task_poll,
         )
-        return [runner.run()]
+        return [self._keep("the runner of tasks", runner.run, stop)]
 
     @asynccontextmanager
     async def _queues(self) -> AsyncIterator[None]:

@@ -11,6 +11,7 @@ from apc_bus import headers
 from apc_bus.counted_warning import CountedWarning
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Publication, Subscription
+from apc_bus.supervision import Health, persevere
 from apc_bus.topology import DEAD_QUEUE, agent_of_queue, gate_queue
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity import shard_of
@@ -20,7 +21,6 @@ from apc_contracts.receipts import Receipt, ReceiptKind
 from apc_contracts.session.failures import HANDLER_ERROR
 from apc_contracts.vocabulary import PacketType
 from apc_orchestrator.publications import dead_input, receipts
-from apc_orchestrator.supervision import Health, persevere
 
 TASK = "dead_letters"
 RETRY_SECONDS = 1.0
@@ -49,7 +49,7 @@ async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoRetu
                     receiving = asyncio.ensure_future(letters.receive())
                 failed = [one for one in waiting if not await _report(bus, letters, one, shards, limits, ignored)]
                 if failed:
-                    health.fail(TASK)
+                    health.fail(TASK, f"{len(failed)} dead letters cannot be told; its log says why")
                 else:
                     health.resume(TASK)
         finally:

@@ -9,7 +9,7 @@ from typing import NoReturn, Self
 
 from apc_bus.errors import BusError
 from apc_bus.port import Bus
-from apc_orchestrator.supervision import Health, persevere
+from apc_bus.supervision import Health, persevere
 
 QUESTIONS_A_HEARTBEAT = 4
 

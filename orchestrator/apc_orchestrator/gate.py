@@ -13,6 +13,7 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.settings import OrchestratorSettings
+from apc_bus.supervision import Health, reason_of
 from apc_bus.topology import RECEIPTS, gate_queue
 from apc_contracts.contract import Contract
 from apc_contracts.identity import new_packet_id
@@ -24,7 +25,6 @@ from apc_orchestrator.publications import Tenure
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.service_state import ShardState
 from apc_orchestrator.shard import ShardServer
-from apc_orchestrator.supervision import Health
 from apc_orchestrator.tenure import take_shard
 from apc_orchestrator.verification import Bounds, Verifier
 
@@ -72,19 +72,25 @@ class Gate:
     async def run(self, stop: asyncio.Event) -> None:
         """Hold the shard whenever the broker lets us, until `stop`. Losing it is normal; it is taken again."""
         loop = asyncio.get_running_loop()
-        pause = FIRST_PAUSE_SECONDS
+        pause, task = FIRST_PAUSE_SECONDS, f"the gate of shard {self._shard}"
         while not stop.is_set():
             began = loop.time()
             try:
                 await self._hold(stop)
+                continue
             except _LOST as error:
-                if loop.time() - began > LONGEST_PAUSE_SECONDS:
-                    pause = FIRST_PAUSE_SECONDS  # it went well for a while: another trouble
-                _log.warning("shard_left", shard=self._shard, reason=str(error) or type(error).__name__)
-                await _sleep(pause, stop)
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                _log.warning("shard_left", shard=self._shard, reason=reason_of(error))
+            except Exception as error:
+                # A fault of ours: whoever takes the shard begins anew from the log.
+                _log.exception("gate_failed", shard=self._shard)
+                self._health.fail(task, reason_of(error))
             finally:
                 self.state.leave()
+            if loop.time() - began > LONGEST_PAUSE_SECONDS:
+                pause = FIRST_PAUSE_SECONDS  # it went well for a while: another trouble
+            await _sleep(pause, stop)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            self._health.resume(task)
 
     async def _hold(self, stop: asyncio.Event) -> None:
         queue = gate_queue(self._shard)

@@ -8,13 +8,13 @@ import structlog
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
+from apc_bus.supervision import Health
 from apc_contracts.contract import check_guards, load_contract
 from apc_contracts.limits import Limits
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import Gate
 from apc_orchestrator.metrics import follow_gates
 from apc_orchestrator.service_state import ShardState
-from apc_orchestrator.supervision import Health
 
 _log = structlog.get_logger("apc_orchestrator")
 
@@ -51,9 +51,7 @@ class Orchestrator:
     def problems(self) -> list[str]:
         """What stands against being ready, a sentence each; from any thread."""
         found = [f"shard {state.shard} is not held" for state in self.shards if not state.is_active]
-        if not self._health.is_well:
-            found.append("a task beside the gate has failed and waits for its next attempt")
-        return found + self._bus.problems
+        return found + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then drain."""

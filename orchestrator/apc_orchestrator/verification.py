@@ -15,6 +15,7 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge, BusError
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
+from apc_bus.supervision import Health, persevere
 from apc_contracts.contract import Contract
 from apc_contracts.errors import SignatureInvalid
 from apc_contracts.parsing import ReceivedPacket
@@ -25,7 +26,6 @@ from apc_contracts.session.verification import Finding, evidence_artifacts, ruli
 from apc_contracts.signing import verify_endorsement
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_orchestrator.publications import receipts
-from apc_orchestrator.supervision import Health, persevere
 
 LONGEST_REASON = 2000
 """Of a reason so much goes into the receipt: a message of receipts is bounded, a falsifier's name is not ours."""

@@ -1,6 +1,7 @@
 """The service: one writer a shard, until told to stop."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import asyncpg
@@ -9,6 +10,8 @@ import structlog
 from apc_bus.database import check_durability
 from apc_bus.port import Bus
 from apc_bus.settings import PersisterSettings
+from apc_bus.supervision import Health, keep_running
+from apc_contracts.errors import ApcError
 from apc_persister.encryption import Encryption
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
 from apc_persister.evidence.checkpoint import load_signer
@@ -38,6 +41,7 @@ class Persister:
         self._bus = bus
         self._pool = pool
         self._settings = settings
+        self._health = Health()
         self.writers = tuple(
             Writer(shard, bus, pool, settings, Notary(shard, signer), encryption) for shard in range(settings.shards)
         )
@@ -57,12 +61,13 @@ class Persister:
     def problems(self) -> list[str]:
         """What stands against being ready, a sentence each; from any thread."""
         found = [f"the log of shard {one.shard} is not written" for one in self.writers if not one.is_ready]
-        return found + self._bus.problems
+        return found + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Check the database, then write until `stop` is set or no writer is left.
 
-        A shard that stops leaves the others running; its error is raised at the end, and `is_ready` is false.
+        A shard that stops leaves the others running; its error is raised at the end, and `is_ready` is false. What
+        fails for a reason that nobody foresaw is begun again with back-off, and `problems` tells of it.
 
         Raises:
             DatabaseNotDurable: committed rows could be lost (unless settings allow it).
@@ -73,20 +78,25 @@ class Persister:
         await self._check()
         log.info("persister_started", shards=len(self.writers))
         are_done = asyncio.Event()
-        exporting = asyncio.create_task(self.exporter.run(are_done))
-        attesting = asyncio.create_task(self._latecomers.run(stop))
+        exporting = asyncio.create_task(self._keep("the export of checkpoints", self.exporter.run, are_done))
+        attesting = asyncio.create_task(self._keep("the backfill of the tree", self._latecomers.run, stop))
         try:
-            results = await asyncio.gather(*(w.run(stop) for w in self.writers), return_exceptions=True)
+            writers = (self._keep(f"the log writer of shard {one.shard}", one.run, stop) for one in self.writers)
+            results = await asyncio.gather(*writers, return_exceptions=True)
         finally:
             # In this order: what is attested at the end is exported too.
             attesting.cancel()
-            await asyncio.wait({attesting})
+            await asyncio.gather(attesting, return_exceptions=True)
             are_done.set()
-            await exporting
+            await asyncio.gather(exporting, return_exceptions=True)
         log.info("persister_stopped")
         for result in results:
             if result is not None:
                 raise result
+
+    async def _keep(self, task: str, run: Callable[[asyncio.Event], Awaitable[None]], stop: asyncio.Event) -> None:
+        """Keep a task at work; errors that we have a name for are an operator's to mend, and are raised."""
+        await keep_running(lambda: run(stop), task=task, health=self._health, stop=stop, fatal=(ApcError,))
 
     async def _check(self) -> None:
         size = self._pool.get_max_size()

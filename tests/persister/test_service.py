@@ -11,8 +11,11 @@ from apc_bus.database import open_pool
 from apc_bus.errors import DatabaseNotDurable
 from apc_bus.memory import MemoryBroker
 from apc_bus.testing import PostgresServer
-from apc_persister import PersisterSettings, serve_persister
-from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
+from apc_persister import Persister, PersisterSettings, serve_persister
+from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, TreeBroken
+from apc_persister.evidence.exporter import Exporter
+from apc_persister.evidence.latecomers import Latecomers
+from apc_persister.testing import until
 
 
 @pytest.fixture
@@ -61,3 +64,53 @@ async def test_a_database_that_may_lose_commits(memory_broker: MemoryBroker, pos
 async def test_a_pool_that_the_writers_would_use_up(memory_broker: MemoryBroker, pool: asyncpg.Pool) -> None:
     with pytest.raises(PoolTooSmall, match="APC_DATABASE_POOL to 6"):
         await serve(memory_broker, pool, PersisterSettings(shards=4))
+
+
+@pytest.mark.parametrize(
+    ("work", "name"),
+    [(Exporter, "the export of checkpoints"), (Latecomers, "the backfill of the tree")],
+)
+async def test_no_task_of_the_service_dies_unseen(
+    memory_broker: MemoryBroker, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, work: type, name: str
+) -> None:
+    attempts = []
+
+    async def fail(self: object, stop: asyncio.Event) -> None:
+        attempts.append(persister.problems)
+        if len(attempts) < 3:
+            raise KeyError("nobody foresaw this")
+        await stop.wait()
+
+    monkeypatch.setattr(work, "run", fail)
+    persister, stop = Persister(PersisterSettings(), memory_broker.connect("persister"), pool), asyncio.Event()
+    running = asyncio.create_task(persister.run(stop))
+    try:
+        await until(lambda: _is_told(persister, f"{name} has failed: 'nobody foresaw this'"))
+        await until(lambda: persister.is_ready)
+        assert len(attempts) == 3
+    finally:
+        stop.set()
+        async with asyncio.timeout(20):
+            await running
+
+
+async def test_a_tree_that_does_not_fit_is_told_though_nobody_writes(
+    memory_broker: MemoryBroker, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(self: object, shard: int) -> None:
+        raise TreeBroken(0, "entry 5 is missing")
+
+    await pool.execute("INSERT INTO apc_log.shards (shard, epoch, batch_no, next_seq) VALUES (0, 0, 0, 2)")
+    monkeypatch.setattr(Latecomers, "_attest", refuse)
+    persister, stop = Persister(PersisterSettings(), memory_broker.connect("persister"), pool), asyncio.Event()
+    running = asyncio.create_task(persister.run(stop))
+    try:
+        await until(lambda: _is_told(persister, "the backfill of the tree has failed: log of shard 0 stopped"))
+    finally:
+        stop.set()
+        async with asyncio.timeout(20):
+            await running
+
+
+def _is_told(persister: Persister, sentence: str) -> bool:
+    return any(one.startswith(sentence) for one in persister.problems)

@@ -17,6 +17,7 @@ from apc_bus.rabbit.metrics import follow_bus, forget_bus
 from apc_bus.rabbit.publisher import Publisher
 from apc_bus.rabbit.watchdog import is_cancelled
 from apc_bus.settings import BusSettings
+from apc_bus.supervision import Health, keep_running
 from apc_bus.topology import SUBSTRATE_STREAM
 
 _STREAM_PREFETCH = 100
@@ -40,6 +41,8 @@ class RabbitBus:
         self._publisher = Publisher(self._publish_link, nodes.timing, settings.publish_window)
         self._expected = ExpectedConsumers()
         self._watchdog: asyncio.Task[None] | None = None
+        self._tasks = Health()
+        self._closing = asyncio.Event()
 
     @property
     def user(self) -> str:
@@ -63,13 +66,14 @@ class RabbitBus:
     @property
     def problems(self) -> list[str]:
         """What stands against relying on this bus now, a sentence each; empty = nothing. From any thread."""
-        return self.health.problems
+        return self.health.problems + self._tasks.problems
 
     async def start(self) -> None:
         """Open both connections, so that a wrong address or password shows at once. Raises BusUnavailable."""
         await self._publish_link.get()
         await self._consume_link.get()
-        self._watchdog = asyncio.create_task(self._watch(), name=f"watch {self._purpose}")
+        watching = keep_running(self._watch, task="the watchdog", health=self._tasks, stop=self._closing)
+        self._watchdog = asyncio.create_task(watching, name=f"watch {self._purpose}")
         follow_bus(self)
 
     async def _watch(self) -> None:
@@ -150,6 +154,7 @@ class RabbitBus:
     async def close(self) -> None:
         """Close the connections; idempotent."""
         forget_bus(self)
+        self._closing.set()
         if self._watchdog is not None:
             self._watchdog.cancel()
             await asyncio.wait([self._watchdog])

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from apc_agents.actions.tasks import MemoryTaskStore, PostgresTaskStore, TaskEvent, TaskRunner, TaskStore
 from apc_agents.llm import LLMAgent
 from apc_bus.settings import WorkerSettings
+from apc_bus.supervision import Health, keep_running
 from apc_console.chat.memory import ChatMemory
 
 
@@ -27,7 +28,8 @@ async def running_tasks(agent: LLMAgent, memory: ChatMemory) -> AsyncIterator[Ta
         lease=settings.task_lease,
         poll=settings.task_poll,
     )
-    running = asyncio.create_task(runner.run())
+    keeping = keep_running(runner.run, task="the runner of tasks", health=Health(), stop=asyncio.Event())
+    running = asyncio.create_task(keeping)
     try:
         yield store
     finally:

@@ -38,7 +38,7 @@ class Latecomers:
         self._patience_ms = int(patience.total_seconds() * 1000)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Attest until `stop` is set, or a tree does not fit its rows: then the writer stops too, and says why."""
+        """Attest until `stop` is set. Raises TreeBroken when a tree does not fit its rows: the writer stops too."""
         pause_s = self._interval_s
         while not stop.is_set():
             try:
@@ -47,7 +47,7 @@ class Latecomers:
                 pause_s = self._interval_s
             except TreeBroken as error:
                 log.critical("latecomers_not_attested", reason=str(error))
-                return
+                raise
             except _AWAY as error:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 reason = (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,107 @@
+"""Long-lived tasks never die silently: what fails is logged, tried again with back-off, and told to /readyz."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
+from itertools import islice
+from typing import TypeVar
+
+import structlog
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 10.0
+MOST_TOLD = 10
+
+Result = TypeVar("Result")
+
+_log = structlog.get_logger("apc_bus")
+
+
+class Health:
+    """Which tasks have failed in a way that nobody expected, and why; what it says may be read from any thread."""
+
+    def __init__(self) -> None:
+        self._failed: dict[Hashable, str] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence for each task that has failed and is not at work again, the first ones."""
+        failed = islice(self._failed.copy().items(), MOST_TOLD)
+        return [f"{task} has failed: {reason}" for task, reason in failed]
+
+    def fail(self, task: Hashable, reason: str) -> None:
+        """The task has stopped."""
+        self._failed[task] = reason
+
+    def resume(self, task: Hashable) -> None:
+        """The task works again."""
+        self._failed.pop(task, None)
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of what an error says, or its name."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+async def persevere(
+    work: Callable[[], Awaitable[Result]],
+    *,
+    name: str,
+    task: Hashable,
+    awaits: tuple[type[Exception], ...],
+    health: Health,
+) -> Result:
+    """What the work gives, however often it has to be begun.
+
+    `awaits` are the errors of a service that is away: a warning, and it is waited for. Every other error is a fault
+    of ours: logged with its trace, and `health` tells until the next attempt. `task` names this piece of work.
+    """
+    pause = FIRST_PAUSE_SECONDS
+    try:
+        while True:
+            try:
+                return await work()
+            except awaits as error:
+                _log.warning(f"{name}_waits", task=str(task), reason=reason_of(error))
+            except Exception as error:
+                _log.exception(f"{name}_failed", task=str(task), next_attempt_seconds=pause)
+                health.fail(task, reason_of(error))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            health.resume(task)
+    finally:
+        health.resume(task)
+
+
+async def keep_running(
+    work: Callable[[], Awaitable[None]],
+    *,
+    task: str,
+    health: Health,
+    stop: asyncio.Event,
+    fatal: tuple[type[Exception], ...] = (),
+) -> None:
+    """Run a long-lived task until it ends by itself; one that fails is begun again with back-off, unless told to stop.
+
+    Raises:
+        Exception: one of `fatal`, which no attempt mends; `health` goes on telling of it.
+    """
+    loop = asyncio.get_running_loop()
+    pause = FIRST_PAUSE_SECONDS
+    while True:
+        began = loop.time()
+        try:
+            return await work()
+        except Exception as error:
+            health.fail(task, reason_of(error))
+            if isinstance(error, fatal):
+                raise
+            if loop.time() - began > LONGEST_PAUSE_SECONDS:
+                pause = FIRST_PAUSE_SECONDS  # it went well for a while: another trouble
+            _log.exception("task_failed", task=task, next_attempt_seconds=pause)
+        if stop.is_set():
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        health.resume(task)

@@ -1,7 +1,9 @@
 """`apc doctor`: each thing is broken for real, and found, with its fix; nothing else is reported as wrong."""
 
+import ast
+import inspect
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import DEAD_QUEUE, build_topology, gate_queue, log_queue
-from apc_console.doctor import Finding, Status, examine
+from apc_console.doctor import Finding, Status, examination, examine
 from apc_console.doctor.database import look_at_database, now
 from apc_console.testing import ApcCommand
 from apc_persister.testing import ScriptedGate, packet_entry
@@ -186,3 +188,44 @@ def test_the_command_says_it_as_json_and_fails(apc: ApcCommand, postgres_url: st
     assert broken.returncode == 1, broken.stderr
     assert [row["check"] for row in json.loads(broken.stdout) if row["status"] == "wrong"] == ["broker", "database"]
     assert "secret" not in broken.stdout + broken.stderr
+
+
+LOOKS = [
+    ("look_at_nodes", "broker"),
+    ("_look_at_database", "database"),
+    ("look_at_checkpoints", "checkpoints"),
+    ("look_at_dead_letters", "dead letters"),
+    ("look_at_effects", "effects"),
+    ("registered_agents", "topology"),
+    ("inspect_broker", "topology"),
+    ("look_at_message_size", "message size"),
+    ("look_at_users", "users"),
+    ("look_at_lag", "log"),
+    ("look_at_agents", "agents"),
+    ("look_at_permissions", "permissions"),
+]
+
+
+async def test_no_look_can_end_the_examination(healthy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (asyncpg.InternalClientError("got result for unknown protocol state"), KeyError("unforeseen")):
+        for look, check in LOOKS:
+            with monkeypatch.context() as broken:
+                broken.setattr(examination, look, _raising(error))
+                finding = await only_wrong()
+            assert (finding.check, str(error) in finding.finding) == (check, True), look
+
+
+def _raising(error: Exception) -> Callable[..., Awaitable[list[Finding]]]:
+    async def fail(*_: object, **__: object) -> list[Finding]:
+        raise error
+
+    return fail
+
+
+def test_each_look_is_among_those_that_were_made_to_fail() -> None:
+    tree = ast.parse(inspect.getsource(examination))
+    named = {name.id for name in ast.walk(tree) if isinstance(name, ast.Name)}
+    assert {one for one in named if one.startswith(("look_at_", "inspect_", "registered_"))} <= {
+        *(look for look, _ in LOOKS),
+        "look_at_database",
+    }

@@ -12,7 +12,7 @@ from apc_orchestrator.registry import Registry
 async def test_a_gate_that_fails_is_begun_again(
     house: Any, start: Callable[..., Packet[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, failures = Registry.load, []
+    load, failures = Registry.load, list[list[str]]()
 
     async def fail_twice(*given: Any) -> Registry:
         if len(failures) < 2:

@@ -1,0 +1,44 @@
+"""One look of the doctor: whatever goes wrong with it becomes a finding, and the others are made."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import asyncpg
+
+from apc_bus.supervision import reason_of
+from apc_console.doctor.finding import Finding, wrong
+from apc_contracts.errors import ApcError
+
+LONGEST_SECONDS = 60.0
+"""For one look; a server that answers nobody must not keep the operator waiting."""
+DATABASE_FIX = "look into the database's own log"
+FAULT_FIX = "this look has a fault of its own: report it with this line; `apc doctor` has made the others"
+
+Found = TypeVar("Found")
+
+
+async def attempt(check: str, look: Awaitable[Found], findings: list[Finding], fix: str = "") -> Found | None:
+    """What a look gives; None when it cannot be made, and then `findings` get why.
+
+    Args:
+        fix: what mends an error that we have a name for; none = the error says it.
+    """
+    try:
+        async with asyncio.timeout(LONGEST_SECONDS):
+            return await look
+    except ApcError as error:
+        findings.append(wrong(check, reason_of(error), fix or "mend what it names"))
+    except TimeoutError:
+        findings.append(wrong(check, f"no answer within {LONGEST_SECONDS:g} s", "see whether the server is overloaded"))
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        findings.append(wrong(check, f"it failed: {reason_of(error)}", DATABASE_FIX))
+    except Exception as error:
+        findings.append(wrong(check, f"{type(error).__name__}: {reason_of(error)}", FAULT_FIX))
+    return None
+
+
+async def look(check: str, looking: Awaitable[list[Finding]], fix: str = "") -> list[Finding]:
+    """The findings of a look, or the one that says why it cannot be made."""
+    failed: list[Finding] = []
+    return await attempt(check, looking, failed, fix) or failed

@@ -10,6 +10,7 @@ from apc_bus.settings import LogKeySettings
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.log_keys import TrustedKeys
+from apc_console.log_verification import read_exported
 from apc_console.output import opened, to_json
 from apc_console.terminal import echo
 from apc_contracts.contract import packaged_contract_bytes
@@ -68,12 +69,14 @@ async def write_consistency(shard: int, old: int, new: int, out: Path | None, ke
         _write_document(await prove_consistency(connection, TrustedKeys(keys).of(shard), shard, old, new), out)
 
 
-async def write_bundle(run_id: str, out: Path | None, contracts: Sequence[Path], keys: Sequence[str]) -> None:
-    """Write the bundle of a run line by line. Raises InputUnusable, ProofImpossible."""
+async def write_bundle(run_id: str, out: Path | None, contracts: Sequence[Path]) -> None:
+    """Write the bundle of a run line by line. Raises InputUnusable, ProofImpossible, TreeBroken, LogKeyMissing."""
+    own = TrustedKeys(())
+    outside = read_exported(own)
     given = [_read_bytes(path) for path in contracts] or [packaged_contract_bytes()]
     count = -2  # header and end
     async with open_log() as pool, pool.acquire() as connection:
-        lines = bundle_lines(connection, run_id, TrustedKeys(keys).of, given)
+        lines = bundle_lines(connection, run_id, own.signer, given, outside)
         first = await anext(lines)  # before the file is made
         with opened(out) as file:
             file.write(first + b"\n")

@@ -16,6 +16,13 @@ class TrustedKeys:
         self._given = [key for text in texts for key in _read_key(text)]
         self._signer: Signer | None = None
 
+    @property
+    def signer(self) -> Signer:
+        """The log's own key. Raises LogKeyMissing, LogKeyUnusable."""
+        if self._signer is None:
+            self._signer = load_signer(LogKeySettings())
+        return self._signer
+
     def of_origin(self, origin: str) -> tuple[int, tuple[PublicKey, ...]]:
         """The shard of a log, and the keys that may have signed its checkpoints. Raises CheckFailed: none may have."""
         shard = origin.rpartition("/")[2]
@@ -39,9 +46,7 @@ class TrustedKeys:
             if not found:
                 raise InputUnusable(f"no key of shard {shard} was given with --key: take those of `apc log key`")
             return found
-        if self._signer is None:
-            self._signer = load_signer(LogKeySettings())
-        return list(self._signer.trusted(shard))
+        return list(self.signer.trusted(shard))
 
 
 def _read_key(text: str) -> list[PublicKey]:

@@ -17,7 +17,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 PROOF, CONSISTENCY, BUNDLE = "apc-log-proof", "apc-log-consistency", "apc-log-bundle"
-VERSION = 1
+VERSIONS: Mapping[str, int] = {PROOF: 1, CONSISTENCY: 1, BUNDLE: 2}
+"""Format of a file -> its version."""
 _ED25519 = b"\x01"
 _MAX_SIZE = 1 << 53
 _SIGNATURE = "— "
@@ -189,15 +190,20 @@ class Note:
         """The checkpoint, once the key's signature holds. Raises CheckFailed."""
         if key.name != self.checkpoint.origin:
             raise CheckFailed(f"a checkpoint of {self.checkpoint.origin!r}, and the key is of {key.name!r}")
-        mine = [blob[4:] for name, blob in self.signatures if name == key.name and blob[:4] == key.key_id]
-        if not mine:
-            raise CheckFailed(f"the checkpoint of {self.checkpoint.size} entries is not signed by {key}")
-        for signature in mine:
-            try:
-                Ed25519PublicKey.from_public_bytes(key.raw).verify(signature, self.checkpoint.text.encode())
-            except InvalidSignature:
-                raise CheckFailed(f"the signature of the checkpoint of {self.checkpoint.size} is wrong") from None
+        what = f"the checkpoint of {self.checkpoint.size} entries"
+        _check_signatures(self.checkpoint.text, self.signatures, key, what)
         return self.checkpoint
+
+
+def _check_signatures(text: str, signatures: Sequence[tuple[str, bytes]], key: PublicKey, what: str) -> None:
+    mine = [blob[4:] for name, blob in signatures if name == key.name and blob[:4] == key.key_id]
+    if not mine:
+        raise CheckFailed(f"{what} is not signed by {key}")
+    for signature in mine:
+        try:
+            Ed25519PublicKey.from_public_bytes(key.raw).verify(signature, text.encode())
+        except InvalidSignature:
+            raise CheckFailed(f"the signature of {what} is wrong") from None
 
 
 def parse_note(text: str) -> Note:
@@ -221,6 +227,58 @@ def _parse_signature(line: str) -> tuple[str, bytes]:
     if not line.startswith(_SIGNATURE) or not name or len(blob) < 5:
         raise CheckFailed(f"not a signature line: {line!r}")
     return name, blob
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the log of one shard holds of a run, as its key signs it: that is all of it."""
+
+    origin: str
+    size: int
+    """Entries that the log had."""
+    run_id: str
+    ranges: tuple[tuple[int, int], ...]
+    """First and last number of each stretch of entries."""
+
+    @property
+    def text(self) -> str:
+        """The signed text. Its first line is that of no checkpoint."""
+        ranges = " ".join(f"{first}-{last}" for first, last in self.ranges)
+        return f"{BUNDLE}\n{self.origin}\n{self.size}\n{json.dumps(self.run_id)}\n{ranges}\n"
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        """The number of each entry."""
+        return (number for first, last in self.ranges for number in range(first, last + 1))
+
+
+def parse_contents(text: str, key: PublicKey) -> Contents:
+    """What a log holds of a run, once the key's signature holds. Raises CheckFailed."""
+    body, separator, tail = text.partition("\n\n")
+    lines = body.split("\n")
+    if not separator or len(lines) != 5 or not tail.endswith("\n"):
+        raise CheckFailed("not signed contents: a format, origin, size, run, entries, an empty line, signatures")
+    try:
+        run_id, ranges = json.loads(lines[3]), tuple(_range(one) for one in lines[4].split(" "))
+        contents = Contents(lines[1], int(lines[2]), run_id, ranges)
+    except (ValueError, RecursionError):
+        raise CheckFailed("the signed contents are malformed") from None
+    ends = [0, *(number for stretch in ranges for number in stretch)]
+    is_ordered = all(first <= last for first, last in ranges) and ends[-1] <= contents.size
+    if not is_ordered or any(ends[at] + 1 >= ends[at + 1] for at in range(2, len(ends) - 1, 2)) or ends[1] < 1:
+        raise CheckFailed("the entries of the signed contents are out of order")
+    if not isinstance(run_id, str) or contents.text != body + "\n":
+        raise CheckFailed("the signed contents are not in their one spelling")
+    signatures = tuple(_parse_signature(line) for line in tail[:-1].split("\n"))
+    _check_signatures(contents.text, signatures, key, f"what {contents.origin} holds of the run")
+    return contents
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    if len(text) > 40:
+        raise ValueError(text)
+    return int(first), int(last)
 
 
 def split_notes(text: str) -> Iterator[str]:
@@ -297,14 +355,14 @@ def check_file(lines: Iterable[str], keys: Sequence[PublicKey]) -> list[str]:
         document = _read_object(first)
     except CheckFailed:  # a proof is one document, which may be indented
         document = _read_object(first + "".join(rest))
-    checks: dict[Any, Callable[[], list[str]]] = {
+    checks: dict[object, Callable[[], list[str]]] = {
         PROOF: lambda: _check_proof(document, keys),
         CONSISTENCY: lambda: _check_consistency_file(document, keys),
         BUNDLE: lambda: _check_bundle(document, rest, keys),
     }
-    check = checks.get(document.get("format"))
+    check = checks.get(str(document.get("format")))
     version = document.get("version")
-    if check is None or type(version) is not int or version != VERSION:
+    if check is None or type(version) is not int or version != VERSIONS[document["format"]]:
         raise CheckFailed(f"format {document.get('format')!r}, version {version!r} is not known")
     return check()
 
@@ -312,14 +370,16 @@ def check_file(lines: Iterable[str], keys: Sequence[PublicKey]) -> list[str]:
 def _check_proof(document: Mapping[str, Any], keys: Sequence[PublicKey]) -> list[str]:
     head, key = _head(document, "checkpoint", keys)
     entry = _check_entry(document, head)
+    _only(document, "format", "version", "checkpoint", "key", *_members(entry))
     said = [f"entry {entry.seq} ({entry.kind}) is in the log {head.origin} of {head.size} entries", _signed_by(key)]
-    if "body" in document:
+    if entry.kind == "packet":
         _check_body(document, entry)
         said.insert(1, f"its bytes have the hash {entry.values['stored_hash']}")
     return said
 
 
 def _check_consistency_file(document: Mapping[str, Any], keys: Sequence[PublicKey]) -> list[str]:
+    _only(document, "format", "version", "key", "old", "new", "path")
     old, key = _head(document, "old", keys)
     new, _ = _head(document, "new", keys)
     if old.origin != new.origin:
@@ -329,36 +389,74 @@ def _check_consistency_file(document: Mapping[str, Any], keys: Sequence[PublicKe
 
 
 def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequence[PublicKey]) -> list[str]:
+    _only(header, "format", "version", "run_id", "checkpoints", "contracts")
     run_id = _field(header, "run_id", str)
     heads: dict[str, Checkpoint] = {}
+    awaited: dict[str, Iterator[int]] = {}
     said = []
     for item in _field(header, "checkpoints", list):
         head, key = _head(item, "checkpoint", keys)
+        _only(item, "checkpoint", "key", "contents")
         if head.origin in heads:
             raise CheckFailed(f"two checkpoints of {head.origin} in the bundle")
         heads[head.origin] = head
-        said.append(f"{_signed_by(key)}: log {head.origin} of {head.size} entries")
+        awaited[head.origin] = _contents(item, head, key, run_id).numbers
+        said.append(f"{_signed_by(key)}: log {head.origin} of {head.size} entries, which holds no more of the run")
     contracts = {_contract_hash(one) for one in _field(header, "contracts", list)}
     if len(contracts) != len(header["contracts"]):
         raise CheckFailed("a contract stands twice in the bundle")
-    last = dict.fromkeys(heads, 0)
     entries = packets = 0
+    named: set[str] = set()
     for line in lines:
         item = _read_object(line)
         if "entries" in item:
-            return _end_bundle(item, lines, run_id, entries, packets, said)
+            _end_bundle(item, lines, entries, awaited)
+            if named != contracts:
+                raise CheckFailed("a contract of the bundle is named by no packet")
+            return [
+                f"run {run_id}: {entries} entries, {packets} of them packets with their bytes, are in the log",
+                *said,
+            ]
         origin = _field(item, "origin", str)
         if origin not in heads:
             raise CheckFailed(f"an entry of {origin!r}, of which the bundle has no checkpoint")
         entry = _check_entry(item, heads[origin])
-        if entry.seq <= last[origin]:
-            raise CheckFailed(f"entry {entry.seq} of {origin} stands twice in the bundle, or out of order")
-        last[origin] = entry.seq
+        _only(item, "origin", *_members(entry))
+        _check_turn(entry, origin, next(awaited[origin], None))
         entries += 1
         if entry.kind == "packet":
             _check_packet(item, entry, run_id, contracts)
+            named.add(entry.values["contract_hash"])
             packets += 1
     raise CheckFailed("the bundle ends before its last line")
+
+
+def _contents(item: Mapping[str, Any], head: Checkpoint, key: PublicKey, run_id: str) -> Contents:
+    contents = parse_contents(_field(item, "contents", str), key)
+    if (contents.origin, contents.size, contents.run_id) != (head.origin, head.size, run_id):
+        raise CheckFailed(
+            f"the signed contents are not those of run {run_id!r} in {head.origin} of {head.size} entries"
+        )
+    return contents
+
+
+def _check_turn(entry: Entry, origin: str, awaited: int | None) -> None:
+    if awaited is None or entry.seq < awaited:
+        raise CheckFailed(
+            f"entry {entry.seq} of {origin} stands twice in the bundle, out of order, or is not of the run"
+        )
+    if entry.seq > awaited:
+        raise CheckFailed(f"entry {awaited} of {origin} is of the run and missing in the bundle")
+
+
+def _members(entry: Entry) -> tuple[str, ...]:
+    return ("entry", "path", "body") if entry.kind == "packet" else ("entry", "path")
+
+
+def _only(document: Mapping[str, Any], *members: str) -> None:
+    """Refuse a member that the format does not know, and one that is missing."""
+    for name in sorted(document.keys() ^ set(members)):
+        raise CheckFailed(f"{name} is missing" if name in members else f"{name!r} is not known to this format")
 
 
 def _check_packet(item: Mapping[str, Any], entry: Entry, run_id: str, contracts: set[str]) -> None:
@@ -370,11 +468,15 @@ def _check_packet(item: Mapping[str, Any], entry: Entry, run_id: str, contracts:
 
 
 def _end_bundle(
-    end: Mapping[str, Any], rest: Iterator[str], run_id: str, entries: int, packets: int, said: list[str]
-) -> list[str]:
+    end: Mapping[str, Any], rest: Iterator[str], entries: int, awaited: Mapping[str, Iterator[int]]
+) -> None:
+    _only(end, "entries")
+    for origin, numbers in awaited.items():
+        missing = next(numbers, None)
+        if missing is not None:
+            raise CheckFailed(f"entry {missing} of {origin} is of the run and missing in the bundle")
     if type(end["entries"]) is not int or end["entries"] != entries or any(line.strip() for line in rest):
         raise CheckFailed(f"the bundle says that it has {end['entries']} entries and holds {entries}")
-    return [f"run {run_id}: {entries} entries, {packets} of them packets with their bytes, are in the log", *said]
 
 
 def _check_entry(item: Mapping[str, Any], head: Checkpoint) -> Entry:
@@ -432,11 +534,18 @@ def _field(document: Mapping[str, Any], name: str, kind: type) -> Any:
 
 def _read_object(text: str) -> dict[str, Any]:
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:
         raise CheckFailed(f"not JSON: {error}") from None
     if not isinstance(document, dict):
         raise CheckFailed("not a JSON object")
+    return document
+
+
+def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(members)
+    if len(document) != len(members):
+        raise CheckFailed("a member stands twice in one object")
     return document
 
 
@@ -454,7 +563,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check a proof or an exported bundle of the log.")
     parser.add_argument("file", help="what `apc log prove`, `consistency` or `export` wrote")
     parser.add_argument("--key", action="append", default=[], help="public key, or a file with keys; may be repeated")
+    parser.add_argument("--no-key", action="store_true", help="only check that the file agrees with itself")
     options = parser.parse_args(arguments)
+    if bool(options.key) is options.no_key:
+        print("give the key that you trust with --key, or --no-key to check without one", file=sys.stderr)
+        return 2
     try:
         keys = [key for text in options.key for key in _keys_of(text)]
         with open(options.file, encoding="utf-8") as file:

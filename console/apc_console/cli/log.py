@@ -110,13 +110,15 @@ def export(
     contract: Annotated[
         list[Path] | None, typer.Option(help="File of a contract that the run was judged by; may be repeated.")
     ] = None,
-    keys: KeyOption = None,
 ) -> None:
-    """Write one file with a whole run: packets, events, proofs, contract, public key. `apc log check` verifies it."""
+    """Write one file with a whole run: packets, events, proofs, contract, public key. `apc log check` verifies it.
+
+    The log is verified first, and its key signs which entries there are.
+    """
     from apc_console.evidence import write_bundle
     from apc_console.running import run_quietly
 
-    run_quietly(write_bundle(run_id, out, contract or [], keys or []))
+    run_quietly(write_bundle(run_id, out, contract or []))
 
 
 @app.command()
@@ -125,12 +127,15 @@ def check(
     keys: Annotated[
         list[str] | None, typer.Option("--key", help="Public key, or a file of them: whom you trust.")
     ] = None,
+    no_key: Annotated[
+        bool, typer.Option("--no-key", help="Without a key: only check that the file agrees with itself.")
+    ] = False,
 ) -> None:
     """Verify a proof or a bundle offline: no database, no network, no settings. Exit 1 when something does not hold."""
     from apc_persister.check import main
 
     options = [part for key in keys or [] for part in ("--key", key)]
-    raise typer.Exit(main([str(file), *options]))
+    raise typer.Exit(main([str(file), *options, *(["--no-key"] if no_key else [])]))
 
 
 @app.command()

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from apc_bus.folders import make_private_folder
 from apc_bus.settings import LogKeySettings
 from apc_contracts.signing import pem_of, private_key_of
-from apc_persister.check import CheckFailed, Checkpoint, PublicKey, parse_key
+from apc_persister.check import CheckFailed, Checkpoint, Contents, PublicKey, parse_key
 from apc_persister.errors import LogKeyMissing, LogKeyUnusable, PreviousKeyUnusable
 
 KEY_FILE = "log-key.pem"
@@ -41,10 +41,16 @@ class Signer:
 
     def sign(self, shard: int, size: int, root: bytes) -> str:
         """The signed note of a tree head. The same head gives the same note, always."""
+        return self._note(shard, Checkpoint(self.public_key(shard).name, size, root).text)
+
+    def sign_contents(self, shard: int, size: int, run_id: str, ranges: Sequence[tuple[int, int]]) -> str:
+        """The signed note that says which entries the log of a shard, `size` long, holds of a run."""
+        return self._note(shard, Contents(self.public_key(shard).name, size, run_id, tuple(ranges)).text)
+
+    def _note(self, shard: int, text: str) -> str:
         key = self.public_key(shard)
-        checkpoint = Checkpoint(key.name, size, root)
-        signature = base64.b64encode(key.key_id + self._key.sign(checkpoint.text.encode())).decode()
-        return f"{checkpoint.text}\n— {key.name} {signature}\n"
+        signature = base64.b64encode(key.key_id + self._key.sign(text.encode())).decode()
+        return f"{text}\n— {key.name} {signature}\n"
 
 
 def load_signer(settings: LogKeySettings) -> Signer:

@@ -4,22 +4,35 @@ docs/log-format.md holds the formats.
 """
 
 import base64
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
 import orjson
 
-from apc_persister.check import BUNDLE, CONSISTENCY, PROOF, VERSION, PublicKey
+from apc_persister.check import (
+    BUNDLE,
+    CONSISTENCY,
+    PROOF,
+    VERSIONS,
+    CheckFailed,
+    Checkpoint,
+    PublicKey,
+    leaf_hash,
+    parse_note,
+    root_by_inclusion,
+)
 from apc_persister.connection import AnyConnection
-from apc_persister.errors import ProofImpossible
+from apc_persister.errors import ProofImpossible, TreeBroken
+from apc_persister.evidence.checkpoint import Signer
 from apc_persister.evidence.proofs import consistency_path, inclusion_path
 from apc_persister.evidence.reading import prepare_reader, read_entries
 from apc_persister.evidence.tiles import Tiles
+from apc_persister.evidence.verify import verify_shard
 
-KeyOf = Callable[[int], PublicKey]
-"""The public key of a shard."""
+Outside = Mapping[int, Sequence[Checkpoint]]
+"""Shard -> checkpoints that are held outside."""
 _CHUNK = 4096
 
 _NOTE = "SELECT note FROM apc_log.log_checkpoints WHERE shard = $1 AND tree_size = $2"
@@ -73,9 +86,9 @@ async def prove_entry(connection: AnyConnection, key: PublicKey, shard: int, seq
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         tiles = await Tiles.open(connection, shard)
         await prepare_reader(connection)
-        async for item in _items(connection, tiles, [seq]):
-            head = await _head(connection, tiles.tree.size, key, shard)
-            return {"format": PROOF, "version": VERSION, **head, **item}
+        head = await _head(connection, tiles.tree.size, key, shard)
+        async for item in _items(connection, tiles, [seq], head["checkpoint"]):
+            return {"format": PROOF, "version": VERSIONS[PROOF], **head, **item}
     raise ProofImpossible(f"shard {shard} has no entry {seq}")
 
 
@@ -98,7 +111,7 @@ async def prove_consistency(
         path = await consistency_path(await Tiles.open(connection, shard), old, new)
     return {
         "format": CONSISTENCY,
-        "version": VERSION,
+        "version": VERSIONS[CONSISTENCY],
         "key": str(key),
         **heads,
         "path": [step.hex() for step in path],
@@ -106,15 +119,16 @@ async def prove_consistency(
 
 
 async def bundle_lines(
-    connection: AnyConnection, run_id: str, key_of: KeyOf, contracts: Sequence[bytes]
+    connection: AnyConnection, run_id: str, signer: Signer, contracts: Sequence[bytes], outside: Outside | None = None
 ) -> AsyncIterator[bytes]:
     """The lines of the bundle of a run, as they are read: header, entries, end.
 
-    `contracts` are the bytes of contract files that the log may lack: those of before it kept them.
+    The logs of the run's shards are verified first: a bundle says that it holds all of the run. `contracts` are the
+    bytes of contract files that the log may lack: those of before it kept them.
 
     Raises:
         ProofImpossible: no such run, a contract of the run is not among those given, an entry is not in the tree yet.
-        TreeBroken: tiles are missing.
+        TreeBroken: the log of a shard does not verify.
     """
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         await prepare_reader(connection)
@@ -123,22 +137,47 @@ async def bundle_lines(
             places.setdefault(shard, []).append(seq)
         if not places:
             raise ProofImpossible(f"the log holds no packet of run {run_id!r}")
+        for shard in sorted(places):
+            await _verify(connection, shard, signer, () if outside is None else outside.get(shard, ()))
         tiles = {shard: await Tiles.open(connection, shard) for shard in places}
+        heads: dict[int, Mapping[str, str]] = {}
+        for shard, numbers in sorted(places.items()):
+            size = tiles[shard].tree.size
+            head = await _head(connection, size, signer.public_key(shard), shard)
+            heads[shard] = {**head, "contents": signer.sign_contents(shard, size, run_id, _ranges(numbers))}
         yield orjson.dumps(
             {
                 "format": BUNDLE,
-                "version": VERSION,
+                "version": VERSIONS[BUNDLE],
                 "run_id": run_id,
-                "checkpoints": [await _head(connection, tiles[n].tree.size, key_of(n), n) for n in sorted(places)],
+                "checkpoints": list(heads.values()),
                 "contracts": await _contracts(connection, run_id, contracts),
             }
         )
         count = 0
         for shard, numbers in sorted(places.items()):
-            async for item in _items(connection, tiles[shard], numbers):
-                yield orjson.dumps({"origin": key_of(shard).name, **item})
+            async for item in _items(connection, tiles[shard], numbers, heads[shard]["checkpoint"]):
+                yield orjson.dumps({"origin": signer.public_key(shard).name, **item})
                 count += 1
         yield orjson.dumps({"entries": count})
+
+
+async def _verify(connection: AnyConnection, shard: int, signer: Signer, outside: Sequence[Checkpoint]) -> None:
+    key, *older = signer.trusted(shard)
+    report = await verify_shard(connection, shard, key, older=older, outside=outside)
+    if report.first is not None:
+        raise TreeBroken(shard, f"nothing is exported of it: {report.first.place}: {report.first.message}")
+
+
+def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """The stretches of ascending numbers."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
 
 
 async def _contracts(connection: AnyConnection, run_id: str, given: Sequence[bytes]) -> list[str]:
@@ -158,25 +197,44 @@ async def _head(connection: AnyConnection, size: int, key: PublicKey, shard: int
     note = await connection.fetchval(_NOTE, shard, size)
     if note is None:
         raise ProofImpossible(f"there is no checkpoint of {size} entries of shard {shard}")
+    try:
+        parse_note(note).check(key)
+    except CheckFailed as error:
+        raise ProofImpossible(f"the newest checkpoint of shard {shard}: {error}") from error
     return {"checkpoint": note, "key": str(key)}
 
 
-async def _items(connection: AnyConnection, tiles: Tiles, numbers: Sequence[int]) -> AsyncIterator[dict[str, Any]]:
-    """Entry, path, and a packet's bytes; numbers in ascending order."""
-    size = tiles.tree.size
+async def _items(
+    connection: AnyConnection, tiles: Tiles, numbers: Sequence[int], note: str
+) -> AsyncIterator[dict[str, Any]]:
+    """Entry, path, and a packet's bytes; numbers in ascending order. Each is compared with the signed checkpoint."""
+    head = parse_note(note).checkpoint
     for start in range(0, len(numbers), _CHUNK):
         chunk = numbers[start : start + _CHUNK]
-        entries = {seq: (text, raw) async for seq, text, raw in read_entries(connection, tiles.shard, chunk)}
+        try:
+            entries = {seq: (text, raw) async for seq, text, raw in read_entries(connection, tiles.shard, chunk)}
+        except (ValueError, TypeError, LookupError) as error:
+            raise TreeBroken(tiles.shard, f"an entry from {chunk[0]} to {chunk[-1]} cannot be read") from error
         for seq in chunk:
             if seq not in entries:
                 raise ProofImpossible(f"shard {tiles.shard} has no entry {seq}")
-            if seq > size:
+            if seq > head.size:
                 raise ProofImpossible(
                     f"entry {seq} of shard {tiles.shard} is not in the tree yet: start the log writer"
                 )
             text, raw = entries[seq]
-            path = await inclusion_path(tiles, seq - 1, size)
+            path = await inclusion_path(tiles, seq - 1, head.size)
+            _check_path(tiles.shard, seq, head, text, path)
             item: dict[str, Any] = {"entry": text.decode(), "path": [step.hex() for step in path]}
             if raw is not None and text.startswith(b'["packet"'):
                 item["body"] = base64.b64encode(raw).decode()
             yield item
+
+
+def _check_path(shard: int, seq: int, head: Checkpoint, text: bytes, path: Sequence[bytes]) -> None:
+    try:
+        root = root_by_inclusion(seq - 1, head.size, leaf_hash(text), path)
+    except CheckFailed as error:
+        raise TreeBroken(shard, f"entry {seq} cannot be proven: {error}") from error
+    if root != head.root:
+        raise TreeBroken(shard, f"entry {seq} does not fit the signed checkpoint of {head.size} entries")

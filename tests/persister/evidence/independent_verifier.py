@@ -17,6 +17,11 @@ NOTE = re.compile(
     r"(?P<text>(?P<origin>[^\n]+)\n(?P<size>0|[1-9][0-9]{0,15})\n(?P<root>[A-Za-z0-9+/]{43}=)\n)\n"
     r"(?P<signatures>(?:— [^ \n]+ [A-Za-z0-9+/]+={0,2}\n)+)"
 )
+CONTENTS = re.compile(
+    r"(?P<text>apc-log-bundle\n(?P<origin>[^\n]+)\n(?P<size>[1-9][0-9]{0,15})\n(?P<run>[^\n]+)\n"
+    r"(?P<ranges>[1-9][0-9]*-[1-9][0-9]*(?: [1-9][0-9]*-[1-9][0-9]*)*)\n)\n"
+    r"(?P<signatures>(?:— [^ \n]+ [A-Za-z0-9+/]+={0,2}\n)+)"
+)
 HASH = re.compile(r"[0-9a-f]{64}")
 # docs/log-format.md, table of kinds: number of elements of an entry, by kind and version.
 WIDTHS = {
@@ -56,9 +61,18 @@ def from_hex(text: object) -> bytes:
     return bytes.fromhex(str(text))
 
 
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    refuse_unless(len({name for name, _ in pairs}) == len(pairs), "each member once")
+    return dict(pairs)
+
+
+def members(document: dict[str, Any], *names: str) -> None:
+    refuse_unless(set(document) == set(names), "these members and no other")
+
+
 def from_json(text: str) -> dict[str, Any]:
     try:
-        value: dict[str, Any] = json.loads(text)
+        value: dict[str, Any] = json.loads(text, object_pairs_hook=each_once)
     except ValueError:
         raise Refused("JSON") from None
     refuse_unless(isinstance(value, dict), "an object")
@@ -122,21 +136,41 @@ def read_head(document: dict[str, Any], field: str, trusted: dict[str, bytes]) -
     assert note is not None
     origin = note["origin"]
     refuse_unless(origin in trusted, "nobody we trust signed it")
-    key_id = hashlib.sha256(origin.encode() + b"\n\x01" + trusted[origin]).digest()[:4]
+    check_signatures(note["text"], note["signatures"], origin, trusted[origin])
+    root = from_base64(note["root"])
+    refuse_unless(len(root) == 32 and int(note["size"]) <= 2**53, "root or size")
+    return origin, int(note["size"]), root
+
+
+def check_signatures(text: str, signatures: str, name: str, key: bytes) -> None:
+    key_id = hashlib.sha256(name.encode() + b"\n\x01" + key).digest()[:4]
     signed = False
-    for line in note["signatures"].splitlines():
-        _, name, encoded = line.split(" ")
+    for line in signatures.splitlines():
+        _, signer, encoded = line.split(" ")
         blob = from_base64(encoded)
-        if name == origin and blob[:4] == key_id:
+        if signer == name and blob[:4] == key_id:
             try:
-                Ed25519PublicKey.from_public_bytes(trusted[origin]).verify(blob[4:], note["text"].encode())
+                Ed25519PublicKey.from_public_bytes(key).verify(blob[4:], text.encode())
             except InvalidSignature:
                 raise Refused("the signature") from None
             signed = True
     refuse_unless(signed, "no signature of ours")
-    root = from_base64(note["root"])
-    refuse_unless(len(root) == 32 and int(note["size"]) <= 2**53, "root or size")
-    return origin, int(note["size"]), root
+
+
+def read_contents(note: object, head: tuple[str, int, bytes], run_id: str, key: bytes) -> list[int]:
+    """The numbers of all entries of the run in this log."""
+    match = CONTENTS.fullmatch(note) if isinstance(note, str) else None
+    refuse_unless(match, "the contents")
+    assert match is not None
+    check_signatures(match["text"], match["signatures"], head[0], key)
+    refuse_unless((match["origin"], int(match["size"])) == head[:2], "contents of another log or size")
+    refuse_unless(match["run"] == json.dumps(run_id), "contents of another run")
+    numbers: list[int] = []
+    for stretch in match["ranges"].split(" "):
+        first, last = map(int, stretch.split("-"))
+        refuse_unless(first <= last <= head[1] and (not numbers or first > numbers[-1] + 1), "stretches in order")
+        numbers += range(first, last + 1)
+    return numbers
 
 
 def read_path(document: dict[str, Any]) -> list[bytes]:
@@ -178,12 +212,16 @@ def verify(text: str, keys: list[str]) -> None:
         document = from_json(first)
     except Refused:
         document, rest = from_json(text), ""
-    refuse_unless(type(document.get("version")) is int and document["version"] == 1, "version 1")
+    version = 2 if document.get("format") == "apc-log-bundle" else 1
+    refuse_unless(type(document.get("version")) is int and document["version"] == version, "version")
     if document.get("format") == "apc-log-proof":
         entry = check_entry(document, read_head(document, "checkpoint", trusted))
-        if "body" in document:
+        body = ("body",) if entry[0] == "packet" else ()
+        members(document, "format", "version", "checkpoint", "key", "entry", "path", *body)
+        if body:
             check_body(document, entry)
     elif document.get("format") == "apc-log-consistency":
+        members(document, "format", "version", "key", "old", "new", "path")
         one, old, old_root = read_head(document, "old", trusted)
         other, new, new_root = read_head(document, "new", trusted)
         refuse_unless(one == other and 0 < old <= new, "one log, growing")
@@ -194,29 +232,37 @@ def verify(text: str, keys: list[str]) -> None:
 
 
 def verify_bundle(header: dict[str, Any], rest: str, trusted: dict[str, bytes]) -> None:
+    members(header, "format", "version", "run_id", "checkpoints", "contracts")
     refuse_unless(isinstance(header.get("run_id"), str), "run_id")
     refuse_unless(isinstance(header.get("checkpoints"), list), "checkpoints")
     refuse_unless(isinstance(header.get("contracts"), list), "contracts")
     refuse_unless(all(isinstance(one, dict) for one in header["checkpoints"]), "checkpoints")
     heads = {}
+    awaited: dict[str, list[int]] = {}
     for item in header["checkpoints"]:
         head = read_head(item, "checkpoint", trusted)
+        members(item, "checkpoint", "key", "contents")
         refuse_unless(head[0] not in heads, "one checkpoint a log")
         heads[head[0]] = head
+        awaited[head[0]] = read_contents(item["contents"], head, header["run_id"], trusted[head[0]])
     refuse_unless(all(isinstance(one, str) for one in header["contracts"]), "contracts")
     contracts = {hashlib.sha256(one.encode()).hexdigest() for one in header["contracts"]}
     refuse_unless(len(contracts) == len(header["contracts"]), "each contract once")
     lines = rest.removesuffix("\n").split("\n")
-    last = dict.fromkeys(heads, 0)
+    found: dict[str, list[int]] = {origin: [] for origin in heads}
+    named = set()
     for line in lines[:-1]:
         item = from_json(line)
         refuse_unless(isinstance(item.get("origin"), str) and item["origin"] in heads, "origin")
         entry = check_entry(item, heads[item["origin"]])
-        refuse_unless(entry[3] > last[item["origin"]], "in order, each once")
-        last[item["origin"]] = entry[3]
+        found[item["origin"]].append(entry[3])
+        members(item, "origin", "entry", "path", *(("body",) if entry[0] == "packet" else ()))
         if entry[0] == "packet":
             check_body(item, entry)
             refuse_unless(entry[RUN_ID] == header["run_id"], "of another run")
-            refuse_unless(entry[CONTRACT_HASH] in contracts, "of an unknown contract")
+            named.add(entry[CONTRACT_HASH])
+    refuse_unless(named == contracts, "the contracts that packets name")
+    refuse_unless(found == awaited, "all entries in order, each once")
     end = from_json(lines[-1])
+    members(end, "entries")
     refuse_unless(type(end.get("entries")) is int and end["entries"] == len(lines) - 1, "the number of entries")

@@ -15,8 +15,9 @@ from tests.persister.evidence import independent_verifier
 from tests.persister.evidence.conftest import CONTRACT, WrittenLog
 
 from apc_persister import check
-from apc_persister.errors import ProofImpossible
+from apc_persister.errors import ProofImpossible, TreeBroken
 from apc_persister.evidence.documents import bundle_lines, find_packet, prove_consistency, prove_entry
+from apc_persister.testing import disable_guards
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ async def documents_of(written: WrittenLog) -> list[str]:
         growth = [
             await prove_consistency(connection, key, 0, old, new) for old, new in ((202, 404), (202, 606), (606, 606))
         ]
-        made = bundle_lines(connection, "run-2", written.signer.public_key, [CONTRACT])
+        made = bundle_lines(connection, "run-2", written.signer, [CONTRACT])
         bundle = [line.decode() async for line in made]
     return [*(json.dumps(one) for one in entries + growth), "\n".join(bundle) + "\n"]
 
@@ -106,11 +107,7 @@ def test_every_altered_proof_is_refused_by_both(documents: tuple[list[str], str]
         lines[at] = json.dumps(other)
         if lines[at] == json.dumps(document):
             return
-        # A proof tells of the entry; without the bytes it tells no less.
-        is_without_body = "body" not in other and {**other, "body": document.get("body")} == document
-        is_without_body = is_without_body and document.get("format") == check.PROOF
-        expected = (True, True) if is_without_body else (False, False)
-        assert verdicts("\n".join(lines) + "\n", key) == expected, lines[at]
+        assert verdicts("\n".join(lines) + "\n", key) == (False, False), lines[at]
 
     refuse()
 
@@ -128,6 +125,68 @@ def test_a_bundle_with_other_lines_is_refused_by_both(documents: tuple[list[str]
         [*lines, lines[-1]],
     ):
         assert verdicts("".join(other), key) == (False, False)
+
+
+def test_a_bundle_lacks_nothing(documents: tuple[list[str], str]) -> None:
+    """Entries dropped, the tail cut, the count mended: the signed contents name what is missing."""
+    texts, key = documents
+    header, *entries, _ = texts[-1].splitlines()
+    for left in (entries[1:], entries[:60] + entries[61:], entries[:-1], entries[:20], []):
+        text = "\n".join([header, *left, json.dumps({"entries": len(left)})]) + "\n"
+        assert verdicts(text, key) == (False, False)
+        with pytest.raises(check.CheckFailed, match="is of the run and missing in the bundle"):
+            check.check_file(iter(text.splitlines(keepends=True)), [check.parse_key(key)])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("203-", "204-"), ("203-404", "203-300 302-404"), ("203-404", "203-403"), ('"run-2"', '"run-1"')]
+)
+def test_other_contents_are_refused_by_both(documents: tuple[list[str], str], old: str, new: str) -> None:
+    texts, key = documents
+    header, *rest = texts[-1].splitlines()
+    document = json.loads(header)
+    [head] = document["checkpoints"]
+    head["contents"] = head["contents"].replace(old, new)
+    assert head["contents"] != json.loads(header)["checkpoints"][0]["contents"]
+    assert verdicts("\n".join([json.dumps(document), *rest]) + "\n", key) == (False, False)
+
+
+def test_members_that_are_unknown_missing_or_doubled_are_refused(documents: tuple[list[str], str]) -> None:
+    texts, key = documents
+    for text in texts:
+        lines = text.splitlines()
+        for at in {0, 1, len(lines) - 1} & set(range(len(lines))):
+            document = json.loads(lines[at])
+            others = [{**document, "more": 1}, *({k: v for k, v in document.items() if k != name} for name in document)]
+            spelled = [json.dumps(other) for other in others]
+            name = next(iter(document))
+            spelled.append(f'{{"{name}": {json.dumps(document[name])}, {json.dumps(document)[1:]}')
+            for line in spelled:
+                assert verdicts("\n".join([*lines[:at], line, *lines[at + 1 :]]) + "\n", key) == (False, False), line
+
+
+async def test_nothing_of_a_tampered_log_is_exported(written: WrittenLog) -> None:
+    await disable_guards(written.pool)
+    for act in (
+        "UPDATE apc_log.agent_packets SET run_id = 'run-1' WHERE seq = 203",
+        "DELETE FROM apc_log.packet_events WHERE seq = 204",
+        "UPDATE apc_log.coordination_events SET event = 'x' WHERE seq = 606",
+    ):
+        async with written.pool.acquire() as connection:
+            transaction = connection.transaction(isolation="repeatable_read")
+            await transaction.start()
+            await connection.execute(act)
+            with pytest.raises(TreeBroken, match="nothing is exported of it"):
+                await anext(bundle_lines(connection, "run-2", written.signer, [CONTRACT]))
+            await transaction.rollback()
+
+
+async def test_an_entry_that_was_changed_is_not_proven(written: WrittenLog) -> None:
+    await disable_guards(written.pool)
+    await written.pool.execute("UPDATE apc_log.packet_events SET actor = 'x' WHERE seq = 204")
+    async with written.pool.acquire() as connection:
+        with pytest.raises(TreeBroken, match="entry 204 does not fit the signed checkpoint of 606"):
+            await prove_entry(connection, written.signer.public_key(0), 0, 204)
 
 
 def test_another_key_is_refused_by_both(documents: tuple[list[str], str]) -> None:
@@ -161,11 +220,12 @@ runpy.run_path("check.py", run_name="__main__")
     good = run("bundle", "--key", key)
     assert good.returncode == 0, good.stderr
     assert "run run-2: 202 entries, 51 of them packets with their bytes, are in the log" in good.stdout
-    assert "no key was given" in run("bundle").stdout
+    assert "no key was given" in run("bundle", "--no-key").stdout
+    assert run("bundle").returncode == run("bundle", "--key", key, "--no-key").returncode == 2
     (tmp_path / "bundle").write_text(texts[-1].replace("ROUTED", "APPLIED"), encoding="utf-8")
     bad = run("bundle", "--key", key)
     assert bad.returncode == 1 and "NOT PROVEN: entry 204 is not in the log" in bad.stderr
-    assert run("nothing").returncode == 2
+    assert run("nothing", "--no-key").returncode == 2
 
 
 async def test_what_cannot_be_proven(written: WrittenLog) -> None:
@@ -182,6 +242,6 @@ async def test_what_cannot_be_proven(written: WrittenLog) -> None:
         with pytest.raises(ProofImpossible, match="no checkpoint of 203"):
             await prove_consistency(connection, key, 0, 203, 606)
         with pytest.raises(ProofImpossible, match="was judged by the contract"):
-            await anext(bundle_lines(connection, "run-2", written.signer.public_key, [b"another"]))
+            await anext(bundle_lines(connection, "run-2", written.signer, [b"another"]))
         with pytest.raises(ProofImpossible, match="no packet of run"):
-            await anext(bundle_lines(connection, "run-9", written.signer.public_key, []))
+            await anext(bundle_lines(connection, "run-9", written.signer, []))

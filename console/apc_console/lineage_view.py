@@ -8,6 +8,7 @@ from typing import Any
 
 from apc_console.cursors import read_cursor, write_cursor
 from apc_console.database import open_log
+from apc_console.errors import InputUnusable
 from apc_console.output import print_json, print_rows
 from apc_console.terminal import echo
 from apc_contracts.contract import load_contract
@@ -23,12 +24,15 @@ async def print_lineage_summary(
     after: str | None,
     as_json: bool,
 ) -> None:
-    """Print the summary. Raises ContractInvalid; InputUnusable for a cursor of another command."""
+    """Print the summary. Raises ContractInvalid; InputUnusable for a cursor of another command or an unknown protocol."""
     behind = None if after is None else AfterProtocol(*read_cursor(after, int, str))
     async with open_log() as pool:
         summary = await get_packet_lineage_summary(
             pool, load_contract(contract_file), run_id=run_id, protocol_id=protocol_id, limit=limit, after=behind
         )
+    if protocol_id is not None and not summary.propagation:
+        where = "the log" if run_id is None else f"run {run_id!r}"
+        raise InputUnusable(f"--protocol-id: {where} holds no TRANSFER of protocol {protocol_id!r}")
     cursor = None if summary.after is None else write_cursor(*summary.after)
     if as_json or not sys.stdout.isatty():
         print_json({**asdict(summary), "after": cursor})
@@ -43,7 +47,8 @@ def _print(summary: LineageSummary) -> None:
         ("protocols, by transfers that count", summary.protocols),
         ("transfer modes", summary.modes),
         ("outcome and drift of tasks against accepted transfers", summary.correlation),
-        ("propagation: the first transfers", summary.propagation),
+        ("refused transfers", [{"code": code, "transfers": number} for code, number in summary.refusals.items()]),
+        ("propagation: the latest transfers", summary.propagation),
         ("arbitrations: the latest", summary.arbitrations),
         ("decay decisions: the latest", summary.decay_decisions),
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -27,6 +27,7 @@ from apc_persister.queries import (
     get_protocol_effectiveness,
     get_transfer_eval_correlation,
     get_transfer_quality_rollup,
+    get_transfer_refusals,
     list_protocol_propagation,
     list_protocols,
 )
@@ -169,8 +170,11 @@ async def compare(
     in_run = [one for one in said if isinstance(one, Transfer) and run_id in (None, one.task[0])]
     evals = [one for one in said if isinstance(one, Eval) and not one.is_refused]
     counted = [one for one in transfers if one.code is None or one.code in RULES.counted_refusals]
+    everywhere = [one for one in said if isinstance(one, Transfer) and (one.code in (None, *RULES.counted_refusals))]
     found = await get_protocol_effectiveness(pool, CONTRACT, run_id=run_id, protocol_id=protocol_id)
-    expected = {name: counted_figures(name, counted, evals) for name in {one.protocol_id for one in counted}}
+    expected = {
+        name: counted_figures(name, counted, everywhere, evals) for name in {one.protocol_id for one in counted}
+    }
     assert {row.protocol_id for row in found} == expected.keys()
     for row in found:
         own = {name: getattr(row, name) for name in expected[row.protocol_id]}
@@ -183,7 +187,9 @@ async def compare(
         assert [row.figures for row in await list_protocols(pool, CONTRACT, run_id=run_id)] == found
 
 
-def counted_figures(name: str, counted: Sequence[Transfer], evals: Sequence[Eval]) -> dict[str, float]:
+def counted_figures(
+    name: str, counted: Sequence[Transfer], everywhere: Sequence[Transfer], evals: Sequence[Eval]
+) -> dict[str, float]:
     """contract.md section 6, packet by packet."""
     own = [one for one in counted if one.protocol_id == name]
     tasks = {one.task for one in own}
@@ -202,6 +208,7 @@ def counted_figures(name: str, counted: Sequence[Transfer], evals: Sequence[Eval
         "transfers": len(own),
         "accepted": sum(one.code is None for one in own),
         "runs": len({run for run, _ in tasks}),
+        "runs_in_log": len({one.task[0] for one in everywhere if one.protocol_id == name}),
         "tasks": len(tasks),
         "cross_use_case": sum(one.is_cross for one in own),
         "acceptance_rate": acceptance,
@@ -246,12 +253,15 @@ async def compare_rollups(
         assert kind.drift_correlation == (None if expected is None else pytest.approx(expected, abs=1e-9))
     rows = await list_protocol_propagation(pool, run_id=run_id, protocol_id=protocol_id, limit=1000)
     assert sorted(row.refusal_code or "" for row in rows) == sorted(one.code or "" for one in transfers)
-    paged, after = [], None
+    assert rows == sorted(rows, key=lambda row: row.cursor, reverse=True)
+    refused = Counter(one.code for one in transfers if one.code is not None)
+    assert await get_transfer_refusals(pool, run_id=run_id, protocol_id=protocol_id) == refused
+    paged, before = [], None
     while page := await list_protocol_propagation(
-        pool, run_id=run_id, protocol_id=protocol_id, limit=7, after=after
+        pool, run_id=run_id, protocol_id=protocol_id, limit=7, before=before
     ):  # fmt: skip
         paged += page
-        after = page[-1].position
+        before = page[-1].cursor
     assert paged == rows
 
 

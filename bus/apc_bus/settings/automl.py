@@ -44,7 +44,7 @@ class AutomlSettings(ApcSettings):
     run_id: Id = "automl"
     """What the log files the run under."""
     task_id: Id = "model-search"
-    """The one task of the run."""
+    """The one task of the run; lineage compares runs of the same task."""
     start_packet_id: UUID | None = None
     """Id of START; none = made from session_id."""
     priors: bool = True

@@ -1,5 +1,6 @@
 """What the user asked for, checked, and the run that it becomes."""
 
+import hashlib
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +27,7 @@ class RunForm:
         """The run as the roles know it, its ids fixed once; the sample table is written when none is named.
 
         Raises:
-            InputUnusable: no --target, or the libraries for the training are not installed.
+            InputUnusable: no --target, the table cannot be read, or the libraries for training are not installed.
         """
         if find_spec("sklearn") is None or find_spec("pandas") is None:
             raise InputUnusable("`apc run` trains models: install apc-bus[server,embedded,automl]")
@@ -41,6 +42,7 @@ class RunForm:
             priors=self.priors,
             session_id=run_id,
             run_id=run_id,
+            task_id=task_of(data, target),
         )
 
     def _table(self, data_dir: Path) -> tuple[Path, str]:
@@ -51,6 +53,22 @@ class RunForm:
         from apc_agents.automl.default_data import DEFAULT_TARGET, write_default_table
 
         return write_default_table(data_dir / "samples"), self.target or DEFAULT_TARGET
+
+
+def task_of(data: Path, target: str) -> str:
+    """Name the task after what is to be learned: the bytes of the table and the target, so that lineage compares like
+    with like.
+
+    Raises:
+        InputUnusable: the file cannot be read.
+    """
+    try:
+        with data.open("rb") as table:
+            digest = hashlib.file_digest(table, "sha256")
+    except OSError as error:
+        raise InputUnusable(f"--data {data}: {error.strerror}") from error
+    digest.update(f"/{target}".encode())
+    return f"model-search-{digest.hexdigest()[:12]}"
 
 
 def environment_of(settings: AutomlSettings) -> dict[str, str]:

@@ -22,6 +22,7 @@ from apc_persister.queries.lineage import (
     get_protocol_effectiveness,
     get_transfer_eval_correlation,
     get_transfer_quality_rollup,
+    get_transfer_refusals,
     list_protocol_propagation,
 )
 from apc_persister.queries.protocols import ProtocolRow, list_protocols
@@ -84,6 +85,7 @@ __all__ = [
     "get_session",
     "get_transfer_eval_correlation",
     "get_transfer_quality_rollup",
+    "get_transfer_refusals",
     "list_agent_packets",
     "list_arbitrations",
     "list_dead",

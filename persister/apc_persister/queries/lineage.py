@@ -11,9 +11,6 @@ import asyncpg
 
 from apc_contracts.contract import Contract
 from apc_contracts.effectiveness import EvalTally, ProtocolTally, measure
-from apc_persister.queries.rows import Position
-
-BEGINNING = Position(-1, 0)
 
 # What the writer keeps (migration 0016): over the whole log counts by protocol, of a run its verdicts. Of counted
 # TRANSFERs alone (apc_contracts.effectiveness.is_counted).
@@ -43,12 +40,15 @@ LIMIT $6
 # what the others are compared with; each task weighs as much as the protocol's own EVALs in it (contract.md section 6).
 _COMPARED = """
 WITH used AS MATERIALIZED (
-    SELECT protocol_id, run_id, task_id FROM apc_log.transfer_rulings
+    SELECT protocol_id, run_id, task_id, max(judged_at) AS judged_at FROM apc_log.transfer_rulings
     WHERE protocol_id = ANY ($1::text[]) AND (is_accepted OR refusal_code = ANY ($2::text[]))
       AND ($3::text IS NULL OR run_id = $3)
     GROUP BY protocol_id, run_id, task_id
 ), seen AS (
-    SELECT protocol_id, count(*) AS runs FROM (SELECT DISTINCT protocol_id, run_id FROM used) AS run
+    SELECT protocol_id, count(DISTINCT run_id) AS runs, max(judged_at) AS last_seen_at FROM used GROUP BY protocol_id
+), everywhere AS (
+    SELECT protocol_id, count(DISTINCT run_id) AS runs_in_log FROM apc_log.transfer_rulings
+    WHERE protocol_id = ANY ($1::text[]) AND (is_accepted OR refusal_code = ANY ($2::text[]))
     GROUP BY protocol_id
 ), scores AS MATERIALIZED (
     SELECT run_id, task_id, evals::double precision, outcome_billionths / 1e9::double precision AS outcome,
@@ -58,14 +58,15 @@ WITH used AS MATERIALIZED (
     SELECT task_id, sum(outcome) / nullif(sum(evals), 0) AS outcome, sum(drift) / nullif(sum(drift_evals), 0) AS drift
     FROM scores GROUP BY task_id
 )
-SELECT used.protocol_id, min(seen.runs) AS runs, count(*) AS tasks,
+SELECT used.protocol_id, min(seen.runs) AS runs, min(everywhere.runs_in_log) AS runs_in_log,
+       max(seen.last_seen_at) AS last_seen_at, count(*) AS tasks,
        coalesce(sum(own.evals), 0)::bigint AS evals,
        coalesce(round(sum(own.outcome) * 1e9), 0)::bigint AS outcome_billionths,
        coalesce(sum(own.drift_evals), 0)::bigint AS drift_evals,
        coalesce(round(sum(own.drift) * 1e9), 0)::bigint AS drift_billionths,
        coalesce(sum(own.outcome - own.evals * usual.outcome) / nullif(sum(own.evals), 0), 0) AS outcome_lift,
        coalesce(sum(own.drift - own.drift_evals * usual.drift) / nullif(sum(own.drift_evals), 0), 0) AS drift_delta
-FROM used JOIN seen USING (protocol_id)
+FROM used JOIN seen USING (protocol_id) JOIN everywhere USING (protocol_id)
 LEFT JOIN scores AS own USING (run_id, task_id)
 LEFT JOIN usual USING (task_id)
 GROUP BY used.protocol_id
@@ -100,8 +101,19 @@ _PROPAGATION = """
 SELECT shard, seq, judged_at, run_id, task_id, session_id, packet_id, protocol_id, parent_protocol_ids, from_swarm,
        to_swarm, transfer_mode, cross_use_case, sender_score, receiver_score, refusal_code
 FROM apc_log.transfer_rulings
-WHERE ($1::text IS NULL OR run_id = $1) AND ($2::text IS NULL OR protocol_id = $2) AND (shard, seq) > ($3, $4)
-ORDER BY shard, seq LIMIT $5
+WHERE ($1::text IS NULL OR run_id = $1) AND ($2::text IS NULL OR protocol_id = $2)
+  AND ($3::timestamptz IS NULL OR (judged_at, shard, seq) < ($3, $4::integer, $5::bigint))
+ORDER BY judged_at DESC, shard DESC, seq DESC LIMIT $6
+"""
+_REFUSALS_OF_ALL = """
+SELECT refusal_code, sum(transfers)::bigint AS transfers FROM apc_log.protocol_tallies
+WHERE refusal_code <> '' AND $1::text IS NULL AND ($2::text IS NULL OR protocol_id = $2)
+GROUP BY refusal_code ORDER BY sum(transfers) DESC, refusal_code
+"""
+_REFUSALS = """
+SELECT refusal_code, count(*) AS transfers FROM apc_log.transfer_rulings
+WHERE NOT is_accepted AND run_id = $1 AND ($2::text IS NULL OR protocol_id = $2)
+GROUP BY refusal_code ORDER BY count(*) DESC, refusal_code
 """
 _ARBITRATIONS = """
 SELECT latest.*, content.packet #>> '{payload,arbitration_id}' AS arbitration_id,
@@ -130,6 +142,14 @@ class AfterProtocol(NamedTuple):
     protocol_id: str
 
 
+class BeforeTransfer(NamedTuple):
+    """The oldest TRANSFER of a page; the next one goes on before it."""
+
+    judged_at: datetime
+    shard: int
+    seq: int
+
+
 @dataclass(frozen=True, slots=True)
 class ProtocolEffectiveness:
     """The figures of contract.md section 6 of one protocol."""
@@ -138,6 +158,10 @@ class ProtocolEffectiveness:
     transfers: int
     accepted: int
     runs: int
+    """Of the selection: 1 when one run was asked for."""
+    runs_in_log: int
+    last_seen_at: datetime
+    """When its last counted TRANSFER of the selection was judged."""
     tasks: int
     cross_use_case: int
     acceptance_rate: float
@@ -201,8 +225,9 @@ class PropagationRow:
     """None: accepted."""
 
     @property
-    def position(self) -> Position:
-        return Position(self.shard, self.seq)
+    def cursor(self) -> "BeforeTransfer":
+        """Where the next, older page begins."""
+        return BeforeTransfer(self.judged_at, self.shard, self.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +237,10 @@ class LineageSummary:
     protocols: tuple[ProtocolEffectiveness, ...]
     modes: tuple[TransferQuality, ...]
     correlation: tuple[TransferCorrelation, ...]
+    refusals: Mapping[str, int]
+    """Refusal code -> TRANSFERs, the most frequent first."""
     propagation: tuple[PropagationRow, ...]
-    """The first TRANSFERs; `list_protocol_propagation` has all."""
+    """The latest TRANSFERs, newest first; `list_protocol_propagation` has all."""
     arbitrations: tuple[Mapping[str, Any], ...]
     """The latest."""
     decay_decisions: tuple[Mapping[str, Any], ...]
@@ -231,10 +258,11 @@ async def get_packet_lineage_summary(
     after: AfterProtocol | None = None,
 ) -> LineageSummary:
     """Everything about protocols at a glance, of the log, a run or a protocol; at most `limit` rows of each kind."""
-    found, modes, correlation, propagation, arbitrations, decay = await asyncio.gather(
+    found, modes, correlation, refusals, propagation, arbitrations, decay = await asyncio.gather(
         get_protocol_effectiveness(pool, contract, run_id=run_id, protocol_id=protocol_id, limit=limit, after=after),
         get_transfer_quality_rollup(pool, run_id=run_id, protocol_id=protocol_id),
         get_transfer_eval_correlation(pool, run_id=run_id),
+        get_transfer_refusals(pool, run_id=run_id, protocol_id=protocol_id),
         list_protocol_propagation(pool, run_id=run_id, protocol_id=protocol_id, limit=limit),
         pool.fetch(_ARBITRATIONS, run_id, limit),
         pool.fetch(_DECAY, run_id, protocol_id, limit),
@@ -244,6 +272,7 @@ async def get_packet_lineage_summary(
         tuple(found),
         tuple(modes),
         tuple(correlation),
+        refusals,
         tuple(propagation),
         tuple(dict(row) for row in arbitrations),
         tuple(dict(row) for row in decay),
@@ -286,16 +315,24 @@ async def get_transfer_eval_correlation(pool: asyncpg.Pool, *, run_id: str | Non
     return [TransferCorrelation(**row) for row in await pool.fetch(_CORRELATION, run_id)]
 
 
+async def get_transfer_refusals(
+    pool: asyncpg.Pool, *, run_id: str | None = None, protocol_id: str | None = None
+) -> dict[str, int]:
+    """Return how many TRANSFERs each refusal code met, the most frequent first."""
+    rows = await pool.fetch(_REFUSALS_OF_ALL if run_id is None else _REFUSALS, run_id, protocol_id)
+    return {row["refusal_code"]: row["transfers"] for row in rows}
+
+
 async def list_protocol_propagation(
     pool: asyncpg.Pool,
     *,
     run_id: str | None = None,
     protocol_id: str | None = None,
     limit: int = 100,
-    after: Position | None = None,
+    before: BeforeTransfer | None = None,
 ) -> list[PropagationRow]:
-    """TRANSFERs with their final verdicts, in the order of the verdicts, behind `after`."""
-    rows = await pool.fetch(_PROPAGATION, run_id, protocol_id, *(after or BEGINNING), limit)
+    """Return TRANSFERs with their final verdicts, the newest verdict first; `before` is the cursor of the last page."""
+    rows = await pool.fetch(_PROPAGATION, run_id, protocol_id, *(before or (None, None, None)), limit)
     return [PropagationRow(**row) for row in rows]
 
 
@@ -309,6 +346,8 @@ def _effectiveness(row: asyncpg.Record, compared: asyncpg.Record, contract: Cont
         transfers=figures.transfers,
         accepted=figures.accepted,
         runs=compared["runs"],
+        runs_in_log=compared["runs_in_log"],
+        last_seen_at=compared["last_seen_at"],
         tasks=compared["tasks"],
         cross_use_case=row["cross_use_case"],
         acceptance_rate=figures.acceptance_rate,

@@ -24,7 +24,7 @@ async def print_lineage_summary(
     after: str | None,
     as_json: bool,
 ) -> None:
-    """Print the summary. Raises ContractInvalid; InputUnusable for a cursor of another command or an unknown protocol."""
+    """Print the summary. Raises ContractInvalid; InputUnusable: a cursor of another command, an unknown protocol."""
     behind = None if after is None else AfterProtocol(*read_cursor(after, int, str))
     async with open_log() as pool:
         summary = await get_packet_lineage_summary(

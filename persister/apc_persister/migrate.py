@@ -17,7 +17,7 @@ from apc_persister.guard import harden, is_superuser, read_guard, warn_of_guard
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA_REVISION = "0020"
+SCHEMA_REVISION = "0021"
 """The revision that this release needs; the newest file of migrations/versions."""
 
 log = structlog.get_logger(__name__)

@@ -55,6 +55,12 @@ def test_the_lineage_of_a_run(finished_run: FinishedRun) -> None:
     assert refused == sum(summary["transfers_refused"].values())
     assert all(0 <= one["effectiveness"] <= 1 for one in lineage["protocols"])
     assert lineage["arbitrations"]
+    assert lineage["refusals"] == summary["transfers_refused"]
+    judged = [one["judged_at"] for one in lineage["propagation"]]
+    assert judged == sorted(judged, reverse=True)
+    unknown = finished_run.apc("packet", "lineage-summary", "--protocol-id", "nobody's")
+    assert unknown.returncode == 2
+    assert "holds no TRANSFER of protocol" in unknown.stderr
 
 
 def test_a_run_as_openlineage(finished_run: FinishedRun) -> None:

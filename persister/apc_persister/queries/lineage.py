@@ -258,15 +258,18 @@ async def get_packet_lineage_summary(
     after: AfterProtocol | None = None,
 ) -> LineageSummary:
     """Everything about protocols at a glance, of the log, a run or a protocol; at most `limit` rows of each kind."""
-    found, modes, correlation, refusals, propagation, arbitrations, decay = await asyncio.gather(
+    figures = asyncio.gather(
         get_protocol_effectiveness(pool, contract, run_id=run_id, protocol_id=protocol_id, limit=limit, after=after),
         get_transfer_quality_rollup(pool, run_id=run_id, protocol_id=protocol_id),
         get_transfer_eval_correlation(pool, run_id=run_id),
         get_transfer_refusals(pool, run_id=run_id, protocol_id=protocol_id),
+    )
+    latest = asyncio.gather(
         list_protocol_propagation(pool, run_id=run_id, protocol_id=protocol_id, limit=limit),
         pool.fetch(_ARBITRATIONS, run_id, limit),
         pool.fetch(_DECAY, run_id, protocol_id, limit),
     )
+    (found, modes, correlation, refusals), (propagation, arbitrations, decay) = await asyncio.gather(figures, latest)
     last = found[-1] if len(found) == limit else None
     return LineageSummary(
         tuple(found),

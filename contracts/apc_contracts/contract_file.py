@@ -241,6 +241,16 @@ class RefusedInput(Section):
     bytes_burst: Positive = 64 * 1024 * 1024
 
 
+class UsageCaps(Section):
+    """What one delivery can draw by its report: so much at most, never more than was reserved for its task, and of a
+    budget that nobody reserved a part of no more than this share.
+    """
+
+    tokens: Positive
+    cost: Annotated[float, Field(gt=0.0)]
+    share: Annotated[float, Field(gt=0.0, le=1.0)]
+
+
 class Limits(Section):
     """Bounds of packets and of the gate; bytes, levels, nodes, milliseconds, packets, deliveries.
 
@@ -261,6 +271,7 @@ class Limits(Section):
     retry_after_ms: Positive
     quota: QuotaRules | None = None
     refused: RefusedInput = RefusedInput()
+    usage: UsageCaps | None = None
 
 
 class SupersedingRules(Section):

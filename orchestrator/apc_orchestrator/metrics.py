@@ -96,11 +96,12 @@ def _count_entries(entries: Iterable[Entry]) -> None:
 
 
 def _count_usage(recipient: str, metadata: bytes) -> None:
-    usage = orjson.loads(metadata).get("usage")
+    said = orjson.loads(metadata)
+    usage, refused = said.get("usage"), said.get("usage_refused") or {}
     if isinstance(usage, dict):
         agent = agent_label(recipient)
-        _TOKENS.labels(agent).inc(usage.get("tokens") or 0)
-        _COST.labels(agent).inc(usage.get("cost") or 0)
+        for name, counter in (("tokens", _TOKENS), ("cost", _COST)):
+            counter.labels(agent).inc(max(0, (usage.get(name) or 0) - refused.get(name, 0)))
 
 
 class _ServedShards(Collector):

@@ -12,11 +12,12 @@ up.
 import sys
 from collections import defaultdict
 from datetime import datetime, timedelta
-from math import fsum
+from math import ceil, fsum
 from typing import Any
 
 from apc_contracts.budget_expression import RESOURCES, budget_of
 from apc_contracts.contract import Contract
+from apc_contracts.contract_file import UsageCaps
 from apc_contracts.packet import Packet
 from apc_contracts.session.document import SessionDocument, TaskBudget
 from apc_contracts.session_view import Part
@@ -75,6 +76,19 @@ def draw(document: SessionDocument, task_id: str, name: str, amount: float) -> N
         document.spent_in_parts[name] = document.spent_in_parts.get(name, 0) + taken
         amount -= taken
         holder = part.cut_from[name]
+
+
+def believable(document: SessionDocument, task_id: str, name: str, amount: float, caps: UsageCaps | None) -> float:
+    """How much of a reported amount of `tokens` or `cost` one delivery may draw: the rest is not believed."""
+    if caps is None:
+        return amount
+    holder = _holder(document, task_id, name)
+    most: float = caps.tokens if name == "tokens" else caps.cost
+    if holder != SESSION:
+        most = min(most, document.task_budgets[holder].limits[name])
+    elif name in document.budgets:
+        most = min(most, caps.share * document.budgets[name])
+    return min(amount, ceil(most) if name == "tokens" else most)
 
 
 def draw_packet(document: SessionDocument, packet: Packet[Any]) -> None:

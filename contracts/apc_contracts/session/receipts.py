@@ -29,7 +29,7 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
         return None
     progress, machine = opened.recipients[first.recipient], contract.machine(LIFECYCLE)
     if first.attempt != progress.attempt:
-        _charge_late(session, opened, progress, given.receipts, effects)
+        _charge_late(session, opened, progress, given.receipts, effects, contract)
         return None
     if first.kind is ReceiptKind.RETRY_DUE:
         expired = release_retry(opened, progress, first, given.now, effects)
@@ -55,9 +55,8 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
             break  # what follows speaks of an attempt that is over
         if receipt.kind is ReceiptKind.DISCARD and events[-1:] == ["discarded"]:
             told = receipt
-    _log_receipts(opened, first, before, progress, events, times, ended, told, planned, effects)
-    if told is not None and told.usage is not None:
-        _spend(session, opened, told.usage)
+    spent = {} if told is None else _spend(session, opened, told.usage, contract)
+    _log_receipts(opened, first, before, progress, events, times, ended, told, spent, planned, effects)
     if not REROUTING.isdisjoint(events):
         reroute(session, opened, first.recipient, progress, effects, retries.due_at(planned))
     elif events:
@@ -113,11 +112,12 @@ def _log_receipts(
     times: list[datetime],
     ended: Receipt | None,
     told: Receipt | None,
+    spent: Record,
     planned: Record | None,
     effects: Effects,
 ) -> None:
-    """`told` is the receipt that ended the attempt, `ended` the same if the delivery is over with it; `planned` says
-    when the next attempt of a retry is due."""
+    """`told` is the receipt that ended the attempt, `ended` the same if the delivery is over with it; `spent` is what
+    it has cost, `planned` says when the next attempt of a retry is due."""
     if not events:
         if ended is None:
             return
@@ -128,7 +128,7 @@ def _log_receipts(
     if ended is not None:
         metadata |= {"ended": str(ended.kind), "ended_at": ended.at.isoformat()}
     if told is not None:
-        metadata |= _told(told)
+        metadata |= spent | _error_of(told)
     if planned is not None:
         metadata["retry"] = planned
     attempt = first.attempt
@@ -149,18 +149,17 @@ def _log_receipts(
     effects.hops.append(hop)
 
 
-def _told(receipt: Receipt) -> Record:
-    """What a receipt says beside its kind."""
-    said: Record = {}
-    if receipt.usage is not None:
-        said["usage"] = receipt.usage.model_dump(exclude_none=True)
-    if receipt.error is not None:
-        said["error"] = receipt.error
-    return said
+def _error_of(receipt: Receipt) -> Record:
+    return {} if receipt.error is None else {"error": receipt.error}
 
 
 def _charge_late(
-    session: Session, opened: OpenPacket, progress: Progress, receipts: Iterable[Receipt], effects: Effects
+    session: Session,
+    opened: OpenPacket,
+    progress: Progress,
+    receipts: Iterable[Receipt],
+    effects: Effects,
+    contract: Contract,
 ) -> None:
     """A handler ended after the gate had given its attempt up: what it spent is spent, once. It moves nothing."""
     for receipt in receipts:
@@ -168,18 +167,30 @@ def _charge_late(
         if receipt.attempt not in progress.given_up or usage is None:
             continue
         progress.given_up.remove(receipt.attempt)
-        _spend(session, opened, usage)
-        metadata = {"late": str(receipt.kind)} | _told(receipt)
+        spent = _spend(session, opened, usage, contract)
+        metadata = {"late": str(receipt.kind)} | spent | _error_of(receipt)
         packet_id, recipient, kind = opened.packet.packet_id, receipt.recipient, str(receipt.kind)
         effects.hops.append(
             Hop(packet_id, recipient, receipt.attempt, progress.state, "", [kind], [receipt.at], recipient, metadata)
         )
 
 
-def _spend(session: Session, opened: OpenPacket, usage: Usage) -> None:
-    """Draw what handling a packet has cost from the budget of its task; receipts are counted once by their caller."""
-    for name, amount in (("tokens", usage.tokens), ("cost", usage.cost)):
-        budgets.draw(session.document, opened.packet.trace.task_id, name, float(amount or 0))
+def _spend(session: Session, opened: OpenPacket, usage: Usage | None, contract: Contract) -> Record:
+    """Draw what handling a packet has cost from the budget of its task; receipts are counted once by their caller.
+
+    Returns what the log says of it: `usage` as it was told; `usage_refused` is what of it was not believed, nor drawn.
+    """
+    if usage is None:
+        return {}
+    document, task_id = session.document, opened.packet.trace.task_id
+    told: Record = usage.model_dump(exclude_none=True)
+    refused: Record = {}
+    for name, amount in told.items():
+        believed = budgets.believable(document, task_id, name, amount, contract.limits.usage)
+        if believed < amount:
+            refused[name] = amount - believed
+        budgets.draw(document, task_id, name, float(believed))
+    return {"usage": told} | ({"usage_refused": refused} if refused else {})
 
 
 def _note_strangers(session: Session, receipts: Iterable[Receipt], effects: Effects) -> None:

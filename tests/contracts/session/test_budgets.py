@@ -1,6 +1,7 @@
 """The tree budget through the gate's own functions, and against a reference that keeps every coin in one purse."""
 
 from dataclasses import dataclass, field
+from math import ceil
 from random import Random
 from typing import Any
 
@@ -52,6 +53,8 @@ class Tree:
 
     def __init__(self, simulation: Simulation, **budgets: Any) -> None:
         self.simulation = simulation
+        self.told: dict[str, Any] = {}
+        """What the log says of the last usage."""
         self.start = simulation.start(budgets=Budgets(**budgets), task_ids=TASKS)
         simulation.acknowledge()
 
@@ -89,7 +92,9 @@ class Tree:
             at=self.simulation.now,
         )
         given = ReceiptsInput((receipt,), self.simulation.now)
-        self.simulation._apply(advance(self.simulation.session, given, CONTRACT))
+        advanced = advance(self.simulation.session, given, CONTRACT)
+        self.told = next((hop.metadata for hop in advanced.effects.hops if hop.metadata is not None), {})
+        self.simulation._apply(advanced)
 
     def left(self, task: str) -> dict[str, float]:
         assert self.simulation.session is not None
@@ -230,6 +235,24 @@ def test_the_session_ends_when_its_tokens_are_spent_in_whatever_part(simulation:
     assert tree.document.halt_reason == "BUDGET_EXHAUSTED tokens"
 
 
+def test_one_report_does_not_end_a_session(simulation: Any) -> None:
+    tree = Tree(simulation, tokens=100)
+    tree.send("task-1", IDEA)
+    tree.usage(ReceiptKind.OUTCOME, 2**53 - 1, 1e300)
+    assert tree.document.halt_reason is None and tree.left("task-1") == {"tokens": 50}
+    assert tree.document.spent == {"packets": 1, "tokens": 50, "cost": 1000}
+    told = tree.told
+    assert told["usage"]["tokens"] == 2**53 - 1 and told["usage_refused"]["tokens"] == 2**53 - 51
+
+
+def test_one_report_draws_no_more_than_was_reserved_for_its_task(simulation: Any) -> None:
+    tree = Tree(simulation, tokens=100)
+    tree.give("task-2", "tokens=30")
+    tree.send("task-2", IDEA)
+    tree.usage(ReceiptKind.OUTCOME, 1000)
+    assert (tree.left("task-1"), tree.left("task-2")) == ({"tokens": 70}, {"tokens": 0})
+
+
 def test_the_time_of_a_task_ends_and_stands_still_in_a_pause(simulation: Any) -> None:
     tree = Tree(simulation, wall_ms=50_000)
     assert tree.give("task-2", "wall_ms=60000").code == "BUDGET_EXHAUSTED"
@@ -287,6 +310,11 @@ class Purse:
     tokens: int
     above: "Purse | None" = None
     below: list["Purse"] = field(default_factory=list)
+    most: int = 0
+    """That one delivery can draw: what was put in, of the outermost purse half of it."""
+
+    def __post_init__(self) -> None:
+        self.most = self.tokens if self.above else ceil(self.tokens / 2)
 
     def cut(self, amount: int) -> "Purse | None":
         if amount > self.packets or amount > self.tokens:
@@ -356,7 +384,7 @@ class Reference:
         if purse.packets < 1 or purse.tokens <= 0:
             return False
         purse.packets -= 1
-        purse.pay_tokens(tokens)
+        purse.pay_tokens(min(tokens, purse.most))
         return True
 
     def done(self, task: str) -> bool:

@@ -21,6 +21,7 @@ from apc_console.doctor.checkpoints import look_at_checkpoints
 from apc_console.doctor.database import look_at_database
 from apc_console.doctor.dead_letters import judge_dead_queue, look_at_dead_letters
 from apc_console.doctor.effects import look_at_effects
+from apc_console.doctor.evidence import look_at_evidence
 from apc_console.doctor.finding import Finding, Status, ok
 from apc_console.doctor.log_lag import look_at_lag
 from apc_console.doctor.looking import attempt, look
@@ -55,6 +56,7 @@ async def _database(
     if any(finding.status is not Status.OK for finding in findings if finding.check in ("schema", "database")):
         return findings, None
     for check, looking in (
+        ("log end", look_at_evidence),
         ("checkpoints", look_at_checkpoints),
         ("dead letters", look_at_dead_letters),
         ("effects", look_at_effects),

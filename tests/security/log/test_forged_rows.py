@@ -10,6 +10,8 @@ import asyncpg
 import pytest
 
 from apc_bus.settings import PersisterSettings
+from apc_console.doctor import Status
+from apc_console.doctor.evidence import look_at_evidence
 from apc_persister.check import leaf_hash
 from apc_persister.errors import EntryForeign, TreeBroken
 from apc_persister.evidence import notary, unattested, verify
@@ -119,6 +121,16 @@ async def test_forged_rows_stop_the_writer_and_are_named(log: LogBench) -> None:
     assert await log.pool.fetchval(SIGNED) == 4
 
 
+async def test_doctor_reports_forged_rows(log: LogBench) -> None:
+    assert {(one.check, one.status) for one in await look_at_evidence(log.pool)} == {
+        ("log end", Status.OK), ("registry", Status.OK), ("log tables", Status.OK)
+    }  # fmt: skip
+    await forge(log)
+    wrong = [one for one in await look_at_evidence(log.pool) if one.status is Status.WRONG]
+    assert {one.check for one in wrong} == {"log end"}
+    assert "entry 5, behind the last checkpoint, is a row of agent_packets" in wrong[0].finding
+
+
 async def test_forged_leaves_are_signed_without_the_guard(log: LogBench) -> None:
     await forge_with_leaves(log)
     await log_packet(log)
@@ -131,6 +143,7 @@ async def test_forged_leaves_are_signed_without_the_guard(log: LogBench) -> None
 async def test_forged_leaves_stop_the_writer(log: LogBench) -> None:
     await forge_with_leaves(log)
     assert (await verified(log)).findings
+    assert [one for one in await look_at_evidence(log.pool) if one.status is Status.WRONG]
     await log_packet(log)
     with pytest.raises(TreeBroken, match="the stored tree of 6 entries is not the signed one of 4"):
         await log.write()

@@ -8,6 +8,8 @@ import pytest
 
 from apc_bus.log_batch import RegistryEntry
 from apc_bus.settings import PersisterSettings
+from apc_console.doctor import Status
+from apc_console.doctor.evidence import look_at_evidence
 from apc_contracts.registry import Registration, Right
 from apc_orchestrator.registry import Registry
 from apc_persister.errors import EntryForeign
@@ -99,6 +101,26 @@ async def test_a_forged_change_is_not_obeyed_and_is_named(log: LogBench) -> None
     await log.gate.log([packet_entry()])
     with pytest.raises(EntryForeign):
         await log.write()
+
+
+async def test_doctor_reports_a_change_beside_an_entry(log: LogBench) -> None:
+    """At a number that the tree covers: the gate would believe it, doctor and verify name it."""
+    await log.gate.log([packet_entry()])
+    await log.write()
+    forged = change(registration("veto", "operate"))
+    await log.pool.execute(
+        "INSERT INTO apc_log.registry_events (shard, seq, epoch, batch_no, change_id, agent_id, change) "
+        "VALUES (0, 2, 1, 1, $1, 'mallory', $2)",
+        forged.change_id,
+        forged.change.decode(),
+    )
+    [finding] = [one for one in await look_at_evidence(log.pool) if one.status is Status.WRONG]
+    assert (
+        finding.check == "registry" and "entry 2 is a change of the registry that is not in the tree" in finding.finding
+    )
+    async with log.pool.acquire() as connection:
+        report = await verify_shard(connection, 0, load_signer(PersisterSettings()).public_key(0))
+    assert report.first is not None and report.first.seq == 2
 
 
 async def test_a_change_in_a_shard_that_is_no_log_is_not_obeyed(log: LogBench) -> None:

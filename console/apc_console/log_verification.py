@@ -17,6 +17,7 @@ from apc_persister.check import CheckFailed, Checkpoint, parse_note, split_notes
 from apc_persister.connection import AnyConnection
 from apc_persister.evidence.chunks import Helpers, check_note, start_helpers
 from apc_persister.evidence.coverage import UNCOVERED
+from apc_persister.evidence.derived import compare_derived
 from apc_persister.evidence.findings import Finding, Report
 from apc_persister.evidence.outside import folder_of, name_of
 from apc_persister.evidence.shards import find_strays, list_shards
@@ -60,9 +61,9 @@ async def verify_log(
         for shard in shards:
             with _progress(shard, left[shard], is_silent=as_json) as advance:
                 reports.append(await _verify(connection, shard, trusted, first, outside, advance, helpers))
-        strays = await find_strays(connection)
-    if strays:
-        reports.append(Report(None, findings=strays))
+        beside = [*await find_strays(connection), *await compare_derived(connection)]
+    if beside:
+        reports.append(Report(None, findings=beside))
     if as_json or not sys.stdout.isatty():
         print_json([_document(report) for report in reports])
     for report in reports:

@@ -15,6 +15,7 @@ from apc_bus.database import open_pool
 from apc_bus.testing import PostgresServer
 from apc_persister.connection import AnyConnection
 from apc_persister.evidence.coverage import is_covered
+from apc_persister.evidence.derived import compare_derived
 from apc_persister.evidence.findings import Finding
 from apc_persister.evidence.shards import find_strays, list_shards
 from apc_persister.evidence.verify import verify_shard
@@ -29,7 +30,7 @@ async def verify(connection: AnyConnection, long_log: LongLog) -> list[Finding]:
         outside = long_log.outside if shard == 0 else ()
         report = await verify_shard(connection, shard, long_log.signer.public_key(shard), outside=outside)
         findings += report.findings
-    return findings
+    return findings + await compare_derived(connection)
 
 
 @pytest.mark.timeout(120 + 5 * TAMPERINGS)

@@ -1,0 +1,111 @@
+"""Compares what stands beside the entries with what follows from them: ids, counts, rulings, derived columns."""
+
+from collections.abc import Mapping
+
+import asyncpg
+
+from apc_persister.connection import AnyConnection
+from apc_persister.evidence.findings import MOST_FINDINGS, Finding
+from apc_persister.evidence.verify import UNREADABLE
+
+_COMPARED: Mapping[str, tuple[str, str]] = {
+    "packet_ids": (
+        "session_id, packet_id, packet_hash, shard, seq",
+        "SELECT session_id, packet_id, packet_hash, shard, seq FROM apc_log.agent_packets",
+    ),
+    "transfer_rulings": (
+        "shard, seq, judged_at, session_id, packet_id, run_id, task_id, protocol_id, parent_protocol_ids, "
+        "refusal_code, is_accepted, cross_use_case, transfer_mode, from_swarm, to_swarm, sender_score, receiver_score",
+        """
+        SELECT shard, seq, judged_at, session_id, packet_id, run_id, task_id, protocol_id, parent_protocol_ids,
+               refusal_code, is_accepted, cross_use_case, transfer_mode, from_swarm, to_swarm, sender_score,
+               receiver_score
+        FROM apc_log.judged_transfers
+        """,
+    ),
+    "task_tallies": (
+        "shard, run_id, task_id, evals, outcome_billionths, drift_evals, drift_billionths, transfers, accepted, "
+        "cross_transfers, cross_accepted",
+        """
+        SELECT shard, run_id, task_id, coalesce(evals, 0), coalesce(outcome, 0)::bigint, coalesce(drift_evals, 0),
+               coalesce(drift, 0)::bigint, coalesce(transfers, 0), coalesce(accepted, 0), coalesce(crossed, 0),
+               coalesce(cross_accepted, 0)
+        FROM (
+            SELECT shard, run_id, task_id, count(outcome) AS evals, sum(apc_log.billionths(outcome)) AS outcome,
+                   count(drift_risk) AS drift_evals, sum(apc_log.billionths(drift_risk)) AS drift
+            FROM apc_log.eval_metrics GROUP BY shard, run_id, task_id
+        ) AS scored
+        FULL JOIN (
+            SELECT shard, run_id, task_id, count(*) AS transfers, count(*) FILTER (WHERE is_accepted) AS accepted,
+                   count(*) FILTER (WHERE cross_use_case) AS crossed,
+                   count(*) FILTER (WHERE cross_use_case AND is_accepted) AS cross_accepted
+            FROM apc_log.judged_transfers GROUP BY shard, run_id, task_id
+        ) AS transferred USING (shard, run_id, task_id)
+        """,
+    ),
+    "protocol_tallies": (
+        "shard, protocol_id, transfer_mode, cross_use_case, refusal_code, transfers, sender_scores, sender_billionths, "
+        "receiver_scores, receiver_billionths",
+        """
+        SELECT shard, protocol_id, transfer_mode, cross_use_case, coalesce(refusal_code, ''), count(*),
+               count(sender_score), coalesce(sum(apc_log.billionths(sender_score)), 0)::bigint,
+               count(receiver_score), coalesce(sum(apc_log.billionths(receiver_score)), 0)::bigint
+        FROM apc_log.judged_transfers
+        GROUP BY shard, protocol_id, transfer_mode, cross_use_case, coalesce(refusal_code, '')
+        """,
+    ),
+}
+"""Table -> its columns, and the query that says from the entries what they must hold (migrations 0008 and 0016)."""
+_DIFFERENCES = """
+WITH stored AS MATERIALIZED (SELECT {columns} FROM apc_log.{table}), wanted ({columns}) AS MATERIALIZED ({wanted})
+SELECT 'stored and does not follow from the entries' AS what, to_jsonb(one)::text AS row
+FROM (TABLE stored EXCEPT ALL TABLE wanted) AS one
+UNION ALL
+SELECT 'missing, which follows from the entries', to_jsonb(one)::text
+FROM (TABLE wanted EXCEPT ALL TABLE stored) AS one
+LIMIT $1
+"""
+_DERIVED_COLUMNS = """
+SELECT shard, coalesce(seq, 1) AS seq FROM apc_log.agent_packets
+WHERE refers_to IS DISTINCT FROM CASE
+          WHEN packet_type IN ('ARBITRATION', 'ARTIFACT') OR position('evidence_refs'::bytea IN body_stored) > 0
+              OR position('\\\\u'::bytea IN body_stored) > 0
+          THEN apc_log.references_in(packet_type, body_stored) END
+   OR defines IS DISTINCT FROM CASE
+          WHEN packet_type IN ('ARTIFACT', 'CLAIM', 'TASK_IR')
+          THEN apc_log.definitions_in(packet_type, body_stored) END
+ORDER BY shard, seq LIMIT $1
+"""
+"""The expressions of migration 0003."""
+_LONGEST = 300
+
+
+async def compare_derived(connection: AnyConnection) -> list[Finding]:
+    """Compare the tables beside the log with its entries, as both are now; a finding for each row that differs.
+
+    Raises:
+        asyncpg.InsufficientPrivilegeError: the database's user may not read the log.
+    """
+    findings: list[Finding] = []
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        for table, (columns, wanted) in _COMPARED.items():
+            query = _DIFFERENCES.format(table=table, columns=columns, wanted=wanted)
+            for row in await _rows(connection, query, table, findings):
+                message = f"a row of {table} is {row['what']}: {row['row'][:_LONGEST]}"
+                findings.append(Finding(None, 1, message, table))
+        for row in await _rows(connection, _DERIVED_COLUMNS, "agent_packets", findings):
+            message = "refers_to and defines are not what the bytes of the packet say"
+            findings.append(Finding(row["shard"], row["seq"], message, f"entry {row['seq']}"))
+    return findings
+
+
+async def _rows(connection: AnyConnection, query: str, table: str, findings: list[Finding]) -> list[asyncpg.Record]:
+    """The rows; none, and a finding, where the tables cannot be read."""
+    try:
+        async with connection.transaction():
+            return await connection.fetch(query, MOST_FINDINGS)
+    except asyncpg.InsufficientPrivilegeError:
+        raise
+    except UNREADABLE as error:
+        findings.append(Finding(None, 1, f"{table} cannot be compared: {str(error).splitlines()[0]}", table))
+        return []

@@ -36,6 +36,8 @@ from apc_persister.evidence.checkpoint import ensure_key
 
 START_LIMIT = timedelta(seconds=30)
 """How long a fresh gate may take to take its shards, and then to log the registrations."""
+DEATHS_AT_START = 3
+"""So often a service may end before it is given up: what it cannot do now it will not do in half a minute."""
 EPOCHS = "SELECT shard, epoch FROM apc_log.shards"
 DRAIN_LIMIT = timedelta(seconds=10)
 """How long the end of the system waits for what is on its way to the gate, and then to the log writer."""
@@ -93,7 +95,7 @@ async def run_supervised(
     Raises:
         BusUnavailable, DatabaseUnavailable, TopologyConflict, AgentNotFound, LogKeyUnusable, AgentKeyUnusable: nothing
             was started.
-        ServiceAway: the services did not take the registrations in time.
+        ServiceAway: a service refuses to start, which says why, or did not take the registrations in time.
     """
     url = database.url
     assert url is not None, "has_broker has checked it"
@@ -107,7 +109,7 @@ async def run_supervised(
         await _declare(settings, pool, registrations)
         epochs = await _epochs(pool)
         supervisor = await stack.enter_async_context(Supervisor(SERVICES, logs, ConsoleSettings().health_port))
-        await _until_held(settings, pool, epochs)
+        await _until_held(settings, pool, epochs, supervisor)
         await _register(settings, pool, registrations)
         for agent, registration in zip(agents, registrations, strict=True):
             arguments = ("worker", agent.module)
@@ -140,10 +142,15 @@ async def _epochs(pool: asyncpg.Pool) -> dict[int, int]:
     return {row["shard"]: row["epoch"] for row in await pool.fetch(EPOCHS)}
 
 
-async def _until_held(settings: BusSettings, pool: asyncpg.Pool, before: Mapping[int, int]) -> None:
+async def _until_held(
+    settings: BusSettings, pool: asyncpg.Pool, before: Mapping[int, int], supervisor: Supervisor
+) -> None:
     """Wait until our gate has taken every shard: each then has an epoch of its own."""
 
     async def are_held() -> bool:
+        for service in SERVICES:
+            if supervisor.deaths(service.name) >= DEATHS_AT_START:
+                raise ServiceAway(f"the {service.name} does not start: {supervisor.last_words(service.name)}")
         epochs = await _epochs(pool)
         return all(epochs.get(shard, 0) > before.get(shard, 0) for shard in range(settings.shards))
 

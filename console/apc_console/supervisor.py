@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from apc_bus.folders import make_private_folder
+from apc_contracts.terminal_text import one_line
 
 log = structlog.get_logger(__name__)
 
@@ -21,6 +23,9 @@ FIRST_PAUSE = timedelta(milliseconds=200)
 LONGEST_PAUSE = timedelta(seconds=10)
 HEALTHY_AFTER = timedelta(seconds=20)
 """A process that lived this long starts its back-off anew."""
+SAID = "apc: "
+"""How the last line of a command begins that could not do its work."""
+LONGEST_WORDS = 65_536
 DRAIN_LIMIT = timedelta(seconds=25)
 """From SIGTERM to SIGKILL; longer than a worker waits for its handlers."""
 
@@ -60,6 +65,7 @@ class Supervisor:
         self._specs = specs
         self._logs = logs
         self._keepers: list[_Keeper] = []
+        self._deaths: Counter[str] = Counter()
         self._lifeline = (-1, -1)
         """A pipe into which nobody writes: who reads from it sees its end when this process has died, anyhow."""
 
@@ -101,9 +107,14 @@ class Supervisor:
             process = await self._start(spec)
             if await _exits_before(process, stop):
                 lived = timedelta(seconds=time.monotonic() - began)
+                self._deaths[spec.name] += 1
                 pause = FIRST_PAUSE if lived > HEALTHY_AFTER else min(pause * 2, LONGEST_PAUSE)
                 log.error(
-                    "process_died", process=spec.name, code=process.returncode, restart_in_s=pause.total_seconds()
+                    "process_died",
+                    process=spec.name,
+                    code=process.returncode,
+                    reason=self.last_words(spec.name),
+                    restart_in_s=pause.total_seconds(),
                 )
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), pause.total_seconds())
@@ -131,11 +142,33 @@ class Supervisor:
         log.info("process_started", process=spec.name, pid=process.pid)
         return process
 
+    def deaths(self, name: str) -> int:
+        """How often a process has ended without being told to."""
+        return self._deaths[name]
+
+    def last_words(self, name: str) -> str:
+        """Why a process ended, as it said itself, or where that stands."""
+        if self._logs is None:
+            return "its output above says why"
+        file = self._log_file(self._logs, name)
+        try:
+            with file.open("rb") as opened:
+                opened.seek(max(0, file.stat().st_size - LONGEST_WORDS))
+                lines = opened.read().decode(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        said = next((line for line in reversed(lines) if line.startswith(SAID)), None)
+        return f"see {file}" if said is None else one_line(said.removeprefix(SAID))
+
+    @staticmethod
+    def _log_file(folder: Path, name: str) -> Path:
+        return folder / f"{name}.log"
+
     def _open_log(self, name: str) -> int | None:
         if self._logs is None:
             return None
         make_private_folder(self._logs)
-        return os.open(self._logs / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return os.open(self._log_file(self._logs, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 async def _exits_before(process: asyncio.subprocess.Process, stop: asyncio.Event) -> bool:

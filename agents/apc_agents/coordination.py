@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from apc_agents.errors import AgentError
 from apc_contracts.machine import Machine
 
-INTRA_AGENT_MACHINE = "intra_agent_coordination"
 _THINKING = "IDEA_SYNTHESIS"
 
 

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind
 from apc_agents.actions.tasks import TaskStore
 from apc_agents.agent import Agent
 from apc_agents.claim_checks import ClaimChecks
-from apc_agents.coordination import INTRA_AGENT_MACHINE, LocalCoordination, LocalTransition
+from apc_agents.coordination import LocalCoordination, LocalTransition
 from apc_agents.delivery import Inbound
 from apc_agents.effects import EffectError, EffectMaker
 from apc_agents.emitter import Emitter
@@ -31,6 +31,7 @@ from apc_bus.telemetry import begin_subject, end_subject
 from apc_bus.tracing import describe, fail, in_span
 from apc_contracts.contract import Contract
 from apc_contracts.envelope import MAX_TTL_MS
+from apc_contracts.local_walk import INTRA_AGENT_MACHINE
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import AckPayload, ErrorPayload, NackPayload, Payload
 from apc_contracts.receipts import Receipt, ReceiptKind, Usage

@@ -63,6 +63,20 @@ def test_the_lineage_of_a_run(finished_run: FinishedRun) -> None:
     assert "holds no TRANSFER of protocol" in unknown.stderr
 
 
+def test_an_agent_with_its_invocations(finished_run: FinishedRun) -> None:
+    said = finished_run.apc("agents", "show", "builder-linear", "--limit", "5")
+    agent = json.loads(said.stdout)
+    assert (agent["agent_id"], agent["role"]) == ("builder-linear", "builder")
+    assert len(agent["invocations"]) == 5
+    newest = agent["invocations"][0]
+    assert (newest["cause_type"], newest["state"], newest["ended"]) == ("SIGNAL", "LOCAL_IDLE", "outcome")
+    assert [step["event"] for step in newest["steps"]][:3] == ["task_assigned", "context_complete", "idea_packet_ready"]
+    assert len(newest["steps"]) == 8 * newest["emissions"]
+    unknown = finished_run.apc("agents", "show", "nobody")
+    assert unknown.returncode == 2
+    assert "never registered" in unknown.stderr
+
+
 def test_a_run_as_openlineage(finished_run: FinishedRun) -> None:
     run_id = finished_run.summary["run_id"]
     lines = finished_run.apc("log", "openlineage", "--run-id", run_id).stdout.splitlines()

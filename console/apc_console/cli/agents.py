@@ -4,10 +4,11 @@ from typing import Annotated
 
 import typer
 
+from apc_console.cli.packet import ContractFile
 from apc_console.output import AsJson, print_rows, tell
 from apc_console.terminal import echo
 
-app = typer.Typer(help="Register, revoke and list agents.", no_args_is_help=True)
+app = typer.Typer(help="Register, revoke, list and show agents.", no_args_is_help=True)
 
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, unique in the deployment.")]
 
@@ -73,3 +74,17 @@ def list_agents(as_json: AsJson = False) -> None:
     from apc_console.running import run_quietly
 
     print_rows(run_quietly(agent_rows()), title="Agents", as_json=as_json, empty="no agent is registered")
+
+
+@app.command()
+def show(
+    agent_id: AgentId,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most invocations, the newest first.")] = 20,
+    contract_file: ContractFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one agent and where its latest handler invocations stand in the machine `intra_agent_coordination`."""
+    from apc_console.agent_view import print_agent
+    from apc_console.running import run_quietly
+
+    run_quietly(print_agent(agent_id, contract_file, limit=limit, as_json=as_json))

@@ -11,6 +11,7 @@ from apc_persister.queries.dead import (
     list_dead,
 )
 from apc_persister.queries.impact import ImpactRow, PacketImpact, get_packet_impact
+from apc_persister.queries.invocations import Invocation, list_invocations
 from apc_persister.queries.lineage import (
     AfterProtocol,
     LineageSummary,
@@ -55,6 +56,7 @@ __all__ = [
     "DeliveryId",
     "HeldRow",
     "ImpactRow",
+    "Invocation",
     "LineageSummary",
     "LogRow",
     "PacketImpact",
@@ -90,6 +92,7 @@ __all__ = [
     "list_arbitrations",
     "list_dead",
     "list_held_packets",
+    "list_invocations",
     "list_packet_events",
     "list_protocol_propagation",
     "list_protocols",

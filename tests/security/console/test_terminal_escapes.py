@@ -74,6 +74,7 @@ LINES: dict[str, Sequence[str]] = {
     "agents register": (HOSTILE,),
     "agents revoke": (HOSTILE,),
     "agents list": (),
+    "agents show": (HOSTILE,),
     "keys new": (HOSTILE,),
     "keys show": (HOSTILE,),
     "keys register": (HOSTILE,),

@@ -13,7 +13,14 @@ from apc_agents.coordination import NOT_FOLLOWED, LocalCoordination, LocalTransi
 from apc_agents.emission import DEFAULT_PRIORITY, DEFAULT_TTL, Destination, Draft, Parent
 from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError, Retry
-from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore, MemoryUnavailable, StaleRevision
+from apc_agents.memory import (
+    BaseMemoryStore,
+    InMemoryMemoryStore,
+    MemoryUnavailable,
+    Message,
+    NewMessages,
+    StaleRevision,
+)
 from apc_agents.phase import SessionKnowledge
 from apc_agents.state_cache import StateDocument
 from apc_bus.artifacts import ArtifactStore
@@ -156,6 +163,15 @@ class HandlerContext:
     @state.setter
     def state(self, value: dict[str, Any]) -> None:
         self._document.value = value
+
+    def say(self, messages: Sequence[Message], user_id: str) -> None:
+        """Add messages to the session's conversation in ctx.memory, in the transaction that saves `state`.
+
+        Args:
+            messages: what was said; the next call replaces it.
+            user_id: whose conversation it is, if nobody began it yet.
+        """
+        self._document.messages = NewMessages(self.session_id, user_id, self.agent.agent_id, tuple(messages))
 
     @property
     def contract(self) -> Contract:

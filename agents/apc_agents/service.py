@@ -109,7 +109,8 @@ async def _stores(
     if url is None:
         reason = "APC_DATABASE_URL is not set: ctx.state, ctx.once, tasks and memory end with this process"
         _log.warning("state_not_kept", reason=reason)
-        yield MemoryStateStore(), MemoryTaskStore(), MemoryEffectStore(), InMemoryMemoryStore()
+        memory = InMemoryMemoryStore()
+        yield MemoryStateStore(memory), MemoryTaskStore(), MemoryEffectStore(), memory
         return
     from apc_bus.database import open_pool  # late: not needed without a database
 

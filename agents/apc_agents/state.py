@@ -7,7 +7,9 @@ from typing import Final, Protocol
 import asyncpg
 
 from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
-from apc_agents.memory.errors import MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
+from apc_agents.memory.appending import NewMessages, append_messages
+from apc_agents.memory.errors import ConversationInvalid, MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
+from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.rows import compare_and_set_state, owned, read_states
 from apc_agents.memory.store import DEFAULT_OWNER
 
@@ -22,10 +24,18 @@ class StateStore(Protocol):
         """The document and its revision; None when nothing was ever saved. Raises StateUnavailable."""
         ...
 
-    async def save(self, agent_id: str, session_id: str, document: bytes, revision: int) -> int:
+    async def save(
+        self,
+        agent_id: str,
+        session_id: str,
+        document: bytes,
+        revision: int,
+        messages: NewMessages | None = None,
+    ) -> int:
         """Replace the document if it still has this revision (0 = none yet); returns the new revision.
 
-        Durable when it returns. Raises StateStale, StateUnavailable, StateInvalid.
+        `messages` are added to their conversation in the same transaction. Durable when it returns.
+        Raises StateStale, StateUnavailable, StateInvalid.
         """
         ...
 
@@ -33,18 +43,30 @@ class StateStore(Protocol):
 class MemoryStateStore:
     """State that ends with the process: for tests and for workers without a database."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: InMemoryMemoryStore | None = None) -> None:
+        """Keep states, and what is said in their sessions in `memory`; without one that is not kept."""
         self._documents: dict[tuple[str, str], tuple[bytes, int]] = {}
+        self._memory = memory
 
     async def load(self, agent_id: str, session_id: str) -> tuple[bytes, int] | None:
         """The document and its revision."""
         return self._documents.get((agent_id, session_id))
 
-    async def save(self, agent_id: str, session_id: str, document: bytes, revision: int) -> int:
+    async def save(
+        self,
+        agent_id: str,
+        session_id: str,
+        document: bytes,
+        revision: int,
+        messages: NewMessages | None = None,
+    ) -> int:
         """Compare and set."""
         _, current = self._documents.get((agent_id, session_id), (b"", 0))
         if current != revision:
             raise StateStale(agent_id, session_id, revision)
+        if messages is not None and self._memory is not None:
+            with _translated(agent_id, session_id):
+                self._memory.append_messages(messages)
         self._documents[(agent_id, session_id)] = (document, revision + 1)
         return revision + 1
 
@@ -63,13 +85,23 @@ class PostgresStateStore:
                 rows = await read_states(connection, self._owner, agent_id, session_id, [STATE_KEY])
         return (rows[0]["state_value"].encode(), rows[0]["revision"]) if rows else None
 
-    async def save(self, agent_id: str, session_id: str, document: bytes, revision: int) -> int:
-        """Compare and set in one statement."""
+    async def save(
+        self,
+        agent_id: str,
+        session_id: str,
+        document: bytes,
+        revision: int,
+        messages: NewMessages | None = None,
+    ) -> int:
+        """Compare and set in one transaction."""
         with _translated(agent_id, session_id):
             async with owned(self._pool, self._owner) as connection:
-                return await compare_and_set_state(
+                saved = await compare_and_set_state(
                     connection, self._owner, agent_id, session_id, STATE_KEY, document, revision
                 )
+                if messages is not None:
+                    await append_messages(connection, self._owner, messages)
+                return saved
 
 
 @contextmanager
@@ -81,5 +113,5 @@ def _translated(agent_id: str, session_id: str) -> Iterator[None]:
         raise StateStale(agent_id, session_id, stale.revision) from stale
     except MemoryUnavailable as error:
         raise StateUnavailable(str(error)) from error
-    except (ValueInvalid, OwnerForeign) as error:  # such as U+0000 in a text
+    except (ConversationInvalid, ValueInvalid, OwnerForeign) as error:  # such as U+0000 in a text
         raise StateInvalid(f"ctx.state of session {session_id} cannot be stored: {error}") from error

@@ -14,6 +14,7 @@ import structlog
 
 from apc_agents.dedupe import DeliveryKey
 from apc_agents.errors import StateInvalid, StateUnavailable
+from apc_agents.memory import NewMessages
 from apc_agents.state import StateStore
 
 MAX_DOCUMENTS = 1_000
@@ -37,6 +38,8 @@ class StateDocument:
         self._handled_packets = _packets(self._handled)
         self._revision = revision
         self._clean = _encode(self.value)
+        self.messages: NewMessages | None = None
+        """What was said meanwhile: saved with the value."""
 
     def was_handled(self, key: DeliveryKey) -> bool:
         """Whether this packet is part of the saved state, by this attempt or by one that the gate gave up too early."""
@@ -45,15 +48,17 @@ class StateDocument:
     def reset(self) -> None:
         """Forget what a failed handler changed."""
         self.value = orjson.loads(self._clean)
+        self.messages = None
 
     async def save(self, store: StateStore, agent_id: str, key: DeliveryKey | None) -> None:
         """Save if the value has changed. Raises StateInvalid, StateStale, StateUnavailable."""
         encoded = _encode(self.value)
-        if encoded == self._clean:
+        if encoded == self._clean and self.messages is None:
             return
         handled = self._handled[-(MAX_HANDLED - 1) :] + ([_word(key)] if key else [])
         document = b'{"handled":%b,"state":%b}' % (orjson.dumps(handled), encoded)
-        self._revision = await store.save(agent_id, self.session_id, document, self._revision)
+        self._revision = await store.save(agent_id, self.session_id, document, self._revision, self.messages)
+        self.messages = None
         self._handled = handled
         self._handled_packets = _packets(handled)
         self._clean = encoded

@@ -75,7 +75,7 @@ class AgentTestClient:
         self.artifacts = artifacts or ArtifactStore("memory:///")
         self.memory = memory or InMemoryMemoryStore()
         """What the agent has as ctx.memory."""
-        self.states = states or MemoryStateStore()
+        self.states = states or MemoryStateStore(self.memory if isinstance(self.memory, InMemoryMemoryStore) else None)
         """Where ctx.state is kept."""
         self.tasks = MemoryTaskStore()
         """The agent's tasks, when it has tools."""

@@ -28,6 +28,7 @@ from apc_agents.handler_context import HandlerContext
 from apc_agents.llm.compartment import Compartment
 from apc_agents.llm.errors import LLMError, ModelAway, ModelUnusable
 from apc_agents.llm.fencing import SOURCE, new_fence
+from apc_agents.llm.history import messages_of_turns
 from apc_agents.llm.mind import Exchange, Mind
 from apc_agents.llm.prompting import Persona
 from apc_agents.llm.provider import make_model
@@ -35,7 +36,7 @@ from apc_agents.llm.recording import Recording
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.llm.summarizing import ModelSummarizer
 from apc_agents.memory import MemoryUnavailable
-from apc_agents.situation import given_context
+from apc_agents.situation.assembler import given_context, user_of
 from apc_bus.settings import LLMSettings
 from apc_contracts.actions import SecurityLevel
 from apc_contracts.packet import Packet
@@ -203,6 +204,9 @@ class LLMAgent(Agent):
         )
         await recording.forget_older(self.settings.records)
         await session.save()
+        sender = packet.sender.agent_id
+        place = f"{self.agent_id}/{ctx.session_id}/{name}"
+        ctx.say(messages_of_turns(exchange.turns, place, self.agent_id, sender), user_of(packet))
         return exchange
 
 

@@ -5,7 +5,7 @@ Source: context-engineering-protocol, section 5.1 (SoulSession.dialogue); agents
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,15 +17,16 @@ from pydantic_ai.usage import RunUsage
 from apc_agents.actions import ActionContext, StateMemory
 from apc_agents.actions.context import REMEMBERED
 from apc_agents.actions.tasks import TaskStore
-from apc_agents.context import ContextSession, ContextStale, MemoryContextStore, StreamResolver
+from apc_agents.context import ContextSession, ContextStale, MemoryContextStore, StreamResolver, Turn
 from apc_agents.context.audit import OnCompression
 from apc_agents.errors import AgentError
 from apc_agents.llm.agent import LLMAgent
 from apc_agents.llm.dialogue_state import DialogueState
 from apc_agents.llm.errors import AnswerInvalid
+from apc_agents.llm.history import messages_of_turns
 from apc_agents.llm.mind import Exchange
 from apc_agents.llm.state_store import StateContextStore
-from apc_agents.memory import BaseMemoryStore, ConversationContext, UnknownSession
+from apc_agents.memory import BaseMemoryStore, NewMessages, UnknownSession
 
 
 class DialogueBusy(AgentError):
@@ -160,7 +161,7 @@ class Dialogue:
                 await recording.forget()  # else the same message would never be answered
                 raise
             await recording.forget_older(self.agent.settings.records)
-            await self._save(opened)
+            await self._save(opened, exchange.turns)
             return DialogueOutput(exchange.response, _props(session), exchange)
 
     async def compress(self, target_pressure: float | None = None, *, revision: int | None = None) -> Props:
@@ -175,7 +176,7 @@ class Dialogue:
         async with self._changing(revision) as opened:
             await opened.session.clear()
             opened.kept.state.pop(REMEMBERED, None)
-            await self._save(opened)
+            await self._save(opened, is_restart=True)
             return _props(opened.session)
 
     async def resolve(self, path: str, /, **arguments: Any) -> dict[str, Any]:
@@ -221,16 +222,12 @@ class Dialogue:
         session = await self.agent.open_session(self.session_id, store, usage=usage, origin=origin, **self._options)
         return _Opened(kept, store, session)
 
-    async def _save(self, opened: _Opened) -> None:
-        # First, and each time: what is kept of the session is the user's, listed by its newest change, exported and
-        # erased with the user.
-        found = await self._memory.retrieve_conversation(self.session_id)
-        begun = found or ConversationContext(session_id=self.session_id, agent_participants=(self.agent.agent_id,))
-        await self._memory.store_conversation(
-            self.session_id, self._memory.owner, begun.model_copy(update={"revision": None})
-        )
+    async def _save(self, opened: _Opened, turns: Sequence[Turn] = (), *, is_restart: bool = False) -> None:
+        # Each time: the conversation is the user's, listed by its newest change, exported and erased with the user.
+        agent_id, user_id = self.agent.agent_id, self._memory.owner
+        messages = messages_of_turns(turns, f"{agent_id}/{self.session_id}", agent_id, user_id)
         await opened.session.save()
-        await opened.kept.keep()
+        await opened.kept.keep(NewMessages(self.session_id, user_id, agent_id, tuple(messages), is_restart=is_restart))
 
     def _origins(self, origin: str) -> Callable[[], UUID]:
         count = itertools.count(1)

@@ -3,7 +3,7 @@
 from typing import Any, Final, Self
 
 from apc_agents.context import ContextStale
-from apc_agents.memory import BaseMemoryStore, StaleRevision
+from apc_agents.memory import BaseMemoryStore, NewMessages, StaleRevision
 
 DIALOGUE: Final = "dialogue"
 """The key in the memory, with owner_id = session_id."""
@@ -23,9 +23,13 @@ class DialogueState:
         """As it was kept last; empty when it never was."""
         return cls(memory, agent_id, session_id, await memory.load_agent_state(agent_id, session_id, DIALOGUE))
 
-    async def keep(self) -> None:
-        """Compare and set. Raises ContextStale: somebody else has kept it since. OwnerForeign: it is not the user's."""
+    async def keep(self, messages: NewMessages | None = None) -> None:
+        """Compare and set, with what was said meanwhile.
+
+        Raises:
+            ContextStale: somebody else has kept it since. OwnerForeign: it is not the user's.
+        """
         try:
-            self._revision = await self._memory.save_agent_state(*self._place, self.state, self._revision)
+            self._revision = await self._memory.save_agent_state(*self._place, self.state, self._revision, messages)
         except StaleRevision as stale:
             raise ContextStale(self._place[1], stale.revision) from stale

@@ -64,6 +64,8 @@ class Exchange:
     """Whether the budget ended it, not the model."""
     task_ids: tuple[str, ...] = ()
     """Tasks that were started and go on."""
+    turns: tuple[Turn, ...] = ()
+    """What was said, and what came of the actions, from the message to the answer."""
 
     @property
     def cost(self) -> float:
@@ -121,11 +123,11 @@ class Mind:
             ContextError: the message cannot be taken. LLMError: there is no answer.
             EmitUnconfirmed, StateError: as the executor; let them end the handler.
         """
-        await session.add_user_turn(message, metadata)
+        asked = await session.add_user_turn(message, metadata)
         await on_change(session)
         tasks = await recording.fact("tasks", await _told_tasks(actions, self.tools))
         fence = await recording.fact("fence", new_fence())
-        run = _Run(self, session, actions, recording, usage, required, remembered, tasks, fence, on_change)
+        run = _Run(self, session, actions, recording, usage, required, remembered, tasks, fence, on_change, [asked])
         return await run.until_stopped()
 
 
@@ -143,6 +145,7 @@ class _Run:
     tasks: str
     fence: str
     on_change: OnChange
+    turns: list[Turn]
     steps: int = 0
     task_ids: tuple[str, ...] = ()
     is_lowered: bool = False
@@ -234,7 +237,10 @@ class _Run:
         limit = int(self.session.message_limit * OBSERVATION_SHARE)
         asked = sha256(response.model_dump_json().encode()).hexdigest()
         text = await self.recording.fact(f"observed/{self.steps}/{asked}", cut(text, limit, self.mind.counter))
-        await self.session.add_tool_turn(text, {"step": self.steps, **self._levelled(response), **(metadata or {})})
+        turn = await self.session.add_tool_turn(
+            text, {"step": self.steps, **self._levelled(response), **(metadata or {})}
+        )
+        self.turns.append(turn)
         await self.on_change(self.session)
 
     async def _ended(self, response: AgentResponse, spent: str | None = None) -> Exchange:
@@ -243,8 +249,11 @@ class _Run:
         turn = await self.session.add_assistant_turn(
             text, {"status": response.status, "thoughts": thoughts, **self._levelled(response)}
         )
+        self.turns.append(turn)
         await self.on_change(self.session)
-        return Exchange(text, response.status, self.steps, self.usage, turn, spent is not None, self.task_ids)
+        return Exchange(
+            text, response.status, self.steps, self.usage, turn, spent is not None, self.task_ids, tuple(self.turns)
+        )
 
 
 def _told_constraints(required: ResponseConstraints | None) -> list[str]:

@@ -1,5 +1,6 @@
 """The memory of agents: conversations and agent states, by owner (Agent Memory Protocol 1.0; docs/memory.md)."""
 
+from apc_agents.memory.appending import NewMessages
 from apc_agents.memory.conversation import (
     CONVERSATION_VERSION,
     MAX_MESSAGE_BYTES,
@@ -37,6 +38,7 @@ __all__ = [
     "MemoryStoreError",
     "MemoryUnavailable",
     "Message",
+    "NewMessages",
     "OwnerForeign",
     "Removed",
     "StaleRevision",

@@ -43,10 +43,30 @@ class ConversationContext(Model):
 
     def with_message(self, message: Message, participant: str | None = None) -> Self:
         """The conversation with one more message, and with this agent among the participants."""
-        participants = self.agent_participants
-        if participant is not None and participant not in participants:
-            participants = (*participants, participant)
-        return self.model_copy(update={"messages": (*self.messages, message), "agent_participants": participants})
+        grown = self.model_copy(update={"messages": (*self.messages, message)})
+        return grown if participant is None else grown.with_participant(participant)
+
+    def with_participant(self, participant: str) -> Self:
+        """Return the conversation with this agent among the participants."""
+        if participant in self.agent_participants:
+            return self
+        return self.model_copy(update={"agent_participants": (*self.agent_participants, participant)})
+
+    def shortened(self, kept_messages: int, kept_bytes: int) -> Self:
+        """Return it without the oldest messages that are too many; `metadata.dropped` counts them."""
+        messages, size = list[Message](), 0
+        for message in reversed(self.messages[-kept_messages:]):
+            size += len(message.content.encode())
+            if messages and size > kept_bytes:
+                break
+            messages.append(message)
+        gone = len(self.messages) - len(messages)
+        if not gone:
+            return self
+        dropped = int(self.metadata.get("dropped", 0)) + gone
+        return self.model_copy(
+            update={"messages": tuple(messages[::-1]), "metadata": {**self.metadata, "dropped": dropped}}
+        )
 
     @property
     def summary(self) -> str | None:

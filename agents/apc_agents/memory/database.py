@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 import asyncpg
 import orjson
 
+from apc_agents.memory.appending import NewMessages, append_messages
 from apc_agents.memory.conversation import ConversationContext
 from apc_agents.memory.errors import OwnerForeign, StaleRevision
 from apc_agents.memory.rows import (
@@ -184,11 +185,22 @@ class DatabaseMemoryStore(BaseMemoryStore):
             rows = await read_states(connection, self.owner, agent_id, owner_id, [key])
         return (orjson.loads(rows[0]["state_value"]), rows[0]["revision"]) if rows else None
 
-    async def save_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any, revision: int) -> int:
-        """Compare and set in one statement."""
+    async def save_agent_state(
+        self,
+        agent_id: str,
+        owner_id: str,
+        key: str,
+        state_data: Any,
+        revision: int,
+        messages: NewMessages | None = None,
+    ) -> int:
+        """One transaction."""
         place, value = state_place(agent_id, owner_id, key), encoded(state_data)
         async with owned(self._pool, self.owner) as connection:
-            return await compare_and_set_state(connection, self.owner, *place, value, revision)
+            saved = await compare_and_set_state(connection, self.owner, *place, value, revision)
+            if messages is not None:
+                await append_messages(connection, self.owner, messages)
+            return saved
 
     async def store_agent_states(self, agent_id: str, owner_id: str, states: Mapping[str, Any]) -> None:
         """One transaction."""

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import orjson
 
+from apc_agents.memory.appending import NewMessages
 from apc_agents.memory.conversation import ConversationContext
 from apc_agents.memory.errors import OwnerForeign, StaleRevision
 from apc_agents.memory.search import is_match, query_words, words_of
@@ -133,9 +134,34 @@ class InMemoryMemoryStore(BaseMemoryStore):
         row = self._tables.states.get(place)
         return (orjson.loads(row.document), row.revision) if row is not None and row.owner == self.owner else None
 
-    async def save_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any, revision: int) -> int:
-        """Compare and set."""
-        return self._write(agent_id, owner_id, {key: state_data}, revision)
+    async def save_agent_state(
+        self,
+        agent_id: str,
+        owner_id: str,
+        key: str,
+        state_data: Any,
+        revision: int,
+        messages: NewMessages | None = None,
+    ) -> int:
+        """Compare and set; the messages are checked before anything is written."""
+        grown = None if messages is None else self._grown(messages)
+        saved = self._write(agent_id, owner_id, {key: state_data}, revision)
+        if grown is not None and messages is not None:
+            self._tables.conversations[messages.session_id] = grown
+        return saved
+
+    def append_messages(self, messages: NewMessages) -> None:
+        """Add messages to their conversation. Raises OwnerForeign, ConversationInvalid, ValueInvalid."""
+        self._tables.conversations[messages.session_id] = self._grown(messages)
+
+    def _grown(self, messages: NewMessages) -> _Conversation:
+        kept = self._tables.conversations.get(messages.session_id)
+        if kept is not None and kept.owner != self.owner:
+            raise OwnerForeign(f"conversation {messages.session_id}")
+        document, now = messages.added_to(None if kept is None else kept.read()).to_bytes(), datetime.now(UTC)
+        if kept is None:
+            return _Conversation(self.owner, document, now, now, user_id=messages.user_id)
+        return replace(kept, document=document, updated_at=now, revision=kept.revision + 1)
 
     async def store_agent_states(self, agent_id: str, owner_id: str, states: Mapping[str, Any]) -> None:
         """All or none."""

@@ -7,11 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from apc_agents.memory.conversation import ConversationContext
 from apc_agents.memory.errors import ArgumentInvalid, ConversationInvalid
 from apc_agents.memory.values import checked_id
+
+if TYPE_CHECKING:
+    from apc_agents.memory.appending import NewMessages
 
 MAX_PAGE: Final = 1_000
 DEFAULT_OWNER: Final = "apc"
@@ -100,8 +103,18 @@ class BaseMemoryStore(ABC):
         """The value and its revision; None when there is none."""
 
     @abstractmethod
-    async def save_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any, revision: int) -> int:
+    async def save_agent_state(
+        self,
+        agent_id: str,
+        owner_id: str,
+        key: str,
+        state_data: Any,
+        revision: int,
+        messages: "NewMessages | None" = None,
+    ) -> int:
         """Compare and set: replace the value if it has this revision (0 = none is there); returns the new revision.
+
+        `messages` are added to their conversation in the same transaction.
 
         Raises:
             ValueInvalid, OwnerForeign. StaleRevision: it has another one.

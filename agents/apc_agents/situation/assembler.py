@@ -56,12 +56,13 @@ class ContextAssembler:
         """
         message = message_of(packet)
 
-        def grown(kept: ConversationContext) -> ConversationContext | None:
+        def with_packet(kept: ConversationContext) -> ConversationContext | None:
             if any(one.metadata.get("message_id") == message.metadata["message_id"] for one in kept.messages):
                 return None
-            return self._shortened(kept.with_message(message, participant))
+            grown = kept.with_message(message, participant)
+            return grown.shortened(self._settings.kept_messages, self._settings.kept_bytes)
 
-        await self._change(packet, grown)
+        await self._change(packet, with_packet)
 
     async def _change(
         self, packet: Packet[Any], change: Callable[[ConversationContext], ConversationContext | None]
@@ -69,13 +70,13 @@ class ContextAssembler:
         session_id = packet.trace.session_id
         for attempt in range(MAX_RACES):
             kept = await self._memory.retrieve_conversation(session_id)
-            kept = kept or ConversationContext(session_id=session_id, metadata={"user_id": _user(packet)}, revision=0)
+            kept = kept or ConversationContext(session_id=session_id, metadata={"user_id": user_of(packet)}, revision=0)
             changed = change(kept)
             if changed is None:
                 return
             try:
                 return await self._memory.store_conversation(
-                    session_id, str(kept.metadata.get("user_id", _user(packet))), changed
+                    session_id, str(kept.metadata.get("user_id", user_of(packet))), changed
                 )
             except StaleRevision:
                 if attempt == MAX_RACES - 1:
@@ -167,22 +168,6 @@ class ContextAssembler:
         ids = (one.metadata.get("message_id") for likeness, _, one in found if likeness > 0)
         return tuple([UUID(one) for one in ids if isinstance(one, str)][: self._settings.relevant_messages])
 
-    def _shortened(self, conversation: ConversationContext) -> ConversationContext:
-        """Without the oldest messages that are too many; `metadata.dropped` counts them."""
-        messages, size = list[Message](), 0
-        for message in reversed(conversation.messages[-self._settings.kept_messages :]):
-            size += len(message.content.encode())
-            if messages and size > self._settings.kept_bytes:
-                break
-            messages.append(message)
-        gone = len(conversation.messages) - len(messages)
-        if not gone:
-            return conversation
-        dropped = int(conversation.metadata.get("dropped", 0)) + gone
-        return conversation.model_copy(
-            update={"messages": tuple(messages[::-1]), "metadata": {**conversation.metadata, "dropped": dropped}}
-        )
-
 
 def system_load() -> str:
     """low, medium or high: the runnable processes for each processor of this machine, below 0.7, below 1, or more."""
@@ -240,7 +225,7 @@ def _originals(packet: Packet[Any], agent_id: str) -> dict[str, Any]:
     }
 
 
-def _user(packet: Packet[Any]) -> str:
+def user_of(packet: Packet[Any]) -> str:
     """Whose conversation it is: metadata.user_id of the first packet, else its sender."""
     user = (packet.metadata or {}).get("user_id")
     return user if isinstance(user, str) and user else packet.sender.agent_id

@@ -44,6 +44,8 @@ class Facts(msgspec.Struct, frozen=True):
     """The cause was delivered to this sender."""
     outstanding: Mapping[str, int] = msgspec.field(default_factory=dict)
     """agent_id -> deliveries routed and not ended."""
+    own_outstanding: Mapping[str, int] | None = None
+    """Those of them that came from this sender; None = all."""
     is_contract_deployed: bool = True
     """The session was opened under the contract file that judges now."""
     outstanding_bound: int | None = None

@@ -11,6 +11,7 @@ from apc_contracts.contract import Contract
 from apc_contracts.errors import SignatureInvalid
 from apc_contracts.facts import Facts, SignatureState
 from apc_contracts.identity import shard_of
+from apc_contracts.outstanding import Outstanding
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.protocol_ledger import ProtocolLedger
@@ -23,7 +24,7 @@ from apc_orchestrator.sessions import Sessions
 
 
 class FactFinder:
-    """Looks facts up in the gate's memory. `outstanding` is the shard's count of open deliveries per recipient."""
+    """Looks facts up in the gate's memory. `outstanding` is the shard's count of open deliveries."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class FactFinder:
         sessions: Sessions,
         tenure: Tenure,
         shards: int,
-        outstanding: Mapping[str, int],
+        outstanding: Outstanding,
         protocols: ProtocolLedger,
         quotas: Quotas,
     ) -> None:
@@ -64,7 +65,8 @@ class FactFinder:
             ordinal=ordinal if isinstance(ordinal, int) else None,
             is_cause_delivered=self._is_cause_delivered(packet, cause),
             is_contract_deployed=self._is_contract_deployed(packet),
-            outstanding=self._outstanding,
+            outstanding=self._outstanding.totals,
+            own_outstanding=self._outstanding.of(packet.sender.agent_id),
             outstanding_bound=self._bound,
             quota_wait_ms=self._quota_wait_ms(packet, now),
             decayed_protocols=self._protocols.decayed(now),
@@ -89,7 +91,8 @@ class FactFinder:
             registry=self._registry.by_id,
             packet_hash=item.received.packet_hash,
             payload_hash=item.received.payload_hash,
-            outstanding=self._outstanding,
+            outstanding=self._outstanding.totals,
+            own_outstanding=self._outstanding.of(item.received.packet.sender.agent_id),
             outstanding_bound=self._bound,
             decayed_protocols=self._protocols.decayed(now),
         )

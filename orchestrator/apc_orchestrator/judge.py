@@ -12,6 +12,7 @@ from apc_contracts.admission import admit, judge_held, note_place
 from apc_contracts.contract import Contract
 from apc_contracts.errors import PacketRefused
 from apc_contracts.facts import Facts
+from apc_contracts.outstanding import Outstanding
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.protocol_ledger import ProtocolLedger
@@ -84,7 +85,7 @@ class Judge:
         self._protocols = protocols
         self._traces = traces
         self._id_codes = frozenset(self._codes_without_id(contract))
-        self.outstanding: dict[str, int] = {}
+        self.outstanding = Outstanding()
         self._quotas = Quotas(contract.limits.quota)
         self._quarantine = Quarantine(contract.limits.refused)
         self._repeat_interval = timedelta(milliseconds=contract.limits.retry_after_ms)
@@ -100,8 +101,10 @@ class Judge:
         if was_evicted:
             confirm_all(session)
             return
-        for recipient, count in session.outstanding.items():
-            self.outstanding[recipient] = self.outstanding.get(recipient, 0) + count
+        for opened in session.open.values():
+            for recipient, progress in opened.recipients.items():
+                if progress.is_open:
+                    self.outstanding.begin(opened.packet.sender.agent_id, recipient)
 
     def take(self, batch: Batch, found: Input, message: Message) -> None:
         """One input of the gate queue."""
@@ -378,9 +381,9 @@ class Judge:
         outstanding = self.outstanding
         for route in effects.routes:
             for recipient in route.recipients:
-                outstanding[recipient] = outstanding.get(recipient, 0) + 1
-        for recipient in effects.ended:
-            outstanding[recipient] = max(0, outstanding.get(recipient, 0) - 1)
+                outstanding.begin(route.received.packet.sender.agent_id, recipient)
+        for sender, recipient in zip(effects.ended_senders, effects.ended, strict=True):
+            outstanding.end(sender, recipient)
 
     def _deliver(self, batch: Batch, session: Session, route: Route) -> None:
         packet, registry = route.received.packet, self._registry.by_id

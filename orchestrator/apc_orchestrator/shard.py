@@ -127,7 +127,7 @@ class ShardServer:
     @property
     def outstanding(self) -> Mapping[str, int]:
         """Deliveries without an end, by recipient; a copy, for whoever asks from another thread."""
-        return self._judge.outstanding.copy()
+        return dict(self._judge.outstanding.totals)
 
     async def serve(self, first: list[Delivery], stop: asyncio.Event) -> None:
         """Serve until `stop`; drains: what the broker has handed over is judged, logged, delivered and acknowledged.

@@ -1,4 +1,8 @@
-"""Is there room for it: OVERLOADED. The orchestrator's own packets are exempt."""
+"""Is there room for it: OVERLOADED. The orchestrator's own packets are exempt.
+
+An inbox holds twice the bound. A sender may have as many open deliveries there as places are free: alone it comes to
+the bound, two to two thirds of it each, and who has none finds room (dynamic thresholds, Choudhury and Hahne 1998).
+"""
 
 from typing import Any
 
@@ -10,20 +14,28 @@ from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, PacketType, 
 
 _RELIEF = frozenset({Signal.STOP, Signal.CANCEL, Signal.PAUSE, Signal.VETO})
 """What ends or eases an overload is not refused because of it; the inbox holds twice the bound."""
+_KEPT_FREE = 4
+"""This part of a bound no agent fills: the orchestrator's packets are not refused."""
 
 
 def inbox_has_room(case: Case) -> Refusal | None:
-    """No recipient has more open deliveries than the bound."""
+    """No recipient has more open deliveries of this sender than its share."""
     bound, outstanding = case.facts.outstanding_bound, case.facts.outstanding
     if bound is None or not outstanding:
         return None
     for index, recipient in enumerate(case.packet.recipients):
         full = first_full(case, recipient.agent_id)
         if full is not None and not _is_relief(case):
-            message = f"{full} has {bound} open deliveries: send a new packet later"
+            message = f"{full} has {_told(case, bound)}: send a new packet later"
             retry_after_ms = case.contract.limits.retry_after_ms
             return Refusal("OVERLOADED", "inbox_has_room", f"recipients[{index}]", message, retry_after_ms)
     return None
+
+
+def _told(case: Case, bound: int) -> str:
+    if case.facts.own_outstanding is None:
+        return f"{bound} open deliveries"
+    return f"as many open deliveries of {case.sender_id} as it may have"
 
 
 def acks_have_room(case: Case) -> Refusal | None:
@@ -43,13 +55,19 @@ def first_full(case: Case, agent_id: str) -> str | None:
         return None
     if agent_id == ALL_RECIPIENTS:
         return _first_full_member(case, bound)
-    return agent_id if case.facts.outstanding.get(agent_id, 0) >= bound else None
+    return agent_id if _is_full(case, agent_id, bound) else None
+
+
+def _is_full(case: Case, agent_id: str, bound: int) -> bool:
+    total, own = case.facts.outstanding.get(agent_id, 0), case.facts.own_outstanding
+    share = total if own is None else own.get(agent_id, 0)
+    return total + max(share, bound // _KEPT_FREE) >= 2 * bound
 
 
 def _first_full_member(case: Case, bound: int) -> str | None:
     """A BROADCAST goes to members that handle the type; the smallest id that is full."""
     registry, session = case.facts.registry or {}, case.session
-    full = sorted(agent_id for agent_id, count in case.facts.outstanding.items() if count >= bound)
+    full = sorted(agent_id for agent_id in case.facts.outstanding if _is_full(case, agent_id, bound))
     for agent_id in full:
         registration = registry.get(agent_id)
         if registration is None or session is None or not session.is_member(agent_id):

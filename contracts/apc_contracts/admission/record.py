@@ -213,6 +213,8 @@ def _full(case: Case) -> Record:
     found = [first_full(case, recipient.agent_id) for recipient in case.packet.recipients]
     record: Record = {"full": sorted({agent_id for agent_id in found if agent_id})}
     record["bound"] = case.facts.outstanding_bound
+    if case.facts.own_outstanding is not None:
+        record["shared"] = True
     if case.session is not None and case.packet.routing.requires_ack:
         record["pending_acks"] = case.session.pending_acks
     return record

@@ -61,6 +61,7 @@ def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
         is_cause_delivered=_is_cause_delivered(received.packet, record),
         is_contract_deployed=drift.get("contract_is_deployed", True),
         outstanding={agent_id: record["bound"] for agent_id in record.get("full", ())},
+        own_outstanding={agent_id: record["bound"] for agent_id in record["full"]} if "shared" in record else None,
         outstanding_bound=record.get("bound"),
         quota_wait_ms=record.get("quota_wait_ms", 0),
         decayed_protocols=frozenset(record.get("decayed", ())),

@@ -104,8 +104,8 @@ def retract(
         state = "EXPIRED" if refusal.code == "EXPIRED" else "REJECTED_POLICY"
     if opened is not None:
         state = overall_state([one.state for one in opened.recipients.values()])
-        for recipient, progress in opened.recipients.items():
-            end_delivery(session, progress, recipient, effects)
+        for recipient in opened.recipients:
+            end_delivery(session, opened, recipient, effects)
     if session.held.pop(packet_id, None) is not None:
         state = "SCHEMA_VALIDATED"
     identity.retracted = True

@@ -125,4 +125,6 @@ class Effects:
     """What was held by a pause, to be judged now, in log order."""
     ended: list[str] = field(default_factory=list)
     """The recipient of every delivery that ended."""
+    ended_senders: list[str] = field(default_factory=list)
+    """Of each of these the sender."""
     is_sync_due: bool = False

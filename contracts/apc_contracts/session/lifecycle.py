@@ -43,12 +43,14 @@ def move(
     effects.hops.append(hop)
 
 
-def end_delivery(session: Session, progress: Progress, recipient: str, effects: Effects) -> None:
+def end_delivery(session: Session, opened: OpenPacket, recipient: str, effects: Effects) -> None:
     """The delivery no longer counts as outstanding."""
+    progress = opened.recipients[recipient]
     if not progress.is_open:
         return
     progress.is_open = False
     effects.ended.append(recipient)
+    effects.ended_senders.append(opened.packet.sender.agent_id)
     left = session.outstanding[recipient] - 1
     if left:
         session.outstanding[recipient] = left

@@ -47,7 +47,7 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
             times.append(receipt.at)
         if receipt.kind in ENDING_KINDS and progress.is_open:
             ended = told = receipt
-            end_delivery(session, progress, first.recipient, effects)
+            end_delivery(session, opened, first.recipient, effects)
         if not REROUTING.isdisjoint(events):
             told = receipt
             if receipt.kind is ReceiptKind.RETRY:
@@ -75,7 +75,7 @@ def confirm_substrate(
     progress = opened.recipients.get(SUBSTRATE_RECIPIENT) if opened else None
     if opened is None or progress is None or not progress.is_open:
         return None
-    end_delivery(session, progress, SUBSTRATE_RECIPIENT, effects)
+    end_delivery(session, opened, SUBSTRATE_RECIPIENT, effects)
     move(opened, SUBSTRATE_RECIPIENT, progress, HANDED_OVER, now, effects, contract)
     verify(session, opened, effects, contract)
     complete(session, opened, now, effects, contract)

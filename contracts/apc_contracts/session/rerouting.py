@@ -53,7 +53,7 @@ def reroute(
     not_before: datetime | None = None,
 ) -> None:
     """A new attempt: the delivery before it has ended, whoever counts them counts one more."""
-    end_delivery(session, progress, recipient, effects)
+    end_delivery(session, opened, recipient, effects)
     progress.attempt += 1
     progress.is_open = True
     progress.not_before = not_before

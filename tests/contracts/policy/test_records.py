@@ -119,6 +119,7 @@ def given_facts(draw: st.DrawFn) -> dict[str, Any]:
         "is_contract_deployed": draw(rarely(False, True)),
         "decayed_protocols": draw(rarely(frozenset({"proto-1"}), frozenset())),
         "outstanding": draw(rarely({"sentinel-1": 500}, {"sentinel-1": 1})),
+        "own_outstanding": draw(st.sampled_from([None, {}, {"sentinel-1": 500}])),
         "quota_wait_ms": draw(rarely(40, 0)),
     }
 

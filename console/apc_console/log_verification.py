@@ -13,6 +13,7 @@ from apc_console.errors import InputUnusable
 from apc_console.log_keys import TrustedKeys
 from apc_console.output import print_json
 from apc_console.terminal import echo
+from apc_contracts.contract import load_contract
 from apc_persister.check import CheckFailed, Checkpoint, parse_note, split_notes
 from apc_persister.connection import AnyConnection
 from apc_persister.evidence.chunks import Helpers, check_note, start_helpers
@@ -20,12 +21,16 @@ from apc_persister.evidence.coverage import UNCOVERED
 from apc_persister.evidence.derived import compare_derived
 from apc_persister.evidence.findings import Finding, Report
 from apc_persister.evidence.outside import folder_of, name_of
+from apc_persister.evidence.sessions import Sessions, compare_sessions
 from apc_persister.evidence.shards import find_strays, list_shards
 from apc_persister.evidence.verify import verify_shard
 
 _SIZES = "SELECT shard, coalesce(tree_size, 0) FROM apc_log.log_edges WHERE shard IS NOT NULL"
 LONG_LOG = 200_000
 """Entries for which it is worth while to start processes: they verify fewer in the time that the start takes."""
+
+_MOST_UNPLAYED = 10
+"""Sessions that cannot be played again and are named one by one."""
 
 Outside = dict[int, list[Checkpoint]]
 """Shard -> its checkpoints that are held outside."""
@@ -38,17 +43,26 @@ def print_uncovered() -> None:
 
 
 async def verify_log(
-    first: int, files: Sequence[Path], keys: Sequence[str], processes: int | None, *, as_json: bool
+    first: int,
+    files: Sequence[Path],
+    keys: Sequence[str],
+    processes: int | None,
+    *,
+    contracts: Sequence[Path] | None = (),
+    as_json: bool,
 ) -> bool:
     """Verify every shard that the log or a checkpoint names; whether everything fits.
 
     Without files the checkpoints are those of the folder that they are exported to. A long log is shared out to
     `processes`; None = one for every two CPUs, since its backend in Postgres takes the other, and one for a short log.
+    Sessions are played again under the contracts that the log holds, the packaged one and those in `contracts`; None =
+    they are not.
 
     Raises:
         InputUnusable: a file that holds no checkpoints, or not those of this log.
     """
     trusted = TrustedKeys(keys)
+    at_hand = None if contracts is None else [load_contract(), *map(load_contract, contracts)]
     outside = read_outside(files, trusted) if files else read_exported(trusted)
     reports: list[Report] = []
     async with open_log_with_url() as (pool, url), pool.acquire() as connection, AsyncExitStack() as stack:
@@ -62,6 +76,10 @@ async def verify_log(
             with _progress(shard, left[shard], is_silent=as_json) as advance:
                 reports.append(await _verify(connection, shard, trusted, first, outside, advance, helpers))
         beside = [*await find_strays(connection), *await compare_derived(connection)]
+        if at_hand is not None:
+            sessions = await compare_sessions(connection, at_hand)
+            beside += sessions.findings
+            _say_unplayed(sessions)
     if beside:
         reports.append(Report(None, findings=beside))
     if as_json or not sys.stdout.isatty():
@@ -155,6 +173,13 @@ def _nothing_outside() -> str:
     target = PersisterSettings().checkpoints_target
     where = "" if folder_of(target) is not None else f" (they go to {name_of(target)}: fetch them, give --checkpoints)"
     return f"checkpoints held outside{where}"
+
+
+def _say_unplayed(sessions: Sessions) -> None:
+    for sentence in sessions.unplayed[:_MOST_UNPLAYED]:
+        echo(f"not compared: {sentence}", file=sys.stderr)
+    if len(sessions.unplayed) > _MOST_UNPLAYED:
+        echo(f"not compared: {len(sessions.unplayed) - _MOST_UNPLAYED} sessions more", file=sys.stderr)
 
 
 def _say(report: Report, against: str) -> None:

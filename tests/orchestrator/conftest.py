@@ -48,6 +48,8 @@ from apc_contracts.vocabulary import (
     Signal,
 )
 from apc_orchestrator import Orchestrator, OrchestratorSettings
+from apc_persister.evidence.derived import compare_derived
+from apc_persister.evidence.sessions import compare_sessions
 from apc_persister.service import Persister
 from apc_persister.testing import replay_everything
 
@@ -336,6 +338,9 @@ async def house(postgres_url: str, tmp_path: Path) -> AsyncIterator[House]:
         resources.push_async_callback(pool.close)
         yield House(MemoryBroker(build_topology(1, agents)), pool, ArtifactStore.open(tmp_path / "artifacts"))
         await replay_everything(pool)
+        async with pool.acquire() as connection:
+            assert await compare_derived(connection) == []
+            assert (await compare_sessions(connection, ())).findings == []
 
 
 @pytest.fixture

@@ -43,6 +43,12 @@ def verify(
             min=1, max=64, help="Processes that share the work; default: one for every two CPUs, if the log is long."
         ),
     ] = None,
+    contract: Annotated[
+        list[Path] | None, typer.Option(help="File of a contract that sessions were judged by; may be repeated.")
+    ] = None,
+    no_replay: Annotated[
+        bool, typer.Option("--no-replay", help="Do not play the sessions again to compare their state.")
+    ] = False,
     uncovered: Annotated[
         bool, typer.Option("--uncovered", help="Print which columns are not covered, and end.")
     ] = False,
@@ -59,7 +65,9 @@ def verify(
     if uncovered:
         print_uncovered()
         return
-    if not run_quietly(verify_log(first, checkpoints or [], keys or [], processes, as_json=as_json)):
+    contracts = None if no_replay else contract or []
+    verified = verify_log(first, checkpoints or [], keys or [], processes, contracts=contracts, as_json=as_json)
+    if not run_quietly(verified):
         raise typer.Exit(1)
 
 

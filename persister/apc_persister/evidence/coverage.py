@@ -8,7 +8,9 @@ UNCOVERED: Mapping[str, str] = {
     "log_checkpoints.recorded_at": "when a checkpoint was stored",
     "log_tiles.recorded_at": "when a tile was stored",
     "packet_ids.payload_hash": "by which a repeat with another envelope is told from another packet",
-    "sessions.*": "the present state of each session",
+    "sessions.batch_no": "the batch that wrote the session's state last",
+    "sessions.epoch": "the epoch of that batch",
+    "sessions.updated_at": "when the session's state was stored",
     "shard_epochs.holder": "who held a shard before: the present holder is compared",
     "shard_epochs.opened_at": "when an epoch was given",
 }

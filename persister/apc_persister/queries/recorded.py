@@ -8,12 +8,12 @@ from typing import Any
 
 import asyncpg
 import orjson
-from asyncpg.pool import PoolConnectionProxy
 
 from apc_bus.body_encryption import is_sealed
 from apc_contracts.replay import Entry, RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.replay.columns import ENVELOPE_COLUMNS
 from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_persister.connection import AnyConnection
 
 _PLACE = "shard, seq, epoch, batch_no"
 _PACKETS = f"""
@@ -38,8 +38,6 @@ _DOCUMENT = "SELECT document::text FROM apc_log.sessions WHERE session_id = $1"
 _CONTRACT = "SELECT document FROM apc_log.contracts WHERE contract_hash = $1"
 _PREFETCH = 500
 
-_Connection = PoolConnectionProxy
-
 
 @asynccontextmanager
 async def read_recorded(pool: asyncpg.Pool) -> AsyncIterator["DatabaseRecords"]:
@@ -55,7 +53,7 @@ async def read_recorded(pool: asyncpg.Pool) -> AsyncIterator["DatabaseRecords"]:
 class DatabaseRecords:
     """A run's sessions and their entries, from the database."""
 
-    connection: _Connection
+    connection: AnyConnection
 
     async def sessions(self, run_id: str) -> list[str]:
         """The sessions that have a packet of the run, in the order in which they began."""

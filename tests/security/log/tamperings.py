@@ -73,10 +73,10 @@ class Tamperer:
             tables.setdefault(row["table_name"], []).append(_Column(row["column_name"], row["type"], row["derived"]))
         return cls(connection, tables, random)
 
-    async def tamper(self) -> Tampering:
-        """Do one thing that changes something."""
+    async def tamper(self, only: str | None = None) -> Tampering:
+        """Do one thing that changes something, with this table if one is named."""
         while True:
-            table = self._random.choice(sorted(self._tables))
+            table = only or self._random.choice(sorted(self._tables))
             acts = (self._change, self._change, self._change, self._delete, self._cut, self._insert, self._swap)
             tampering = await self._try(self._random.choice(acts), table)
             if tampering is not None:

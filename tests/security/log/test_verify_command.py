@@ -8,7 +8,12 @@ import pytest
 from apc_bus.settings import PersisterSettings
 from apc_bus.testing import PostgresServer
 from apc_console.log_verification import print_uncovered, verify_log
+from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.coverage import UNCOVERED
+from apc_persister.evidence.derived import compare_derived
+from apc_persister.evidence.sessions import compare_sessions
+from apc_persister.evidence.shards import find_strays, list_shards
+from apc_persister.evidence.verify import verify_shard
 from apc_persister.testing import LogBench, disable_guards, packet_entry
 
 
@@ -75,6 +80,18 @@ async def test_another_database_is_not_the_log_of_the_checkpoints(
     assert not await verify()
     assert "the log only 0: its tail is cut" in capsys.readouterr().err
     await postgres_server.drop(name)
+
+
+async def test_a_reader_may_verify(exported: LogBench) -> None:
+    async with exported.pool.acquire() as connection:
+        await connection.execute("SET SESSION AUTHORIZATION apc_reader")
+        assert await list_shards(connection) == [0]
+        assert await find_strays(connection) == []
+        key = load_signer(exported.settings).public_key(0)
+        assert (await verify_shard(connection, 0, key)).findings == []
+        assert await compare_derived(connection) == []
+        assert (await compare_sessions(connection, ())).findings == []
+        await connection.execute("RESET SESSION AUTHORIZATION")
 
 
 def test_what_is_not_covered_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

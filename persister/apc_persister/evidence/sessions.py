@@ -1,0 +1,117 @@
+"""Compares table sessions with the entries: each session is played again under its contracts, and must come out so."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+import orjson
+
+from apc_contracts.contract import Contract
+from apc_contracts.errors import ApcError
+from apc_contracts.replay import Entry, ReplayDiffers, ReplayImpossible, SessionReplay
+from apc_contracts.session import Session
+from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_persister.connection import AnyConnection
+from apc_persister.evidence.findings import Finding
+from apc_persister.evidence.verify import UNREADABLE
+from apc_persister.queries.recorded import DatabaseRecords
+from apc_persister.queries.verify import ContractBook
+
+_IDS = """
+SELECT DISTINCT session_id FROM (
+    SELECT session_id FROM apc_log.sessions
+    UNION ALL SELECT session_id FROM apc_log.agent_packets WHERE verdict <> 'refused'
+) AS named WHERE session_id <> $1 ORDER BY session_id
+"""
+_UNNAMED = "SELECT count(*) FROM apc_log.sessions WHERE session_id IS NULL"
+_ROWS = """
+SELECT shard, epoch, batch_no, run_id, state, is_terminal, round, generation, step, open_deliveries, is_open,
+       document::text AS document
+FROM apc_log.sessions WHERE session_id = $1
+"""
+_UNPLAYABLE = (ApcError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What entries raise that no gate has written."""
+
+
+@dataclass(slots=True)
+class Sessions:
+    """What was compared."""
+
+    compared: int = 0
+    unplayed: list[str] = field(default_factory=list)
+    """Why a session could not be played again, a sentence each: its bodies are encrypted, its contract is not held."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+async def compare_sessions(connection: AnyConnection, contracts: Iterable[Contract]) -> Sessions:
+    """Compare every session's row with its entries, as both are now.
+
+    `contracts` are at hand beside those that the log holds.
+
+    Raises:
+        asyncpg.InsufficientPrivilegeError: the database's user may not read the log.
+    """
+    sessions = Sessions()
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        records = DatabaseRecords(connection)
+        book = ContractBook(records, contracts)
+        unnamed = await connection.fetchval(_UNNAMED)
+        if unnamed:
+            sessions.findings.append(Finding(None, 1, f"{unnamed} rows of sessions name no session", "sessions"))
+        for (session_id,) in await connection.fetch(_IDS, PRESENCE_SESSION):
+            try:
+                async with connection.transaction():
+                    await _compare(connection, records, book, session_id, sessions)
+            except asyncpg.InsufficientPrivilegeError:
+                raise
+            except ReplayDiffers as error:
+                sessions.findings.append(_finding(error.shard, error.seq, session_id, str(error)))
+            except ReplayImpossible as error:
+                sessions.unplayed.append(f"session {session_id!r}: {error}")
+            except (*UNREADABLE, *_UNPLAYABLE) as error:
+                sessions.findings.append(_finding(None, 1, session_id, f"cannot be read: {error!r}"))
+    return sessions
+
+
+async def _compare(
+    connection: AnyConnection, records: DatabaseRecords, book: ContractBook, session_id: str, sessions: Sessions
+) -> None:
+    replay = SessionReplay(session_id, book.get)
+    last: Entry | None = None
+    async for batch in records.batches(session_id):
+        await book.look_up(batch)
+        replay.take(batch)
+        last = batch[-1]
+    sessions.compared += 1
+    rows = await connection.fetch(_ROWS, session_id)
+    wanted = 0 if replay.session is None else 1
+    if len(rows) != wanted or last is None or replay.session is None:
+        message = f"table sessions has {len(rows)} rows of it, the entries say {wanted}"
+        if len(rows) != wanted:
+            sessions.findings.append(_finding(None, 1, session_id, message))
+        return
+    for name, value in _expected(replay.session, last).items():
+        if rows[0][name] != value:
+            message = f"column {name} is {rows[0][name]!r}, the entries say {value!r}"
+            sessions.findings.append(_finding(last.shard, last.seq, session_id, message))
+    replay.check_document(orjson.loads(rows[0]["document"] or "null") or {}, (last.shard, last.seq))
+
+
+def _expected(session: Session, last: Entry) -> Mapping[str, Any]:
+    document = session.document
+    return {
+        "shard": last.shard,
+        "run_id": document.run_id,
+        "state": document.state,
+        "is_terminal": session.is_terminal,
+        "round": document.round,
+        "generation": document.generation,
+        "step": document.step,
+        "open_deliveries": session.open_deliveries,
+        "is_open": session.open_deliveries > 0 or not session.is_terminal,
+    }
+
+
+def _finding(shard: int | None, seq: int, session_id: str, message: str) -> Finding:
+    return Finding(shard, seq, f"session {session_id!r}: {message}", f"sessions {session_id}")

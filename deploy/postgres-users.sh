@@ -6,15 +6,14 @@ set -eu
 psql --set ON_ERROR_STOP=1 --no-psqlrc --quiet \
     --username "${POSTGRES_USER:-postgres}" --dbname "${POSTGRES_DB:-postgres}" \
     --set gate="$GATE_DB_PASSWORD" --set log_writer="$LOG_WRITER_DB_PASSWORD" \
-    --set agents="$AGENTS_DB_PASSWORD" --set librarian="$LIBRARIAN_DB_PASSWORD" \
-    --set operator="$OPERATOR_DB_PASSWORD" <<'SQL'
-SELECT format('CREATE ROLE %I NOLOGIN', name) FROM unnest(ARRAY['apc_owner', 'apc_writer', 'apc_reader', 'apc_agent']) AS name
+    --set librarian="$LIBRARIAN_PASSWORD" --set operator="$OPERATOR_DB_PASSWORD" <<'SQL'
+SELECT format('CREATE ROLE %I NOLOGIN', name) FROM unnest(ARRAY['apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar']) AS name
 WHERE to_regrole(name) IS NULL \gexec
 CREATE ROLE apc_gate LOGIN PASSWORD :'gate' IN ROLE apc_reader;
 CREATE ROLE apc_log_writer LOGIN PASSWORD :'log_writer' IN ROLE apc_writer;
-CREATE ROLE apc_agents LOGIN PASSWORD :'agents' IN ROLE apc_agent;
--- The librarian also looks into the log of earlier runs for what worked.
-CREATE ROLE apc_librarian LOGIN PASSWORD :'librarian' IN ROLE apc_agent, apc_reader;
--- The operator also looks after the tasks, effects and memories of agents.
-CREATE ROLE apc_operator LOGIN PASSWORD :'operator' IN ROLE apc_reader, apc_agent;
+-- The logins of agents are made by `apc agents add|register`. The librarian's is made here, because it also looks into the
+-- log of earlier runs for what worked.
+CREATE ROLE "agent.librarian" LOGIN PASSWORD :'librarian' IN ROLE apc_agent, apc_reader;
+-- The operator also looks after the tasks, effects and memories of agents, and makes their logins.
+CREATE ROLE apc_operator LOGIN PASSWORD :'operator' IN ROLE apc_reader, apc_agent, apc_registrar;
 SQL

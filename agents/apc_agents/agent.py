@@ -51,6 +51,7 @@ class Agent:
         capabilities: told in every packet it sends.
         tools: what its actions may use; its workers then run its tasks.
         clearance: how far each sender may lead its actions; default `user` for the own swarm and `public` for others.
+        security_level: the highest at which its actions and its tasks may run.
 
     Raises:
         AgentInvalid: an id that the contract refuses, an unknown right, a concurrency below 1.
@@ -68,6 +69,7 @@ class Agent:
         capabilities: Iterable[str] = (),
         tools: "ToolRegistry | None" = None,
         clearance: Clearance | None = None,
+        security_level: SecurityLevel = SecurityLevel.USER,
     ) -> None:
         _check_id("agent_id", agent_id)
         _check_id("swarm", swarm)
@@ -84,6 +86,7 @@ class Agent:
         self.concurrency = concurrency
         self.tools = tools
         self.clearance = clearance or Clearance(swarms={swarm: SecurityLevel.USER})
+        self.security_level = security_level
         names = tuple(capabilities)
         self.actor = Actor(agent_id=agent_id, role=role, swarm_id=swarm, model_id=model_id, capabilities=names or None)
         self.starters: list[AnyHandler] = []

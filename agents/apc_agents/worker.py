@@ -173,6 +173,7 @@ class Worker:
             tools,
             tasks,
             announce_with(self._emitter, self._agent.agent_id),
+            security_level=self._agent.security_level,
             concurrency=settings.task_concurrency,
             lease=settings.task_lease,
             poll=settings.task_poll,

@@ -11,6 +11,7 @@ from apc_bus.settings import BusSettings
 from apc_console.broker import apply, open_bus
 from apc_console.broker_users import Remarks, cut_off, make_agent_users, user_of_agent
 from apc_console.database import open_log
+from apc_console.database_logins import end_agent_login, make_agent_logins
 from apc_console.definitions import shared_users
 from apc_console.errors import InputUnusable
 from apc_console.registration import (
@@ -84,6 +85,7 @@ async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:
         await apply(topology_of(settings, list(map(queues_of, added))))
         known = {one.agent_id: one for one in (*await registered_agents(pool), *added)}
         remarks = await make_agent_users(settings, added, known.values())
+        remarks += await make_agent_logins(pool, added)
         await publish_changes(bus, changes, settings.shards)
         await wait_until_recorded(pool, changes, settings.shards, LOG_PATIENCE)
     topology = topology_of(settings, list(map(queues_of, known.values())))
@@ -107,6 +109,7 @@ async def revoke_agent(agent_id: str) -> Remarks:
         others = [one for one in await registered_agents(pool) if one.agent_id != agent_id]
         sharing = [queues_of(one) for one in others if one.broker_user == user]
         remarks = await cut_off(settings, agent_id, user, sharing)
+        remarks += await end_agent_login(pool, agent_id)
         if known["is_revoked"]:
             return [*remarks, f"agent {agent_id} was revoked before"]
         change = AgentRevoked(change_id=new_packet_id(), agent_id=agent_id)

@@ -13,6 +13,7 @@ import structlog
 from apc_persister.connection import AnyConnection
 from apc_persister.errors import SchemaUnknown
 from apc_persister.guard import harden, is_superuser, read_guard, warn_of_guard
+from apc_persister.logins import complete_logins
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -77,6 +78,7 @@ async def _complete_guard(url: str) -> None:
             await harden(connection, migrations_folder() / "sql")
             state = await read_guard(connection)
         warn_of_guard(state)
+        await complete_logins(connection, migrations_folder() / "sql")
     finally:
         await connection.close()
 

@@ -21,7 +21,8 @@ from apc_console.testing import ApcCommand
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = re.compile(r"\$\{(\w+)(?::\?[^}]*|:-([^}]*))?\}")
-USERS = ("apc_gate", "apc_log_writer", "apc_agents", "apc_librarian", "apc_operator")
+AGENTS = tuple(f"agent.{role.replace('_', '-')}" for role in ROLES)
+USERS = ("apc_gate", "apc_log_writer", "apc_operator", *AGENTS)
 pytestmark = [pytest.mark.broker, pytest.mark.faults, pytest.mark.timeout(400)]
 
 
@@ -97,7 +98,7 @@ async def deployment(
     tmp_path: Path,
 ) -> AsyncIterator[Deployment]:
     made = Deployment(node, unused_tcp_port, postgres_url, tmp_path, unused_tcp_port_factory())
-    environment = {name: value for name, value in made.variables.items() if name.endswith("_DB_PASSWORD")} | {
+    environment = {name: value for name, value in made.variables.items() if name.endswith("_PASSWORD")} | {
         "PATH": f"{_psql().parent}:{os.environ['PATH']}",
         "PGHOST": made.socket_folder,
         "POSTGRES_DB": made.database,
@@ -111,7 +112,7 @@ async def deployment(
         await asyncio.to_thread(process.communicate)
     admin = await asyncpg.connect(postgres_url)
     for user in USERS:
-        await admin.execute(f"DROP ROLE {user}")
+        await admin.execute(f'DROP ROLE IF EXISTS "{user}"')
     await admin.close()
 
 
@@ -142,7 +143,7 @@ async def test_the_services_start_as_users_of_their_own(deployment: Deployment, 
         await asyncio.sleep(0.2)
 
     connected = set(node.ctl("list_connections", "user", "--formatter", "json").split('"')) - {"user"}
-    expected = {"orchestrator", "persister", *(f"agent.{role.replace('_', '-')}" for role in ROLES)}
+    expected = {"orchestrator", "persister", *AGENTS}
     assert expected <= connected and "apc" not in connected
     examined = await deployment.run("register", "doctor", "--json")
     wrong = [row for row in json.loads(examined.stdout) if row["status"] == "wrong"]

@@ -96,7 +96,7 @@ def test_no_two_services_share_a_password_of_broker_or_database(services: dict[s
 
     assert all(len(found) == 1 for found in users.values()), users
     script = (ROOT / "deploy/postgres-users.sh").read_text()
-    made = re.findall(r"CREATE ROLE \w+ LOGIN PASSWORD :'(\w+)'", script)
+    made = re.findall(r"CREATE ROLE \S+ LOGIN PASSWORD :'(\w+)'", script)
     assert len(made) == len(set(made))
 
 

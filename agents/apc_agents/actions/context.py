@@ -138,7 +138,7 @@ class ActionContext:
         `settings` are further arguments, or others than the handler's.
         """
         trace, trigger = ctx.packet.trace, ctx.trigger
-        level = lowest(trigger.level, SecurityLevel(settings.pop("security_level", SecurityLevel.USER)))
+        level = lowest(trigger.level, SecurityLevel(settings.pop("security_level", ctx.agent.security_level)))
         given: dict[str, Any] = {
             "agent_id": ctx.agent.agent_id,
             "session_id": ctx.session_id,

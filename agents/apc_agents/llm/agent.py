@@ -103,6 +103,7 @@ class LLMAgent(Agent):
             rights=rights,
             concurrency=concurrency,
             tools=tools,
+            security_level=security_level,
             model_id=model_id,
             capabilities=capabilities,
             clearance=clearance,
@@ -113,7 +114,6 @@ class LLMAgent(Agent):
         self.config = config or SessionConfig()
         self.counter = counter
         self.summarizes = summarizes
-        self.security_level = security_level
         for packet_type in handles:
             self.on(packet_type)(self._handle)
         if answers_queries:

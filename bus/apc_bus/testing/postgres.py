@@ -22,7 +22,9 @@ DO $$
 DECLARE
     name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['apc_owner', 'apc_writer', 'apc_reader', 'apc_agent'] LOOP
+    FOREACH name IN ARRAY ARRAY[
+        'apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar', 'apc_logins'
+    ] LOOP
         CONTINUE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = name);
         BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', name);

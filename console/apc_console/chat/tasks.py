@@ -24,6 +24,7 @@ async def running_tasks(agent: LLMAgent, memory: ChatMemory) -> AsyncIterator[Ta
         agent.tools,
         store,
         _untold,
+        security_level=agent.security_level,
         concurrency=settings.task_concurrency,
         lease=settings.task_lease,
         poll=settings.task_poll,

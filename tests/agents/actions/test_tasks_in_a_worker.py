@@ -322,7 +322,7 @@ async def test_tools_that_have_changed_since_are_not_run(workshop: Workshop, is_
 
     async with shop.open():
         (end,) = await shop.ended(*tasks)
-    words = "there is no tool 'note' any more" if is_gone else "'note' needs the security_level admin now"
+    words = "there is no tool 'note' any more" if is_gone else "'note' needs the security_level admin now, this is user"
     assert (end.status, end.error) == (TaskStatus.FAILED, words)
 
 

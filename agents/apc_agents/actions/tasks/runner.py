@@ -21,6 +21,7 @@ from apc_agents.actions.tasks.model import Claim, Task, TaskEvent, TaskStatus
 from apc_agents.actions.tasks.store import TaskStore
 from apc_agents.concurrency import cancelled, first_of
 from apc_agents.errors import EmitError, EmitUnconfirmed
+from apc_contracts.actions import SecurityLevel
 
 Announce = Callable[[TaskEvent], Awaitable[None]]
 """Tells of an event; raises EmitUnconfirmed when it is to be told again, another EmitError when it never will be."""
@@ -36,6 +37,7 @@ class TaskRunner:
         registry: the tools that run them.
         store: where they are kept.
         announce: tells of every event.
+        security_level: the highest at which they may run: a row of the store may be anybody's writing.
         concurrency: how many run at a time.
         lease: how long a task stays with this process when it says nothing; after a crash others take it up then.
         poll: how long news of other processes may take.
@@ -48,6 +50,7 @@ class TaskRunner:
         store: TaskStore,
         announce: Announce,
         *,
+        security_level: SecurityLevel = SecurityLevel.USER,
         concurrency: int = 4,
         lease: timedelta = timedelta(seconds=15),
         poll: timedelta = timedelta(seconds=1),
@@ -56,6 +59,7 @@ class TaskRunner:
         self._registry = registry
         self._store = store
         self._announce = announce
+        self._security_level = security_level
         self._concurrency = concurrency
         self._lease = lease
         self._poll = poll
@@ -87,7 +91,7 @@ class TaskRunner:
         if (former := self._running.get(task_id)) is not None:
             # This process was too slow to renew its own lease: the former attempt ends before the next begins.
             await cancelled(former.work)
-        run = _Run(claim, self._registry, self._store)
+        run = _Run(claim, self._registry, self._store, self._security_level)
         run.work = asyncio.create_task(run.until_ended(), name=f"task {task_id}")
         self._running[task_id] = run
 
@@ -146,8 +150,9 @@ class _Run:
 
     work: asyncio.Task[None]
 
-    def __init__(self, claim: Claim, registry: ToolRegistry, store: TaskStore) -> None:
+    def __init__(self, claim: Claim, registry: ToolRegistry, store: TaskStore, highest: SecurityLevel) -> None:
         self._claim = claim
+        self._level = min(claim.task.spec.security_level, highest, key=lambda level: level.rank)
         self._registry = registry
         self._store = store
         self.attempt = claim.task.attempt
@@ -198,7 +203,7 @@ class _Run:
 
     async def _result(self, task: Task) -> JsonValue:
         spec = task.spec
-        runnable = runnable_of(task, self._registry)
+        runnable = runnable_of(task, self._registry, self._level)
         try:
             params = substitute(dict(spec.params), lookup(spec.variables, {**spec.results, **self._claim.results}))
         except ReferenceUnknown as error:
@@ -210,7 +215,7 @@ class _Run:
             action_id=spec.action_id,
             agent_id=task.agent_id,
             session_id=task.session_id,
-            security_level=spec.security_level,
+            security_level=self._level,
             key=task.task_id,
             scope=RelicScope(spec.relics, self._registry.read_relic) if runnable.reads else None,
             task=self,
@@ -226,12 +231,12 @@ class _Run:
             _log.warning("task_lost", task_id=str(self._claim.task.task_id), attempt=self.attempt, reason=str(lost))
 
 
-def runnable_of(task: Task, registry: ToolRegistry) -> Runnable:
-    """What runs a task; the tools may have changed since it started. Raises ToolFailed."""
+def runnable_of(task: Task, registry: ToolRegistry, level: SecurityLevel) -> Runnable:
+    """What runs a task at a level; the tools may have changed since it started. Raises ToolFailed."""
     spec = task.spec
     runnable = registry.find(spec.type, spec.action)
     if runnable is None:
         raise ToolFailed(f"there is no {spec.type} {spec.action!r} any more")
-    if runnable.security_level.rank > spec.security_level.rank:
-        raise ToolFailed(f"{spec.action!r} needs the security_level {runnable.security_level} now")
+    if runnable.security_level.rank > level.rank:
+        raise ToolFailed(f"{spec.action!r} needs the security_level {runnable.security_level} now, this is {level}")
     return runnable

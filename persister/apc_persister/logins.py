@@ -1,0 +1,80 @@
+"""Logins of agents at the database: one each, `agent.<agent_id>`, a member of apc_agent and of nothing else.
+
+They are made and taken away by functions of schema apc_access, which run as the role apc_logins. Who may call them is a
+member of apc_registrar; nobody gets another role by them.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from base64 import b64encode
+from pathlib import Path
+
+import asyncpg
+
+from apc_persister.connection import AnyConnection
+from apc_persister.guard import is_superuser
+
+Database = AnyConnection | asyncpg.Pool
+
+_SCRIPT = "0020/logins.sql"
+_ARE_INSTALLED = "SELECT to_regprocedure('apc_access.make_login(text, text)') IS NOT NULL"
+_MAY_MAKE = """
+SELECT coalesce(has_schema_privilege(oid, 'USAGE')
+                AND has_function_privilege('apc_access.make_login(text, text)', 'EXECUTE'), false)
+FROM pg_namespace WHERE nspname = 'apc_access'
+"""
+_LOCK = 0x617063_6C6F67
+_ITERATIONS = 4096
+"""As PostgreSQL itself; passwords of 256 random bits need no more."""
+
+
+async def complete_logins(connection: asyncpg.Connection, scripts: Path) -> None:
+    """Install the functions where they are missing, as a superuser; nothing for anybody else.
+
+    Args:
+        scripts: folder `sql` of the migrations.
+    """
+    if await connection.fetchval(_ARE_INSTALLED) or not await is_superuser(connection):
+        return
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await connection.execute(await asyncio.to_thread((scripts / _SCRIPT).read_text, encoding="utf-8"))
+
+
+async def may_make_logins(database: Database) -> bool:
+    """Whether our user makes logins of agents here."""
+    return bool(await database.fetchval(_MAY_MAKE))
+
+
+async def make_login(database: Database, agent_id: str, password: str) -> bool:
+    """Make an agent's login, or give it this password; whether it is new.
+
+    Raises:
+        asyncpg.InvalidParameterValueError: the id is too long for the name of a login.
+        asyncpg.InsufficientPrivilegeError: a role of that name is an administrator's, or we may not.
+    """
+    return bool(await database.fetchval("SELECT apc_access.make_login($1, $2)", agent_id, scram_verifier(password)))
+
+
+async def end_login(database: Database, agent_id: str) -> bool | None:
+    """Take an agent's login away and end its connections; None when there was none, False when it stays, closed.
+
+    Raises:
+        asyncpg.PostgresError: as `make_login`.
+    """
+    if not await database.fetchval("SELECT apc_access.close_login($1)", agent_id):
+        return None
+    return bool(await database.fetchval("SELECT apc_access.end_login($1)", agent_id))
+
+
+def scram_verifier(password: str) -> str:
+    """What a server keeps of a password for SCRAM-SHA-256 (RFC 5803); the password is ASCII."""
+    salt = secrets.token_bytes(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    server_key = hmac.digest(salted, b"Server Key", "sha256")
+    stored_key = hashlib.sha256(client_key).digest()
+    parts = (b64encode(part).decode() for part in (salt, stored_key, server_key))
+    return "SCRAM-SHA-256${}:{}${}:{}".format(_ITERATIONS, *parts)

@@ -1,0 +1,154 @@
+"""Whoever may make logins of agents, and what else he would like to get by it."""
+
+import asyncio
+
+import asyncpg
+import pytest
+from tests.security.database.conftest import PASSWORD, Logins
+
+from apc_bus.database import open_pool
+from apc_persister.logins import end_login, make_login, may_make_logins, scram_verifier
+
+VERIFIER = scram_verifier(PASSWORD)
+MEMBERSHIPS = """
+SELECT array_agg(DISTINCT roleid::regrole::text) FROM pg_auth_members WHERE member = to_regrole($1)
+"""
+
+
+async def as_registrar(logins: Logins, statement: str, *arguments: object) -> object:
+    """What a member of apc_registrar gets, as the role itself: nobody's superuser."""
+    async with logins.admin.acquire() as connection, connection.transaction():
+        await connection.execute("SET LOCAL ROLE apc_registrar")
+        return await connection.fetchval(statement, *arguments)
+
+
+async def everything_of(logins: Logins, roles: list[str]) -> list[asyncpg.Record]:
+    """The rights of roles and what they are members of; and whatever this test made."""
+    known: list[asyncpg.Record] = await logins.admin.fetch(
+        "SELECT * FROM pg_roles WHERE rolname = ANY($1) OR rolname LIKE $2 ORDER BY oid", roles, f"%{logins.name}%"
+    )
+    return known + await logins.admin.fetch(
+        "SELECT roleid, member, admin_option FROM pg_auth_members JOIN pg_roles ON pg_roles.oid = member "
+        "WHERE rolname = ANY($1) AND roleid::regrole::text NOT LIKE '\"agent.%' ORDER BY roleid, member, grantor",
+        roles,
+    )
+
+
+async def test_it_makes_members_of_apc_agent(logins: Logins) -> None:
+    pool = await logins.pool("a")
+    login = f"agent.{logins.agent('a')}"
+    assert await pool.fetchval("SELECT session_user") == login
+    assert await logins.admin.fetchval(MEMBERSHIPS, f'"{login}"') == ["apc_agent"]
+    rights = await logins.admin.fetchrow(
+        "SELECT rolsuper, rolcreaterole, rolcreatedb, rolreplication, rolbypassrls FROM pg_roles WHERE rolname = $1",
+        login,
+    )
+    assert rights is not None and not any(rights)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await pool.fetch("SELECT * FROM apc_log.agents")
+
+
+async def test_nobody_but_a_registrar_may_call_it(logins: Logins) -> None:
+    pool = await logins.pool("a")
+    async with pool.acquire() as connection:
+        assert not await may_make_logins(connection)
+    for statement in (
+        f"SELECT apc_access.make_login('x', '{VERIFIER}')",
+        "SELECT apc_access.close_login('x')",
+        "SELECT apc_access.end_login('x')",
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await pool.execute(statement)
+    async with logins.admin.acquire() as connection, connection.transaction():
+        await connection.execute("SET LOCAL ROLE apc_registrar")
+        assert await may_make_logins(connection)
+
+
+async def test_no_other_role_is_got_by_it(logins: Logins) -> None:
+    """Every role of the server, by its name and by what a name could be made to say."""
+    query = "SELECT rolname FROM pg_roles WHERE NOT starts_with(rolname::text, 'agent.')"
+    roles = [row["rolname"] for row in await logins.admin.fetch(query)]
+    before = await everything_of(logins, roles)
+    assert {"apc_owner", "apc_writer", "apc_reader", "apc_logins", "apc_registrar", "postgres"} <= {*roles, "postgres"}
+    for role in roles:
+        for name in (
+            f'x" IN ROLE "{role}',
+            f'x" SUPERUSER IN ROLE "{role}"; --',
+            f"'; GRANT {role} TO x; --",
+            f"../{role}",
+        ):
+            with pytest.raises(asyncpg.InvalidParameterValueError):
+                await as_registrar(logins, "SELECT apc_access.make_login($1, $2)", name, VERIFIER)
+    for verifier in (PASSWORD, f"{VERIFIER}' SUPERUSER", f"{VERIFIER} ", "", "md5" + "0" * 32, None):
+        with pytest.raises(asyncpg.InvalidParameterValueError):
+            await as_registrar(logins, "SELECT apc_access.make_login($1, $2)", logins.agent("a"), verifier)
+    assert await everything_of(logins, roles) == before
+
+
+@pytest.mark.parametrize(
+    "rights",
+    [
+        "SUPERUSER",
+        "CREATEROLE",
+        "BYPASSRLS",
+        "IN ROLE apc_reader",
+        "IN ROLE apc_agent, apc_owner",
+        "NOLOGIN",
+        "IN ROLE apc_agent ADMIN apc_reader",
+    ],
+)
+async def test_a_mightier_role_of_such_a_name_is_not_taken_over(logins: Logins, rights: str) -> None:
+    agent_id = logins.agent("old")
+    await logins.admin.execute(f'CREATE ROLE "agent.{agent_id}" {rights}')
+    try:
+        for statement in (
+            f"SELECT apc_access.make_login($1, '{VERIFIER}')",
+            "SELECT apc_access.close_login($1)",
+            "SELECT apc_access.end_login($1)",
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError, match="its administrator changes it"):
+                await as_registrar(logins, statement, agent_id)
+    finally:
+        await logins.admin.execute(f'DROP ROLE "agent.{agent_id}"')
+
+
+async def test_a_name_is_never_cut_short(logins: Logins) -> None:
+    """Postgres cuts names at 63 bytes: two agents would share a login."""
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="57 characters"):
+        await make_login(logins.admin, "a" * 58, PASSWORD)
+
+
+async def test_what_a_schema_in_the_way_says_does_not_count(logins: Logins) -> None:
+    async with logins.admin.acquire() as connection, connection.transaction():
+        await connection.execute("CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO apc_registrar")
+        await connection.execute(
+            "CREATE FUNCTION evil.format(text, VARIADIC text[]) RETURNS text LANGUAGE sql AS "
+            "$$ SELECT 'ALTER ROLE apc_registrar SUPERUSER' $$"
+        )
+        await connection.execute("SET LOCAL search_path = evil, pg_catalog; SET LOCAL ROLE apc_registrar")
+        await connection.fetchval("SELECT apc_access.make_login($1, $2)", logins.agent("evil"), VERIFIER)
+        await connection.execute("RESET ROLE")
+        assert not await connection.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = 'apc_registrar'")
+        await connection.execute(f'DROP ROLE "agent.{logins.agent("evil")}"')
+
+
+async def test_a_revoked_login_is_sent_away_and_cannot_come_back(logins: Logins) -> None:
+    agent_id = logins.agent("a")
+    await logins.make(agent_id)
+    inside = await asyncpg.connect(logins.url_for(agent_id))
+    await inside.execute("SELECT lo_create(0)")  # what it owns keeps its role from being dropped
+    assert await end_login(logins.admin, agent_id) is False
+    async with asyncio.timeout(60):
+        while not inside.is_closed():
+            await asyncio.sleep(0.02)
+            with_error = asyncio.gather(inside.execute("SELECT 1"), return_exceptions=True)
+            await with_error
+    assert not await logins.admin.fetchval("SELECT rolcanlogin FROM pg_roles WHERE rolname = $1", f"agent.{agent_id}")
+    with pytest.raises((asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)):
+        await asyncpg.connect(logins.url_for(agent_id))
+    await make_login(logins.admin, agent_id, PASSWORD)
+    again = await open_pool(logins.url_for(agent_id), max_size=1)
+    await again.close()
+    await logins.admin.execute(f'DROP OWNED BY "agent.{agent_id}"')
+    assert await end_login(logins.admin, agent_id) is True
+    assert await end_login(logins.admin, agent_id) is None

@@ -1,0 +1,175 @@
+"""An agent with its own login of the database, against the rows of another."""
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from tests.security.database.conftest import Logins
+
+from apc_agents.actions import ToolRegistry
+from apc_agents.actions.tasks import NewTask, PostgresTaskStore, Task, TaskSpec, TaskStatus
+from apc_agents.actions.tasks.runner import TaskRunner
+from apc_agents.errors import StateInvalid
+from apc_agents.memory import DatabaseMemoryStore
+from apc_agents.memory.errors import OwnerForeign
+from apc_agents.state import PostgresStateStore
+from apc_contracts.actions import ActionType, SecurityLevel
+
+TABLES = ("agent_tasks", "agent_task_events", "agent_task_effects", "agent_effects")
+
+
+def transfer(agent_id: str, level: SecurityLevel) -> NewTask:
+    spec = TaskSpec(action_id="a", action="transfer", type=ActionType.TOOL, security_level=level)
+    return NewTask(uuid4(), agent_id, "s-1", spec)
+
+
+class Bank:
+    """The victim: its runner, and a tool that only an admin may use."""
+
+    def __init__(self, agent_id: str, pool: asyncpg.Pool) -> None:
+        self.transfers = 0
+        self.agent_id = agent_id
+        self.store = PostgresTaskStore(pool)
+        self.tools = ToolRegistry()
+
+        @self.tools.tool(security_level=SecurityLevel.ADMIN)
+        async def transfer() -> None:
+            self.transfers += 1
+
+    async def run_until_ended(self, task: Task, level: SecurityLevel) -> Task:
+        async def announce(event: object) -> None: ...
+
+        poll = timedelta(milliseconds=20)
+        runner = TaskRunner(self.agent_id, self.tools, self.store, announce, security_level=level, poll=poll)
+        running = asyncio.create_task(runner.run())
+        try:
+            async with asyncio.timeout(60):
+                while (seen := await self.store.get(task.task_id)).finished_at is None:
+                    await asyncio.sleep(0.02)
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+        return seen
+
+
+async def test_a_task_for_another_agent_is_refused(logins: Logins) -> None:
+    thief, victim = await logins.pool("thief"), await logins.pool("bank")
+    stolen = transfer(logins.agent("bank"), SecurityLevel.ADMIN)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+        await PostgresTaskStore(thief).add(stolen)
+    for table in TABLES[:2]:
+        await logins.open_to_all(table)
+    task = await PostgresTaskStore(thief).add(stolen)
+    bank = Bank(logins.agent("bank"), victim)
+    assert (await bank.run_until_ended(task, SecurityLevel.ADMIN)).status is TaskStatus.SUCCEEDED
+    assert bank.transfers == 1, "the act works once the guard is away"
+
+
+async def test_the_level_of_a_row_does_not_authorise_its_tool(logins: Logins) -> None:
+    bank = Bank(logins.agent("bank"), await logins.pool("bank"))
+    task = await bank.store.add(transfer(logins.agent("bank"), SecurityLevel.ADMIN))
+    ended = await bank.run_until_ended(task, SecurityLevel.USER)
+    assert (ended.status, bank.transfers) == (TaskStatus.FAILED, 0)
+    assert ended.error == "'transfer' needs the security_level admin now, this is user"
+
+
+async def test_the_tasks_of_another_are_neither_seen_nor_changed(logins: Logins) -> None:
+    thief, victim = await logins.pool("thief"), await logins.pool("bank")
+    store = PostgresTaskStore(victim)
+    task = await store.add(transfer(logins.agent("bank"), SecurityLevel.USER))
+    assert await store.claim(logins.agent("bank"), "w", timedelta(minutes=1))
+
+    async def effect(made: object) -> int:
+        return 1
+
+    await store.once(task.task_id, 1, "pay", effect)
+    for table in TABLES[:3]:
+        assert await thief.fetchval(f"SELECT count(*) FROM apc_app.{table}") == 0
+        assert await thief.execute(f"DELETE FROM apc_app.{table}") == "DELETE 0"
+        assert await victim.fetchval(f"SELECT count(*) FROM apc_app.{table}") > 0
+        assert await logins.admin.fetchval(f"SELECT count(*) FROM apc_app.{table}") > 0
+    event = "INSERT INTO apc_app.agent_task_events (task_id, number, packet_id, document) VALUES ($1, 99, $1, '{}')"
+    effect_row = "INSERT INTO apc_app.agent_task_effects (task_id, name) VALUES ($1, 'forged')"
+    for statement in (event, effect_row):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+            await thief.execute(statement, task.task_id)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+        await victim.execute("UPDATE apc_app.agent_tasks SET agent_id = $1", logins.agent("thief"))
+
+
+async def test_an_effect_of_another_is_not_claimed(logins: Logins) -> None:
+    thief = await logins.pool("thief")
+    claim = (
+        "INSERT INTO apc_app.agent_effects"
+        " (packet_id, agent_id, key, claim_id, session_id, worker, lease_until, expires_at)"
+        " VALUES (gen_random_uuid(), $1, 'pay', gen_random_uuid(), 's', 'w', now(), now())"
+    )
+    await thief.execute(claim, logins.agent("thief"))
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+        await thief.execute(claim, logins.agent("bank"))
+    await logins.open_to_all("agent_effects")
+    await thief.execute(claim, logins.agent("bank"))
+
+
+async def test_the_state_of_another_is_not_reached_by_naming_its_owner(logins: Logins) -> None:
+    thief, victim = await logins.pool("thief"), await logins.pool("bank")
+    bank = logins.agent("bank")
+    await PostgresStateStore(victim).save(bank, "s-1", b'{"balance": 1}', 0)
+    stolen = PostgresStateStore(thief)  # sets apc.owner, as anybody can
+    assert await stolen.load(bank, "s-1") is None
+    with pytest.raises(StateInvalid):
+        await stolen.save(bank, "s-2", b'{"balance": 0}', 0)
+    for setting in ("apc", bank, ""):
+        async with thief.acquire() as connection, connection.transaction():
+            await connection.execute("SELECT set_config('apc.owner', $1, true)", setting)
+            assert await connection.execute("UPDATE apc_app.agent_state_store SET state_value = '{}'") == "UPDATE 0"
+    assert await PostgresStateStore(victim).load(bank, "s-1") == (b'{"balance": 1}', 1)
+    await logins.admin.execute("DROP POLICY agents ON apc_app.agent_state_store")
+    assert await stolen.load(bank, "s-1") is not None, "the act works once the guard is away"
+
+
+async def test_the_conversations_of_another_are_not_reached(logins: Logins) -> None:
+    thief, victim = await logins.pool("thief"), await logins.pool("bank")
+    statement = (
+        "INSERT INTO apc_app.conversation_history (session_id, user_id, conversation_data, version, owner, search)"
+        " VALUES ('s-1', 'ada', '{\"messages\": []}', '1.0', 'apc', '')"
+    )
+    async with victim.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT set_config('apc.owner', 'apc', true)")
+        await connection.execute(statement)
+    async with thief.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT set_config('apc.owner', 'apc', true)")
+        assert await connection.fetchval("SELECT count(*) FROM apc_app.conversation_history") == 0
+        assert await connection.execute("DELETE FROM apc_app.conversation_history") == "DELETE 0"
+    assert await DatabaseMemoryStore(thief).list_conversations_for_user("ada") == []
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+        async with victim.acquire() as connection, connection.transaction():
+            await connection.execute("SELECT set_config('apc.owner', 'apc', true)")
+            await connection.execute("UPDATE apc_app.conversation_history SET made_by = 'agent.somebody'")
+
+
+async def test_a_state_of_another_agent_cannot_be_planted(logins: Logins) -> None:
+    thief = await logins.pool("thief")
+    with pytest.raises(OwnerForeign):
+        await DatabaseMemoryStore(thief).store_agent_state(logins.agent("bank"), "s-1", "plan", {"pay": "me"})
+
+
+async def test_other_sessions_names_do_not_help(logins: Logins) -> None:
+    thief = await logins.pool("thief")
+    await logins.pool("bank")
+    for statement in (
+        f'SET SESSION AUTHORIZATION "agent.{logins.agent("bank")}"',
+        f'SET ROLE "agent.{logins.agent("bank")}"',
+        "SET ROLE apc_logins",
+        "SET ROLE apc_owner",
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await thief.execute(statement)
+    async with thief.acquire() as connection:
+        await connection.execute("SET row_security = off")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.fetch("SELECT * FROM apc_app.agent_tasks")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote, urlsplit
 
-from apc_bus.rabbit.grants import SERVICE_USERS, Permission, agent_permission, permissions
+from apc_bus.rabbit.grants import SERVICE_USERS, Limits, Permission, agent_permission, permissions, user_limits
 from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings, ConsoleSettings
 from apc_bus.topology import AgentQueues, Topology
@@ -49,7 +49,7 @@ async def make_users(settings: BusSettings, topology: Topology) -> Remarks:
     management = open_management(settings)
     if management is None:
         return []
-    return await _make_users(settings, management, permissions(topology))
+    return await _make_users(settings, management, permissions(topology), user_limits(topology))
 
 
 async def make_agent_users(
@@ -75,10 +75,12 @@ async def make_agent_users(
     topology = topology_of(settings, list(map(queues_of, everybody)))
     users = {one.broker_user for one in added}
     grants = {user: permission for user, permission in permissions(topology).items() if user in users}
-    return await _make_users(settings, management, grants)
+    return await _make_users(settings, management, grants, user_limits(topology))
 
 
-async def _make_users(settings: BusSettings, management: Management, grants: dict[str, Permission]) -> Remarks:
+async def _make_users(
+    settings: BusSettings, management: Management, grants: dict[str, Permission], limits: dict[str, Limits]
+) -> Remarks:
     """A user that is there keeps its password, unless the environment or the file has one for it."""
     remarks = []
     there, file = await management.users(), default_file()
@@ -92,6 +94,7 @@ async def _make_users(settings: BusSettings, management: Management, grants: dic
         else:
             remarks.append(f"broker user {user} is there and keeps its password, which is not in {file}")
         await management.set_permission(user, vhost_of(settings), grants[user])
+        await management.set_limits(user, limits.get(user, {}))
     return sorted(remarks)
 
 

@@ -18,7 +18,7 @@ from apc_persister.guard import is_superuser
 
 Database = AnyConnection | asyncpg.Pool
 
-_SCRIPT = "0020/logins.sql"
+_SCRIPT = "logins.sql"
 _ARE_INSTALLED = "SELECT to_regprocedure('apc_access.make_login(text, text)') IS NOT NULL"
 _MAY_MAKE = """
 SELECT coalesce(has_schema_privilege(oid, 'USAGE')

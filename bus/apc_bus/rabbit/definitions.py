@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from apc_bus.rabbit.grants import permissions
+from apc_bus.rabbit.grants import Limits, permissions, user_limits
 from apc_bus.topology import Topology
 
 
@@ -25,9 +25,10 @@ def export_definitions(
     """
     grants = permissions(topology)  # no topic permissions: agents write to no topic exchange, and CC passes them
     given = passwords or {}
+    limits = user_limits(topology)
     return {
         "vhosts": [{"name": vhost}],
-        "users": [_user(name, given.get(name)) for name in grants],
+        "users": [_user(name, given.get(name), limits.get(name, {})) for name in grants],
         "permissions": [
             {"user": user, "vhost": vhost, "configure": configure, "write": write, "read": read}
             for user, (configure, write, read) in grants.items()
@@ -71,13 +72,13 @@ def export_definitions(
     }
 
 
-def _user(name: str, password: str | None) -> dict[str, Any]:
+def _user(name: str, password: str | None, limits: Limits) -> dict[str, Any]:
     return {
         "name": name,
         "password_hash": "" if password is None else password_hash(password),
         "hashing_algorithm": "rabbit_password_hashing_sha256",
         "tags": [],
-        "limits": {},
+        "limits": limits,
     }
 
 

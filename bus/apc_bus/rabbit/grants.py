@@ -27,6 +27,10 @@ _ALL = ".*"
 _NOTHING = "^$"
 Permission = tuple[str, str, str]
 """(configure, write, read): anchored regular expressions of resource names."""
+Limits = dict[str, int]
+"""What one user may have open at the broker."""
+_OF_ONE: Limits = {"max-connections": 16, "max-channels": 128}
+"""A worker has four connections and a dozen channels; what died silently counts until its heartbeats are missed."""
 
 
 def permissions(topology: Topology) -> dict[str, Permission]:
@@ -56,6 +60,16 @@ def permissions(topology: Topology) -> dict[str, Permission]:
             )
         owned.setdefault(agent.user, []).append(agent)
     return grants | {user: agent_permission(agents) for user, agents in owned.items()}
+
+
+def user_limits(topology: Topology) -> dict[str, Limits]:
+    """User -> its limits: those named `agent.…`, as many times as agents share the user, and the operator's.
+
+    Others have none: how many connections gate, log writer and topology open is the deployment's choice, and so is what
+    shares a user with them.
+    """
+    owners = [*(agent.user for agent in topology.agents if agent.user.startswith("agent.")), OPERATOR_USER]
+    return {user: {name: most * owners.count(user) for name, most in _OF_ONE.items()} for user in set(owners)}
 
 
 def agent_permission(agents: Iterable[AgentQueues]) -> Permission:

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from base64 import b64encode
+from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import orjson
 
 from apc_bus.errors import BusUnavailable
 from apc_bus.rabbit.definitions import password_hash
-from apc_bus.rabbit.grants import Permission
+from apc_bus.rabbit.grants import Limits, Permission
 from apc_bus.tls import tls_problem
 
 TIMEOUT_SECONDS = 5.0
@@ -71,6 +72,11 @@ class Management:
         fields = dict(zip(("configure", "write", "read"), permission, strict=True))
         await self._ask("PUT", f"permissions/{_word(vhost)}/{_word(user)}", fields)
 
+    async def set_limits(self, user: str, limits: Limits) -> None:
+        """Bound what a user may have open."""
+        for name, most in limits.items():
+            await self._ask("PUT", f"user-limits/{_word(user)}/{name}", {"value": most})
+
     async def delete_user(self, name: str) -> bool:
         """Delete a user and close its connections; False when there was none.
 
@@ -81,11 +87,11 @@ class Management:
         await self._ask("DELETE", f"connections/username/{_word(name)}")
         return was_there
 
-    async def _ask(self, method: str, path: str, fields: dict[str, str] | None = None) -> Any:
+    async def _ask(self, method: str, path: str, fields: Mapping[str, str | int] | None = None) -> Any:
         """The answer's JSON, True for an empty one, None when there is no such thing."""
         return await asyncio.to_thread(self._ask_now, method, path, fields)
 
-    def _ask_now(self, method: str, path: str, fields: dict[str, str] | None) -> Any:
+    def _ask_now(self, method: str, path: str, fields: Mapping[str, str | int] | None) -> Any:
         request = Request(f"{self._base}/{path}", orjson.dumps(fields) if fields else None, method=method)
         request.add_header("Authorization", f"Basic {self._authorization}")
         request.add_header("Content-Type", "application/json")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from alembic import op
 
-revision = "0020"
-down_revision = "0019"
+revision = "0021"
+down_revision = "0020"
 
 SCRIPTS = ("own_rows",)
 

@@ -33,14 +33,15 @@ class Deployment:
         self, node: PrivateNode, management_port: int, postgres_url: str, folder: Path, uploads_port: int
     ) -> None:
         self.services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-        self.variables = dict(re.findall(r"^(\w+)=(.*)$", (ROOT / "deploy/example.env").read_text(), re.MULTILINE))
+        example = (ROOT / "deploy/example.env").read_text().replace("change", "changed")  # it is refused as it stands
+        self.variables = dict(re.findall(r"^(\w+)=(.*)$", example, re.MULTILINE))
         parts = urlsplit(postgres_url)
         self.socket_folder = parse_qs(parts.query)["host"][0]
         self.database = parts.path[1:]
         self._places = {
             "rabbitmq:5672": f"127.0.0.1:{node.port}",
             "rabbitmq:15672": f"127.0.0.1:{management_port}",
-            "//apc:change1me@postgres:5432/apc": f"//postgres@/{self.database}?{parts.query}",
+            "//apc:changed1me@postgres:5432/apc": f"//postgres@/{self.database}?{parts.query}",
             "@postgres:5432/apc": f"@/{self.database}?{parts.query}",
             "/var/lib/apc": str(folder / "data"),
             "http://artifacts:8082": f"http://127.0.0.1:{uploads_port}",
@@ -82,7 +83,7 @@ def node(tmp_path: Path, unused_tcp_port: int) -> Iterator[PrivateNode]:
     """A broker as the image makes it: one administrator, the management plugin."""
     config = f"{(ROOT / 'deploy/rabbitmq.conf').read_text()}\nmanagement.tcp.port = {unused_tcp_port}"
     with PrivateNode(config, plugins=["rabbitmq_management"]) as started:
-        started.ctl("add_user", "apc", "change1me")
+        started.ctl("add_user", "apc", "changed1me")
         started.ctl("set_user_tags", "apc", "administrator")
         started.ctl("set_permissions", "apc", ".*", ".*", ".*")
         started.ctl("delete_user", "guest")

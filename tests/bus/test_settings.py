@@ -163,3 +163,19 @@ def test_certificates_are_added_to_a_url_without_a_host(tmp_path: Path) -> None:
     authority.touch()
     settings = DatabaseSettings(database_url=SecretStr("postgresql:///apc?host=db"), database_ca_file=authority)
     assert settings.url is not None and settings.url.startswith("postgresql:///apc?host=db&sslmode=verify-full")
+
+
+@pytest.mark.parametrize("password", ["change1me", "changeme", "CHANGE12ME"])
+def test_a_password_of_the_example_is_refused(monkeypatch: pytest.MonkeyPatch, password: str) -> None:
+    monkeypatch.setenv("APC_DATABASE_URL", f"postgresql://apc:{password}@postgres/apc")
+    with pytest.raises(ValidationError, match=r"APC_DATABASE_URL holds a password of deploy/example\.env"):
+        DatabaseSettings()
+    monkeypatch.setenv("APC_DATABASE_URL", "postgresql://apc:interchange1mean@postgres/apc")
+    assert DatabaseSettings().url
+
+
+def test_a_secret_may_be_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "apc_database_url").write_text("postgresql://apc:of-the-file@postgres/apc\n")
+    assert DatabaseSettings(_secrets_dir=tmp_path).url == "postgresql://apc:of-the-file@postgres/apc"
+    monkeypatch.setenv("APC_DATABASE_URL", "postgresql://apc:of-the-environment@postgres/apc")
+    assert "of-the-environment" in str(DatabaseSettings(_secrets_dir=tmp_path).url)

@@ -1,16 +1,37 @@
-"""Where every setting comes from: a variable of the environment, else `.env`, else its default."""
+"""Where a setting comes from: the environment, else `.env`, else the file of a secret, else its default."""
 
+import re
+from pathlib import Path
+from typing import Self
+
+from pydantic import SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "APC_"
+SECRETS = Path("/run/secrets")
+"""Where containers have secrets as files: `apc_database_url` is APC_DATABASE_URL."""
+_OF_THE_EXAMPLE = re.compile(r"\bchange\d*me\b", re.IGNORECASE)
 
 
 class ApcSettings(BaseSettings):
     """Settings of one subject. A field is declared in one class alone; what several services read, they inherit."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+        env_prefix=PREFIX,
+        env_file=".env",
+        env_ignore_empty=True,
+        secrets_dir=SECRETS if SECRETS.is_dir() else None,
+        extra="ignore",
+        frozen=True,
     )
+
+    @model_validator(mode="after")
+    def _refuse_passwords_of_the_example(self) -> Self:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, SecretStr) and _OF_THE_EXAMPLE.search(value.get_secret_value()):
+                raise ValueError(f"{variable_of(type(self), name)} holds a password of deploy/example.env: change it")
+        return self
 
 
 def variable_of(kind: type[BaseSettings], field: str) -> str:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from alembic import op
 
-revision = "0021"
-down_revision = "0020"
+revision = "0022"
+down_revision = "0021"
 
 SCRIPTS = ("own_rows",)
 

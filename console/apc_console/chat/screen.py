@@ -1,8 +1,6 @@
 """What a chat shows: Rich at a terminal, one JSON document a line when its output is piped."""
 
-import asyncio
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -14,6 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from apc_agents.llm import DialogueOutput, Props
+from apc_console.chat.prompt import Prompt
+from apc_console.chat.standard_input import StandardInput
 from apc_console.output import show
 from apc_console.safe_console import SafeConsole
 from apc_console.terminal import echo
@@ -54,29 +54,11 @@ def make_screen() -> Screen:
     return TerminalScreen() if sys.stdin.isatty() and sys.stdout.isatty() else LineScreen()
 
 
-async def _line(prompt: str) -> str | None:
-    """A line of the standard input, read by a thread that does not keep the process when it is told to stop."""
-    loop = asyncio.get_running_loop()
-    answered: asyncio.Future[str | None] = loop.create_future()
-
-    def settle(line: str | None) -> None:
-        if not answered.done():
-            answered.set_result(line)
-
-    def read() -> None:
-        try:
-            line: str | None = input(prompt)
-        except (EOFError, OSError, UnicodeDecodeError):
-            line = None
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, line)
-
-    threading.Thread(target=read, daemon=True).start()
-    return await answered
-
-
 class LineScreen:
     """For pipes: reads a line, writes a line of JSON."""
+
+    def __init__(self) -> None:
+        self._input = StandardInput()
 
     def begin(self, agent_id: str, session_id: str, props: Props, *, is_kept: bool) -> None:
         """The first line."""
@@ -84,7 +66,7 @@ class LineScreen:
 
     async def read(self) -> str | None:
         """Without a prompt."""
-        return await _line("")
+        return await self._input.read_line()
 
     def thinking(self) -> AbstractContextManager[Any]:
         """Silence."""
@@ -115,20 +97,21 @@ class TerminalScreen:
 
     def __init__(self) -> None:
         self._console = SafeConsole(highlight=False)
+        self._prompt = Prompt(())
 
     def begin(self, agent_id: str, session_id: str, props: Props, *, is_kept: bool) -> None:
         """Who, and what is there already."""
-        import readline  # noqa: F401  (input() then knows the arrow keys)
-
-        said = len(props.document["messages"])
-        self._console.print(f"[bold]{escape(agent_id)}[/] · session {escape(session_id)} · {said} messages · /help")
+        messages = props.document["messages"]
+        self._prompt = Prompt(messages)
+        said = f"{len(messages)} messages"
+        self._console.print(f"[bold]{escape(agent_id)}[/] · session {escape(session_id)} · {said} · /help")
         if not is_kept:
             self._console.print("[dim]no database: this conversation ends with the process[/]")
         self._show_pressure(props)
 
     async def read(self) -> str | None:
         """With a prompt."""
-        return await _line("> ")
+        return await self._prompt.read()
 
     def thinking(self) -> AbstractContextManager[Any]:
         """A spinner."""

@@ -19,11 +19,22 @@ from apc_console.testing import ApcCommand
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "chat-agent"
 PATIENCE = 60.0
+PROMPT = "\x1b[?2004h"
+"""A prompt begins with the wish for bracketed paste."""
+ANSWERS_NOTHING = {"PROMPT_TOOLKIT_NO_CPR": "1"}
+"""The terminal of these tests does not say where its cursor is."""
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("APC_")}
-    return {**kept, "APC_DATA_DIR": str(tmp_path), "TERM": "xterm-256color", "COLUMNS": "120", **more}
+    return {
+        **kept,
+        "APC_DATA_DIR": str(tmp_path),
+        "TERM": "xterm-256color",
+        "COLUMNS": "120",
+        **ANSWERS_NOTHING,
+        **more,
+    }
 
 
 def chat(tmp_path: Path, lines: Sequence[str], *arguments: str, **given: str) -> list[dict[str, Any]]:
@@ -162,7 +173,7 @@ class Terminal:
     def ask(self, line: str, *answers: str) -> None:
         """Type a line, and wait for what it shows and for the next prompt."""
         self.type(line)
-        for answer in (*answers, "> "):
+        for answer in (*answers, PROMPT):
             self.expect(answer)
 
     def close(self) -> int:
@@ -184,7 +195,7 @@ def talking(tmp_path: Path, *arguments: str, **given: str) -> Iterator[Terminal]
     opened = Terminal(tmp_path, *arguments, **given)
     try:
         opened.expect("clerk-1")
-        opened.expect("> ")
+        opened.expect(PROMPT)
         yield opened
     finally:
         if opened.process.poll() is None:
@@ -236,24 +247,64 @@ def test_at_a_terminal_the_pressure_is_a_bar(terminal: Terminal) -> None:
     terminal.expect("clerk-1")
     terminal.expect("ends with the process")
     terminal.expect("pressure")
-    terminal.expect("> ")
+    terminal.expect(PROMPT)
     terminal.type("3 kg to Rome")
     terminal.expect("That is 37.5 euro.")
     terminal.expect("pressure")
     terminal.expect("━")
     terminal.expect("ready")
-    terminal.expect("> ")
+    terminal.expect(PROMPT)
     terminal.type("/history")
     terminal.expect("isPreserved")
-    terminal.expect("> ")
+    terminal.expect(PROMPT)
     terminal.type("/fly [bold]")
     terminal.expect("no command")
-    terminal.expect("> ")
+    terminal.expect(PROMPT)
     terminal.type("/quit")
     assert terminal.close() == 0
 
 
+def test_several_lines_history_and_completion(terminal: Terminal) -> None:
+    terminal.expect(PROMPT)
+    os.write(terminal.end, b"Price, please:\x1b\r3 kg to Rome\r")  # Alt-Enter begins a line, Enter sends
+    terminal.expect("That is 37.5 euro.")
+    terminal.expect(PROMPT)
+    os.write(terminal.end, b"/hist\t")
+    terminal.expect("ory")  # what was added to what was typed
+    os.write(terminal.end, b"\r")
+    terminal.expect("isPreserved")
+    terminal.expect(PROMPT)
+    os.write(terminal.end, b"\x1b[A\x1b[A\r")  # the line before the last one, again
+    terminal.expect("That is 37.5 euro.")
+    terminal.expect(PROMPT)
+    terminal.type("/quit")
+    assert terminal.close() == 0
+
+
+def test_ctrl_c_ends_it_at_once(terminal: Terminal) -> None:
+    terminal.expect(PROMPT)
+    os.write(terminal.end, b"half a line\x03")
+    assert terminal.close() == 130, terminal.shown
+
+
+@pytest.mark.parametrize("content", ["", "Hello", "Hello\r\n/quit\nnever read\n"])
+def test_the_input_may_be_a_file(tmp_path: Path, content: str) -> None:
+    (tmp_path / "input").write_bytes(content.encode())
+    with (tmp_path / "input").open("rb") as file:
+        ended = subprocess.run(
+            [sys.executable, "-m", "apc_console", "chat", "--agent", "chat_agent:agent"],
+            cwd=EXAMPLE,
+            env=environment(tmp_path),
+            stdin=file,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+    said = [json.loads(line).get("message") for line in ended.stdout.splitlines()]
+    assert said == ([None, "Hello"] if content else [None])
+
+
 def test_an_interrupt_ends_it_at_once(terminal: Terminal) -> None:
-    terminal.expect("> ")
+    terminal.expect(PROMPT)
     terminal.process.send_signal(2)
     assert terminal.close() == 130, terminal.shown

@@ -7,13 +7,13 @@ heads alone: entries and bodies are for readers of the database, and for those w
 import re
 
 import asyncpg
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from apc_console.database import open_log
+from apc_console.http_server import make_server
 from apc_console.listening import listen_address
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.documents import last_checkpoint
@@ -94,9 +94,4 @@ async def serve_tiles(listen: str) -> None:
     """Serve at HOST:PORT until SIGTERM or SIGINT. Raises InputUnusable, DatabaseUnavailable."""
     host, port = listen_address(listen)
     async with open_log() as pool:
-        await make_server(pool, host, port).serve()
-
-
-def make_server(pool: asyncpg.Pool, host: str, port: int) -> uvicorn.Server:
-    """The server of the application; port 0 takes a free one."""
-    return uvicorn.Server(uvicorn.Config(make_app(pool), host=host, port=port, log_config=None, lifespan="off"))
+        await make_server(make_app(pool), host, port).serve()

@@ -38,7 +38,8 @@ async def run_orchestrator() -> None:
             settings = BusSettings()
             artifacts = open_artifacts(settings)
             orchestrator = Orchestrator(OrchestratorSettings(), bus, pool, artifacts)
-            with serve_health(ConsoleSettings().health_port, lambda: orchestrator.problems):
+            console = ConsoleSettings()
+            with serve_health(console.health_host, console.health_port, lambda: orchestrator.problems):
                 await orchestrator.run(stop)
 
 
@@ -50,7 +51,8 @@ async def run_persister() -> None:
     async with _prepared("persister") as (stop, bus, pool):
         if bus is not None and pool is not None:
             persister = Persister(PersisterSettings(), bus, pool)
-            with serve_health(ConsoleSettings().health_port, lambda: persister.problems):
+            console = ConsoleSettings()
+            with serve_health(console.health_host, console.health_port, lambda: persister.problems):
                 await persister.run(stop)
 
 

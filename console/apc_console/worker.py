@@ -32,5 +32,5 @@ async def run_agent(module: str) -> None:
         end_with_supervisor()
     agent, running = load_agent(module), _Running()
     export_traces(f"apc-worker-{agent.agent_id}")
-    with serve_health(settings.health_port, running.problems):
+    with serve_health(settings.health_host, settings.health_port, running.problems):
         await run_worker(agent, on_worker=running.take)

@@ -24,6 +24,8 @@ class ConsoleSettings(ApcSettings):
     """Lowest level of our own events that the services write."""
     health_port: int | None = Field(default=None, ge=1, le=65535)
     """Port of `/healthz`, `/readyz`, `/startup` and `/metrics` of `apc serve`; none = no such pages."""
+    health_host: str = "127.0.0.1"
+    """Address on which these pages are served; another one shows them to whoever reaches it."""
     supervised: bool = False
     """Whether the process ends when its standard input does: `apc up` and `apc run` set it for what they start."""
     chat_tokens: SecretStr | None = None

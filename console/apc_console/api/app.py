@@ -3,6 +3,8 @@
 Source: context-engineering-protocol, sections 1.2, 5.3 and 7.3: a frontend receives props, and never a prompt.
 """
 
+import time
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from weakref import WeakValueDictionary
 
@@ -19,13 +21,18 @@ from apc_agents.memory import BaseMemoryStore, UnknownSession
 from apc_agents.memory.values import checked_id
 from apc_console.api.bodies import NewMessage, Nothing, read_body, revision_of
 from apc_console.api.identity import Tokens
-from apc_console.api.refusals import REFUSED, answer_refusal
+from apc_console.api.refusals import REFUSED, Refusal, answer_refusal
 from apc_contracts.identity import new_packet_id
 
 MemoryOf = Callable[[str], BaseMemoryStore]
 """The memory of a user."""
 ANSWER_EMPTY = b"{}"
+MOST_STREAMS = 32
+"""Of events, that one user may have open at the same time."""
+MOST_SESSIONS = 600
+"""That one user may begin in an hour."""
 PROPS_EVENT = "props"
+_HOUR_SECONDS = 3600.0
 
 
 def make_app(agent: LLMAgent, memory_of: MemoryOf, tokens: Tokens, tasks: TaskStore | None = None) -> Starlette:
@@ -55,11 +62,14 @@ class _Routes:
         self._tokens = tokens
         self._tasks = tasks
         self._dialogues: WeakValueDictionary[tuple[str, str], Dialogue] = WeakValueDictionary()
+        self._streams: Counter[str] = Counter()
+        self._begun: defaultdict[str, deque[float]] = defaultdict(deque)
 
     async def begin(self, request: Request) -> Response:
         """Begin a session."""
         user = self._user(request)
         await read_body(request, Nothing, default=ANSWER_EMPTY)
+        self._count_session(user)
         session_id = str(new_packet_id())
         props = await self._dialogue(user, session_id).begin()
         headers = {"Location": f"/sessions/{session_id}/props", "ETag": _etag(props)}
@@ -91,7 +101,27 @@ class _Routes:
 
     async def events(self, request: Request) -> Response:
         """The props, and again whenever this process changes them."""
-        return EventSourceResponse(_events(await self._known(request)), send_timeout=30)
+        dialogue, user = await self._known(request), self._user(request)
+        if self._streams[user] >= MOST_STREAMS:
+            raise Refusal(429, "TOO_MANY", f"{MOST_STREAMS} streams are open: close one")
+        return EventSourceResponse(self._counted(user, dialogue), send_timeout=30)
+
+    async def _counted(self, user: str, dialogue: Dialogue) -> AsyncIterator[ServerSentEvent]:
+        self._streams[user] += 1
+        try:
+            async for event in _events(dialogue):
+                yield event
+        finally:
+            self._streams[user] -= 1
+
+    def _count_session(self, user: str) -> None:
+        """Count one more. Raise Refusal when the user has begun enough of them within the hour."""
+        begun, now = self._begun[user], time.monotonic()
+        while begun and now - begun[0] > _HOUR_SECONDS:
+            begun.popleft()
+        if len(begun) >= MOST_SESSIONS:
+            raise Refusal(429, "TOO_MANY", f"{MOST_SESSIONS} sessions were begun within an hour: use one of them")
+        begun.append(now)
 
     async def _known(self, request: Request) -> Dialogue:
         session_id = checked_id("id", request.path_params["id"])

@@ -1,9 +1,6 @@
 """Runs the frontend contract as a service."""
 
 from dataclasses import dataclass
-from ipaddress import ip_address
-
-import uvicorn
 
 from apc_bus.settings import ConsoleSettings
 from apc_console.api.app import make_app
@@ -12,6 +9,8 @@ from apc_console.chat.agent import chat_agent
 from apc_console.chat.memory import open_memory
 from apc_console.chat.tasks import running_tasks
 from apc_console.errors import InputUnusable
+from apc_console.http_names import is_loopback
+from apc_console.http_server import make_server
 from apc_console.listening import listen_address
 
 
@@ -31,18 +30,9 @@ async def serve_chat(form: ChatServiceForm) -> None:
     """
     agent, tokens = chat_agent(form.agent), Tokens.read(ConsoleSettings().chat_tokens)
     host, port = listen_address(form.listen)
-    if not tokens and not _is_loopback(host):
+    if not tokens and not is_loopback(host):
         message = "others could reach it; set APC_CHAT_TOKENS, or listen on 127.0.0.1"
         raise InputUnusable(f"--listen {form.listen}: {message}")
     async with open_memory(LOCAL_USER) as memory, running_tasks(agent, memory) as tasks:
         app = make_app(agent, memory.of, tokens, tasks)
-        # Events are streams without an end: they are cut when everything else has ended.
-        config = uvicorn.Config(app, host=host, port=port, log_config=None, timeout_graceful_shutdown=15)
-        await uvicorn.Server(config).serve()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        await make_server(app, host, port).serve()

@@ -37,12 +37,12 @@ class StandardInput:
 async def _until_readable(descriptor: int) -> None:
     """Wait until a read returns at once. A regular file cannot be waited for, and need not be."""
     loop = asyncio.get_running_loop()
-    readable = loop.create_future()
+    readable = asyncio.Event()
     try:
-        loop.add_reader(descriptor, lambda: readable.done() or readable.set_result(None))
+        loop.add_reader(descriptor, readable.set)
     except OSError:
         return
     try:
-        await readable
+        await readable.wait()
     finally:
         loop.remove_reader(descriptor)

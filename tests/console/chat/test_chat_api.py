@@ -10,7 +10,6 @@ from typing import Any
 import httpx2 as httpx
 import orjson
 import pytest
-import uvicorn
 from pydantic import SecretStr
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -22,8 +21,11 @@ from apc_agents.context import SessionConfig
 from apc_agents.llm import LLMAgent, LLMSettings, Persona
 from apc_agents.memory import InMemoryMemoryStore
 from apc_console.api import ChatServiceForm, Tokens, make_app, serve_chat
+from apc_console.api import app as chat_app
 from apc_console.errors import InputUnusable
+from apc_console.http_server import make_server
 
+JSON = {"Content-Type": "application/json"}
 ALICE, BOB = "alice-0123456789abcdef", "bob-0123456789abcdef"
 SECRETS = ("xylophone", "warmth", "Your persona", "AgentResponse", "lookup", "zanzibar", "DROPPABLE", "REQUIRED")
 """What stands in the prompt, the persona and the tools, or names a class of the linearity map."""
@@ -154,7 +156,7 @@ def walk(value: Any) -> Iterator[tuple[frozenset[str] | None, Any]]:
 async def serving(tokens: Tokens) -> AsyncIterator[str]:
     app = make_app(make_agent(), InMemoryMemoryStore("nobody").for_owner, tokens, MemoryTaskStore())
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+    server = make_server(app, "127.0.0.1", 0, graceful_seconds=1)
     running = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -166,7 +168,7 @@ async def serving(tokens: Tokens) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with serving(Tokens({})) as url, httpx.AsyncClient(base_url=url, timeout=20) as http:
+    async with serving(Tokens({})) as url, httpx.AsyncClient(base_url=url, timeout=20, headers=JSON) as http:
         yield Client(http)
 
 
@@ -334,7 +336,7 @@ async def test_what_the_state_does_not_take_is_409(client: Client) -> None:
 async def test_users_are_known_by_their_tokens_and_do_not_see_each_other() -> None:
     async with (
         serving(Tokens({"alice": ALICE, "bob": BOB})) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as http,
+        httpx.AsyncClient(base_url=url, timeout=20, headers=JSON) as http,
     ):
         client = Client(http)
         alice, bob = ({"Authorization": f"Bearer {token}"} for token in (ALICE, BOB))
@@ -360,3 +362,22 @@ def test_tokens_that_cannot_be_used_are_refused_without_showing_them(setting: st
         Tokens.read(SecretStr(setting))
     assert "=short" not in str(raised.value)
     assert Tokens.read(SecretStr(f"alice={ALICE}")).user_of(f"Bearer {ALICE}") == "alice"
+
+
+async def test_one_stream_and_one_session_too_many_are_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_app, "MOST_STREAMS", 1)
+    monkeypatch.setattr(chat_app, "MOST_SESSIONS", 1)
+    session = await client.begin()
+    assert (await client.ask("POST", "/sessions")).status_code == 429
+    place = f"/sessions/{session}/events"
+    async with client.http.stream("GET", place) as stream:
+        await anext(stream.aiter_lines())
+        assert (await client.ask("GET", place)).status_code == 429
+
+    async def is_free() -> bool:
+        async with client.http.stream("GET", place) as stream:
+            return bool(stream.status_code == 200)
+
+    async with asyncio.timeout(30):
+        while not await is_free():
+            await asyncio.sleep(0.02)

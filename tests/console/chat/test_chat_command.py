@@ -274,7 +274,10 @@ def test_several_lines_history_and_completion(terminal: Terminal) -> None:
     os.write(terminal.end, b"\r")
     terminal.expect("isPreserved")
     terminal.expect(PROMPT)
-    os.write(terminal.end, b"\x1b[A\x1b[A\r")  # the line before the last one, again
+    for typed, shown in ((b"x", "x"), (b"\x7f\x1b[A", "/history"), (b"\x1b[A", "please:")):
+        os.write(terminal.end, typed)  # the line before the last one, again
+        terminal.expect(shown)
+    os.write(terminal.end, b"\r")
     terminal.expect("That is 37.5 euro.")
     terminal.expect(PROMPT)
     terminal.type("/quit")

@@ -7,7 +7,8 @@ import pytest
 from tests.persister.evidence.conftest import WrittenLog
 from tests.persister.evidence.tiles_over_http import Monitor, leaf_of, path_to, root_over
 
-from apc_console.log_tiles import make_server
+from apc_console.http_server import make_server
+from apc_console.log_tiles import make_app
 from apc_persister.evidence.documents import prove_entry
 from apc_persister.testing import until
 
@@ -15,7 +16,7 @@ from apc_persister.testing import until
 @pytest.fixture
 async def port(written: WrittenLog) -> AsyncIterator[int]:
     """Of a server that serves the written log."""
-    server = make_server(written.pool, "127.0.0.1", 0)
+    server = make_server(make_app(written.pool), "127.0.0.1", 0)
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started or serving.done())
     yield server.servers[0].sockets[0].getsockname()[1]

@@ -10,6 +10,10 @@ STRANGERS_KEPT = 10_000
 """Names of sessions that do not exist."""
 REFUSED_KEPT = 1000
 """Refused packets remembered under each of them."""
+STRANGER_BYTES = 64 << 20
+"""What all of them may take of the memory, by an estimate; the longest unheard names are forgotten first."""
+_NAME_BYTES, _IDENTITY_BYTES, _TEXT_BYTES = 600, 1200, 60
+"""Measured: a name with its dictionary, an identity with its ids and hashes, a text beside its characters."""
 
 
 class Sessions:
@@ -18,6 +22,7 @@ class Sessions:
     def __init__(self) -> None:
         self._loaded: OrderedDict[str, Session] = OrderedDict()
         self._strangers: OrderedDict[str, dict[UUID, Identity]] = OrderedDict()
+        self._stranger_bytes = 0
         self._last_batch: dict[str, int] = {}
         self._evicted: set[str] = set()
         """Left the memory with deliveries on their way, which count on: the inboxes are as full as before."""
@@ -32,7 +37,7 @@ class Sessions:
 
     def add(self, session: Session) -> None:
         """A session that was opened or loaded."""
-        self._strangers.pop(session.session_id, None)
+        self._forget_strangers(session.session_id)
         self._evicted.discard(session.session_id)
         self._loaded[session.session_id] = session
 
@@ -42,9 +47,10 @@ class Sessions:
 
     def note_absence(self, session_id: str, refused: Mapping[UUID, Identity]) -> None:
         """There is no such session; these were refused under its name before."""
+        self._forget_strangers(session_id)
         self._strangers[session_id] = dict(refused)
-        while len(self._strangers) > STRANGERS_KEPT:
-            self._strangers.popitem(last=False)
+        self._stranger_bytes += _NAME_BYTES + sum(map(_bytes_of, refused.values()))
+        self._keep_strangers_within_bounds()
 
     def strangers(self, session_id: str) -> Mapping[UUID, Identity]:
         """What was refused under the name of a session that does not exist."""
@@ -56,10 +62,35 @@ class Sessions:
 
     def remember_stranger(self, session_id: str, packet_id: UUID, refused: Identity) -> None:
         """One more. Of very many the oldest is forgotten: the log still knows its id."""
-        known = self._strangers.setdefault(session_id, {})
+        if session_id not in self._strangers:
+            self.note_absence(session_id, {})
+        self._strangers.move_to_end(session_id)
+        known = self._strangers[session_id]
+        before = known.pop(packet_id, None)
+        self._stranger_bytes -= _bytes_of(before) if before is not None else 0
         known[packet_id] = refused
+        self._stranger_bytes += _bytes_of(refused)
         if len(known) > REFUSED_KEPT:
-            del known[next(iter(known))]
+            self._stranger_bytes -= _bytes_of(known.pop(next(iter(known))))
+        self._keep_strangers_within_bounds()
+
+    @property
+    def stranger_bytes(self) -> int:
+        """About how much memory the names of sessions that do not exist take, with what was refused under them."""
+        return self._stranger_bytes
+
+    def _keep_strangers_within_bounds(self) -> None:
+        while len(self._strangers) > STRANGERS_KEPT or self._stranger_bytes > STRANGER_BYTES:
+            name, known = next(iter(self._strangers.items()))
+            if len(self._strangers) > 1 or not known:
+                self._forget_strangers(name)
+            else:  # the name that is heard now stays known: the log need not be asked for each of its packets
+                self._stranger_bytes -= _bytes_of(known.pop(next(iter(known))))
+
+    def _forget_strangers(self, session_id: str) -> None:
+        known = self._strangers.pop(session_id, None)
+        if known is not None:
+            self._stranger_bytes -= _NAME_BYTES + sum(map(_bytes_of, known.values()))
 
     def touch(self, session_ids: Iterable[str], batch_no: int) -> None:
         """These sessions were changed by this batch: they stay until it is committed."""
@@ -94,3 +125,11 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._loaded)
+
+
+def _bytes_of(identity: Identity) -> int:
+    """About how much memory an identity takes: its sender chooses its recipients, and thereby the refusal's text."""
+    texts = [*identity.recipients]
+    if identity.refusal is not None:
+        texts += [identity.refusal.message, identity.refusal.path]
+    return _IDENTITY_BYTES + sum(_TEXT_BYTES + len(text) for text in texts)

@@ -12,10 +12,15 @@ import pytest
 
 from apc_bus.log_batch import ConflictEntry, HopEntry, encode
 from apc_contracts import Packet
+from apc_contracts.session_view import Identity
+from apc_contracts.verdict import Refusal, VerdictKind
+from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_orchestrator import batch as batches
+from apc_orchestrator import sessions
 from apc_orchestrator.batch import FULL_BYTES, Batch
 from apc_orchestrator.entries import size_of
 from apc_orchestrator.memory import FLOOD_BYTES, MemoryReturn
+from apc_orchestrator.sessions import Sessions
 
 Build = Callable[..., Packet[Any]]
 BATCHES = "SELECT packet_id, batch_no FROM apc_log.agent_packets WHERE packet_type = 'IDEA' ORDER BY seq"
@@ -58,6 +63,62 @@ async def test_inputs_beyond_a_full_batch_come_into_the_next(
     rows = await running.pool.fetch(BATCHES)
     assert [row["packet_id"] for row in rows] == [one.packet_id for one in sent], "in order, and all of them"
     assert len({row["batch_no"] for row in rows}) == len(sent), "each in a batch of its own"
+
+
+def refused(*recipients: str) -> Identity:
+    """What is remembered of a packet for a session that does not exist."""
+    return Identity(
+        packet_hash=b"h" * 32,
+        payload_hash=b"h" * 32,
+        packet_type=PacketType.IDEA,
+        sender="red-1",
+        swarm_id="red",
+        recipients=recipients,
+        addressed=recipients,
+        cause=None,
+        root=uuid4(),
+        verdict=VerdictKind.REFUSED,
+        refusal=Refusal("UNKNOWN_SESSION", "session_is_here", "trace.session_id", "there is no session"),
+        run_phase=RunPhase.RESEARCH,
+        round=0,
+        generation=0,
+        step=0,
+    )
+
+
+@pytest.mark.parametrize(("bound", "most"), [(1 << 20, 1 << 20), (1 << 40, 1 << 40)])
+def test_sessions_that_do_not_exist_have_one_bound_in_bytes(
+    monkeypatch: pytest.MonkeyPatch, bound: int, most: int
+) -> None:
+    """Each packet names as many recipients as fit into it; without the bound all of it stays."""
+    monkeypatch.setattr(sessions, "STRANGER_BYTES", bound)
+    known, recipients = Sessions(), tuple(f"{number:064d}" for number in range(1000))
+    for number in range(50):
+        known.note_absence(f"s-{number}", {})
+        for _ in range(3):
+            known.remember_stranger(f"s-{number}", uuid4(), refused(*recipients))
+    assert known.stranger_bytes <= most
+    assert (known.stranger_bytes > 1 << 24) is (bound == 1 << 40)
+    assert known.is_known("s-49") and known.strangers("s-49"), "the last one heard is known"
+
+
+def test_one_name_alone_stays_known_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "STRANGER_BYTES", 1 << 20)
+    known, recipients, last = Sessions(), tuple(f"{number:064d}" for number in range(1000)), uuid4()
+    for packet_id in [*(uuid4() for _ in range(50)), last]:
+        known.remember_stranger("s", packet_id, refused(*recipients))
+    assert known.stranger_bytes <= 1 << 20 and known.is_known("s") and known.stranger("s", last) is not None
+
+
+def test_names_alone_are_bounded_and_forgotten_names_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "STRANGERS_KEPT", 10)
+    known = Sessions()
+    for number in range(100):
+        known.note_absence(f"s-{number}", {uuid4(): refused("sentinel")})
+    assert [known.is_known(f"s-{number}") for number in (0, 89, 90, 99)] == [False, False, True, True]
+    one = known.stranger_bytes // 10
+    known.note_absence("s-99", {uuid4(): refused("sentinel")})
+    assert known.stranger_bytes == 10 * one, "what is noted twice counts once"
 
 
 def test_memory_is_given_back_after_a_flood() -> None:

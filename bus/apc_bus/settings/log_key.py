@@ -10,9 +10,10 @@ from apc_bus.settings.deployment import DeploymentSettings
 class LogKeySettings(DeploymentSettings):
     """The log's name and the key that signs its checkpoints. Whoever only checks needs the public key alone."""
 
-    log_name: str = "apc-log"
-    """What the log calls itself in its checkpoints; with the shard it is their origin, `<log name>/<shard>`. Give
-    every installation a name of its own, best below a domain of yours: `example.org/apc-log`."""
+    log_name: str | None = None
+    """What the log calls itself in its checkpoints; with the shard it is their origin, `<log name>/<shard>`. None =
+    `apc-log-` and the beginning of the signing key's hash; better is a name below a domain of yours:
+    `example.org/apc-log`."""
     log_key_file: Path | None = None
     """Ed25519 key in PEM that signs checkpoints; none = `<data_dir>/log-key.pem`."""
     log_key: SecretStr | None = None
@@ -23,7 +24,7 @@ class LogKeySettings(DeploymentSettings):
 
     @field_validator("log_name")
     @classmethod
-    def _one_word(cls, value: str) -> str:
-        if not value or any(letter.isspace() or letter == "+" for letter in value):
+    def _one_word(cls, value: str | None) -> str | None:
+        if value is not None and any(letter.isspace() or letter == "+" for letter in value):
             raise ValueError("must be one word without +")
         return value

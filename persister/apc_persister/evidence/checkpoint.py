@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import structlog
@@ -17,17 +18,20 @@ from apc_persister.errors import LogKeyMissing, LogKeyUnusable, PreviousKeyUnusa
 KEY_FILE = "log-key.pem"
 """In the data folder, unless a setting says otherwise."""
 
+_LOG_NAME = "apc-log"
+
 log = structlog.get_logger(__name__)
 
 
 class Signer:
-    """The log's signing key. `log_name` is what the origins of all its shards start with."""
+    """The log's signing key."""
 
-    def __init__(self, key: Ed25519PrivateKey, log_name: str, previous: Sequence[PublicKey] = ()) -> None:
-        """`previous` are the keys that signed this log before, of any of its shards."""
+    def __init__(self, key: Ed25519PrivateKey, log_name: str | None, previous: Sequence[PublicKey] = ()) -> None:
+        """`log_name` is what the origins of all its shards start with; None = one that only this key has. `previous`
+        are the keys that signed this log before, of any of its shards."""
         self._key = key
         self._raw = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-        self._log_name = log_name
+        self._log_name = log_name or f"{_LOG_NAME}-{sha256(self._raw).hexdigest()[:16]}"
         self._previous = tuple(previous)
 
     def public_key(self, shard: int) -> PublicKey:

@@ -84,7 +84,8 @@ class Notary:
         try:
             signed = check_note(parse_note(note), self._signer.trusted(self._shard))
         except CheckFailed as error:
-            raise TreeBroken(self._shard, f"the last checkpoint cannot be trusted: {error}") from error
+            hint = "after a change of key or APC_LOG_NAME, APC_LOG_PREVIOUS_KEYS names the public key before it"
+            raise TreeBroken(self._shard, f"the last checkpoint cannot be trusted: {error} ({hint})") from error
         if (signed.size, signed.root) != (tree.size, tree.root):
             raise TreeBroken(
                 self._shard, f"the stored tree of {tree.size} entries is not the signed one of {signed.size}"

@@ -148,7 +148,8 @@ async def test_another_key(attacked: WrittenLog) -> None:
 
     from apc_persister.evidence.checkpoint import Signer
 
-    own, attacked.signer = attacked.signer, Signer(Ed25519PrivateKey.generate(), "apc-log")
+    name = attacked.signer.public_key(0).name.rpartition("/")[0]
+    own, attacked.signer = attacked.signer, Signer(Ed25519PrivateKey.generate(), name)
     await rebuild_tree(attacked, [202, 404, 606])
     attacked.signer = own
     assert (await attacked.verify(outside=False)).findings

@@ -4,9 +4,11 @@ import json
 import re
 from pathlib import Path
 
+import asyncpg
 import rfc8785
 from tests.persister.evidence import independent_verifier
 
+import apc_orchestrator.loading
 from apc_bus.settings import PersisterSettings
 from apc_persister.check import (
     COLUMNS,
@@ -20,10 +22,17 @@ from apc_persister.check import (
 )
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.coverage import UNCOVERED
-from apc_persister.evidence.entries import KINDS
+from apc_persister.evidence.entries import BYTES_COLUMN, KINDS
 from apc_persister.evidence.merkle import Tree
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "log-format.md").read_text(encoding="utf-8")
+SCHEMA = """
+SELECT relname, attname, replace(format_type(atttypid, atttypmod), 'timestamp with time zone', 'timestamptz')
+       || CASE WHEN attnotnull THEN '' ELSE '?' END
+FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+WHERE relnamespace = 'apc_log'::regnamespace AND relkind IN ('r', 'p') AND attnum > 0 AND NOT attisdropped
+"""
+COLUMN = re.compile(r"^\| `(\w+)` \| ([^|]+) \| (yes|hash|no) \| [^|]+ \|$", re.MULTILINE)
 VECTORS = re.search(r"```vectors\n(.*?)```", DOCUMENT, re.DOTALL)
 
 
@@ -33,6 +42,47 @@ def test_the_columns() -> None:
     assert documented == COLUMNS
     assert {kind: table for kind, _, table, _ in rows} == KINDS
     assert {key: len(columns) + 4 for key, columns in COLUMNS.items()} == independent_verifier.WIDTHS
+
+
+def documented_schema() -> dict[str, dict[str, tuple[str, str]]]:
+    """table -> column -> its type and what the tree has of it."""
+    schema = DOCUMENT.partition("## The schema\n")[2].partition("### Metadata of hops")[0]
+    return {
+        table: {column: (kind, tree) for column, kind, tree in COLUMN.findall(rows)}
+        for table, rows in re.findall(r"^### `(\w+)`\n(.*?)(?=^### |\Z)", schema, re.MULTILINE | re.DOTALL)
+    }
+
+
+async def test_every_column_of_every_table(pool: asyncpg.Pool) -> None:
+    found: dict[str, dict[str, str]] = {}
+    for table, column, kind in await pool.fetch(SCHEMA):
+        found.setdefault(table, {})[column] = kind
+    documented = documented_schema()
+    assert {
+        table: {name: kind for name, (kind, _) in columns.items()} for table, columns in documented.items()
+    } == found
+
+
+def test_what_the_tree_has_of_every_column() -> None:
+    documented = documented_schema()
+    for (kind, _), columns in COLUMNS.items():
+        table = KINDS[kind]
+        in_tree = {name for name, (_, tree) in documented[table].items() if tree == "yes"}
+        assert in_tree == {"shard", "seq", "entry_version", *columns} - {"raw_hash"}
+        hashed = [name for name, (_, tree) in documented[table].items() if tree == "hash"]
+        assert hashed == ([BYTES_COLUMN[kind][0]] if kind in BYTES_COLUMN else [])
+    for table in documented.keys() - set(KINDS.values()):
+        assert {tree for _, tree in documented[table].values()} == {"no"}
+
+
+def test_the_metadata_of_hops() -> None:
+    """Every member that the page speaks of, or that a gate reads when it takes a shard, is described."""
+    described = set(re.findall(r"^\| metadata\.`(\w+)` \|", DOCUMENT, re.MULTILINE))
+    assert set(re.findall(r"`metadata\.(\w+)`", DOCUMENT)) <= described
+    loading = Path(apc_orchestrator.loading.__file__).read_text(encoding="utf-8")
+    read = set(re.findall(r"metadata (?:->|->>|\?) '(\w+)'", loading))
+    read |= set(re.findall(r"metadata #>> '{(\w+)", loading))
+    assert read and read <= described
 
 
 def test_what_is_not_covered() -> None:
@@ -52,7 +102,7 @@ def test_the_vectors() -> None:
     assert node_hash(pair, hashes[2]) == Tree().extend(hashes)[0].root == root
     assert root_by_inclusion(0, 3, hashes[0], hashes[1:]) == root
     assert independent_verifier.root_of(0, 3, hashes[0], hashes[1:]) == root
-    signer = load_signer(PersisterSettings())
+    signer = load_signer(PersisterSettings(log_name="apc-log"))
     assert lines[8] == str(signer.public_key(0))
     note = "\n".join(lines[9:])
     assert note == signer.sign(0, 3, root)

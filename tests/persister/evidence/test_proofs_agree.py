@@ -190,8 +190,8 @@ async def test_an_entry_that_was_changed_is_not_proven(written: WrittenLog) -> N
 
 
 def test_another_key_is_refused_by_both(documents: tuple[list[str], str]) -> None:
-    texts, _ = documents
-    other = check.PublicKey("apc-log/0", b"k" * 32)
+    texts, key = documents
+    other = check.PublicKey(check.parse_key(key).name, b"k" * 32)
     for text in texts:
         assert verdicts(text, str(other)) == (False, False)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from asyncio.subprocess import PIPE
@@ -12,6 +13,7 @@ from time import monotonic
 
 import asyncpg
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from apc_bus.database import open_pool
 from apc_bus.log_batch import Entry
@@ -20,7 +22,7 @@ from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import build_topology
 from apc_persister.check import parse_note, split_notes
 from apc_persister.errors import LogStopped, PreviousKeyUnusable, TreeBroken
-from apc_persister.evidence.checkpoint import ensure_key, load_signer
+from apc_persister.evidence.checkpoint import Signer, ensure_key, load_signer
 from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.reading import prepare_reader, read_leaves
 from apc_persister.evidence.verify import Report, verify_shard
@@ -58,7 +60,7 @@ async def test_every_transaction_has_its_checkpoint(bench: LogBench) -> None:
     assert [row["tree_size"] for row in notes] == [4, 284, 296]
     for row in notes:
         checkpoint = parse_note(row["note"]).check(KEY)
-        assert checkpoint.origin == "apc-log/0"
+        assert checkpoint.origin == KEY.name
         assert checkpoint.root == row["root_hash"] == Tree().extend(leaves[: row["tree_size"]])[0].root
     assert await bench.pool.fetchval("SELECT hashes FROM apc_log.log_tiles WHERE level = 0") == b"".join(leaves[:256])
     report = await verify(bench.pool)
@@ -98,17 +100,25 @@ async def test_an_entry_of_the_guard_on_an_idle_log_is_attested_and_exported(ben
     assert [parse_note(text).check(KEY).size for text in held] == [4, 5, 6, 10]
 
 
+def test_two_installations_have_logs_of_two_names() -> None:
+    here, there = (Signer(Ed25519PrivateKey.generate(), None).public_key(3) for _ in range(2))
+    assert here.name != there.name
+    assert re.fullmatch(r"apc-log-[0-9a-f]{16}/3", here.name)
+    assert load_signer(PersisterSettings(log_name="example.org/log")).public_key(3).name == "example.org/log/3"
+
+
 async def test_a_log_that_was_given_another_key(bench: LogBench, tmp_path: Path) -> None:
     await bench.gate.open()
     await log_packets(bench, 1)
     await bench.write()
-    settings = PersisterSettings(log_key=None, log_key_file=tmp_path / "new.pem")
+    name = KEY.name.rpartition("/")[0]
+    settings = PersisterSettings(log_key=None, log_key_file=tmp_path / "new.pem", log_name=name)
     assert ensure_key(settings)
     bench.settings = settings
     await log_packets(bench, 1)
     with pytest.raises(TreeBroken, match=r"the last checkpoint cannot be trusted: .* is not signed by"):
         await bench.write()
-    bench.settings = PersisterSettings(log_key=None, log_key_file=settings.log_key_file, log_previous_keys=str(KEY))
+    bench.settings = settings.model_copy(update={"log_previous_keys": str(KEY)})
     await bench.write()
     new = load_signer(settings).public_key(0)
     async with bench.pool.acquire() as connection:

@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import asyncpg
@@ -13,7 +13,8 @@ from apc_agents.actions import ToolRegistry
 from apc_agents.actions.tasks import NewTask, PostgresTaskStore, Task, TaskSpec, TaskStatus
 from apc_agents.actions.tasks.runner import TaskRunner
 from apc_agents.errors import StateInvalid
-from apc_agents.memory import DatabaseMemoryStore
+from apc_agents.memory import DatabaseMemoryStore, Message
+from apc_agents.memory.appending import NewMessages
 from apc_agents.memory.errors import OwnerForeign
 from apc_agents.state import PostgresStateStore
 from apc_contracts.actions import ActionType, SecurityLevel
@@ -132,24 +133,15 @@ async def test_the_state_of_another_is_not_reached_by_naming_its_owner(logins: L
     assert await stolen.load(bank, "s-1") is not None, "the act works once the guard is away"
 
 
-async def test_the_conversations_of_another_are_not_reached(logins: Logins) -> None:
-    thief, victim = await logins.pool("thief"), await logins.pool("bank")
-    statement = (
-        "INSERT INTO apc_app.conversation_history (session_id, user_id, conversation_data, version, owner, search)"
-        " VALUES ('s-1', 'ada', '{\"messages\": []}', '1.0', 'apc', '')"
-    )
-    async with victim.acquire() as connection, connection.transaction():
-        await connection.execute("SELECT set_config('apc.owner', 'apc', true)")
-        await connection.execute(statement)
-    async with thief.acquire() as connection, connection.transaction():
-        await connection.execute("SELECT set_config('apc.owner', 'apc', true)")
-        assert await connection.fetchval("SELECT count(*) FROM apc_app.conversation_history") == 0
-        assert await connection.execute("DELETE FROM apc_app.conversation_history") == "DELETE 0"
-    assert await DatabaseMemoryStore(thief).list_conversations_for_user("ada") == []
-    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
-        async with victim.acquire() as connection, connection.transaction():
-            await connection.execute("SELECT set_config('apc.owner', 'apc', true)")
-            await connection.execute("UPDATE apc_app.conversation_history SET made_by = 'agent.somebody'")
+async def test_agents_of_a_session_add_to_one_conversation(logins: Logins) -> None:
+    """It is shared by the protocol; what each keeps of it in its state is its own."""
+    for letter in ("a", "b"):
+        message = Message(role="user", content=letter, timestamp=datetime.now(UTC), metadata={"message_id": letter})
+        new = NewMessages("s-1", "ada", logins.agent(letter), (message,))
+        store = PostgresStateStore(await logins.pool(letter))
+        assert await store.save(logins.agent(letter), "s-1", b"{}", 0, new) == 1
+    kept = await DatabaseMemoryStore(logins.admin).retrieve_conversation("s-1")
+    assert kept is not None and [message.content for message in kept.messages] == ["a", "b"]
 
 
 async def test_a_state_of_another_agent_cannot_be_planted(logins: Logins) -> None:

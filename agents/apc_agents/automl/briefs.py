@@ -38,6 +38,8 @@ class Brief(BaseModel):
     """`schema`, `train`, `held-out`, and for the sentinel alone `untouched-1`, … : the artifact's hash."""
     priors: tuple[str, ...] = ()
     """Recipes by hash that earlier runs on similar tables found good, best first: to begin with."""
+    profile: TableProfile | None = None
+    """What the table looks like."""
 
     def untouched(self, round_number: int) -> str:
         """Hash of the slice that validates a round (rounds count from 1)."""
@@ -52,19 +54,21 @@ def brief_payload(
     profile: TableProfile,
     brief: Brief,
     facts: Sequence[str],
+    belief: float = 0.5,
 ) -> TaskIrPayload:
     """The TASK_IR of one role: a hypothesis, what would refute it, the limits, and the data by hash.
 
     Args:
         facts: sentences about the table, for people.
+        belief: how far the librarian believes the hypothesis before anything is measured.
     """
     claim_id = f"{swarm}-can"
     claim = IrClaim(
         id=claim_id,
         hypothesis_id=claim_id,
         text=_hypothesis(swarm, profile.problem),
-        confidence_pre=0.5,
-        confidence_post=0.5,
+        confidence_pre=belief,
+        confidence_post=belief,
     )
     falsifier = IrFalsifier(
         id=f"{swarm}-fails",
@@ -102,9 +106,18 @@ def read_brief(payload: TaskIrPayload) -> Brief | None:
         for thing in payload.objects
         if isinstance(thing, IrConstraint) and thing.id == "seed"
     ]
-    return (
-        Brief(seed=seeds[0], slices=slices, priors=priors) if seeds and all(name in slices for name in SLICES) else None
-    )
+    looks = [thing.expression for thing in payload.objects if isinstance(thing, IrConstraint) and thing.id == PROFILE]
+    if not seeds or not all(name in slices for name in SLICES):
+        return None
+    return Brief(seed=seeds[0], slices=slices, priors=priors, profile=_profile_in(looks))
+
+
+def _profile_in(expressions: Sequence[str]) -> TableProfile | None:
+    """The first profile; None where another build has written what this one cannot read."""
+    try:
+        return TableProfile.read(expressions[0]) if expressions else None
+    except ValueError:
+        return None
 
 
 def brief_keys(swarm: str, problem: ProblemKind) -> tuple[str, ...]:

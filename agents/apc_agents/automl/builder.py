@@ -10,6 +10,7 @@ from apc_agents.agent import Agent
 from apc_agents.automl import statements, work
 from apc_agents.automl.briefs import Brief, read_brief
 from apc_agents.automl.exchange import remember_import, send_transfers
+from apc_agents.automl.forecast import Forecast
 from apc_agents.automl.material import Measured
 from apc_agents.automl.notebook import Entry, Notebook
 from apc_agents.automl.recipes import Recipe
@@ -108,10 +109,13 @@ class _Bench:
         notebook.priors = await self._priors(brief, ctx)
         notebook.write(ctx.state)
         study = await self._shelf.study(brief, ctx.artifacts)
-        families = families_of(self._swarm, Schema.model_validate_json(study.schema.data).problem)
+        schema = Schema.model_validate_json(study.schema.data)
+        families = families_of(self._swarm, schema.problem)
+        expected = Forecast.of_plan(len(notebook.priors))
         await ctx.emit(
-            statements.opening_idea(self._swarm, families),
+            statements.opening_idea(self._swarm, families, schema, brief, expected),
             to=LIBRARIAN,
+            confidence=expected.confidence,
             symbolic_keys=tuple(dict.fromkeys((self._swarm, *families))),
         )
         ready = SignalPayload(signal=Signal.SYNC, reason="ready for generation 0")
@@ -137,9 +141,15 @@ class _Bench:
         recipe = self._choose(notebook, study.seed, session, schema)
         name = statements.work_id(self._swarm, session.round, session.generation)
         if session.state != CONVERGENCE:
-            best = notebook.best()
-            idea = statements.method_idea(name, recipe, schema, best.trial.outcome if best else 0.0)
-            await self._say(ctx, session, idea, to=LIBRARIAN, symbolic_keys=(recipe.family, recipe.hash))
+            expected = Forecast.of(recipe, notebook.entries)
+            await self._say(
+                ctx,
+                session,
+                statements.method_idea(name, recipe, schema, notebook.brief, expected),
+                to=LIBRARIAN,
+                confidence=expected.confidence,
+                symbolic_keys=(recipe.family, recipe.hash),
+            )
         measured = await self._workbench.run(work.measure, recipe.canonical(), study)
         gates = measured.document["gates"]
         evaluation = await self._publish(name, recipe, measured, gates, session, ctx)
@@ -149,6 +159,8 @@ class _Bench:
             generation=session.generation,
             trial=Trial(recipe=recipe, outcome=gates["outcome"]),
             stability=gates["stability"],
+            shortfalls=statements.shortfalls_of(gates),
+            model_bytes=measured.document["model_bytes"],
             eval_id=evaluation.packet_id,
         )
         notebook.entries.append(entry)
@@ -208,6 +220,7 @@ class _Bench:
             session,
             statements.model_artifact(name, model_hash, ctx.artifacts.uri(model_hash)),
             to=SENTINEL,
+            confidence=gates["rtf"],
             proof_bundle=proof,
         )
         note = statements.loss_note(document, "held-out")

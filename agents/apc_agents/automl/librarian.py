@@ -1,5 +1,6 @@
 """The librarian: opens the session, profiles the table, dispatches the briefs, keeps catalogue and narrative."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -16,7 +17,7 @@ from apc_agents.automl.briefs import (
 from apc_agents.automl.errors import TableInvalid
 from apc_agents.automl.material import Prepared
 from apc_agents.automl.narrative import Watch, arbitration_note, decision_note, narrate, opening_notes
-from apc_agents.automl.priors import PastRuns, choose_priors
+from apc_agents.automl.priors import PastRuns, PastTrial, chance_to_win, choose_priors
 from apc_agents.automl.roster import LIBRARIAN, LIBRARY_SWARM, SENTINEL, SENTINEL_SWARM, builder_id
 from apc_agents.automl.spaces import SWARMS, families_of
 from apc_agents.automl.table_profile import TableProfile
@@ -137,12 +138,18 @@ async def _brief_everyone(
             priors=tuple(choose_priors(profile, trials, families_of(swarm, profile.problem))),
         )
         await ctx.emit(
-            brief_payload(swarm, ctx.task_id, ctx.run_id, profile, brief, facts),
+            brief_payload(swarm, ctx.task_id, ctx.run_id, profile, brief, facts, _belief(swarm, profile, trials)),
             to=recipient,
             symbolic_keys=brief_keys(swarm, profile.problem),
         )
     families = {swarm: families_of(swarm, profile.problem) for swarm in SWARMS}
     await narrate(ctx, *opening_notes(facts, settings.generations, settings.seed, families))
+
+
+def _belief(swarm: str, profile: TableProfile, trials: Sequence[PastTrial]) -> float:
+    """How far to believe what a brief says: of the sentinel's reproductions nothing is known beforehand."""
+    families = families_of(swarm, profile.problem)
+    return chance_to_win(profile, trials, families, len(SWARMS)) if swarm in SWARMS else 0.5
 
 
 async def _store(prepared: Prepared, ctx: HandlerContext) -> dict[str, str]:

@@ -23,7 +23,15 @@ class Entry(BaseModel):
     generation: int
     trial: Trial
     stability: float
+    shortfalls: dict[str, float] = {}
+    """Gate -> by how much the model was short of the best there can be."""
+    model_bytes: int = 0
     eval_id: UUID | None = None
+
+    @property
+    def risk(self) -> float:
+        """The largest shortfall; the middle of what there can be where none was noted."""
+        return max(self.shortfalls.values(), default=0.5)
 
 
 class Import(BaseModel):

@@ -94,6 +94,16 @@ def choose_priors(profile: TableProfile, trials: Sequence[PastTrial], families: 
     return list(chosen.values())
 
 
+def chance_to_win(profile: TableProfile, trials: Sequence[PastTrial], families: Sequence[str], rivals: int) -> float:
+    """How likely one of these families has the best model, by similar runs; without any all rivals are equal."""
+    best: dict[str, PastTrial] = {}
+    for trial in sorted(trials, key=lambda one: (one.run_id, one.outcome, one.recipe_hash)):
+        if distance(profile, trial.profile) <= MAXIMUM_DISTANCE:
+            best[trial.run_id] = trial
+    won = sum(trial.family in families for trial in best.values())
+    return round((won + 1) / (len(best) + rivals), 6)
+
+
 def _trial(row: asyncpg.Record) -> PastTrial | None:
     """None for a row that another version of the swarm wrote."""
     try:

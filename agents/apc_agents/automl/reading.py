@@ -7,8 +7,10 @@ files, network, other processes, and memory without end; what a model could do t
 import signal
 import sys
 import sysconfig
+from functools import lru_cache
 from typing import IO
 
+import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from apc_agents.automl.errors import ModelRefused
@@ -52,11 +54,16 @@ def answer_one(source: IO[bytes], target: IO[bytes]) -> bool:
 
 
 def _predictions(request: Request) -> list[bytes]:
-    schema = Schema.model_validate_json(request.schema)
-    features, _ = decode_rows(request.rows, schema)
+    schema, features = _decoded(request.schema, request.rows)
     model = load_model(request.model)
     models = [model, load_model(dump_model(model))] if request.again else [model]
     return [write_predictions(predict(one, schema, features)) for one in models]
+
+
+@lru_cache(maxsize=4)
+def _decoded(schema: bytes, rows: bytes) -> tuple[Schema, pd.DataFrame]:
+    known = Schema.model_validate_json(schema)
+    return known, decode_rows(rows, known)[0]
 
 
 def _bound_time() -> None:

@@ -74,7 +74,7 @@ def make_sentinel(workbench: Workbench) -> Agent:
 
 
 class _Desk:
-    """What it does. `ctx.state`: brief, falsified EVALs, final models by ARTIFACT id, what is judged."""
+    """What it does. `ctx.state`: brief, falsified EVALs, works by swarm, final models by ARTIFACT, what is judged."""
 
     def __init__(self, workbench: Workbench) -> None:
         self._workbench = workbench
@@ -88,10 +88,13 @@ class _Desk:
             raise Reject("give measurement, model and recipe by hash, in this order, as evidence")
         declared = evaluation.payload.metric_set
         measured = await self._rescore(brief, evidence[1], ctx)
-        if not statements.is_reproduced(declared.outcome, measured):
+        is_reproduced = statements.is_reproduced(declared.outcome, measured)
+        if not is_reproduced:
             ctx.state.setdefault("falsified", []).append(str(evaluation.packet_id))
-        name = statements.work_id(evaluation.sender.swarm_id, ctx.round, evaluation.trace.generation)
-        statement: Payload = statements.verdict_claim(name, evidence[1], declared.outcome, measured)
+        swarm = evaluation.sender.swarm_id
+        name = statements.work_id(swarm, ctx.round, evaluation.trace.generation)
+        trust = _trust(swarm, name, is_reproduced, ctx)
+        statement: Payload = statements.verdict_claim(name, evidence[1], declared.outcome, measured, trust)
         if evaluation.run_phase is RunPhase.CONVERGENCE:
             # No CLAIM in this phase: the same verdict as an EVAL, with what was measured again in it.
             again = {"outcome": measured["outcome"], "audit": measured["audit"]}
@@ -102,6 +105,7 @@ class _Desk:
             statement,
             run_phase=evaluation.run_phase,
             generation=evaluation.trace.generation,
+            confidence=measured["audit"],
             proof_bundle=statements.proof(gates, *evidence),
         )
 
@@ -173,6 +177,7 @@ class _Desk:
             parent=artifact_id,
             run_phase=RunPhase.VALIDATION,
             generation=session.generation,
+            confidence=gates["stability"],
             proof_bundle=statements.proof(gates, document_hash, model_hash, recipe_hash, untouched.hash),
         )
 
@@ -184,6 +189,14 @@ class _Desk:
         except ModelRefused as error:
             log.warning("model_unusable", artifact_hash=model.hash, reason=str(error))
             return await self._workbench.run(work.unusable, recipe.data, study, untouched)
+
+
+def _trust(swarm: str, name: str, is_reproduced: bool, ctx: HandlerContext) -> float:
+    """Share of a swarm's earlier works that could be reproduced, by the rule of succession; notes this one."""
+    works: dict[str, bool] = ctx.state.setdefault("works", {}).setdefault(swarm, {})
+    earlier = [verdict for work_name, verdict in works.items() if work_name != name]
+    works[name] = is_reproduced
+    return round((sum(earlier) + 1) / (len(earlier) + 2), 6)
 
 
 def _brief(ctx: HandlerContext) -> Brief | None:

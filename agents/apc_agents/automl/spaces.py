@@ -14,11 +14,13 @@ Axes = Mapping[str, tuple[Setting, ...]]
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of model: the swarm that starts with it, what it can learn, its settings (default first)."""
+    """A kind of model: the swarm that starts with it, what it can learn and how, its settings (default first)."""
 
     swarm: str
     problems: frozenset[ProblemKind]
     intent: str
+    assumption: str
+    """What must hold of a table for it to do well."""
     preprocessing: Axes
     parameters: Axes
 
@@ -40,6 +42,7 @@ FAMILIES: Mapping[str, Family] = {
         "linear",
         CLASSES,
         "a logistic regression with a ridge penalty",
+        "the log-odds of each class are a sum over the columns",
         _SCALED,
         {"inverse_penalty": _PENALTY},
     ),
@@ -47,6 +50,7 @@ FAMILIES: Mapping[str, Family] = {
         "linear",
         CLASSES,
         "a linear discriminant with a shrunken covariance",
+        "the rows of each class form a cloud of the same shape",
         _SCALED,
         {"shrinkage": (0.1, 0.01, 0.03, 0.2, 0.4, 0.7)},
     ),
@@ -54,14 +58,18 @@ FAMILIES: Mapping[str, Family] = {
         "linear",
         CLASSES,
         "a logistic regression on principal components",
+        "the directions in which the rows differ most tell the classes apart",
         _SCALED,
         {"inverse_penalty": _PENALTY, "component_share": (0.95, 0.8, 0.9, 0.99)},
     ),
-    "ridge": Family("linear", NUMBERS, "a ridge regression", _SCALED, {"penalty": _PENALTY}),
+    "ridge": Family(
+        "linear", NUMBERS, "a ridge regression", "the target is a sum over the columns", _SCALED, {"penalty": _PENALTY}
+    ),
     "elastic_net": Family(
         "linear",
         NUMBERS,
         "a sparse linear regression",
+        "few columns carry the target, and add up",
         _SCALED,
         {"penalty": (0.01, 0.001, 0.003, 0.03, 0.1, 0.3), "sparse_share": (0.5, 0.1, 0.9)},
     ),
@@ -69,6 +77,7 @@ FAMILIES: Mapping[str, Family] = {
         "linear",
         NUMBERS,
         "a ridge regression on principal components and their products",
+        "the target is a sum over few directions and their products",
         _SCALED,
         {"penalty": _PENALTY, "components": (6, 4, 8, 10)},
     ),
@@ -76,6 +85,7 @@ FAMILIES: Mapping[str, Family] = {
         "trees",
         EITHER,
         "averaged trees on resampled rows",
+        "the target changes at cuts of single columns",
         _UNSCALED,
         {"trees": (60, 30, 90), "leaf_rows": (2, 1, 4, 8), "column_share": _TREE_SHARE, "depth": _TREE_DEPTH},
     ),
@@ -83,6 +93,7 @@ FAMILIES: Mapping[str, Family] = {
         "trees",
         EITHER,
         "averaged trees with random cuts",
+        "the target changes at cuts of single columns, and random cuts come near them",
         _UNSCALED,
         {"trees": (60, 30, 90), "leaf_rows": (2, 1, 4, 8), "column_share": _TREE_SHARE, "depth": _TREE_DEPTH},
     ),
@@ -90,6 +101,7 @@ FAMILIES: Mapping[str, Family] = {
         "trees",
         EITHER,
         "trees that each mend what the earlier ones missed",
+        "what small trees miss follows rules that small trees can learn",
         _UNSCALED,
         {
             "rounds": (40, 20, 60, 80),
@@ -103,6 +115,7 @@ FAMILIES: Mapping[str, Family] = {
         "neighbours",
         EITHER,
         "the rows most like the one at hand",
+        "rows that are near each other in all columns have like targets",
         _SCALED,
         {"neighbours": (9, 5, 15, 21, 31), "weights": ("distance", "uniform"), "power": (2, 1)},
     ),
@@ -110,6 +123,7 @@ FAMILIES: Mapping[str, Family] = {
         "neighbours",
         EITHER,
         "a penalised linear model on similarities to sample rows",
+        "the likeness to some sample rows tells the target",
         _SCALED,
         {
             "sample_rows": (80, 40, 120),
@@ -121,6 +135,7 @@ FAMILIES: Mapping[str, Family] = {
         "neighbours",
         EITHER,
         "the most similar rows, compared on principal components",
+        "rows that are near each other in the main directions have like targets",
         _SCALED,
         {
             "neighbours": (9, 5, 15, 21, 31),

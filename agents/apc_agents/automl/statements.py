@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from apc_agents.automl import doubts
+from apc_agents.automl.briefs import Brief
+from apc_agents.automl.forecast import Forecast
 from apc_agents.automl.recipes import Recipe
 from apc_agents.automl.schema import Schema
 from apc_agents.automl.spaces import FAMILIES
@@ -17,8 +20,6 @@ from apc_contracts.payloads import (
     ClaimPayload,
     Complexity,
     EvalPayload,
-    ExpectedImpact,
-    FailureMode,
     IdeaPayload,
     MetricSet,
     Thresholds,
@@ -34,35 +35,43 @@ def work_id(swarm: str, round_number: int, generation: int) -> str:
     return f"{swarm}-r{round_number}-g{generation}"
 
 
-def opening_idea(swarm: str, families: list[str]) -> IdeaPayload:
+def opening_idea(swarm: str, families: list[str], schema: Schema, brief: Brief, plan: Forecast) -> IdeaPayload:
     """The plan of a swarm after its brief."""
+    known = f"what did well on similar tables ({len(brief.priors)} methods), then " if brief.priors else ""
     return IdeaPayload(
         method_id=f"{swarm}-plan",
-        intent="first the usual settings of " + ", ".join(families) + "; then tune what measures best",
-        assumptions=("the rows are independent of each other",),
+        intent=f"first {known}the usual settings of {', '.join(families)}; then tune what measures best",
+        assumptions=doubts.assumptions_of_plan(families),
         required_capabilities=("scikit-learn",),
-        expected_impact=ExpectedImpact(quality_gain=1.0, cost_change=0.0, risk_change=0.0),
-        failure_modes=(),
+        expected_impact=plan.impact,
+        failure_modes=doubts.failure_modes_of(schema, brief.profile),
+        complexity=_complexity(schema, brief),
     )
 
 
-def method_idea(name: str, recipe: Recipe, schema: Schema, best_outcome: float) -> IdeaPayload:
-    """The method of one generation; at most it gains what the best one so far leaves."""
-    overfits = FailureMode(
-        id="overfits",
-        description="it learns the train part by heart",
-        mitigation="generalization_ratio and learnability are measured on held-out data",
-    )
+def method_idea(name: str, recipe: Recipe, schema: Schema, brief: Brief, expected: Forecast) -> IdeaPayload:
+    """The method of one generation, with what its swarm expects of it."""
     return IdeaPayload(
         method_id=name,
         intent=f"{FAMILIES[recipe.family].intent}: {recipe.describe()}",
-        assumptions=("the train part is drawn like the rest of the table",),
+        assumptions=doubts.assumptions_of(recipe, schema, brief.profile),
         required_capabilities=("scikit-learn",),
-        expected_impact=ExpectedImpact(quality_gain=round(1.0 - best_outcome, 6), cost_change=0.0, risk_change=0.0),
-        failure_modes=(overfits,),
-        complexity=Complexity(data_volume_class="S" if len(schema.columns) < 100 else "M"),
+        expected_impact=expected.impact,
+        failure_modes=doubts.failure_modes_of(schema, brief.profile, expected.nearest),
+        complexity=_complexity(schema, brief),
         test_contract_refs=("promotion gate, contract.md section 7",),
     )
+
+
+def _complexity(schema: Schema, brief: Brief) -> Complexity | None:
+    return None if brief.profile is None else Complexity(data_volume_class=doubts.volume_class(schema, brief.profile))
+
+
+def shortfalls_of(gates: JsonObject) -> dict[str, float]:
+    """By how much a model is short, gate by gate, of the best there can be."""
+    short = {name: 1.0 - gates[name] for name in ("stability", "learnability", "generalization_ratio")}
+    short["drift_risk"] = gates["drift_risk"]
+    return {name: round(max(0.0, value), 6) for name, value in short.items()}
 
 
 def model_artifact(name: str, model_hash: str, uri: str) -> ArtifactPayload:
@@ -89,8 +98,12 @@ def proof(gates: JsonObject, *evidence: str) -> ProofBundle:
     return ProofBundle(evidence_refs=evidence, gate_scores=GateScores(**gates))
 
 
-def verdict_claim(name: str, model_hash: str, declared: float, measured: JsonObject) -> ClaimPayload:
-    """The sentinel confirms or falsifies a declared outcome."""
+def verdict_claim(name: str, model_hash: str, declared: float, measured: JsonObject, trust: float) -> ClaimPayload:
+    """The sentinel confirms or falsifies a declared outcome; a number computed again bit by bit leaves no doubt.
+
+    Args:
+        trust: how far the builder's numbers were to be believed before.
+    """
     is_confirmed = is_reproduced(declared, measured)
     verdict = "confirmed" if is_confirmed else "falsified"
     text = (
@@ -101,7 +114,7 @@ def verdict_claim(name: str, model_hash: str, declared: float, measured: JsonObj
         claim_id=f"{name}-checked",
         hypothesis_id=name,
         text=text,
-        confidence_pre=0.5,
+        confidence_pre=trust,
         confidence_post=1.0 if is_confirmed else 0.0,
     )
 

@@ -70,7 +70,7 @@ def _measure(bench: "_Bench", study: Study) -> tuple[Measured, Numbers]:
         "drift_risk": gates.drift_risk_of(out_of_fold, predictions),
     }
     document = bench.document(metrics, outcomes, cross_validated, loss, baseline, len(labels))
-    return Measured(data, document), out_of_fold
+    return Measured(data, document | {"model_bytes": len(data)}), out_of_fold
 
 
 def refit(recipe_bytes: bytes, study: Study) -> Measured:
@@ -87,7 +87,9 @@ def refit(recipe_bytes: bytes, study: Study) -> Measured:
     data = dump_model(model)
     again = bench.predict(load_model(data), features)
     metrics = measured.document["gates"] | {"rtf": gates.agreement_of(bench.predict(model, features), again)}
-    return Measured(data, measured.document | {"gates": metrics, "rows_refitted": len(features)})
+    return Measured(
+        data, measured.document | {"gates": metrics, "rows_refitted": len(features), "model_bytes": len(data)}
+    )
 
 
 def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:

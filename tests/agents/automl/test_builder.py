@@ -92,6 +92,26 @@ async def test_after_its_brief_a_builder_has_a_plan_and_is_ready(prepared: Prepa
     assert ready.payload == SignalPayload(signal=Signal.SYNC, reason="ready for generation 0")
     assert ready.recipients[0].agent_id == ORCHESTRATOR
     assert ready.trace.generation == 0
+    assert idea.confidence == 0.0, "nothing is known of this table yet"
+    assert idea.payload.complexity is not None
+
+
+async def test_a_method_is_announced_with_figures_that_come_from_what_was_measured(
+    prepared: Prepared, workbench: Workbench
+) -> None:
+    async with AgentTestClient(make_builder("linear", workbench)) as client:
+        await start(client, prepared, "linear")
+        first, artifact, measured = await sync(client, "INDEPENDENT_DISCOVERY", 0)
+        second, *_ = await sync(client, "INDEPENDENT_DISCOVERY", 1)
+        third, *_ = await sync(client, "INDEPENDENT_DISCOVERY", 2)
+    assert artifact.confidence == measured.payload.metric_set.rtf
+    assert measured.confidence == measured.payload.metric_set.stability
+    assert first.confidence < second.confidence < 1
+    ideas = (first, second, third)
+    assert len({idea.payload.expected_impact.quality_gain for idea in ideas}) == 3
+    assert second.payload.expected_impact.quality_gain < first.payload.expected_impact.quality_gain
+    assert third.payload.expected_impact.cost_change != 0.0
+    assert third.payload.expected_impact.risk_change != 0.0
 
 
 async def test_a_generation_is_worked_on_once_whatever_repeats(prepared: Prepared, workbench: Workbench) -> None:

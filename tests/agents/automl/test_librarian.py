@@ -45,7 +45,7 @@ async def test_a_restarted_librarian_repeats_the_same_start(settings: AutomlSett
     assert first.packet_id == again.packet_id == settings.start_id
     assert first.payload == again.payload
     assert isinstance(first.payload.session, SessionSpec)
-    assert first.payload.session.generation_limit == 11
+    assert first.payload.session.generation_limit == settings.generations - 1 - settings.convergence_generations
     assert [recipient.agent_id for recipient in first.recipients] == [ORCHESTRATOR]
 
 

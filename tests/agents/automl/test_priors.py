@@ -105,7 +105,7 @@ def test_a_brief_carries_them_beside_the_slices() -> None:
 
     payload = brief_payload("linear", "task", "run", HERE, brief, ["a fact"])
 
-    assert read_brief(payload) == brief
+    assert read_brief(payload) == brief.model_copy(update={"profile": HERE})
 
 
 def test_a_swarm_begins_with_its_priors_then_with_what_it_does_not_know(prepared: Prepared) -> None:

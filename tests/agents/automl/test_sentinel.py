@@ -56,18 +56,18 @@ async def evidence(client: AgentTestClient, measured: Measured, recipe: Recipe) 
 
 
 async def declare(
-    client: AgentTestClient, measured: Measured, recipe: Recipe, outcome: float, phase: RunPhase
+    client: AgentTestClient, measured: Measured, recipe: Recipe, outcome: float, phase: RunPhase, generation: int = 3
 ) -> Packet[Any] | None:
     """A builder's EVAL with this declared outcome."""
     return await client.send(
         statements.evaluation({**measured.document["gates"], "outcome": outcome}),
         sender=BUILDER,
         phase=phase,
-        generation=3,
+        generation=generation,
         round=1,
         step=5,
         proof_bundle=await evidence(client, measured, recipe),
-        packet_id=EVAL_ID,
+        packet_id=UUID(int=EVAL_ID.int + generation - 3),
     )
 
 
@@ -80,7 +80,7 @@ async def test_a_true_outcome_is_confirmed(
         claim = await declare(client, measured, recipe, outcome, RunPhase.DISCOVERY)
     assert claim is not None
     assert claim.packet_type is PacketType.CLAIM
-    assert claim.payload.confidence_post == 1.0
+    assert (claim.payload.confidence_pre, claim.payload.confidence_post) == (0.5, 1.0)
     assert claim.payload.hypothesis_id == "linear-r1-g3"
     assert claim.recipients[0].agent_id == BUILDER.agent_id
 
@@ -97,6 +97,20 @@ async def test_a_false_outcome_is_falsified_and_its_victory_vetoed(
     assert veto is not None
     assert claim.payload.confidence_post == 0.0
     assert veto.payload.signal is Signal.VETO
+
+
+async def test_who_was_right_before_is_believed_more(
+    prepared: Prepared, measured: Measured, recipe: Recipe, workbench: Workbench
+) -> None:
+    outcome = measured.document["gates"]["outcome"]
+    believed = []
+    async with AgentTestClient(make_sentinel(workbench)) as client:
+        await brief(client, prepared)
+        for generation, declared in enumerate((outcome, outcome, 0.99, outcome)):
+            claim = await declare(client, measured, recipe, declared, RunPhase.DISCOVERY, generation)
+            assert claim is not None
+            believed.append(claim.payload.confidence_pre)
+    assert believed == [0.5, pytest.approx(2 / 3), 0.75, 0.6]
 
 
 def arbitration(winner: UUID) -> ArbitrationPayload:

@@ -176,3 +176,17 @@ def retract(
     from apc_console.running import run_quietly
 
     run_quietly(send(packet_id, session_id, reason, replacement, dry_run=dry_run, as_json=as_json))
+
+
+@app.command()
+def substrate(
+    begin: Annotated[str, typer.Option("--from", metavar="OFFSET", help="first, last, next, or a number.")] = "first",
+    follow: Annotated[bool, typer.Option(help="Wait for more at the end, until interrupted.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most packets to print; default all.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what agents have sent to SUBSTRATE, with its offset; offsets have holes: go on at the last seen + 1."""
+    from apc_console.running import run_quietly
+    from apc_console.substrate_view import offset_of, print_substrate
+
+    run_quietly(print_substrate(offset_of(begin), limit=limit, follow=follow, as_json=as_json))

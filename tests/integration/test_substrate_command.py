@@ -1,0 +1,63 @@
+"""`apc packet substrate`, as an operator runs it beside the services."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apc_console.errors import InputUnusable
+from apc_console.substrate_view import offset_of
+from apc_console.testing import ApcCommand
+from apc_contracts.vocabulary import DeliveryMode
+from apc_orchestrator.testing import make_idea, make_packet, until
+
+
+@pytest.fixture
+async def running(house: Any) -> Any:
+    """A house with an open session."""
+    async with house.persister(), house.gate():
+        await house.open_session()
+        yield house
+
+
+async def say(house: Any) -> str:
+    """A packet that is in the stream; its id."""
+    sent = make_packet("red-1", make_idea(), ("_substrate",), parent=house.opening, mode=DeliveryMode.SUBSTRATE)
+    await house.agents.publish(sent)
+    await until(house.has_come_to("ARCHIVED", sent.packet_id, "_substrate"))
+    return str(sent.packet_id)
+
+
+async def test_the_stream_is_read_from_any_offset_and_followed(running: Any, tmp_path: Path) -> None:
+    apc, given = ApcCommand(tmp_path), {"APC_AMQP_URL": running.settings.amqp_url.get_secret_value()}
+
+    async def read(*arguments: str) -> list[dict[str, Any]]:
+        done = await asyncio.to_thread(apc, "packet", "substrate", *arguments, given=given)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    ids = [await say(running), await say(running)]
+    found = await read()
+    assert [one["packet_id"] for one in found] == ids
+    assert [one["packet"]["packet_type"] for one in found] == ["IDEA", "IDEA"]
+    assert await read("--from", str(found[0]["offset"] + 1)) == found[1:]
+    assert await read("--limit", "1") == found[:1]
+
+    following = apc.start("packet", "substrate", "--from", str(found[1]["offset"]), "--follow", given=given)
+    try:
+        assert following.stdout is not None
+        async with asyncio.timeout(60):
+            assert json.loads(await asyncio.to_thread(following.stdout.readline)) == found[1]
+            last = await say(running)
+            assert json.loads(await asyncio.to_thread(following.stdout.readline))["packet_id"] == last
+    finally:
+        following.kill()
+        await asyncio.to_thread(following.communicate)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "second", "1" * 19, "²"])
+def test_an_offset_that_is_none_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InputUnusable, match="--from"):
+        offset_of(text)

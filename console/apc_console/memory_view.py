@@ -16,6 +16,7 @@ from apc_console.output import opened, print_json, print_rows
 from apc_console.terminal import echo
 
 _LISTED = ("session_id", "last_updated", "message_count", "summary", "revision")
+_FOUND = ("session_id", "last_updated", "message_count", "excerpt")
 
 
 async def print_conversations(
@@ -30,7 +31,8 @@ async def print_conversations(
     if as_json or not sys.stdout.isatty():
         print_json(found)
         return
-    rows = [{name: one[name] for name in _LISTED} for one in found]
+    shown = _LISTED if search is None else _FOUND
+    rows = [{name: one[name] for name in shown} for one in found]
     print_rows(rows, title=f"conversations of {user}", as_json=False, empty=f"{owner} keeps none of user {user}")
 
 

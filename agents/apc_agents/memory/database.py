@@ -10,6 +10,7 @@ import orjson
 from apc_agents.memory.appending import NewMessages, append_messages
 from apc_agents.memory.conversation import ConversationContext
 from apc_agents.memory.errors import OwnerForeign, StaleRevision
+from apc_agents.memory.query import parse_query
 from apc_agents.memory.rows import (
     Connection,
     compare_and_set_state,
@@ -18,7 +19,7 @@ from apc_agents.memory.rows import (
     refusals,
     replace_states,
 )
-from apc_agents.memory.search import query_words, words_of
+from apc_agents.memory.search import find_hit, ranked, words_of
 from apc_agents.memory.store import (
     DEFAULT_OWNER,
     BaseMemoryStore,
@@ -29,6 +30,8 @@ from apc_agents.memory.store import (
     state_place,
 )
 from apc_agents.memory.values import checked_id, encoded
+from apc_agents.words import stemmer_of
+from apc_bus.settings import LanguageSettings
 
 EXPORT_PAGE: Final = 20
 """Records that an export reads ahead: each may have 16 MiB."""
@@ -64,18 +67,23 @@ where session_id = $1 and owner = $2
 """
 _DELETE: Final = "delete from apc_app.conversation_history where session_id = $1 and owner = $2"
 # The page is found in the index alone: what an offset skips is never read from the table.
-_LISTING: Final = """
+_LIST: Final = """
 with page as materialized (
     select session_id from apc_app.conversation_history
-    where user_id = $1 and owner = $2 {condition}
+    where user_id = $1 and owner = $2
     order by updated_at desc, session_id collate "C" limit $3 offset $4)
 select session_id, user_id, created_at, updated_at, summary, message_count, version, revision
 from apc_app.conversation_history join page using (session_id)
 where owner = $2
 order by updated_at desc, session_id collate "C"
 """
-_LIST: Final = _LISTING.format(condition="")
-_SEARCH: Final = _LISTING.format(condition="and search @@ $5::text::tsquery")
+_SEARCH: Final = """
+select session_id, user_id, created_at, updated_at, summary, message_count, version, revision,
+    conversation_data::text as document
+from apc_app.conversation_history
+where user_id = $1 and owner = $2 and search @@ $3::text::tsquery
+order by updated_at desc, session_id collate "C"
+"""
 _DELETE_STATES: Final = """
 delete from apc_app.agent_state_store where agent_id = $1 and owner_id = $2 and owner = $3
 """
@@ -152,9 +160,17 @@ class DatabaseMemoryStore(BaseMemoryStore):
     ) -> list[dict[str, Any]]:
         """Reads the words of every conversation of the user."""
         check_page(limit, offset)
-        # A word is of letters, digits and underscores alone: there is nothing to quote in it.
-        wanted = " & ".join(f"'{word}'{':*' if is_prefix else ''}" for word, is_prefix in query_words(query))
-        return await self._listed(_SEARCH, user_id, limit, offset, wanted)
+        checked_id("user_id", user_id)
+        stemmer = stemmer_of(LanguageSettings().language)
+        wanted, hits = parse_query(query, stemmer), []
+        async with owned(self._pool, self.owner) as connection:
+            arguments = (user_id, self.owner, wanted.to_tsquery())
+            async for row in connection.cursor(_SEARCH, *arguments, prefetch=EXPORT_PAGE):
+                conversation = ConversationContext.from_document(orjson.loads(row["document"]))
+                hit = find_hit(conversation, wanted, stemmer)
+                if hit is not None:
+                    hits.append({**_metadata(row), "rank": hit.rank, "excerpt": hit.excerpt})
+        return ranked(hits)[offset : offset + limit]
 
     async def store_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any) -> None:
         """One statement."""
@@ -239,17 +255,7 @@ class DatabaseMemoryStore(BaseMemoryStore):
         checked_id("user_id", user_id)
         async with owned(self._pool, self.owner) as connection:
             rows = await connection.fetch(statement, user_id, self.owner, limit, offset, *more)
-        return [
-            {
-                "session_id": row["session_id"],
-                "user_id": row["user_id"],
-                **_times(row),
-                "summary": row["summary"],
-                "message_count": row["message_count"],
-                "version": row["version"],
-            }
-            for row in rows
-        ]
+        return [_metadata(row) for row in rows]
 
     async def _states(self, agent_id: str, owner_id: str, keys: Iterable[str] | None) -> dict[str, Any]:
         checked_id("agent_id", agent_id)
@@ -273,6 +279,17 @@ class DatabaseMemoryStore(BaseMemoryStore):
 def _count(tag: str) -> int:
     """Rows, from a command tag such as `DELETE 3`."""
     return int(tag.rpartition(" ")[2])
+
+
+def _metadata(row: asyncpg.Record) -> dict[str, Any]:
+    return {
+        "session_id": row["session_id"],
+        "user_id": row["user_id"],
+        **_times(row),
+        "summary": row["summary"],
+        "message_count": row["message_count"],
+        "version": row["version"],
+    }
 
 
 def _times(row: asyncpg.Record) -> dict[str, Any]:

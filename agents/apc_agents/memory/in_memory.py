@@ -10,7 +10,8 @@ import orjson
 from apc_agents.memory.appending import NewMessages
 from apc_agents.memory.conversation import ConversationContext
 from apc_agents.memory.errors import OwnerForeign, StaleRevision
-from apc_agents.memory.search import is_match, query_words, words_of
+from apc_agents.memory.query import parse_query
+from apc_agents.memory.search import find_hit, ranked
 from apc_agents.memory.store import (
     DEFAULT_OWNER,
     BaseMemoryStore,
@@ -22,6 +23,8 @@ from apc_agents.memory.store import (
     state_place,
 )
 from apc_agents.memory.values import checked_id, encoded
+from apc_agents.words import stemmer_of
+from apc_bus.settings import LanguageSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +94,21 @@ class InMemoryMemoryStore(BaseMemoryStore):
     ) -> list[dict[str, Any]]:
         """The last updated first."""
         check_page(limit, offset)
-        return self._listed(user_id, limit, offset, lambda conversation: True)
+        return self._listed(user_id, limit, offset)
 
     async def search_conversations(
         self, user_id: str, query: str, limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
         """Reads every conversation of the user."""
         check_page(limit, offset)
-        words = query_words(query)
-        return self._listed(user_id, limit, offset, lambda found: is_match(words_of(found), words))
+        stemmer = stemmer_of(LanguageSettings().language)
+        wanted = parse_query(query, stemmer)
+        hits = []
+        for row in self._listed(user_id, len(self._tables.conversations) or 1, 0):
+            hit = find_hit(self._tables.conversations[row["session_id"]].read(), wanted, stemmer)
+            if hit is not None:
+                hits.append({**row, "rank": hit.rank, "excerpt": hit.excerpt})
+        return ranked(hits)[offset : offset + limit]
 
     async def store_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any) -> None:
         """Replace."""
@@ -232,9 +241,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
         rows = self._tables.conversations.items()
         return {session_id for session_id, row in rows if (row.owner, row.user_id) == (self.owner, user_id)}
 
-    def _listed(
-        self, user_id: str, limit: int, offset: int, accepts: Callable[[ConversationContext], bool]
-    ) -> list[dict[str, Any]]:
+    def _listed(self, user_id: str, limit: int, offset: int) -> list[dict[str, Any]]:
         rows = [(one, self._tables.conversations[one]) for one in sorted(self._sessions_of(user_id))]
         rows.sort(key=lambda pair: pair[1].updated_at, reverse=True)
         found = [(session_id, row, row.read()) for session_id, row in rows]
@@ -248,7 +255,6 @@ class InMemoryMemoryStore(BaseMemoryStore):
                 "version": conversation.version,
             }
             for session_id, row, conversation in found
-            if accepts(conversation)
         ]
         return listed[offset : offset + limit]
 

@@ -136,9 +136,10 @@ class BaseMemoryStore(ABC):
     async def search_conversations(
         self, user_id: str, query: str, limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
-        """As list_conversations_for_user, those that hold every word of the query, in messages or summary.
+        """As list_conversations_for_user, those that match the query, the best first, each with `rank` and `excerpt`.
 
-        Case does not matter; `pum*` stands for all words that begin so. Raises ArgumentInvalid.
+        The query has words, "phrases", OR between alternatives, -without, and pum* for all words that begin so. Words
+        are compared by their stems in APC_LANGUAGE, without case and accents. Raises ArgumentInvalid.
         """
 
     @abstractmethod

@@ -22,7 +22,8 @@ def list_(
     owner: Owner = "apc",
     user: User = None,
     search: Annotated[
-        str | None, typer.Option(help="Only those that hold all these words; pum* = what begins so.")
+        str | None,
+        typer.Option(help='Only what matches, best first: words, "a phrase", OR, -without, pum* for what begins so.'),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Most conversations to print.")] = 100,
     offset: Annotated[int, typer.Option(min=0, help="Leave so many out.")] = 0,

@@ -66,5 +66,5 @@ def _validate(body: bytes) -> Packet[Any]:
         # by_name would let JSON say `passed` where the contract says `pass`.
         packet: Packet[Any] = _validate_json(body, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise refusal_of(error, _TAGS) from error
+        raise refusal_of(error, _TAGS, has_metadata=True) from error
     return packet

@@ -29,12 +29,13 @@ _SESSION_TAGS = frozenset({Signal.START, Signal.SYNC})
 # The validator shows an enum's member as Python does: <PacketType.IDEA: 'IDEA'>.
 _ENUM_MEMBER = re.compile(r"<[^<>]*: ('[^']*')>")
 
+UNKNOWN_FIELD = "unknown field: remove it"
 _MISSING = "required field is missing: add it"
 _NO_OBJECT = "must be a JSON object"
 _MENDING = {
     "missing": _MISSING,
     "union_tag_not_found": _MISSING,
-    "extra_forbidden": "unknown field: remove it, or move it into metadata",
+    "extra_forbidden": UNKNOWN_FIELD,
     "model_type": _NO_OBJECT,
     "model_attributes_type": _NO_OBJECT,
     "mapping_type": _NO_OBJECT,
@@ -57,12 +58,15 @@ _FORMS = {
 }
 
 
-def refusal_of(error: ValidationError, tags: Set[str] = frozenset()) -> PacketRefused:
+def refusal_of(error: ValidationError, tags: Set[str] = frozenset(), *, has_metadata: bool = False) -> PacketRefused:
     """The refusal SCHEMA_INVALID for the first error; the message counts the others.
 
     `tags` are those of a tagged union at the top, which head every location and are no part of the document.
+    `has_metadata`: the document is a packet, whose metadata takes what no other field does.
     """
     (path, message), *others = mistakes_of(error, tags)
+    if has_metadata and message == UNKNOWN_FIELD:
+        message += ", or move it into metadata"
     if others:
         message += f" (and {len(others)} more)"
     return PacketRefused("SCHEMA_INVALID", path, message)

@@ -211,9 +211,26 @@ class LLMAgent(Agent):
 
 
 def told(packet: Packet[Any]) -> str:
-    """A packet as a user turn: its type, its sender and its payload as JSON."""
+    """Return a packet as a user turn: its type, its sender, its payload as JSON, and what its context tells."""
     payload = orjson.dumps(packet.payload.model_dump(mode="json", exclude_none=True)).decode()
-    return f"{packet.packet_type.value} from {packet.sender.agent_id} ({packet.sender.role}): {payload}"
+    context = orjson.dumps(_situation(packet)).decode()
+    sender = f"{packet.sender.agent_id} ({packet.sender.role})"
+    return f"{packet.packet_type.value} from {sender}: {payload}\nContext: {context}"
+
+
+def _situation(packet: Packet[Any]) -> dict[str, JsonValue]:
+    """Return realm, symbols, archetypes and the requested action, as far as the packet tells them."""
+    given = given_context(packet)
+    narrative, directives = given.narrative_state, given.processing_directives
+    alignment = given.user_profile.archetypal_alignment if given.user_profile else None
+    told: dict[str, JsonValue] = {
+        "realm": (narrative.current_realm if narrative else None) or packet.run_phase.value,
+        "symbols": list((narrative.symbolic_focus if narrative else None) or packet.symbolic_keys),
+        "archetype": alignment.primary_archetype if alignment else None,
+        "secondary_archetype": alignment.secondary_archetype if alignment else None,
+        "requested_action": directives.requested_action if directives else None,
+    }
+    return {name: value for name, value in told.items() if value}
 
 
 def _source(packet: Packet[Any]) -> dict[str, JsonValue]:

@@ -161,5 +161,22 @@ async def test_the_model_is_made_when_it_is_first_needed() -> None:
         _ = agent.mind
 
 
+def test_the_context_of_a_packet_is_told(idea: Any, make_packet: Any) -> None:
+    given = {
+        "narrative_state": {"current_realm": "harbour", "symbolic_focus": ["crane", "tide"]},
+        "user_profile": {"archetypal_alignment": {"primary_archetype": "Sage"}},
+        "processing_directives": {"requested_action": "evaluate_data"},
+    }
+    context = told(make_packet(idea("m-9"), metadata={"agent_context": given})).partition("\nContext: ")[2]
+    assert orjson.loads(context) == {
+        "realm": "harbour",
+        "symbols": ["crane", "tide"],
+        "archetype": "Sage",
+        "requested_action": "evaluate_data",
+    }
+    plain = told(make_packet(idea("m-9"))).partition("\nContext: ")[2]
+    assert orjson.loads(plain) == {"realm": "DISCOVERY"}
+
+
 def test_a_packet_is_told_by_type_sender_and_payload(idea: Any, make_packet: Any) -> None:
     assert told(make_packet(idea("m-9"))).startswith("IDEA from builder-1 (")

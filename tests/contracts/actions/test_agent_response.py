@@ -151,6 +151,7 @@ def test_a_bad_document_is_refused_with_its_place(change: dict[str, Any], path: 
         parsed({**V1, **change})
     assert (refused.value.code, refused.value.path) == ("SCHEMA_INVALID", path)
     assert words in refused.value.message
+    assert "metadata" not in refused.value.message, "an AgentResponse has none"
 
 
 @pytest.mark.parametrize(

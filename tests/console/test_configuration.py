@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from apc_bus.rabbit import export_definitions
 from apc_bus.settings import ApcSettings, BusSettings, LLMSettings, all_settings, variable_of
 from apc_bus.topology import AgentQueues, agent_queue
-from apc_console.configuration import settings_in_force
+from apc_console.configuration import complaints, settings_in_force
 from apc_console.settings_errors import sentence_of
 from apc_console.topology import topology_of
 from apc_contracts.contract import PACKAGED_CONTRACT, load_contract
@@ -67,3 +67,12 @@ def test_the_packaged_contract_says_it_by_default() -> None:
     inboxes = [queue for queue in topology_of(BusSettings(), [AgentQueues("a", "s")]).queues if ".a." in queue.name]
 
     assert {queue.max_messages for queue in inboxes} == {2 * load_contract().limits.outstanding_deliveries}
+
+
+def test_a_variable_that_nobody_reads_is_told() -> None:
+    given = {"APC_SHARDS": "2", "APC_HEARTBEAT_SECONDS": "5", "APC_CRASH_AT": "x", "APC_ZZ": "1", "HOME": "/"}
+
+    assert complaints(given) == [
+        "APC_HEARTBEAT_SECONDS is no setting and is ignored: do you mean APC_HEARTBEAT?",
+        "APC_ZZ is no setting and is ignored",
+    ]

@@ -165,7 +165,7 @@ class _Verification:
             if stored is not None and b"".join(found) == stored and len(stored) == len(found) * HASH_SIZE:
                 continue
             if stored is not None or not all(found):
-                self._compare_leaves(leaves.first + at, found, stored or b"")
+                self._compare_leaves(leaves.first + at, found, stored)
             if is_lost:
                 continue
             settled_here = _original(found, stored or b"", _root_above(ends, chunk, index))
@@ -176,16 +176,18 @@ class _Verification:
                 roots = [*roots[: at // TILE_WIDTH], fold(settled_here), *roots[at // TILE_WIDTH + 1 :]]
         return ([], []) if self._tree is None else (settled, roots)
 
-    def _compare_leaves(self, first: int, found: Sequence[bytes], stored: bytes) -> None:
+    def _compare_leaves(self, first: int, found: Sequence[bytes], stored: bytes | None) -> None:
         """Name each entry that differs from its leaf, and each that is missing."""
-        wanted = split_hashes(stored)
-        for seq, leaf in enumerate(found, first):
+        wanted = split_hashes(stored or b"")
+        if stored is not None and len(stored) != len(found) * HASH_SIZE:
+            tile = f"0/{(first - 1) // TILE_WIDTH}"
+            message = f"tile {tile} has {len(stored)} bytes, and there are {len(found)} entries from {first} on"
+            self.report.add(first, message, f"log_tiles {tile}")
+        for place, leaf in enumerate(found):
             if not leaf:
-                self.report.add(seq, f"entry {seq} is missing, or of no known kind and version")
-            elif stored and leaf != (wanted[seq - first] if seq - first < len(wanted) else b""):
-                self.report.add(seq, f"entry {seq} differs from its leaf in the tree")
-        if len(stored) > len(found) * HASH_SIZE:
-            self.report.add(first, f"there are more leaves than entries from {first} on", f"log_tiles 0/{first // 256}")
+                self.report.add(first + place, f"entry {first + place} is missing, or of no known kind and version")
+            elif place < len(wanted) and leaf != wanted[place]:
+                self.report.add(first + place, f"entry {first + place} differs from its leaf in the tree")
 
     def _compare_tiles(self, full: Sequence[Tile], stored: Mapping[tuple[int, int], bytes]) -> None:
         """Tile by tile above level 0, which was compared leaf by leaf. Those that are missing were named before."""
@@ -258,7 +260,7 @@ def _stored_leaves(ends: Ends, chunk: Chunk, index: int) -> bytes | None:
     """The tile of level 0 as stored; None where there is none."""
     if index == ends.size // TILE_WIDTH:
         return ends.tree.edge[0] if ends.tree is not None and ends.readable == ends.size else None
-    return chunk.tiles.get((0, index))
+    return (chunk.tiles[0, index] or b"") if (0, index) in chunk.tiles else None
 
 
 def _root_above(ends: Ends, chunk: Chunk, index: int) -> bytes | None:

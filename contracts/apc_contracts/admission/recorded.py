@@ -75,7 +75,8 @@ def _is_cause_delivered(packet: Packet[Any], record: Record) -> bool:
         return False
     if "is_cause_delivered" in record:
         return bool(record["is_cause_delivered"])
-    names_parent = record.get("cause") == str(packet.trace.parent_packet_id)
+    # A parent that the session holds is unknown by its root alone, whoever got it.
+    names_parent = "parent" not in record and record.get("cause") == str(packet.trace.parent_packet_id)
     return not names_parent or bool(record.get("drift", {}).get("parent_is_known", True))
 
 

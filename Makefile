@@ -48,7 +48,7 @@ test-dependencies: $(STAMP)  ## The bus's contract suite against the lowest and 
 	$(BIN)/python -m tests.dependency_bounds
 
 test-faults: $(STAMP)  ## The fault matrix of docs/faults.md, long runs included; writes build/faults.json
-	$(BIN)/pytest --matrix --numprocesses 2 --dist loadfile --durations 20
+	APC_TEST_EXAMPLES=200 $(BIN)/pytest --matrix --numprocesses 2 --dist loadfile --durations 20
 
 test-tamper: $(STAMP)  ## 2,000 random tamperings with a log of 20,000 entries; POSTGRES=15 or 18, TAMPERINGS=n
 	APC_TEST_POSTGRES=$(or $(POSTGRES),18) APC_TAMPERINGS=$(or $(TAMPERINGS),2000) $(BIN)/pytest -s tests/security/log/test_tampering.py

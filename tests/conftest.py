@@ -38,7 +38,12 @@ os.environ["APC_LOG_KEY"] = TEST_LOG_KEY
 os.environ["APC_CHECKPOINTS_URL"] = "memory:///"  # not into the folder that the tests are run from
 
 # A busy machine is no fault of what is tested: speed belongs in benchmarks/.
-settings.register_profile("apc", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "apc",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=int(os.environ.get("APC_TEST_EXAMPLES", "40")),
+)
 settings.load_profile("apc")
 
 _RABBIT_FIXTURES = {"rabbit_server", "rabbit_node"}

@@ -28,9 +28,19 @@ CLASS_OF_MARKER: Final = {
     "important": ResourceClass.REQUIRED,
     "result": ResourceClass.REQUIRED,
 }
-"""Words that raise a class when a line begins with them and a colon follows, in any case: `Decision: …`."""
+"""Words that raise a class when a line begins with them and a colon follows, in any case: `Decision: …`.
 
-_MARKED_LINE: Final = re.compile(rf"^[ \t]*({'|'.join(CLASS_OF_MARKER)})[ \t]*:", re.IGNORECASE | re.MULTILINE)
+The marks of Markdown may stand around them: of a list, heading or quotation, and of emphasis: `- **Decision:** …`.
+"""
+
+CLASS_OF_CODE: Final = ResourceClass.REQUIRED
+"""What a fenced code block raises a turn to."""
+
+_MARKED_LINE: Final = re.compile(
+    rf"^[ \t>#*+_`-]*(?:\d{{1,3}}[.)][ \t]*)?[*_`]{{0,3}}({'|'.join(CLASS_OF_MARKER)})[ \t*_`]*:",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CODE_FENCE: Final = re.compile(r"^[ \t>]*(?:```|~~~)", re.MULTILINE)
 
 
 def classify_by_role(role: TurnRole) -> ResourceClass:
@@ -39,8 +49,10 @@ def classify_by_role(role: TurnRole) -> ResourceClass:
 
 
 def classify_by_content(content: str) -> ResourceClass:
-    """The highest class that a marker in the content asks for; DROPPABLE without one."""
-    asked = (CLASS_OF_MARKER[word.lower()] for word in _MARKED_LINE.findall(content))
+    """The highest class that a marker or a code block in the content asks for; DROPPABLE without one."""
+    asked = [CLASS_OF_MARKER[word.lower()] for word in _MARKED_LINE.findall(content)]
+    if _CODE_FENCE.search(content):
+        asked.append(CLASS_OF_CODE)
     return max(asked, key=lambda one: one.value, default=ResourceClass.DROPPABLE)
 
 

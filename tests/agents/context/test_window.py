@@ -102,6 +102,32 @@ def test_a_marker_at_the_beginning_of_a_line_raises(marker: str) -> None:
     assert classify_by_content(f"there is no {marker}: here") is ResourceClass.DROPPABLE
 
 
+@pytest.mark.parametrize(
+    ("line", "resource_class"),
+    [
+        ("- Constraint: no jokes", ResourceClass.PRESERVED),
+        ("**Decision:** go", ResourceClass.REQUIRED),
+        ("# Result: 0.9", ResourceClass.REQUIRED),
+        ("### __Result__: 0.9", ResourceClass.REQUIRED),
+        ("> * _Remember_ : the key", ResourceClass.PRESERVED),
+        ("2. **Important**: both", ResourceClass.REQUIRED),
+        ("```python\nx = 1\n```", ResourceClass.REQUIRED),
+        ("  ~~~\nx = 1\n  ~~~", ResourceClass.REQUIRED),
+        ("- no Constraint: here", ResourceClass.DROPPABLE),
+        ("**Decisions:** none", ResourceClass.DROPPABLE),
+        ("call `run()` twice", ResourceClass.DROPPABLE),
+    ],
+)
+def test_markdown_around_a_marker_is_read(line: str, resource_class: ResourceClass) -> None:
+    assert classify_by_content(line) is resource_class
+    assert classify_by_content(f"Well.\n\n{line}\nSo be it.") is resource_class
+
+
+def test_a_long_line_of_marks_is_read_in_one_pass() -> None:
+    hostile = "- #*_ \t>`" * 20_000
+    assert classify_by_content(f"{hostile}x\n{hostile}1. decision{hostile}") is ResourceClass.DROPPABLE
+
+
 @given(st.sampled_from(TurnRole), CONTENTS, st.booleans())
 def test_markers_only_raise(role: TurnRole, content: str, is_first: bool) -> None:
     resource_class, _ = classify(role, content, is_first=is_first)

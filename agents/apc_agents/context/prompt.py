@@ -16,8 +16,8 @@ TEMPLATES: Final = Path(__file__).parent / "templates"
 DEFAULT_PERSONA: Final = "default"
 """The persona template of a coordinate that has none of its own."""
 _PERSONA_FIELDS: Final = frozenset({"name", "degree", "value"})
-_DEGREES: Final = ((-0.6, "very low"), (-0.2, "low"), (0.2, "balanced"), (0.6, "high"), (1.0, "very high"))
-"""Upper bounds of a coordinate in -1..1, and what it is called."""
+_DEGREES: Final = ((0.2, "very low"), (0.4, "low"), (0.6, "balanced"), (0.8, "high"), (1.0, "very high"))
+"""Upper bounds of a coordinate in 0..1, and what it is called."""
 
 
 class PromptBuilder:
@@ -62,12 +62,12 @@ class PromptBuilder:
 
         Args:
             agent_type: a system template's name: "assistant", "builder", "kgent", "citizen".
-            eigenvectors: personality coordinates by name, each in -1..1.
+            eigenvectors: personality coordinates by name, each in 0..1.
             constraints: what the user demands, one sentence each.
             details: the template's other fields, such as specialty and task.
 
         Raises:
-            PromptInvalid: an unknown agent type, a coordinate outside -1..1, a detail missing or unknown.
+            PromptInvalid: an unknown agent type, a coordinate outside 0..1, a detail missing or unknown.
         """
         template = self.system_templates.get(agent_type)
         if template is None:
@@ -88,13 +88,13 @@ class PromptBuilder:
         return "\n".join(["Your persona:", *lines]) if lines else ""
 
     def _coordinate(self, name: str, value: float) -> str:
-        if type(value) not in (int, float) or not isfinite(value) or not -1 <= value <= 1:
-            raise PromptInvalid(f"eigenvectors.{name}", f"{value!r} is outside -1..1")
+        if type(value) not in (int, float) or not isfinite(value) or not 0 <= value <= 1:
+            raise PromptInvalid(f"eigenvectors.{name}", f"{value!r} is no number in 0..1: give one")
         template = self.persona_templates.get(name) or self.persona_templates.get(DEFAULT_PERSONA)
         if template is None:
             raise PromptInvalid(f"eigenvectors.{name}", f"no template persona/{name} and no persona/{DEFAULT_PERSONA}")
         degree = next(word for bound, word in _DEGREES if value <= bound)
-        return template.format(name=name, degree=degree, value=f"{value:+.2f}").strip()
+        return template.format(name=name, degree=degree, value=f"{value:.2f}").strip()
 
     def _render_constraints(self, constraints: Sequence[str]) -> str:
         """One line each; empty without any."""

@@ -9,11 +9,22 @@ from apc_agents.context import ContextSession, PromptBuilder, PromptInvalid
 
 PLAIN = PromptBuilder({"plain": "{persona}|{constraints}"}, {"default": "{name} {degree} {value}"})
 
+AXES = (
+    "aesthetic", "categorical", "generativity", "gratitude", "heterarchy", "joy",
+    "ambition", "creativity", "curiosity", "patience", "resilience", "trust", "warmth",
+    "depth",
+)  # fmt: skip
+"""Those of the seed's voice, those of its town, and ours; the templates of the package are these and the default."""
+
+
+def test_the_package_has_a_template_for_each_axis() -> None:
+    assert set(PromptBuilder.load().persona_templates) == {*AXES, "default"}
+
 
 def test_a_prompt_has_persona_and_constraints() -> None:
-    prompt = PLAIN.build_system_prompt("plain", {"warmth": 0.9, "depth": -0.5}, ["Be  brief.\nAlways.", "No {jokes}."])
+    prompt = PLAIN.build_system_prompt("plain", {"warmth": 0.9, "depth": 0.25}, ["Be  brief.\nAlways.", "No {jokes}."])
     assert prompt == (
-        "Your persona:\ndepth low -0.50\nwarmth very high +0.90"
+        "Your persona:\ndepth low 0.25\nwarmth very high 0.90"
         "|You must keep to this:\n- Be brief. Always.\n- No {jokes}."
     )
     assert PLAIN.build_system_prompt("plain", {}, []) == "|"
@@ -21,10 +32,26 @@ def test_a_prompt_has_persona_and_constraints() -> None:
 
 @pytest.mark.parametrize("agent_type", ["assistant", "kgent", "citizen"])
 def test_the_templates_of_the_package_are_complete(agent_type: str) -> None:
-    prompt = PromptBuilder.load().build_system_prompt(agent_type, {"warmth": 0.0, "wit": 1.0}, ["Tell the truth."])
-    assert "Warmth towards the reader: balanced (+0.00)" in prompt
-    assert "wit: very high (+1.00)" in prompt
+    prompt = PromptBuilder.load().build_system_prompt(agent_type, {"warmth": 0.5, "wit": 1}, ["Tell the truth."])
+    assert "Warmth towards the reader: balanced (0.50; 0 = matter-of-fact and reserved, 1 = warm and personal)" in prompt
+    assert "wit: very high (1.00; 0 = nothing of it, 1 = all of it)" in prompt
     assert "- Tell the truth." in prompt
+
+
+@pytest.mark.parametrize(
+    ("value", "degree"),
+    [(0, "very low"), (0.2, "very low"), (0.21, "low"), (0.5, "balanced"), (0.8, "high"), (0.81, "very high"), (1, "very high")],
+)
+def test_a_coordinate_from_0_to_1_has_a_degree(value: float, degree: str) -> None:
+    assert f"wit {degree} {value:.2f}" in PLAIN.build_system_prompt("plain", {"wit": value}, [])
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_each_axis_tells_what_its_ends_mean(axis: str) -> None:
+    low, high = (PromptBuilder.load().build_system_prompt("assistant", {axis: value}, []) for value in (0.0, 1.0))
+    assert ": very low (0.00; 0 = " in low
+    assert ": very high (1.00; 0 = " in high
+    assert ", 1 = " in high
 
 
 async def test_a_builder_is_told_its_specialty_and_task() -> None:
@@ -43,6 +70,7 @@ async def test_a_builder_is_told_its_specialty_and_task() -> None:
         ({"agent_type": "builder", "task": "mend"}, "specialty"),
         ({"agent_type": "assistant", "task": "mend"}, "task"),
         ({"agent_type": "assistant", "eigenvectors": {"wit": 1.5}}, "eigenvectors.wit"),
+        ({"agent_type": "assistant", "eigenvectors": {"wit": -0.1}}, "eigenvectors.wit"),
         ({"agent_type": "assistant", "eigenvectors": {"wit": float("nan")}}, "eigenvectors.wit"),
         ({"agent_type": "assistant", "eigenvectors": {"wit": "high"}}, "eigenvectors.wit"),
         ({"agent_type": "assistant", "eigenvectors": {"wit": True}}, "eigenvectors.wit"),
@@ -76,7 +104,7 @@ def test_templates_are_files(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     prompts = PromptBuilder.load(tmp_path)
-    assert prompts.build_system_prompt("own", {"wit": 0.5}, []) == "Mine. Your persona:\nwit=+0.50"
+    assert prompts.build_system_prompt("own", {"wit": 0.5}, []) == "Mine. Your persona:\nwit=0.50"
     assert (list(prompts.system_templates), list(prompts.persona_templates)) == (["own"], ["default"])
 
 

@@ -33,14 +33,24 @@ def test_a_prompt_has_persona_and_constraints() -> None:
 @pytest.mark.parametrize("agent_type", ["assistant", "kgent", "citizen"])
 def test_the_templates_of_the_package_are_complete(agent_type: str) -> None:
     prompt = PromptBuilder.load().build_system_prompt(agent_type, {"warmth": 0.5, "wit": 1}, ["Tell the truth."])
-    assert "Warmth towards the reader: balanced (0.50; 0 = matter-of-fact and reserved, 1 = warm and personal)" in prompt
+    assert (
+        "Warmth towards the reader: balanced (0.50; 0 = matter-of-fact and reserved, 1 = warm and personal)" in prompt
+    )
     assert "wit: very high (1.00; 0 = nothing of it, 1 = all of it)" in prompt
     assert "- Tell the truth." in prompt
 
 
 @pytest.mark.parametrize(
     ("value", "degree"),
-    [(0, "very low"), (0.2, "very low"), (0.21, "low"), (0.5, "balanced"), (0.8, "high"), (0.81, "very high"), (1, "very high")],
+    [
+        (0, "very low"),
+        (0.2, "very low"),
+        (0.21, "low"),
+        (0.5, "balanced"),
+        (0.8, "high"),
+        (0.81, "very high"),
+        (1, "very high"),
+    ],
 )
 def test_a_coordinate_from_0_to_1_has_a_degree(value: float, degree: str) -> None:
     assert f"wit {degree} {value:.2f}" in PLAIN.build_system_prompt("plain", {"wit": value}, [])

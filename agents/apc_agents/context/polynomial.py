@@ -99,9 +99,10 @@ SEED_DIRECTIONS: Final[Mapping[ContextState, frozenset[str]]] = {
 """The table of the seed, section 3.2."""
 ADDED_DIRECTIONS: Final[Mapping[ContextState, frozenset[str]]] = {
     ContextState.ACCUMULATING: frozenset({"tool_turn", "system"}),
-    ContextState.COMPRESSED: frozenset({"tool_turn", "system"}),
+    ContextState.COMPRESSED: frozenset({"tool_turn", "system", "compress"}),
 }
-"""Ours: what a tool gave goes where an answer goes, and the system may speak in between."""
+"""What a tool gave goes where an answer goes, and the system may speak in between: ours. A compression after a
+compression, to a lower target: the transition of the seed takes it in COMPRESSED, where its table leaves it out."""
 VALID_DIRECTIONS: Final[Mapping[ContextState, frozenset[str]]] = {
     state: seed | ADDED_DIRECTIONS.get(state, frozenset()) for state, seed in SEED_DIRECTIONS.items()
 }

@@ -22,12 +22,18 @@ class ComponentRenderer:
     """Renders context state as React component props."""
 
     def render_chat(self, session: "ContextSession") -> dict[str, Any]:
-        """The props of a chat: `messages`, `pressure` in 0..1, `status` ready|thinking|compressed, `canSend`."""
+        """The props of a chat.
+
+        `messages`, `pressure` in 0..1, `status` ready|thinking|compressed, and what can be done now: `canSend`,
+        `canCompress`, `canClear`.
+        """
         return {
             "messages": self.render_messages(session.window),
             "pressure": session.pressure,
             "status": self._compute_status(session),
             "canSend": session.can_send,
+            "canCompress": session.can_compress,
+            "canClear": session.can_clear,
         }
 
     def render_messages(self, window: ContextWindow) -> list[dict[str, Any]]:

@@ -164,7 +164,20 @@ class ContextSession:
     @property
     def can_send(self) -> bool:
         """Whether the user may speak: not while PRESSURED."""
-        return self.state is not ContextState.PRESSURED
+        return self._takes("user_turn")
+
+    @property
+    def can_compress(self) -> bool:
+        """Whether it can be compressed: not while EMPTY."""
+        return self._takes("compress")
+
+    @property
+    def can_clear(self) -> bool:
+        """Whether there is something to clear: not while EMPTY."""
+        return self._takes("clear")
+
+    def _takes(self, kind: str) -> bool:
+        return kind in VALID_DIRECTIONS[self.state]
 
     @property
     def is_compressed(self) -> bool:
@@ -245,7 +258,7 @@ class ContextSession:
         """Compress, by default to the target of automatic compressions.
 
         Raises:
-            InvalidTransition: there are no turns, or nothing came since the last compression.
+            InvalidTransition: there are no turns.
             ArgumentInvalid: the target is outside 0..1.
         """
         target = self.config.target_pressure if target_pressure is None else target_pressure
@@ -253,10 +266,10 @@ class ContextSession:
             return await conversation.compress(target)
 
     async def compress_if_needed(self) -> bool:
-        """Compress if the pressure is above the threshold and the state takes it; tells whether it did."""
+        """Compress if the pressure is above the threshold and turns came since; tells whether it did."""
         async with self._changing() as conversation:
             is_above = conversation.window.pressure > conversation.threshold.effective_threshold
-            if not is_above or "compress" not in VALID_DIRECTIONS[conversation.state]:
+            if not is_above or conversation.state in (ContextState.EMPTY, ContextState.COMPRESSED):
                 return False
             await conversation.compress(self.config.target_pressure, cause="pressure")
             return True

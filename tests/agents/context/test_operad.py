@@ -115,7 +115,7 @@ async def test_a_composition_runs_as_a_whole() -> None:
         (compose(Append(TurnRole.ASSISTANT, "hello")), 0, "Append"),
         (compose(Compress(0.5)), 0, "Compress"),
         (compose(Append(TurnRole.USER, "hello"), Compress(1.5)), 1, "Compress"),
-        (compose(Append(TurnRole.USER, "hello"), Compress(0.5), Compress(0.2)), 2, "Compress"),
+        (compose(Append(TurnRole.USER, "hello"), Compress(0.5), Compress(1.5)), 2, "Compress"),
         (compose(Append(TurnRole.USER, "hello"), Promote("t2", ResourceClass.REQUIRED)), 1, "Promote"),
         (compose(Append(TurnRole.USER, "hello"), Seek(7)), 1, "Seek"),
         (compose(Expand(("t1",))), 0, "Expand"),

@@ -47,7 +47,7 @@ def test_what_was_added_to_the_protocol_is_listed() -> None:
     assert {state: kinds for state, kinds in added.items() if kinds} == ADDED_DIRECTIONS
     assert {state: kinds for state, kinds in ADDED_DIRECTIONS.items()} == {
         ACCUMULATING: {"tool_turn", "system"},
-        COMPRESSED: {"tool_turn", "system"},
+        COMPRESSED: {"tool_turn", "system", "compress"},
     }
 
 
@@ -96,6 +96,7 @@ def test_a_state_takes_what_it_lists_and_nothing_else(state: ContextState, kind:
         (COMPRESSED, "user_turn", 70, PRESSURED),
         (COMPRESSED, "assistant_turn", 50, ACCUMULATING),
         (COMPRESSED, "system", 50, ACCUMULATING),
+        (COMPRESSED, "compress", 50, COMPRESSED),
         (COMPRESSED, "clear", 50, EMPTY),
     ],
 )

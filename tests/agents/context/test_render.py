@@ -53,6 +53,8 @@ async def test_the_props_are_those_of_the_protocol() -> None:
             "pressure": 2 / 100_000,
             "status": "thinking",
             "canSend": True,
+            "canCompress": True,
+            "canClear": True,
         }
     )
 
@@ -61,7 +63,7 @@ async def test_nothing_of_the_server_is_in_the_props() -> None:
     session = await _session()
     session.build_prompt("assistant", {"warmth": 0.73}, ["Call yourself Zebulon."])
     props = orjson.loads(orjson.dumps(session.render()))
-    assert set(props) == {"messages", "pressure", "status", "canSend"}
+    assert set(props) == {"messages", "pressure", "status", "canSend", "canCompress", "canClear"}
     assert {key for message in props["messages"] for key in message} == {
         "id", "role", "content", "timestamp", "isPreserved",
     }  # fmt: skip
@@ -88,6 +90,27 @@ async def test_the_status_tells_what_the_session_does() -> None:
     assert (session.render()["status"], session.render()["canSend"]) == ("ready", False)
     await session.compress()
     assert (session.render()["status"], session.render()["canSend"]) == ("compressed", True)
+
+
+async def test_the_props_tell_what_can_be_done_now() -> None:
+    session = ContextSession("s-1", config=SessionConfig(max_tokens=200, auto_compress=False))
+
+    def can() -> tuple[bool, bool, bool]:
+        props = session.render()
+        return props["canSend"], props["canCompress"], props["canClear"]
+
+    assert can() == (True, False, False)
+    await session.add_user_turn("go")
+    assert can() == (True, True, True)
+    await session.add_assistant_turn("x" * 300)
+    await session.add_assistant_turn("x" * 300)
+    assert can() == (False, True, True)
+    await session.compress()
+    assert can() == (True, True, True)
+    await session.compress()
+    assert session.state is ContextState.COMPRESSED
+    await session.clear()
+    assert can() == (True, False, False)
 
 
 async def test_an_answer_that_a_compression_folded_was_an_answer() -> None:

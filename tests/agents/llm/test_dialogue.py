@@ -37,7 +37,7 @@ async def kept_of(memory: BaseMemoryStore) -> Any:
 async def test_an_answer_comes_with_the_props_of_the_frontend() -> None:
     output = await dialogue(model_saying(document("Hi!"))).say("Hello")
     assert output.response == "Hi!"
-    assert set(output.props.document) == {"messages", "pressure", "status", "canSend"}
+    assert set(output.props.document) == {"messages", "pressure", "status", "canSend", "canCompress", "canClear"}
     assert [message["content"] for message in output.props.document["messages"]] == ["Hello", "Hi!"]
     assert output.props.revision == 1
 
@@ -202,7 +202,9 @@ async def test_a_failed_answer_is_told_to_who_watches() -> None:
     await talk.begin()
     with pytest.raises(AnswerInvalid):
         await talk.say("Hello")
-    assert (await talk.props()).document == {"messages": [], "pressure": 0.0, "status": "ready", "canSend": True}
+    assert (await talk.props()).document == {
+        "messages": [], "pressure": 0.0, "status": "ready", "canSend": True, "canCompress": False, "canClear": False,
+    }
 
 
 async def test_what_an_agent_remembers_is_kept_with_its_answer_or_not_at_all() -> None:

@@ -203,7 +203,12 @@ async def test_a_failed_answer_is_told_to_who_watches() -> None:
     with pytest.raises(AnswerInvalid):
         await talk.say("Hello")
     assert (await talk.props()).document == {
-        "messages": [], "pressure": 0.0, "status": "ready", "canSend": True, "canCompress": False, "canClear": False,
+        "messages": [],
+        "pressure": 0.0,
+        "status": "ready",
+        "canSend": True,
+        "canCompress": False,
+        "canClear": False,
     }
 
 

@@ -200,7 +200,12 @@ async def test_a_conversation_and_nothing_of_the_server_in_it(client: Client) ->
     assert (await client.ask("POST", f"/sessions/{session}/compress")).status_code in (200, 409)
     cleared = await client.ask("POST", f"/sessions/{session}/clear")
     assert cleared.json()["contextProps"] == {
-        "messages": [], "pressure": 0.0, "status": "ready", "canSend": True, "canCompress": False, "canClear": False,
+        "messages": [],
+        "pressure": 0.0,
+        "status": "ready",
+        "canSend": True,
+        "canCompress": False,
+        "canClear": False,
     }
     await asyncio.wait_for(watching, 20)
     assert {one["status"] for one in events} >= {"ready", "thinking"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentInvalid
-from apc_agents.signature import AnyHandler, check_handler, check_start
+from apc_agents.signature import AnyHandler, check_handler, check_listener, check_start
 from apc_bus.settings import LanguageSettings, RelevanceSettings
 from apc_bus.topology import AgentQueues
 from apc_contracts.actions import SecurityLevel
@@ -91,6 +91,7 @@ class Agent:
         self.actor = Actor(agent_id=agent_id, role=role, swarm_id=swarm, model_id=model_id, capabilities=names or None)
         self.starters: list[AnyHandler] = []
         self.refused_handler: AnyHandler | None = None
+        self.substrate_handler: AnyHandler | None = None
         self.may_crash = False
         self._handlers: dict[tuple[PacketType, Signal | None], HandlerEntry] = {}
 
@@ -153,6 +154,21 @@ class Agent:
         if self.refused_handler is not None:
             raise AgentInvalid(f"agent {self.agent_id} has two on_refused handlers")
         self.refused_handler = function
+        return function
+
+    def on_substrate(self, function: HandlerT) -> HandlerT:
+        """Register `async def heard(packet: Packet[Any], ctx: HandlerContext)`: gets what others send to the substrate.
+
+        A worker reads the stream from the moment it starts; what was sent before, or while none ran, is not handled
+        (`apc packet substrate` shows it). A handler that fails is logged and not tried again, and nobody is told.
+
+        Raises:
+            AgentInvalid: the function does not fit, or another is registered.
+        """
+        check_listener(function)
+        if self.substrate_handler is not None:
+            raise AgentInvalid(f"agent {self.agent_id} has two on_substrate handlers")
+        self.substrate_handler = function
         return function
 
     @property

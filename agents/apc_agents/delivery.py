@@ -47,6 +47,8 @@ class Inbound:
     """The trace that the packet belongs to."""
     rights: frozenset[Right] = frozenset()
     """The sender's, as the gate knows them."""
+    is_heard: bool = False
+    """Read from the substrate, not delivered to this agent."""
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Ends when the delivery may be acknowledged, or fails with what the broker shall do instead."""
 

@@ -35,7 +35,7 @@ from apc_contracts.local_walk import INTRA_AGENT_MACHINE
 from apc_contracts.packet import Packet
 from apc_contracts.payloads import AckPayload, ErrorPayload, NackPayload, Payload
 from apc_contracts.receipts import Receipt, ReceiptKind, Usage
-from apc_contracts.vocabulary import CONTROL_TYPES, AckStatus, PacketType
+from apc_contracts.vocabulary import CONTROL_TYPES, AckStatus, DeliveryMode, PacketType
 
 SILENT_TYPES = frozenset(
     {PacketType.ACK, PacketType.NACK, PacketType.ERROR, PacketType.HEARTBEAT, PacketType.RETRACTION}
@@ -115,7 +115,7 @@ class Dispatcher:
         await self._states.save(document, None)
 
     async def _process(self, inbound: Inbound) -> Exception | None:
-        handler = self._agent.handler_for(inbound.packet) or _default_handler(inbound.packet)
+        handler = self._handler_of(inbound)
         stale_runs = 0
         while stale_runs < MAX_STALE_RUNS:
             document = await self._states.open(inbound.session_id)
@@ -135,6 +135,10 @@ class Dispatcher:
                 _log.warning("handler_runs_again", packet_id=str(inbound.packet.packet_id), reason=str(error))
         self._report(inbound, ReceiptKind.RETRY, error="another worker saved the state during each run")
         return None
+
+    def _handler_of(self, inbound: Inbound) -> AnyHandler:
+        handler = self._agent.substrate_handler if inbound.is_heard else self._agent.handler_for(inbound.packet)
+        return handler or _default_handler(inbound.packet)
 
     async def _run(self, inbound: Inbound, handler: AnyHandler, document: StateDocument) -> Exception | None:
         context = self._context(inbound.packet, document, inbound.session_id)
@@ -197,12 +201,17 @@ class Dispatcher:
     async def _emit_results(self, packet: Packet[Any], context: HandlerContext, result: Any) -> None:
         for payload in _payloads(result):
             await context.emit(payload)
-        if packet.routing.requires_ack and not context.has_answered and packet.packet_type not in SILENT_TYPES:
+        if (
+            packet.routing.requires_ack
+            and not _is_for_all(packet)
+            and not context.has_answered
+            and packet.packet_type not in SILENT_TYPES
+        ):
             await context.answer(AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED))
 
     async def _reject(self, inbound: Inbound, context: HandlerContext, reason: str) -> None:
         packet = inbound.packet
-        if packet.packet_type not in SILENT_TYPES and not context.has_answered:
+        if packet.packet_type not in SILENT_TYPES and not inbound.is_heard and not context.has_answered:
             nack = NackPayload(
                 acked_packet_id=packet.packet_id,
                 ack_status=AckStatus.REJECTED,
@@ -238,7 +247,7 @@ class Dispatcher:
 
     async def _tell_failure(self, inbound: Inbound, context: HandlerContext, text: str) -> None:
         packet = inbound.packet
-        if packet.packet_type not in SILENT_TYPES:
+        if packet.packet_type not in SILENT_TYPES and not inbound.is_heard:
             error = ErrorPayload(
                 error_code="HANDLER_ERROR",
                 message=text,
@@ -311,6 +320,11 @@ async def _accept(packet: Packet[Any], context: HandlerContext) -> None:
 
 async def _refuse(packet: Packet[Any], context: HandlerContext) -> None:
     raise Reject(f"{context.agent.agent_id} has no handler for {packet.packet_type}")
+
+
+def _is_for_all(packet: Packet[Any]) -> bool:
+    """Whether the packet stands in the substrate, where nobody answers for the others."""
+    return packet.routing.delivery_mode is DeliveryMode.SUBSTRATE
 
 
 def _undo(document: StateDocument, context: HandlerContext) -> None:

@@ -33,6 +33,11 @@ def check_start(function: AnyHandler) -> None:
     _check_shape(function, 1, "(ctx: HandlerContext)")
 
 
+def check_listener(function: AnyHandler) -> None:
+    """An on_substrate function is `async def heard(packet: Packet[Any], ctx: HandlerContext)`. Raises AgentInvalid."""
+    _check_shape(function, 2, "(packet: Packet[Any], ctx: HandlerContext)")
+
+
 def _check_shape(function: AnyHandler, count: int, wanted: str) -> None:
     name = _name(function)
     if not inspect.iscoroutinefunction(function):

@@ -24,6 +24,7 @@ from apc_agents.emitter import Emitter, Sign
 from apc_agents.heartbeat import send_heartbeats
 from apc_agents.inbox import Inbox
 from apc_agents.intake import Intake
+from apc_agents.listening import SubstrateListener
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.phase import Sessions
@@ -80,7 +81,7 @@ class Worker:
     ) -> None:
         settings = settings or WorkerSettings()
         self._agent, self._bus, self._settings = agent, bus, settings
-        sessions = Sessions(agent.agent_id)
+        self._sessions = sessions = Sessions(agent.agent_id)
         acknowledgements = Acknowledgements()
         contract = contract or load_contract(settings.contract)
         claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)
@@ -153,7 +154,7 @@ class Worker:
                 self.ready.set()
                 _log.info("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
                 purging = self._keep("the purge of effects", self._effects.purge, stop)
-                await first_of(stop.wait(), outbox, *handlers, purging, *self._runners(stop))
+                await first_of(stop.wait(), outbox, *handlers, purging, *self._runners(stop), *self._listeners(stop))
         finally:
             self._turn_away()
             await self._finish(handlers)
@@ -179,6 +180,15 @@ class Worker:
             poll=settings.task_poll,
         )
         return [self._keep("the runner of tasks", runner.run, stop)]
+
+    def _listeners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+        """What reads the substrate for an agent that listens."""
+        if self._agent.substrate_handler is None:
+            return []
+        listener = SubstrateListener(
+            self._bus, self._agent.agent_id, self._sessions, self._inbox.put, self._settings.shards
+        )
+        return [self._keep("the substrate", listener.run, stop)]
 
     @asynccontextmanager
     async def _queues(self) -> AsyncIterator[None]:

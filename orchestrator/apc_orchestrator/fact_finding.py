@@ -18,6 +18,7 @@ from apc_contracts.protocol_ledger import ProtocolLedger
 from apc_contracts.quotas import Quotas
 from apc_contracts.session import HeldPacket
 from apc_contracts.signing import verify
+from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 from apc_orchestrator.publications import Tenure
 from apc_orchestrator.registry import Registry
 from apc_orchestrator.sessions import Sessions
@@ -106,7 +107,7 @@ class FactFinder:
         identity = session.identity(cause) if session is not None and cause is not None else None
         if identity is None or identity.refusal is not None:
             return False
-        return packet.sender.agent_id in identity.recipients
+        return not {packet.sender.agent_id, SUBSTRATE_RECIPIENT}.isdisjoint(identity.recipients)
 
     def _is_contract_deployed(self, packet: Packet[Any]) -> bool:
         session = self._sessions.get(packet.trace.session_id)

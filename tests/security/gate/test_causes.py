@@ -9,6 +9,7 @@ import pytest
 from apc_bus import headers
 from apc_contracts import Packet
 from apc_contracts.identity import reply_id
+from apc_contracts.vocabulary import DeliveryMode
 from apc_orchestrator.fact_finding import FactFinder
 
 Build = Callable[..., Packet[Any]]
@@ -42,6 +43,17 @@ async def test_a_cause_that_was_delivered_is_stored(running: Any, packet: Build,
     row = await running.pool.fetchrow(STORED, answer.packet_id)
     assert row["cause_packet_id"] == asked.packet_id
     assert orjson.loads(row["facts"])["cause"] == str(asked.packet_id)
+
+
+async def test_everybody_has_got_what_the_substrate_holds(running: Any, packet: Build, idea: Any) -> None:
+    said = packet("red-1", idea, ("_substrate",), parent=running.opening, mode=DeliveryMode.SUBSTRATE)
+    await running.publish(said)
+    await running.quiet()
+    answer = packet("blue-1", idea, ("red-1",), parent=said, packet_id=reply_id(said.packet_id, "blue-1", 0))
+    await running.publish(answer, headers={headers.CAUSE: str(said.packet_id), headers.ORDINAL: 0})
+    await running.quiet()
+    row = await running.pool.fetchrow(STORED, answer.packet_id)
+    assert row["cause_packet_id"] == said.packet_id
 
 
 async def test_a_repeat_of_a_claim_is_a_repeat(running: Any, packet: Build, idea: Any) -> None:

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from apc_agents.context.audit import CompressionAudit, OnCompression
 from apc_agents.context.conversation import Conversation, SessionConfig
 from apc_agents.context.errors import ArgumentInvalid, ContextPressureError, ContextStoreError
+from apc_agents.context.gaps import with_gaps_told
 from apc_agents.context.linearity import ResourceClass
 from apc_agents.context.polynomial import VALID_DIRECTIONS, ContextState, state_of
 from apc_agents.context.projector import CompressionResult, ExpansionResult
@@ -221,11 +222,15 @@ class ContextSession:
         return self._prompts.build_system_prompt(agent_type, eigenvectors or {}, constraints, **details)
 
     def turns_for_model(self) -> list[Turn]:
-        """What a model may be given, never above max_tokens. Raises ContextPressureError."""
+        """What a model may be given, never above max_tokens; notes tell where turns were dropped.
+
+        Raises:
+            ContextPressureError: the window is above max_tokens: compress first.
+        """
         window = self._conversation.window
         if window.overflow_tokens:
             raise ContextPressureError("prompt")
-        return window.all_turns()
+        return with_gaps_told(window)
 
     # What changes it.
 

@@ -25,7 +25,9 @@ async def test_a_question_whose_answer_was_dropped_is_followed_by_a_note() -> No
     told = session.turns_for_model()
     assert not any(one.role is other.role is TurnRole.USER for one, other in pairwise(told))
     assert told[1].content == "[1 turn, t2, is left out]"
-    assert "user: question 0\n\nsystem: [1 turn, t2, is left out]\n\nuser: question 1" in session.build_prompt("assistant")
+    assert "user: question 0\n\nsystem: [1 turn, t2, is left out]\n\nuser: question 1" in session.build_prompt(
+        "assistant"
+    )
     assert NOTE_ID not in {turn.resource_id for turn in session.window.all_turns()}
     assert not any("left out" in message["content"] for message in session.render()["messages"])
 
@@ -51,7 +53,9 @@ def test_one_note_tells_of_all_places_when_there_is_no_room_for_more() -> None:
         window.append(TurnRole.ASSISTANT, "word " * 20)
     told = with_gaps_told(compress(window, 0.5).window)
     assert [turn.content for turn in told if turn.resource_id == NOTE_ID] == ["[4 turns, t2 to t8, are left out]"]
-    assert with_gaps_told(compress(window.resized(5), 0.5).window) == window.turns_of(window.class_of(window.turn("t1")))
+    assert with_gaps_told(compress(window.resized(5), 0.5).window) == window.turns_of(
+        window.class_of(window.turn("t1"))
+    )
 
 
 @given(windows(), TARGETS)

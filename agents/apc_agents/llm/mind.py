@@ -4,7 +4,7 @@ Source: agents.md section 6; the order is that of the dialogue in the Context En
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from apc_agents.llm.asking import ask_for_response
 from apc_agents.llm.fencing import new_fence
 from apc_agents.llm.prompting import Persona, messages_of, system_prompt
 from apc_agents.llm.recording import RecordedModel, Recording
+from apc_agents.llm.signals import TaskSignals
 from apc_bus.settings import LLMSettings
 from apc_contracts.actions import STATUS_ERROR, AgentResponse, SecurityLevel
 from apc_contracts.context import ResponseConstraints
@@ -150,22 +151,42 @@ class _Run:
     task_ids: tuple[str, ...] = ()
     is_lowered: bool = False
     """Whether text of a lower level than the caller's is in the window."""
+    signals: TaskSignals = field(default_factory=TaskSignals)
 
     async def until_stopped(self) -> Exchange:
+        """Go on until there is an answer; the threshold of the session follows the task and is then as it was."""
+        at_rest, limit = self.session.threshold, self.session.message_limit
+        exchange = await self._go_on(limit)
+        await self.session.update_threshold(**at_rest.to_document())
+        if self.session.config.auto_compress and await self.session.compress_if_needed():
+            await self.on_change(self.session)
+        return exchange
+
+    async def _go_on(self, response_limit: int) -> Exchange:
         settings = self.mind.settings
         while True:
+            await self._feed()
             self._lower()
-            response = await self._ask()
+            response = await self._ask(response_limit)
             self.steps += 1
             if not response.actions and (response.stop or response.response):
                 return await self._ended(response)
             report = await self._act(response)
+            self.signals.add(response, report)
             if report is not None and report.stop:
                 return await self._ended(response)
             if self.steps >= settings.max_steps:
                 return await self._ended(response, f"{self.steps} steps")
             if settings.message_tokens is not None and self.usage.total_tokens >= settings.message_tokens:
                 return await self._ended(response, f"{self.usage.total_tokens} tokens")
+
+    async def _feed(self) -> None:
+        """Tell the threshold how the task goes, before the model is told how long its answer may be."""
+        settings = self.mind.settings
+        used = [self.steps / settings.max_steps]
+        if settings.message_tokens:
+            used.append(self.usage.total_tokens / settings.message_tokens)
+        await self.session.update_threshold(**self.signals.told(*used))
 
     def _lower(self) -> None:
         """Go on at the lowest level of any text in the window; what is read there is not remembered."""
@@ -184,7 +205,7 @@ class _Run:
             return {}
         return {LEVEL: lowest(self.actions.security_level, *levels).value}
 
-    async def _ask(self) -> AgentResponse:
+    async def _ask(self, response_limit: int) -> AgentResponse:
         mind, session = self.mind, self.session
         instructions = system_prompt(
             session,
@@ -203,7 +224,7 @@ class _Run:
             settings=mind.settings,
             usage=self.usage,
             counter=mind.counter,
-            response_limit=session.message_limit,
+            response_limit=min(session.message_limit, response_limit),
             required=self.required,
         )
 

@@ -36,7 +36,7 @@ async def complete_logins(connection: asyncpg.Connection, scripts: Path) -> None
     Args:
         scripts: folder `sql` of the migrations.
     """
-    if await connection.fetchval(_ARE_INSTALLED) or not await is_superuser(connection):
+    if not await is_superuser(connection) or await connection.fetchval(_ARE_INSTALLED):
         return
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)

@@ -74,7 +74,7 @@ def test_an_agent_with_its_invocations(finished_run: FinishedRun) -> None:
     assert len(newest["steps"]) == 8 * newest["emissions"]
     unknown = finished_run.apc("agents", "show", "nobody")
     assert unknown.returncode == 2
-    assert "never registered" in unknown.stderr
+    assert "was ever registered" in unknown.stderr
 
 
 def test_a_run_as_openlineage(finished_run: FinishedRun) -> None:

@@ -199,6 +199,7 @@ LOOKS = [
     ("look_at_checkpoints", "checkpoints"),
     ("look_at_dead_letters", "dead letters"),
     ("look_at_effects", "effects"),
+    ("look_at_evidence", "log end"),
     ("registered_agents", "topology"),
     ("inspect_broker", "topology"),
     ("look_at_message_size", "message size"),

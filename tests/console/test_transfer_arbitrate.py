@@ -146,7 +146,6 @@ def test_a_file_and_a_pipe(apc: ApcCommand) -> None:
         ("--packets-in", "nowhere.json", "--top-k", "2"),
         ("--packets-in", "packets.json", "--top-k", "-1"),
         ("--packets-in", "packets.json", "--top-k", "two"),
-        ("--packets-in", "packets.json"),
         ("--top-k", "2"),
         ("--packets-in", "packets.json", "--top-k", "2", "--out", "packets.json/result"),
     ],

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 _TIMEDELTA = TypeAdapter(timedelta)
 
@@ -22,5 +22,7 @@ def _read(value: Any) -> Any:
         raise ValueError("write seconds, such as 5 or 0.5, or an ISO 8601 duration, such as PT5M") from error
 
 
-Duration = Annotated[timedelta, BeforeValidator(_read)]
-"""A timedelta; as text a number of seconds, `PT0.5S` or `00:00:00.5`. Bounds are checked after it is read."""
+Duration = Annotated[timedelta, BeforeValidator(_read), Field(ge=timedelta(0))]
+"""A timedelta of 0 or more; as text a number of seconds, `PT0.5S` or `00:00:00.5`. Bounds are checked after reading."""
+Interval = Annotated[Duration, Field(gt=timedelta(0))]
+"""A duration above 0: how often, or for how long at least, something goes on."""

@@ -40,3 +40,14 @@ def test_bounds_are_checked_after_it_is_read(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("APC_EFFECT_LEASE", "0")
     with pytest.raises(ValidationError, match="greater than"):
         WorkerSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("APC_HEARTBEAT_SILENCE", "-1"), ("APC_HEARTBEAT_SILENCE", "0"), ("APC_DRAIN_TIMEOUT", "-5")]
+)
+def test_no_duration_is_negative_and_no_interval_is_nothing(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValidationError, match="greater than"):
+        WorkerSettings()

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
-from apc_bus.durations import Duration
+from apc_bus.durations import Duration, Interval
 from apc_bus.settings.base import ApcSettings
 from apc_bus.tls import with_query
 
@@ -31,11 +31,11 @@ class BrokerSettings(ApcSettings):
     heartbeat: Duration = timedelta(seconds=5)
     """AMQP heartbeat, whole seconds from 1 to 60: a frozen peer is noticed after two to three of them, and a gate that
     hears nothing for one leaves its shard. Fail-over times are promised for 5 to 10."""
-    connect_timeout: Duration = timedelta(seconds=5)
+    connect_timeout: Interval = timedelta(seconds=5)
     """For one attempt at one node."""
     connect_patience: Duration = timedelta(seconds=8)
     """For a connection to any node, with back-off; then the broker counts as away."""
-    broker_timeout: Duration = timedelta(seconds=10)
+    broker_timeout: Interval = timedelta(seconds=10)
     """For every answer of the broker, publisher confirms included."""
     consumer_check: Duration = timedelta(seconds=5)
     """Between two questions to the broker how full the queues are that this process consumes, and whether it knows the

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from apc_bus.durations import Duration
+from apc_bus.durations import Duration, Interval
 from apc_bus.settings.base import ApcSettings
 
 
@@ -28,7 +28,7 @@ class DeliverySettings(ApcSettings):
     """Long texts of one packet, in all, that go through the artifact store because the packet would be too large."""
     drain_timeout: Duration = timedelta(seconds=15)
     """How long a stopping worker waits for the handlers that run."""
-    heartbeat_silence: Duration = timedelta(seconds=30)
+    heartbeat_silence: Interval = timedelta(seconds=30)
     """After so long without an emit a HEARTBEAT says that the agent lives."""
     outcome_linger: Duration = timedelta(milliseconds=20)
     """How long the receipts of a packet that is done wait for those of the next ones."""

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from apc_bus.durations import Duration
+from apc_bus.durations import Duration, Interval
 from apc_bus.settings.log_key import LogKeySettings
 
 
@@ -22,10 +22,10 @@ class LogWriterSettings(LogKeySettings):
     checkpoints_url: str | None = None
     """Where checkpoints go outside the database: a folder, `file:///…`, `s3://bucket/prefix`, or a webhook
     `https://…`; none = `<data_dir>/checkpoints`. Best out of reach of whoever administers the database."""
-    checkpoint_interval: Duration = timedelta(milliseconds=500)
+    checkpoint_interval: Interval = timedelta(milliseconds=500)
     """Between two looks for checkpoints to export: with an export it is the window in which a change of the log by
     its administrator can stay unseen."""
-    database_heartbeat: Duration = timedelta(seconds=10)
+    database_heartbeat: Interval = timedelta(seconds=10)
     """The server ends a statement or an idle transaction of the writer after this time, so that a frozen
     writer does not hold the shard."""
 

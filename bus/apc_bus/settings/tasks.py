@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from apc_bus.durations import Duration
+from apc_bus.durations import Interval
 from apc_bus.settings.base import ApcSettings
 
 
@@ -13,7 +13,7 @@ class TaskSettings(ApcSettings):
 
     task_concurrency: int = Field(default=4, ge=1)
     """Tasks that a worker runs at once."""
-    task_lease: Duration = timedelta(seconds=15)
+    task_lease: Interval = timedelta(seconds=15)
     """After so long without a sign of life a task of a dead worker is taken up by another one."""
-    task_poll: Duration = timedelta(seconds=1)
+    task_poll: Interval = timedelta(seconds=1)
     """How long a worker may take to see what other processes did to the tasks."""

@@ -1,5 +1,6 @@
 """What an operator does with an agent's signing key: make it, show its public half, register that."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,17 @@ from apc_console.broker import open_bus
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.registration import LOG_PATIENCE, addition, publish_changes, registered_agents, wait_until_recorded
+from apc_contracts.model import ID_PATTERN
 
 
 def default_file(agent_id: str) -> Path:
-    """Where an agent's key is kept: APC_AGENT_KEY_FILE, else `<data_dir>/keys/<agent_id>.pem`."""
+    """Return where an agent's key is kept: APC_AGENT_KEY_FILE, else `<data_dir>/keys/<agent_id>.pem`.
+
+    Raises:
+        InputUnusable: the name is no agent id, so it must not become a path.
+    """
+    if not re.fullmatch(ID_PATTERN, agent_id):
+        raise InputUnusable(f"ID {agent_id!r} is no agent id: 1 to 64 letters, digits, '.', '_', ':' or '-'")
     given = WorkerSettings().agent_key_file
     if given is not None:
         return Path(str(given).replace(AGENT_ID, agent_id))
@@ -20,7 +28,7 @@ def default_file(agent_id: str) -> Path:
 
 
 def new_key(agent_id: str, file: Path | None) -> tuple[AgentKey, Path]:
-    """Make a key, and say where. Raises AgentKeyUnusable when there is one."""
+    """Make a key, and say where. Raises AgentKeyUnusable when there is one, InputUnusable for no agent id."""
     path = file or default_file(agent_id)
     return make_key(path), path
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from sklearn.datasets import load_breast_cancer
 
+from apc_bus.folders import make_private_folder
+
 DEFAULT_TARGET = "diagnosis"
 
 
@@ -14,7 +16,7 @@ def write_default_table(folder: Path) -> Path:
         bunch = load_breast_cancer(as_frame=True)
         names = dict(enumerate(bunch.target_names))
         frame = bunch.data.assign(**{DEFAULT_TARGET: bunch.target.map(names)})
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         draft = path.with_suffix(".draft")
         frame.to_csv(draft, index=False, lineterminator="\n")
         draft.replace(path)

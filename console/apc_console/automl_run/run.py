@@ -44,6 +44,8 @@ async def run_swarm(form: RunForm) -> None:
     """
     bus, database = BusSettings(), DatabaseSettings()
     has_broker(bus, database)
+    if form.out is not None:
+        _check_folder(form.out)
     settings = form.settings(bus.data_dir)
     plan = _Plan(settings, form.out or bus.data_dir / "runs" / settings.run_id, bus, database)
     with _workbench() as workbench:
@@ -56,6 +58,7 @@ async def run_swarm(form: RunForm) -> None:
 
 async def write_report(run_id: str, out: Path) -> None:
     """Make files and summary of a run from the log. Raises InputUnusable for a run without packets, NothingPassed."""
+    _check_folder(out)
     bus = BusSettings()
     artifacts = open_artifacts(bus)
     async with open_log() as pool:
@@ -63,6 +66,14 @@ async def write_report(run_id: str, out: Path) -> None:
             raise InputUnusable(f"the log holds no packet of run {run_id!r}")
         outcome = await collect_outcome(pool, artifacts, run_id, out)
     _tell(outcome)
+
+
+def _check_folder(out: Path) -> None:
+    """Raises InputUnusable when the results could not be written there in the end."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputUnusable(f"--out {out}: {error.strerror}: name a folder, or one that can be made") from error
 
 
 def _tell(outcome: Outcome) -> None:

@@ -16,7 +16,9 @@ OLDEST, NEWEST = 15, 18
 CLOCK_TOLERANCE = timedelta(seconds=1)
 """Expiry is judged by one clock and recorded by another: beyond this they contradict each other visibly."""
 MIGRATE = "apc migrate"
-MIGRATE_AS_SUPERUSER = "run `apc migrate` as a superuser of the database"
+MIGRATE_AS_SUPERUSER = (
+    "run `apc migrate` as a superuser of the database; the embedded one is migrated when `apc up` starts"
+)
 
 
 def now() -> datetime:

@@ -1,0 +1,35 @@
+"""Names that are no names, and places where nothing can be written."""
+
+from pathlib import Path
+
+import pytest
+
+from apc_agents.automl.default_data import write_default_table
+from apc_console.testing import ApcCommand
+
+
+@pytest.fixture
+def apc(tmp_path: Path) -> ApcCommand:
+    """Runs `apc` in the test's folder."""
+    return ApcCommand(tmp_path)
+
+
+@pytest.mark.parametrize("agent_id", ["../../x", "a b", "/etc/x", "z\x1b[31m"])
+def test_a_key_is_written_for_an_agent_id_alone(apc: ApcCommand, agent_id: str) -> None:
+    refused = apc("keys", "new", agent_id)
+    assert refused.returncode == 2
+    assert "is no agent id" in refused.stderr
+    assert not list(apc.folder.rglob("*.pem"))
+
+
+@pytest.mark.parametrize("command", [("run", "--budget-seconds", "5"), ("report", "--run-id", "run-1")])
+def test_results_that_cannot_be_written_are_refused_before_the_work(apc: ApcCommand, command: tuple[str, ...]) -> None:
+    (apc.folder / "file").touch()
+    refused = apc(*command, "--out", "file")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("apc: --out file: File exists")
+
+
+def test_the_folders_of_the_sample_table_are_private(tmp_path: Path) -> None:
+    table = write_default_table(tmp_path / ".apc" / "samples")
+    assert [folder.stat().st_mode & 0o777 for folder in (table.parent, table.parent.parent)] == [0o700, 0o700]

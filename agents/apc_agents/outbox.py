@@ -36,7 +36,9 @@ class ReceiptOutbox:
         self._waiting: list[tuple[int, Receipt]] = []
         self._settlements: list[Settlement] = []
         self._due = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = 0.0
+        """Loop time of the timer, kept here: uvloop's handle of a delay below a millisecond does not tell it."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
@@ -81,9 +83,10 @@ class ReceiptOutbox:
         loop = asyncio.get_running_loop()
         due_at = loop.time() + seconds
         if self._timer is not None:
-            if self._timer.when() <= due_at:
+            if self._timer_due <= due_at:
                 return
             self._timer.cancel()
+        self._timer_due = due_at
         self._timer = loop.call_at(due_at, self._due.set)
 
     def _take(self) -> tuple[list[tuple[int, Receipt]], list[Settlement]]:

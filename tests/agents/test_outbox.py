@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
+import uvloop
 
 from apc_agents.outbox import ReceiptOutbox
 from apc_bus.errors import PublishRefused
@@ -119,3 +120,19 @@ async def test_a_settlement_without_receipts_ends_too(outbox: ReceiptOutbox) -> 
     with pytest.raises(ZeroDivisionError):
         await done
     await outbox.drained()
+
+
+def test_a_linger_below_a_millisecond_works_on_uvloop(bus: MemoryBus) -> None:
+    async def settle_two() -> list[None]:
+        box = ReceiptOutbox(bus, LINGER, timedelta(microseconds=100))
+        running = asyncio.create_task(box.run())
+        loop = asyncio.get_running_loop()
+        ends: list[asyncio.Future[None]] = [loop.create_future() for _ in range(2)]
+        for end in ends:
+            box.settle(end)
+        async with asyncio.timeout(20):
+            ended = await asyncio.gather(*ends)
+        running.cancel()
+        return ended
+
+    assert uvloop.run(settle_two()) == [None, None]

@@ -5,11 +5,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NoReturn, Self
+from typing import Self
+
+import structlog
 
 from apc_bus.errors import BusError
 from apc_bus.port import Bus
 from apc_bus.supervision import Health, persevere
+
+_log = structlog.get_logger("apc_orchestrator")
 
 QUESTIONS_A_HEARTBEAT = 4
 
@@ -33,14 +37,21 @@ class Fence:
 
 @asynccontextmanager
 async def keep_hearing(bus: Bus, queue: str, fence: Fence, health: Health) -> AsyncIterator[None]:
-    """Ask the broker about the queue over and over: where nothing else is said, its answers end the silence."""
+    """Ask the broker about the queue over and over: where nothing else is said, its answers end the silence.
 
-    async def ask() -> NoReturn:
-        while True:
-            await asyncio.sleep(fence.question_seconds)
-            await bus.depth(queue)
+    A question without an answer is the last one. A connection that is made again would answer for the lost one, and a
+    gate that was frozen would go on.
+    """
 
-    asking = asyncio.create_task(persevere(ask, name="question", task=queue, awaits=(BusError,), health=health))
+    async def ask() -> None:
+        try:
+            while True:
+                await asyncio.sleep(fence.question_seconds)
+                await bus.depth(queue)
+        except BusError as error:
+            _log.warning("question_unanswered", queue=queue, reason=str(error))
+
+    asking = asyncio.create_task(persevere(ask, name="question", task=queue, awaits=(), health=health))
     try:
         yield
     finally:

@@ -47,7 +47,7 @@ test-containers: $(STAMP)  ## The tests of broker and persister on containers; n
 test-dependencies: $(STAMP)  ## The bus's contract suite against the lowest and the newest versions that pyproject.toml allows
 	$(BIN)/python -m tests.dependency_bounds
 
-test-faults: $(STAMP)  ## The fault matrix of docs/faults.md, long runs included; writes build/faults.json
+test-faults: $(STAMP)  ## The fault matrix of docs/explanation/faults.md, long runs included; writes build/faults.json
 	APC_TEST_EXAMPLES=200 $(BIN)/pytest --matrix --numprocesses 2 --dist loadfile --durations 20
 
 test-tamper: $(STAMP)  ## 2,000 random tamperings with a log of 20,000 entries; POSTGRES=15 or 18, TAMPERINGS=n

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Log-in users of the database, each in the group role of its job (docs/security.md). The postgres image runs it when the
+# Log-in users of the database, each in the group role of its job (docs/how-to/security.md). The postgres image runs it when the
 # database is made; elsewhere run it as a superuser with the PG* variables of psql. `apc migrate` finds the groups there.
 set -eu
 

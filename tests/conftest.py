@@ -122,7 +122,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--matrix",
         action="store_true",
-        help="only the long fault runs and the tests that docs/faults.md names; fails when a row was not exercised",
+        help="only long fault runs and the tests that docs/explanation/faults.md names; fails on a row not exercised",
     )
 
 

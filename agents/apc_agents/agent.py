@@ -182,7 +182,7 @@ class Agent:
         return self._handlers
 
     def evaluate_relevance(self, message: ContextMessage, context: AgentContext) -> float:
-        """The Symbolic Resonance Score of a message in a context, 0..1 (docs/agent-context.md)."""
+        """The Symbolic Resonance Score of a message in a context, 0..1 (docs/reference/agent-context.md)."""
         from apc_agents.situation.relevance import resonance  # late: it imports agents
 
         able = {*(self.tools.tools if self.tools is not None else ()), *(self.actor.capabilities or ())}

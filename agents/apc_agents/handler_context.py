@@ -70,7 +70,7 @@ class HandlerContext:
         self.tasks = tasks
         """The tasks of ASYNC actions; None when the agent has no tools."""
         self.memory = memory or InMemoryMemoryStore()
-        """Conversations and agent states beyond ctx.state (docs/memory.md)."""
+        """Conversations and agent states beyond ctx.state (docs/reference/memory.md)."""
         self._assembler: ContextAssembler | None = None
         self._snapshot: AgentContext | None = None
         self._is_recorded = False
@@ -195,7 +195,7 @@ class HandlerContext:
         """Make an effect on the world outside, unless it was made for this packet already; returns what it gave.
 
         The effect is claimed before `fn` runs and recorded after it. When the packet is handled again (redelivered,
-        retried, requeued), the recorded result is returned and `fn` does not run. docs/effects.md says it all.
+        retried, requeued), the recorded result is returned and `fn` does not run. docs/how-to/effects.md says it all.
 
         Args:
             key: names the effect among those of this handler and packet; 1 to 200 characters.
@@ -330,7 +330,8 @@ class HandlerContext:
     ) -> Packet[Any]:
         """Emit a packet; returns it when the broker has confirmed it.
 
-        Long texts of one that would be larger than 256 KiB travel through the artifact store (docs/artifacts.md).
+        Long texts of one that would be larger than 256 KiB travel through the artifact store
+        (docs/how-to/artifacts.md).
 
         Args:
             payload: one of the 14 payload classes; it decides the packet type.

@@ -1,7 +1,7 @@
-"""What a worker tells /metrics (docs/observability.md).
+"""What a worker tells /metrics (docs/how-to/observability.md).
 
 Kept as plain numbers and made into metrics when somebody asks: prometheus_client's own counters and histograms and
-the ids of log lines took 18 of the 102 µs of CPU that a worker spent on a packet (docs/performance.md).
+the ids of log lines took 18 of the 102 µs of CPU that a worker spent on a packet (docs/explanation/performance.md).
 """
 
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""Names of the AMQP headers and types of APC/1.0 (docs/protocol.md)."""
+"""Names of the AMQP headers and types of APC/1.0 (docs/reference/protocol.md)."""
 
 SIGNATURE = "apc-signature"
 CAUSE = "apc-cause"

@@ -1,4 +1,4 @@
-"""The log batch: one micro-batch of the gate as one message, the unit of commitment (docs/log-format.md).
+"""The log batch: one micro-batch of the gate as one message, the unit of commitment (docs/reference/log-format.md).
 
 Written by the orchestrator, read by the persister; msgspec MessagePack, arrays, tagged entries. Packet bodies
 are the exact bytes that were received. JSON columns travel as encoded JSON: nobody decodes them on the way.

@@ -52,8 +52,8 @@ _COUNT = {"type": "integer", "minimum": 0}
 DESCRIPTION = (
     "Agents publish typed packets to the gate, which admits them by contract, writes them to the log and delivers "
     "them. The AMQP property user_id is required of everything that is published, message_id is the packet_id, "
-    "correlation_id the root_packet_id. What a schema cannot say is in docs/protocol.md; the format of log batches is "
-    "in docs/log-format.md."
+    "correlation_id the root_packet_id. What a schema cannot say is in docs/reference/protocol.md; the format of log "
+    "batches is in docs/reference/log-format.md."
 )
 
 

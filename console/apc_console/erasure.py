@@ -14,7 +14,7 @@ async def erase_from_log(subject: str) -> None:
     echo(f"destroyed {len(done.key_ids)} keys: {', '.join(map(str, done.key_ids))}")
     echo(
         "not reached: backups and WAL of the database, queues of the broker, artifacts, the agents' own state "
-        "(docs/log-security.md)",
+        "(docs/explanation/log-security.md)",
         file=sys.stderr,
     )
     if not done.is_swept:

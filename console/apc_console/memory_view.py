@@ -78,7 +78,8 @@ async def erase_user(owner: str, user: str, *, as_json: bool) -> None:
     async with _open_memory(owner) as memory:
         _tell(await memory.erase_user(user), as_json)
     echo(
-        "not reached: the log (`apc log erase`), tasks, artifacts, and the backups of the database (docs/memory.md)",
+        "not reached: the log (`apc log erase`), tasks, artifacts, and the backups of the database "
+        "(docs/reference/memory.md)",
         file=sys.stderr,
     )
 

@@ -12,4 +12,4 @@ async def rebuild_beside_log() -> None:
     async with open_log() as pool, pool.acquire() as connection:
         done = await rebuild_projections(connection)
     echo(f"{done.shards} shards: {done.rows} rows of counts made anew, {done.edges} edges of the tree mended")
-    echo("documents of sessions are in no entry and stay as they are (docs/log-security.md)", file=sys.stderr)
+    echo("session documents are in no entry and stay as they are (docs/explanation/log-security.md)", file=sys.stderr)

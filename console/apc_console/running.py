@@ -36,7 +36,7 @@ def _collect_rarely() -> None:
     """Look for cyclic garbage less often, and never in what the imports have made.
 
     A packet makes a hundred objects and no cycle: by default a look is taken every few packets, which is a fifth of the
-    gate's time (docs/performance.md).
+    gate's time (docs/explanation/performance.md).
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 20)

@@ -2,7 +2,7 @@
 
 A text of `payload` or `metadata` is replaced by `sha256:` and the hash of its UTF-8 bytes, and `metadata.claim_check`
 lists what was replaced. So the packet is valid and small, what the gate judges stays in it, and `payload_hash` and
-`packet_hash` commit to the texts (docs/protocol.md section 2).
+`packet_hash` commit to the texts (docs/reference/protocol.md section 2).
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -298,8 +298,8 @@ class RetractionRules(Section):
 
 
 class VerificationRules(Section):
-    """What a verification looks at, and what a finding does (docs/governance.md): `enforce` fails the packet, `warn`
-    is recorded with the pass, `off` is not looked at.
+    """What a verification looks at, and what a finding does (docs/explanation/governance.md): `enforce` fails the
+    packet, `warn` is recorded with the pass, `off` is not looked at.
     """
 
     artifact_bytes: Mode

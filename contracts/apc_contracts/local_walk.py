@@ -1,4 +1,4 @@
-"""The walk of a handler through `intra_agent_coordination`, as the log lets one see it (docs/lineage.md)."""
+"""The walk of a handler through `intra_agent_coordination`, as the log lets one see it (docs/how-to/lineage.md)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a packet rests on and what it brings, by name (docs/governance.md, References).
+"""What a packet rests on and what it brings, by name (docs/explanation/governance.md, References).
 
 The log derives the same two lists from the stored bytes (columns `refers_to` and `defines` of agent_packets); a test
 keeps both equal.

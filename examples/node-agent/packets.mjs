@@ -1,4 +1,4 @@
-/** Packets as docs/protocol.md asks for them: ids (section 4), bytes (section 2), signatures (section 5). */
+/** Packets as docs/reference/protocol.md asks for them: ids (section 4), bytes (section 2), signatures (section 5). */
 
 import { createHash, sign } from "node:crypto";
 import { crc32 } from "node:zlib";

@@ -1,4 +1,4 @@
-/** Takes deliveries one after the other, the urgent ones first, in the order of docs/protocol.md section 3. */
+/** Takes deliveries one after the other, the urgent ones first, in the order of docs/reference/protocol.md section 3. */
 
 import { v7 } from "uuid";
 import { Handled, Marks } from "./fence.mjs";

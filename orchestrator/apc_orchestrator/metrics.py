@@ -1,4 +1,4 @@
-"""What a gate tells /metrics (docs/observability.md).
+"""What a gate tells /metrics (docs/how-to/observability.md).
 
 A batch is counted from its entries, once the broker has confirmed it: what is not confirmed never happened. Nothing is
 counted packet by packet while it is judged.

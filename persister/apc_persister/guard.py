@@ -1,6 +1,6 @@
 """What guards the log in a database: triggers, roles, and event triggers where the server gives a superuser.
 
-docs/log-security.md tells what holds against whom.
+docs/explanation/log-security.md tells what holds against whom.
 """
 
 import asyncio

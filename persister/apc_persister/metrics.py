@@ -1,4 +1,6 @@
-"""What a log writer tells /metrics (docs/observability.md); the gauges of its checkpoints are beside their exporter."""
+"""What a log writer tells /metrics (docs/how-to/observability.md); the gauges of its checkpoints are beside their
+exporter.
+"""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime

@@ -1,5 +1,6 @@
-"""The tables of docs/mind: every name exists, every test is collected, nothing that must be listed is missing; the laws
-are tried with the number of cases that the page says."""
+"""The tables of docs/reference/conformance: every name exists, every test is collected, nothing that must be listed is
+missing; the laws are tried with the number of cases that the page says.
+"""
 
 import importlib
 import inspect
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(page for page in (ROOT / "docs" / "mind").glob("*.md") if page.name != "README.md")
+PAGES = sorted(page for page in (ROOT / "docs/reference/conformance").glob("*.md") if page.name != "README.md")
 _CODE = re.compile(r"`([^`]+)`")
 _NAME = re.compile(r"(?P<module>[\w.]+):(?P<attributes>[\w.]+)(?:\[(?P<key>[^\]]+)\])?")
 
@@ -133,7 +134,7 @@ _LAW: Final = re.compile(r"^\| (?P<law>.+) \| `(?P<test>\S+::test_\w+)` \| (?P<c
 
 def test_every_law_is_tried_with_the_cases_that_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    page = (ROOT / "docs" / "mind" / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/conformance" / "README.md").read_text(encoding="utf-8")
     said = {match["test"]: int(match["cases"]) for match in _LAW.finditer(page)}
     assert said == dict(_property_tests())
 

@@ -1,4 +1,4 @@
-"""docs/protocol.md says of phases, signals and `null` what the contract and the parser do."""
+"""docs/reference/protocol.md says of phases, signals and `null` what the contract and the parser do."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from apc_contracts.parsing import parse_packet
 from apc_contracts.vocabulary import Signal
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/protocol.md").read_text()
+PAGE = (ROOT / "docs/reference/protocol.md").read_text()
 CONTRACT: dict[str, Any] = json.loads((ROOT / "contracts/apc_contracts/data/apc-1.0.json").read_text())
 
 

@@ -1,11 +1,11 @@
-"""The fault matrix as docs/faults.md tells it: which tests prove which row."""
+"""The fault matrix as docs/explanation/faults.md tells it: which tests prove which row."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "faults.md"
+DOCUMENT = ROOT / "docs/explanation/faults.md"
 ROWS = 46
 _ROW = re.compile(r"\| (?P<number>\d+) \| (?P<fault>[^|]+) \| (?P<proof>[^|]+) \|")
 _TEST = re.compile(r"`(tests/[^`\s]+\.py::\w+)`")

@@ -20,7 +20,10 @@ PROPERTY = "exercised"
 
 @dataclass(frozen=True, slots=True)
 class Exercised:
-    """One fault that bit, and what came of it; None = there is no such number for this fault (docs/faults.md)."""
+    """One fault that bit, and what came of it; None = there is no such number for this fault.
+
+    Source: docs/explanation/faults.md.
+    """
 
     test: str
     """Node id, with its parameters."""

@@ -1,4 +1,4 @@
-"""The experiments of `apc bench`, with fewer runs than the figures in docs/governance.md."""
+"""The experiments of `apc bench`, with fewer runs than the figures in docs/explanation/governance.md."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The table of docs/faults.md cannot go stale: it has every row, and every test that it names is there."""
+"""The table of docs/explanation/faults.md cannot go stale: it has every row, and every test that it names is there."""
 
 import ast
 

@@ -91,8 +91,8 @@ class ToolCall:
         connection takes effect once. What it does elsewhere may happen again when the worker dies between that and the
         record: pass the key on.
 
-        In a SYNC action it is `ctx.once` of the handler (docs/effects.md): there is no connection, and an effect that
-        was interrupted is told as unknown.
+        In a SYNC action it is `ctx.once` of the handler (docs/how-to/effects.md): there is no connection, and an effect
+        that was interrupted is told as unknown.
 
         Raises:
             TaskLost: another worker has the task now.

@@ -1,4 +1,7 @@
-"""The memory of agents: conversations and agent states, by owner (Agent Memory Protocol 1.0; docs/memory.md)."""
+"""The memory of agents: conversations and agent states, by owner.
+
+Source: Agent Memory Protocol 1.0; docs/reference/memory.md.
+"""
 
 from apc_agents.memory.appending import NewMessages
 from apc_agents.memory.conversation import (

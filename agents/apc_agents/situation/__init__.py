@@ -1,4 +1,7 @@
-"""The situation of an agent: its context object, and how much a message concerns it (docs/agent-context.md)."""
+"""The situation of an agent: its context object, and how much a message concerns it.
+
+Source: docs/reference/agent-context.md.
+"""
 
 from apc_agents.situation.assembler import ContextAssembler, given_context, system_load
 from apc_agents.situation.base_agent import BaseAgent

@@ -1,4 +1,4 @@
-"""The gauges of the buses of a process, read when somebody asks for /metrics (docs/operations.md)."""
+"""The gauges of the buses of a process, read when somebody asks for /metrics (docs/how-to/operations.md)."""
 
 from collections.abc import Iterator
 from typing import Protocol

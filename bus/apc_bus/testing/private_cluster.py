@@ -1,7 +1,7 @@
 """Three RabbitMQ nodes of our own that are one cluster, to be killed and frozen under load.
 
-Measured (docs/faults.md): a frozen node holds up the others until `net_ticktime` declares it down, and one that
-wakes again must not go on by itself: hence the short tick, and `pause_minority`.
+Measured (docs/explanation/faults.md): a frozen node holds up the others until `net_ticktime` declares it down, and one
+that wakes again must not go on by itself: hence the short tick, and `pause_minority`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The frontend contract as JSON over HTTP: `apc serve chat` (docs/chat.md)."""
+"""The frontend contract as JSON over HTTP: `apc serve chat` (docs/how-to/chat.md)."""
 
 from apc_console.api.app import make_app
 from apc_console.api.identity import Tokens

@@ -49,7 +49,7 @@ def refusal_of(error: Exception) -> Refusal:
             return Refusal(405, "NO_SUCH_METHOD", "this path does not take this method")
         case HTTPException():
             return Refusal(
-                error.status_code, "NO_SUCH_PATH", "there is no such path: docs/chat.md lists those there are"
+                error.status_code, "NO_SUCH_PATH", "there is no such path: docs/how-to/chat.md lists those there are"
             )
         case Unauthorized():
             return Refusal(401, "UNAUTHORIZED", "send Authorization: Bearer TOKEN")

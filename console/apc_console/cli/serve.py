@@ -60,7 +60,7 @@ def chat(
     agent: AgentOption = None,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8080",
 ) -> None:
-    """The frontend contract as JSON: what a web page needs to talk to an agent (docs/chat.md)."""
+    """The frontend contract as JSON: what a web page needs to talk to an agent (docs/how-to/chat.md)."""
     from apc_bus.settings import ConsoleSettings
     from apc_console.api import ChatServiceForm, serve_chat
     from apc_console.logs import configure

@@ -89,5 +89,5 @@ async def _guard(connection: AnyConnection) -> list[Finding]:
     findings = [wrong("guard", hole, f"{MIGRATE_AS_SUPERUSER}, then `apc log verify`") for hole in state.holes]
     if state.lacks:
         degraded = f"degraded to triggers and roles: {'; '.join(state.lacks)}"
-        findings.append(warning("guard", degraded, f"{MIGRATE_AS_SUPERUSER}; docs/log-security.md"))
+        findings.append(warning("guard", degraded, f"{MIGRATE_AS_SUPERUSER}; docs/explanation/log-security.md"))
     return findings or [ok("guard", "full: triggers, roles and event triggers")]

@@ -7,7 +7,7 @@ from apc_persister.additions import read_additions
 from apc_persister.evidence import findings
 from apc_persister.evidence.spot_checks import check_ends, check_registry
 
-VERIFY = "run `apc log verify`; docs/log-security.md says how to go on after a forgery"
+VERIFY = "run `apc log verify`; docs/explanation/log-security.md says how to go on after a forgery"
 TAKE_OUT = "take it out inside apc_guard.maintain(), or say why it is there; then `apc log verify`"
 RESTORE = "make it again inside apc_guard.maintain() as the migrations do; then `apc log verify`"
 

@@ -1,4 +1,4 @@
-"""What a replay reads: the entries of one session, as the log holds them (docs/log-format.md)."""
+"""What a replay reads: the entries of one session, as the log holds them (docs/reference/log-format.md)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What becomes of packets whose ground is taken back (docs/governance.md, Retraction).
+"""What becomes of packets whose ground is taken back (docs/explanation/governance.md, Retraction).
 
 Stale is an event, never a state: the machines of a stale packet go on.
 """

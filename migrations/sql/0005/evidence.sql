@@ -1,4 +1,4 @@
--- How a row is read as an entry of the Merkle tree (docs/log-format.md): rows of before are version 1.
+-- How a row is read as an entry of the Merkle tree (docs/reference/log-format.md): rows of before are version 1.
 ALTER TABLE apc_log.agent_packets ADD COLUMN entry_version smallint NOT NULL DEFAULT 1;
 ALTER TABLE apc_log.packet_events ADD COLUMN entry_version smallint NOT NULL DEFAULT 1;
 ALTER TABLE apc_log.packet_lineage ADD COLUMN entry_version smallint NOT NULL DEFAULT 1;

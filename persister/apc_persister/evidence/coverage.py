@@ -1,4 +1,6 @@
-"""What neither the tree covers nor `verify` compares, as `apc log verify --uncovered` and docs/log-format.md say it."""
+"""What neither the tree covers nor `verify` compares, as `apc log verify --uncovered` and docs/reference/log-format.md
+say it.
+"""
 
 from collections.abc import Mapping
 

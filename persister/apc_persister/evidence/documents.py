@@ -1,6 +1,6 @@
 """The files that `apc_persister.check` verifies: proofs of inclusion and of consistency, and the bundle of a run.
 
-docs/log-format.md holds the formats.
+docs/reference/log-format.md holds the formats.
 """
 
 import base64

@@ -1,8 +1,8 @@
 """The entries behind the last checkpoint: only what the guard of the database records itself may stand there.
 
 The log writer signs what a batch of the gate brought in the transaction that stores it, so that rows of a batch never
-stand behind the last checkpoint. What the guard records (an erasure, a maintenance; docs/log-security.md) waits there
-for the writer. Anything else was not sent by a gate.
+stand behind the last checkpoint. What the guard records (an erasure, a maintenance; docs/explanation/log-security.md)
+waits there for the writer. Anything else was not sent by a gate.
 """
 
 from collections.abc import AsyncIterator

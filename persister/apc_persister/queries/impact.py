@@ -1,4 +1,4 @@
-"""`apc packet impact`: what rests on a packet, transitively (docs/governance.md, Retraction)."""
+"""`apc packet impact`: what rests on a packet, transitively (docs/explanation/governance.md, Retraction)."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-PAGE = Path(__file__).parents[3] / "docs/security.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/security.md"
 
 
 def check_table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

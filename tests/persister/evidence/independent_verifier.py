@@ -1,4 +1,5 @@
-"""A second verifier, written from docs/log-format.md, RFC 6962 and C2SP signed-note alone: it imports nothing of ours.
+"""A second verifier, written from docs/reference/log-format.md, RFC 6962 and C2SP signed-note alone: it imports nothing
+of ours.
 
 Where `apc_persister.check` walks a path from the leaf up (RFC 9162), this one follows the recursive definitions of
 RFC 6962 section 2.1. Every function raises Refused, or returns.
@@ -23,7 +24,7 @@ CONTENTS = re.compile(
     r"(?P<signatures>(?:— [^ \n]+ [A-Za-z0-9+/]+={0,2}\n)+)"
 )
 HASH = re.compile(r"[0-9a-f]{64}")
-# docs/log-format.md, table of kinds: number of elements of an entry, by kind and version.
+# docs/reference/log-format.md, table of kinds: number of elements of an entry, by kind and version.
 WIDTHS = {
     ("packet", 1): 37,
     ("hop", 1): 17,

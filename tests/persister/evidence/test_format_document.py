@@ -1,4 +1,4 @@
-"""docs/log-format.md says what is so: its columns, and its test vectors."""
+"""docs/reference/log-format.md says what is so: its columns, and its test vectors."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from apc_persister.evidence.coverage import UNCOVERED
 from apc_persister.evidence.entries import BYTES_COLUMN, KINDS
 from apc_persister.evidence.merkle import Tree
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "log-format.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[3] / "docs/reference/log-format.md").read_text(encoding="utf-8")
 SCHEMA = """
 SELECT relname, attname, replace(format_type(atttypid, atttypmod), 'timestamp with time zone', 'timestamptz')
        || CASE WHEN attnotnull THEN '' ELSE '?' END

@@ -1,4 +1,6 @@
-"""A monitor of the log, written from C2SP tlog-tiles and docs/log-format.md alone: it imports nothing of ours."""
+"""A monitor of the log, written from C2SP tlog-tiles and docs/reference/log-format.md alone: it imports nothing of
+ours.
+"""
 
 import hashlib
 import http.client

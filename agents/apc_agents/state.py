@@ -7,10 +7,9 @@ from typing import Final, Protocol
 import asyncpg
 
 from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
-from apc_agents.memory.appending import NewMessages, append_messages
+from apc_agents.memory.appending import NewMessages, load_state, save_state
 from apc_agents.memory.errors import ConversationInvalid, MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
 from apc_agents.memory.in_memory import InMemoryMemoryStore
-from apc_agents.memory.rows import compare_and_set_state, owned, read_states
 from apc_agents.memory.store import DEFAULT_OWNER
 
 STATE_KEY: Final = "ctx.state"
@@ -45,12 +44,12 @@ class MemoryStateStore:
 
     def __init__(self, memory: InMemoryMemoryStore | None = None) -> None:
         """Keep states, and what is said in their sessions in `memory`; without one that is not kept."""
-        self._documents: dict[tuple[str, str], tuple[bytes, int]] = {}
-        self._memory = memory
+        self._states = InMemoryMemoryStore() if memory is None else memory
+        self._is_memory_kept = memory is not None
 
     async def load(self, agent_id: str, session_id: str) -> tuple[bytes, int] | None:
         """The document and its revision."""
-        return self._documents.get((agent_id, session_id))
+        return self._states.load_document((agent_id, session_id, STATE_KEY))
 
     async def save(
         self,
@@ -61,14 +60,9 @@ class MemoryStateStore:
         messages: NewMessages | None = None,
     ) -> int:
         """Compare and set."""
-        _, current = self._documents.get((agent_id, session_id), (b"", 0))
-        if current != revision:
-            raise StateStale(agent_id, session_id, revision)
-        if messages is not None and self._memory is not None:
-            with _translated(agent_id, session_id):
-                self._memory.append_messages(messages)
-        self._documents[(agent_id, session_id)] = (document, revision + 1)
-        return revision + 1
+        kept = messages if self._is_memory_kept else None
+        with _translated(agent_id, session_id):
+            return self._states.save_document((agent_id, session_id, STATE_KEY), document, revision, kept)
 
 
 class PostgresStateStore:
@@ -81,9 +75,7 @@ class PostgresStateStore:
     async def load(self, agent_id: str, session_id: str) -> tuple[bytes, int] | None:
         """The document and its revision."""
         with _translated(agent_id, session_id):
-            async with owned(self._pool, self._owner) as connection:
-                rows = await read_states(connection, self._owner, agent_id, session_id, [STATE_KEY])
-        return (rows[0]["state_value"].encode(), rows[0]["revision"]) if rows else None
+            return await load_state(self._pool, self._owner, agent_id, session_id, STATE_KEY)
 
     async def save(
         self,
@@ -95,13 +87,8 @@ class PostgresStateStore:
     ) -> int:
         """Compare and set in one transaction."""
         with _translated(agent_id, session_id):
-            async with owned(self._pool, self._owner) as connection:
-                saved = await compare_and_set_state(
-                    connection, self._owner, agent_id, session_id, STATE_KEY, document, revision
-                )
-                if messages is not None:
-                    await append_messages(connection, self._owner, messages)
-                return saved
+            place = (agent_id, session_id, STATE_KEY)
+            return await save_state(self._pool, self._owner, place, document, revision, messages)
 
 
 @contextmanager

@@ -1,34 +1,14 @@
 """Adds what was said to the conversation of a session, in the transaction that saves the state it belongs to."""
 
 from dataclasses import dataclass
-from typing import Final
 
-import orjson
+import asyncpg
 
 from apc_agents.memory.conversation import ConversationContext, Message
-from apc_agents.memory.errors import OwnerForeign
-from apc_agents.memory.rows import Connection, refusals
-from apc_agents.memory.search import words_of
+from apc_agents.memory.parts import ATTEMPTS, changing, lock_parts, part_of
+from apc_agents.memory.rows import Connection, compare_and_set_state, owned, read_states
 from apc_agents.memory.values import checked_id
 from apc_bus.settings import SituationSettings
-
-_LOCK: Final = """
-select user_id, conversation_data::text as document, revision from apc_app.conversation_history
-where session_id = $1 and owner = $2 for update
-"""
-_BEGIN: Final = """
-insert into apc_app.conversation_history (session_id, user_id, conversation_data, version, search, owner)
-values ($1, $2, $3::text::jsonb, $4, array_to_tsvector($5::text[]), $6)
-on conflict (session_id) do nothing
-returning revision
-"""
-_GROW: Final = """
-update apc_app.conversation_history
-set conversation_data = $3::text::jsonb, version = $4, search = array_to_tsvector($5::text[]),
-    revision = revision + 1, updated_at = clock_timestamp()
-where session_id = $1 and user_id = $2 and owner = $6
-returning revision
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +45,43 @@ async def append_messages(connection: Connection, owner: str, new: NewMessages) 
     """Add the messages in the transaction of the connection, whatever revision the conversation has.
 
     Raises:
-        OwnerForeign: the session is another owner's. ConversationInvalid, ValueInvalid: it cannot be stored.
+        ConversationInvalid, ValueInvalid: it cannot be stored. MemoryUnavailable: others keep changing it.
     """
-    what = f"conversation {new.session_id}"
-    for _ in range(2):  # the second time behind whoever began it meanwhile
-        row = await connection.fetchrow(_LOCK, new.session_id, owner)
-        kept = None if row is None else ConversationContext.from_document(orjson.loads(row["document"]))
-        grown = new.added_to(kept)
-        user_id = new.user_id if row is None else row["user_id"]
-        arguments = (new.session_id, user_id, grown.to_bytes().decode(), grown.version, words_of(grown), owner)
-        with refusals(what):
-            if await connection.fetchval(_BEGIN if row is None else _GROW, *arguments) is not None:
-                return
-    raise OwnerForeign(what)
+    for _ in range(ATTEMPTS):
+        parts = await lock_parts(connection, owner, new.session_id, with_documents=True)
+        own = parts.own
+        kept, user_id, revision = (
+            (None, new.user_id, 0) if own is None else (part_of(own), own["user_id"], own["revision"])
+        )
+        if await parts.write(connection, user_id, new.added_to(kept), revision + 1):
+            return
+    raise changing(new.session_id)
+
+
+async def load_state(
+    pool: asyncpg.Pool, owner: str, agent_id: str, owner_id: str, key: str
+) -> tuple[bytes, int] | None:
+    """Return a state as JSON with its revision; None when there is none. Raises MemoryUnavailable."""
+    async with owned(pool, owner) as connection:
+        rows = await read_states(connection, owner, agent_id, owner_id, [key])
+    return (rows[0]["state_value"].encode(), rows[0]["revision"]) if rows else None
+
+
+async def save_state(
+    pool: asyncpg.Pool,
+    owner: str,
+    place: tuple[str, str, str],
+    value: bytes,
+    revision: int,
+    messages: NewMessages | None,
+) -> int:
+    """Compare and set a state, and add the messages to their conversation: both or nothing.
+
+    Raises:
+        MemoryUnavailable, OwnerForeign, StaleRevision, ConversationInvalid, ValueInvalid.
+    """
+    async with owned(pool, owner) as connection:
+        saved = await compare_and_set_state(connection, owner, *place, value, revision)
+        if messages is not None:
+            await append_messages(connection, owner, messages)
+        return saved

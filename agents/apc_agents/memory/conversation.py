@@ -1,6 +1,6 @@
 """A conversation as it is kept. Source: Agent Memory Protocol 1.0 section 4.1, Agent Context Protocol 1.1 section 6."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError
@@ -116,3 +116,28 @@ class ConversationContext(Model):
             first = invalid.errors(include_url=False)[0]
             path = ".".join(str(part) for part in first["loc"]) or "$"
             raise ConversationInvalid(path, f"{first['msg']}, and this is schema {CONVERSATION_VERSION}") from None
+
+
+def merged(parts: Sequence[ConversationContext]) -> ConversationContext:
+    """Return the parts of one conversation as a whole: each message once, in the order of their times.
+
+    A part is what one agent heard and said. The revision of the whole is the sum of theirs.
+    """
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    known: dict[Any, Message] = {}
+    for message in (message for part in parts for message in part.messages):
+        known.setdefault(message.metadata.get("message_id", id(message)), message)
+    metadata: dict[str, Any] = {}
+    for part in parts:
+        metadata |= part.metadata
+    dropped = sum(int(part.metadata.get("dropped", 0)) for part in parts)
+    return first.model_copy(
+        update={
+            "messages": tuple(sorted(known.values(), key=lambda message: message.timestamp)),
+            "metadata": {**metadata, "dropped": dropped} if dropped else metadata,
+            "agent_participants": tuple(dict.fromkeys(name for part in parts for name in part.agent_participants)),
+            "revision": sum(part.revision or 0 for part in parts),
+        }
+    )

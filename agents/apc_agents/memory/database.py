@@ -1,25 +1,19 @@
 """The memory in PostgreSQL: tables apc_app.conversation_history and apc_app.agent_state_store."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Final, Self
 
 import asyncpg
 import orjson
 
-from apc_agents.memory.appending import NewMessages, append_messages
-from apc_agents.memory.conversation import ConversationContext
-from apc_agents.memory.errors import OwnerForeign, StaleRevision
+from apc_agents.memory.appending import NewMessages, load_state, save_state
+from apc_agents.memory.conversation import ConversationContext, merged
+from apc_agents.memory.parts import part_of, read_conversation, replace_conversation
 from apc_agents.memory.query import parse_query
-from apc_agents.memory.rows import (
-    Connection,
-    compare_and_set_state,
-    owned,
-    read_states,
-    refusals,
-    replace_states,
-)
-from apc_agents.memory.search import find_hit, ranked, words_of
+from apc_agents.memory.rows import owned, read_states, replace_states
+from apc_agents.memory.search import find_hit, ranked
 from apc_agents.memory.store import (
     DEFAULT_OWNER,
     BaseMemoryStore,
@@ -36,53 +30,29 @@ from apc_bus.settings import LanguageSettings
 EXPORT_PAGE: Final = 20
 """Records that an export reads ahead: each may have 16 MiB."""
 
-_UPSERT: Final = """
-insert into apc_app.conversation_history as kept (session_id, user_id, conversation_data, version, search, owner)
-values ($1, $2, $3::text::jsonb, $4, array_to_tsvector($5::text[]), $6)
-on conflict (session_id) do update
-    set conversation_data = excluded.conversation_data, version = excluded.version, search = excluded.search,
-        revision = kept.revision + 1, updated_at = clock_timestamp()
-    where kept.owner = excluded.owner and kept.user_id = excluded.user_id
-returning revision
-"""
-_INSERT: Final = """
-insert into apc_app.conversation_history (session_id, user_id, conversation_data, version, search, owner)
-values ($1, $2, $3::text::jsonb, $4, array_to_tsvector($5::text[]), $6)
-on conflict (session_id) do nothing
-returning revision
-"""
-_UPDATE: Final = """
-update apc_app.conversation_history
-set conversation_data = $3::text::jsonb, version = $4, search = array_to_tsvector($5::text[]),
-    revision = revision + 1, updated_at = clock_timestamp()
-where session_id = $1 and user_id = $2 and owner = $6 and revision = $7
-returning revision
-"""
-_FIND: Final = """
-select user_id, revision from apc_app.conversation_history where session_id = $1 and owner = $2
-"""
-_RETRIEVE: Final = """
-select conversation_data::text as document, revision from apc_app.conversation_history
-where session_id = $1 and owner = $2
-"""
 _DELETE: Final = "delete from apc_app.conversation_history where session_id = $1 and owner = $2"
-# The page is found in the index alone: what an offset skips is never read from the table.
+# The page is found in the index alone: what an offset skips is never read from the table. Several rows of a session are
+# those of several logins of agents, and are read as a whole.
 _LIST: Final = """
 with page as materialized (
-    select session_id from apc_app.conversation_history
+    select session_id, max(updated_at) as last_updated from apc_app.conversation_history
     where user_id = $1 and owner = $2
-    order by updated_at desc, session_id collate "C" limit $3 offset $4)
-select session_id, user_id, created_at, updated_at, summary, message_count, version, revision
+    group by session_id
+    order by last_updated desc, session_id collate "C" limit $3 offset $4)
+select session_id, user_id, created_at, updated_at, summary, message_count, version, revision,
+    case when count(*) over (partition by session_id) > 1 then conversation_data::text end as document
 from apc_app.conversation_history join page using (session_id)
-where owner = $2
-order by updated_at desc, session_id collate "C"
+where owner = $2 and user_id = $1
+order by page.last_updated desc, session_id collate "C", created_at, made_by
 """
 _SEARCH: Final = """
 select session_id, user_id, created_at, updated_at, summary, message_count, version, revision,
     conversation_data::text as document
-from apc_app.conversation_history
-where user_id = $1 and owner = $2 and search @@ $3::text::tsquery
-order by updated_at desc, session_id collate "C"
+from apc_app.conversation_history as part
+where user_id = $1 and owner = $2 and exists (
+    select from apc_app.conversation_history as hit
+    where hit.session_id = part.session_id and hit.user_id = $1 and hit.owner = $2 and hit.search @@ $3::text::tsquery)
+order by max(updated_at) over (partition by session_id) desc, session_id collate "C", created_at, made_by
 """
 _DELETE_STATES: Final = """
 delete from apc_app.agent_state_store where agent_id = $1 and owner_id = $2 and owner = $3
@@ -116,30 +86,14 @@ class DatabaseMemoryStore(BaseMemoryStore):
     async def store_conversation(self, session_id: str, user_id: str, conversation: ConversationContext) -> None:
         """One statement."""
         check_conversation(session_id, user_id, conversation)
-        document, revision = conversation.to_bytes().decode(), conversation.revision
-        words, what = words_of(conversation), f"conversation {session_id}"
-        statement = _UPSERT if revision is None else _UPDATE if revision else _INSERT
-        arguments = (session_id, user_id, document, conversation.version, words, self.owner)
         async with owned(self._pool, self.owner) as connection:
-            with refusals(what):
-                saved = await connection.fetchval(statement, *arguments, *((revision,) if revision else ()))
-            if saved is None:
-                await self._explain(connection, session_id, user_id, revision)
-
-    async def _explain(self, connection: Connection, session_id: str, user_id: str, revision: int | None) -> None:
-        """Why a conversation was not written. Raises OwnerForeign, StaleRevision."""
-        what, found = f"conversation {session_id}", await connection.fetchrow(_FIND, session_id, self.owner)
-        # Written for no revision, or for none yet, it met something; what is not ours cannot be seen.
-        if (found is None and not revision) or (found is not None and found["user_id"] != user_id):
-            raise OwnerForeign(what)
-        raise StaleRevision(what, revision or 0, 0 if found is None else found["revision"])
+            await replace_conversation(connection, self.owner, user_id, conversation)
 
     async def retrieve_conversation(self, session_id: str) -> ConversationContext | None:
         """By its key."""
         checked_id("session_id", session_id)
         async with owned(self._pool, self.owner) as connection:
-            row = await connection.fetchrow(_RETRIEVE, session_id, self.owner)
-        return None if row is None else ConversationContext.from_document(orjson.loads(row[0]), row[1])
+            return await read_conversation(connection, self.owner, session_id)
 
     async def delete_conversation(self, session_id: str) -> bool:
         """Idempotent."""
@@ -153,7 +107,10 @@ class DatabaseMemoryStore(BaseMemoryStore):
     ) -> list[dict[str, Any]]:
         """Reads no conversation: what is listed stands in columns of its own."""
         check_page(limit, offset)
-        return await self._listed(_LIST, user_id, limit, offset)
+        checked_id("user_id", user_id)
+        async with owned(self._pool, self.owner) as connection:
+            rows = await connection.fetch(_LIST, user_id, self.owner, limit, offset)
+        return [_metadata(list(parts)) for _, parts in groupby(rows, lambda row: row["session_id"])]
 
     async def search_conversations(
         self, user_id: str, query: str, limit: int = 100, offset: int = 0
@@ -165,11 +122,11 @@ class DatabaseMemoryStore(BaseMemoryStore):
         wanted, hits = parse_query(query, stemmer), []
         async with owned(self._pool, self.owner) as connection:
             arguments = (user_id, self.owner, wanted.to_tsquery())
-            async for row in connection.cursor(_SEARCH, *arguments, prefetch=EXPORT_PAGE):
-                conversation = ConversationContext.from_document(orjson.loads(row["document"]))
+            async for parts in _sessions(connection.cursor(_SEARCH, *arguments, prefetch=EXPORT_PAGE)):
+                conversation = merged([part_of(row) for row in parts])
                 hit = find_hit(conversation, wanted, stemmer)
                 if hit is not None:
-                    hits.append({**_metadata(row), "rank": hit.rank, "excerpt": hit.excerpt})
+                    hits.append({**_metadata(parts), "rank": hit.rank, "excerpt": hit.excerpt})
         return ranked(hits)[offset : offset + limit]
 
     async def store_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any) -> None:
@@ -196,10 +153,8 @@ class DatabaseMemoryStore(BaseMemoryStore):
 
     async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
         """By its key."""
-        state_place(agent_id, owner_id, key)
-        async with owned(self._pool, self.owner) as connection:
-            rows = await read_states(connection, self.owner, agent_id, owner_id, [key])
-        return (orjson.loads(rows[0]["state_value"]), rows[0]["revision"]) if rows else None
+        found = await load_state(self._pool, self.owner, *state_place(agent_id, owner_id, key))
+        return None if found is None else (orjson.loads(found[0]), found[1])
 
     async def save_agent_state(
         self,
@@ -212,11 +167,7 @@ class DatabaseMemoryStore(BaseMemoryStore):
     ) -> int:
         """One transaction."""
         place, value = state_place(agent_id, owner_id, key), encoded(state_data)
-        async with owned(self._pool, self.owner) as connection:
-            saved = await compare_and_set_state(connection, self.owner, *place, value, revision)
-            if messages is not None:
-                await append_messages(connection, self.owner, messages)
-            return saved
+        return await save_state(self._pool, self.owner, place, value, revision, messages)
 
     async def store_agent_states(self, agent_id: str, owner_id: str, states: Mapping[str, Any]) -> None:
         """One transaction."""
@@ -251,12 +202,6 @@ class DatabaseMemoryStore(BaseMemoryStore):
         """One transaction; the states first, because the conversations say which they are."""
         return await self._remove(_ERASE_CONVERSATIONS, _ERASE_STATES, checked_id("user_id", user_id))
 
-    async def _listed(self, statement: str, user_id: str, limit: int, offset: int, *more: str) -> list[dict[str, Any]]:
-        checked_id("user_id", user_id)
-        async with owned(self._pool, self.owner) as connection:
-            rows = await connection.fetch(statement, user_id, self.owner, limit, offset, *more)
-        return [_metadata(row) for row in rows]
-
     async def _states(self, agent_id: str, owner_id: str, keys: Iterable[str] | None) -> dict[str, Any]:
         checked_id("agent_id", agent_id)
         checked_id("owner_id", owner_id)
@@ -281,14 +226,37 @@ def _count(tag: str) -> int:
     return int(tag.rpartition(" ")[2])
 
 
-def _metadata(row: asyncpg.Record) -> dict[str, Any]:
-    return {
+async def _sessions(rows: AsyncIterable[asyncpg.Record]) -> AsyncIterator[list[asyncpg.Record]]:
+    """Yield the rows of each session; those of one follow each other."""
+    parts: list[asyncpg.Record] = []
+    async for row in rows:
+        if parts and parts[0]["session_id"] != row["session_id"]:
+            yield parts
+            parts = []
+        parts.append(row)
+    if parts:
+        yield parts
+
+
+def _metadata(parts: Sequence[asyncpg.Record]) -> dict[str, Any]:
+    """Return what a listing shows of the rows of a session."""
+    row = parts[0]
+    shown = {
         "session_id": row["session_id"],
         "user_id": row["user_id"],
         **_times(row),
         "summary": row["summary"],
         "message_count": row["message_count"],
         "version": row["version"],
+    }
+    if len(parts) == 1:
+        return shown
+    whole = merged([part_of(part) for part in parts])
+    return shown | {
+        "last_updated": max(part["updated_at"] for part in parts).isoformat(),
+        "revision": whole.revision,
+        "summary": whole.summary,
+        "message_count": len(whole.messages),
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import orjson
 
@@ -26,19 +26,18 @@ from apc_agents.memory.values import checked_id, encoded
 from apc_agents.words import stemmer_of
 from apc_bus.settings import LanguageSettings
 
+_Place = tuple[str, str, str]
+"""agent_id, owner_id, key."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     """What both tables have."""
 
-    owner: str
     document: bytes
     created_at: datetime
     updated_at: datetime
     revision: int = 1
-
-    def written(self, document: bytes) -> "_Row":
-        return replace(self, document=document, updated_at=datetime.now(UTC), revision=self.revision + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,15 @@ class _Conversation(_Row):
         return ConversationContext.from_document(orjson.loads(self.document), self.revision)
 
 
+_RowT = TypeVar("_RowT", bound=_Row)
+
+
 @dataclass(slots=True)
 class _Tables:
+    """Of one owner."""
+
     conversations: dict[str, _Conversation] = field(default_factory=dict)
-    states: dict[tuple[str, str, str], _Row] = field(default_factory=dict)
+    states: dict[_Place, _Row] = field(default_factory=dict)
 
 
 class InMemoryMemoryStore(BaseMemoryStore):
@@ -61,32 +65,26 @@ class InMemoryMemoryStore(BaseMemoryStore):
     def __init__(self, owner: str = DEFAULT_OWNER) -> None:
         super().__init__(owner)
         self._tables = _Tables()
+        self._by_owner = {owner: self._tables}
 
     async def store_conversation(self, session_id: str, user_id: str, conversation: ConversationContext) -> None:
         """Replace, or compare and set."""
         check_conversation(session_id, user_id, conversation)
         document, what = conversation.to_bytes(), f"conversation {session_id}"
         kept = self._tables.conversations.get(session_id)
-        if kept is not None and (kept.owner, kept.user_id) != (self.owner, user_id):
+        if kept is not None and kept.user_id != user_id:
             raise OwnerForeign(what)
         _check_revision(what, conversation.revision, kept)
-        if kept is None:
-            now = datetime.now(UTC)
-            row = _Conversation(self.owner, document, now, now, user_id=user_id)
-        else:
-            row = replace(kept, document=document, updated_at=datetime.now(UTC), revision=kept.revision + 1)
-        self._tables.conversations[session_id] = row
+        self._tables.conversations[session_id] = _written(kept, document, user_id)
 
     async def retrieve_conversation(self, session_id: str) -> ConversationContext | None:
         """A copy."""
         row = self._tables.conversations.get(checked_id("session_id", session_id))
-        return row.read() if row is not None and row.owner == self.owner else None
+        return None if row is None else row.read()
 
     async def delete_conversation(self, session_id: str) -> bool:
         """Idempotent."""
-        row = self._tables.conversations.get(checked_id("session_id", session_id))
-        if row is not None and row.owner == self.owner:
-            del self._tables.conversations[session_id]
+        self._tables.conversations.pop(checked_id("session_id", session_id), None)
         return True
 
     async def list_conversations_for_user(
@@ -112,7 +110,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
 
     async def store_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any) -> None:
         """Replace."""
-        self._write(agent_id, owner_id, {key: state_data}, None)
+        await self.store_agent_states(agent_id, owner_id, {key: state_data})
 
     async def retrieve_agent_state(self, agent_id: str, owner_id: str, key: str) -> Any | None:
         """A copy."""
@@ -121,9 +119,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
 
     async def delete_agent_state(self, agent_id: str, owner_id: str, key: str) -> bool:
         """Idempotent."""
-        place = state_place(agent_id, owner_id, key)
-        if place in self._states_of(agent_id, owner_id):
-            del self._tables.states[place]
+        self._tables.states.pop(state_place(agent_id, owner_id, key), None)
         return True
 
     async def get_all_agent_states(self, agent_id: str, owner_id: str) -> dict[str, Any]:
@@ -134,14 +130,14 @@ class InMemoryMemoryStore(BaseMemoryStore):
     def for_owner(self, owner: str) -> Self:
         """The same memory, seen by another owner."""
         other = type(self)(owner)
-        other._tables = self._tables
+        other._by_owner = self._by_owner
+        other._tables = self._by_owner.setdefault(owner, other._tables)
         return other
 
     async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
         """A copy, and its revision."""
-        place = state_place(agent_id, owner_id, key)
-        row = self._tables.states.get(place)
-        return (orjson.loads(row.document), row.revision) if row is not None and row.owner == self.owner else None
+        found = self.load_document(state_place(agent_id, owner_id, key))
+        return None if found is None else (orjson.loads(found[0]), found[1])
 
     async def save_agent_state(
         self,
@@ -153,28 +149,33 @@ class InMemoryMemoryStore(BaseMemoryStore):
         messages: NewMessages | None = None,
     ) -> int:
         """Compare and set; the messages are checked before anything is written."""
-        grown = None if messages is None else self._grown(messages)
-        saved = self._write(agent_id, owner_id, {key: state_data}, revision)
-        if grown is not None and messages is not None:
-            self._tables.conversations[messages.session_id] = grown
-        return saved
+        return self.save_document(state_place(agent_id, owner_id, key), encoded(state_data), revision, messages)
 
-    def append_messages(self, messages: NewMessages) -> None:
-        """Add messages to their conversation. Raises OwnerForeign, ConversationInvalid, ValueInvalid."""
-        self._tables.conversations[messages.session_id] = self._grown(messages)
+    def load_document(self, place: _Place) -> tuple[bytes, int] | None:
+        """Return a state as JSON with its revision; None when there is none."""
+        row = self._tables.states.get(place)
+        return None if row is None else (row.document, row.revision)
 
-    def _grown(self, messages: NewMessages) -> _Conversation:
-        kept = self._tables.conversations.get(messages.session_id)
-        if kept is not None and kept.owner != self.owner:
-            raise OwnerForeign(f"conversation {messages.session_id}")
-        document, now = messages.added_to(None if kept is None else kept.read()).to_bytes(), datetime.now(UTC)
-        if kept is None:
-            return _Conversation(self.owner, document, now, now, user_id=messages.user_id)
-        return replace(kept, document=document, updated_at=now, revision=kept.revision + 1)
+    def save_document(self, place: _Place, document: bytes, revision: int, messages: NewMessages | None) -> int:
+        """Compare and set a state that is JSON already, and add the messages to their conversation.
+
+        Raises:
+            StaleRevision, ConversationInvalid, ValueInvalid.
+        """
+        kept = self._tables.states.get(place)
+        _check_revision(state_name(*place), revision, kept)
+        if messages is not None:
+            conversation = self._tables.conversations.get(messages.session_id)
+            grown = messages.added_to(None if conversation is None else conversation.read()).to_bytes()
+            self._tables.conversations[messages.session_id] = _written(conversation, grown, messages.user_id)
+        self._tables.states[place] = written = _row(kept, document)
+        return written.revision
 
     async def store_agent_states(self, agent_id: str, owner_id: str, states: Mapping[str, Any]) -> None:
-        """All or none."""
-        self._write(agent_id, owner_id, states, None)
+        """All or none: everything is checked before the first change."""
+        places = {state_place(agent_id, owner_id, key): encoded(value) for key, value in states.items()}
+        for place, document in places.items():
+            self._tables.states[place] = _row(self._tables.states.get(place), document)
 
     async def get_agent_states(self, agent_id: str, owner_id: str, keys: Sequence[str]) -> dict[str, Any]:
         """Copies."""
@@ -203,7 +204,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
             kept = self._tables.conversations[session_id]
             yield {"kind": "conversation", **_times(kept), "conversation": orjson.loads(kept.document)}
         for (agent_id, owner_id, key), row in sorted(self._tables.states.items()):
-            if row.owner == self.owner and owner_id in {user_id, *sessions}:
+            if owner_id in {user_id, *sessions}:
                 place = {"agent_id": agent_id, "owner_id": owner_id, "key": key}
                 yield {"kind": "agent_state", **place, **_times(row), "state": orjson.loads(row.document)}
 
@@ -212,34 +213,14 @@ class InMemoryMemoryStore(BaseMemoryStore):
         owners = {user_id, *self._sessions_of(user_id)}
         return self._remove(lambda row: row.user_id == user_id, lambda place, row: place[1] in owners)
 
-    def _write(self, agent_id: str, owner_id: str, states: Mapping[str, Any], revision: int | None) -> int:
-        """Checks everything before the first change; returns the last row's revision."""
-        places = {state_place(agent_id, owner_id, key): encoded(value) for key, value in states.items()}
-        for place in places:
-            kept = self._tables.states.get(place)
-            what = state_name(*place)
-            if kept is not None and kept.owner != self.owner:
-                raise OwnerForeign(what)
-            _check_revision(what, revision, kept)
-        now, written = datetime.now(UTC), 0
-        for place, document in places.items():
-            kept = self._tables.states.get(place)
-            row = _Row(self.owner, document, now, now) if kept is None else kept.written(document)
-            self._tables.states[place], written = row, row.revision
-        return written
-
-    def _states_of(self, agent_id: str, owner_id: str) -> dict[tuple[str, str, str], _Row]:
+    def _states_of(self, agent_id: str, owner_id: str) -> dict[_Place, _Row]:
         owner_of = checked_id("agent_id", agent_id), checked_id("owner_id", owner_id)
-        return {
-            place: row
-            for place, row in self._tables.states.items()
-            if place[:2] == owner_of and row.owner == self.owner
-        }
+        return {place: row for place, row in self._tables.states.items() if place[:2] == owner_of}
 
     def _sessions_of(self, user_id: str) -> set[str]:
         checked_id("user_id", user_id)
         rows = self._tables.conversations.items()
-        return {session_id for session_id, row in rows if (row.owner, row.user_id) == (self.owner, user_id)}
+        return {session_id for session_id, row in rows if row.user_id == user_id}
 
     def _listed(self, user_id: str, limit: int, offset: int) -> list[dict[str, Any]]:
         rows = [(one, self._tables.conversations[one]) for one in sorted(self._sessions_of(user_id))]
@@ -259,18 +240,30 @@ class InMemoryMemoryStore(BaseMemoryStore):
         return listed[offset : offset + limit]
 
     def _remove(
-        self, is_conversation: Callable[[_Conversation], bool], is_state: Callable[[tuple[str, str, str], _Row], bool]
+        self, is_conversation: Callable[[_Conversation], bool], is_state: Callable[[_Place, _Row], bool]
     ) -> Removed:
         tables = self._tables
-        conversations = [
-            place for place, row in tables.conversations.items() if row.owner == self.owner and is_conversation(row)
-        ]
-        states = [place for place, row in tables.states.items() if row.owner == self.owner and is_state(place, row)]
+        conversations = [place for place, row in tables.conversations.items() if is_conversation(row)]
+        states = [place for place, row in tables.states.items() if is_state(place, row)]
         for session_id in conversations:
             del tables.conversations[session_id]
         for place in states:
             del tables.states[place]
         return Removed(len(conversations), len(states))
+
+
+def _row(kept: _Row | None, document: bytes) -> _Row:
+    now = datetime.now(UTC)
+    return _Row(document, now, now) if kept is None else _again(kept, document)
+
+
+def _written(kept: _Conversation | None, document: bytes, user_id: str) -> _Conversation:
+    now = datetime.now(UTC)
+    return _Conversation(document, now, now, user_id=user_id) if kept is None else _again(kept, document)
+
+
+def _again(kept: _RowT, document: bytes) -> _RowT:
+    return replace(kept, document=document, updated_at=datetime.now(UTC), revision=kept.revision + 1)
 
 
 def _check_revision(what: str, revision: int | None, kept: _Row | None) -> None:

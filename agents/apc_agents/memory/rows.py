@@ -32,15 +32,13 @@ _UPSERT_STATES = """
 insert into apc_app.agent_state_store as kept (agent_id, owner_id, state_key, state_value, owner)
 select $1, $2, given.key, given.value::jsonb, $5
 from unnest($3::text[], $4::text[]) as given (key, value) order by given.key collate "C"
-on conflict (agent_id, owner_id, state_key) do update
+on conflict (agent_id, owner_id, state_key, owner) do update
     set state_value = excluded.state_value, revision = kept.revision + 1, updated_at = clock_timestamp()
-    where kept.owner = excluded.owner
-returning state_key
 """
 _INSERT_STATE = """
 insert into apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner)
 values ($1, $2, $3, $4::text::jsonb, $5)
-on conflict (agent_id, owner_id, state_key) do nothing
+on conflict (agent_id, owner_id, state_key, owner) do nothing
 returning revision
 """
 _UPDATE_STATE = """
@@ -96,10 +94,7 @@ async def replace_states(
     """Upsert, in one statement. Raises OwnerForeign, ValueInvalid."""
     values = [value.decode() for value in states.values()]
     with refusals(f"states of agent {agent_id} for {owner_id}"):
-        written = await connection.fetch(_UPSERT_STATES, agent_id, owner_id, list(states), values, owner)
-    foreign = states.keys() - {row["state_key"] for row in written}
-    if foreign:
-        raise OwnerForeign(state_name(agent_id, owner_id, min(foreign)))
+        await connection.execute(_UPSERT_STATES, agent_id, owner_id, list(states), values, owner)
 
 
 async def compare_and_set_state(
@@ -112,8 +107,6 @@ async def compare_and_set_state(
     if saved is not None:
         return saved
     rows = await read_states(connection, owner, agent_id, owner_id, [key])
-    if not rows and not revision:  # something was in the way, and it is not ours
-        raise OwnerForeign(what)
     raise StaleRevision(what, revision, rows[0]["revision"] if rows else 0)
 
 

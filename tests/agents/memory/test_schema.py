@@ -32,6 +32,7 @@ COLUMNS = {
         "revision": "bigint",
         "owner": "text",
         "search": "tsvector",
+        "made_by": "text",
     },
     "agent_state_store": {
         "agent_id": "text",
@@ -44,7 +45,10 @@ COLUMNS = {
         "owner": "text",
     },
 }
-KEYS = {"conversation_history": ["session_id"], "agent_state_store": ["agent_id", "owner_id", "state_key"]}
+KEYS = {
+    "conversation_history": ["session_id", "owner", "made_by"],
+    "agent_state_store": ["agent_id", "owner_id", "state_key", "owner"],
+}
 INDEXED = {
     "conversation_history": {"session_id", "user_id"},
     "agent_state_store": {"agent_id", "owner_id", "state_key"},
@@ -98,7 +102,8 @@ async def test_the_states_of_the_release_before_are_kept(postgres_url: str) -> N
     await connection.execute(
         "INSERT INTO apc_app.agent_state_store VALUES ('a-1', 's-1', '{\"state\": {\"best\": 1}}', 7, '2026-01-01Z')"
     )
-    await connection.execute((folder / "0015" / "memory.sql").read_text(encoding="utf-8"))
+    for script in ("0015/memory.sql", "0024/own_keys.sql"):
+        await connection.execute((folder / script).read_text(encoding="utf-8"))
     kept = await connection.fetch("SELECT created_at = updated_at, updated_at < now() FROM apc_app.agent_state_store")
     await connection.close()
     assert [tuple(row) for row in kept] == [(True, True)]

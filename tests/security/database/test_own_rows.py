@@ -13,7 +13,7 @@ from apc_agents.actions import ToolRegistry
 from apc_agents.actions.tasks import NewTask, PostgresTaskStore, Task, TaskSpec, TaskStatus
 from apc_agents.actions.tasks.runner import TaskRunner
 from apc_agents.errors import StateInvalid
-from apc_agents.memory import DatabaseMemoryStore, Message
+from apc_agents.memory import ConversationContext, DatabaseMemoryStore, Message, Removed, StaleRevision
 from apc_agents.memory.appending import NewMessages
 from apc_agents.memory.errors import OwnerForeign
 from apc_agents.state import PostgresStateStore
@@ -133,15 +133,62 @@ async def test_the_state_of_another_is_not_reached_by_naming_its_owner(logins: L
     assert await stolen.load(bank, "s-1") is not None, "the act works once the guard is away"
 
 
+def said_by(logins: Logins, letter: str, at: datetime) -> NewMessages:
+    message = Message(role="user", content=letter, timestamp=at, metadata={"message_id": letter})
+    return NewMessages("s-1", "ada", logins.agent(letter), (message,))
+
+
+async def said_in(store: DatabaseMemoryStore) -> list[str]:
+    kept = await store.retrieve_conversation("s-1")
+    return [] if kept is None else [message.content for message in kept.messages]
+
+
 async def test_agents_of_a_session_add_to_one_conversation(logins: Logins) -> None:
-    """It is shared by the protocol; what each keeps of it in its state is its own."""
-    for letter in ("a", "b"):
-        message = Message(role="user", content=letter, timestamp=datetime.now(UTC), metadata={"message_id": letter})
-        new = NewMessages("s-1", "ada", logins.agent(letter), (message,))
+    """It is shared by the protocol: operators see all of it, an agent what it heard and said itself."""
+    now = datetime.now(UTC)
+    for number, letter in enumerate("bac"):
         store = PostgresStateStore(await logins.pool(letter))
-        assert await store.save(logins.agent(letter), "s-1", b"{}", 0, new) == 1
-    kept = await DatabaseMemoryStore(logins.admin).retrieve_conversation("s-1")
-    assert kept is not None and [message.content for message in kept.messages] == ["a", "b"]
+        agent = logins.agent(letter)
+        assert await store.save(agent, "s-1", b"{}", 0, said_by(logins, letter, now + timedelta(seconds=number))) == 1
+    whole = DatabaseMemoryStore(logins.admin)
+    kept = await whole.retrieve_conversation("s-1")
+    assert kept is not None and [message.content for message in kept.messages] == ["b", "a", "c"]
+    assert kept.agent_participants == tuple(logins.agent(letter) for letter in "bac")
+    (listed,) = await whole.list_conversations_for_user("ada")
+    assert (listed["message_count"], listed["revision"]) == (3, 3)
+    (found,) = await whole.search_conversations("ada", "a")
+    assert found["session_id"] == "s-1" and found["message_count"] == 3
+    with pytest.raises(StaleRevision):
+        await whole.store_conversation("s-1", "ada", kept.model_copy(update={"revision": 2}))
+    await whole.store_conversation("s-1", "ada", kept.model_copy(update={"messages": kept.messages[:1]}))
+    assert await said_in(whole) == ["b"]
+    assert await whole.erase_user("ada") == Removed(1, 3)
+
+
+async def test_the_conversation_of_another_is_neither_seen_nor_changed(logins: Logins) -> None:
+    thief, victim = await logins.pool("thief"), await logins.pool("bank")
+    now = datetime.now(UTC)
+    await PostgresStateStore(victim).save(logins.agent("bank"), "s-1", b"{}", 0, said_by(logins, "bank", now))
+    stolen = DatabaseMemoryStore(thief)
+    assert await stolen.retrieve_conversation("s-1") is None
+    assert await stolen.list_conversations_for_user("ada") == []
+    assert await stolen.search_conversations("ada", "bank") == []
+    await stolen.store_conversation("s-1", "ada", ConversationContext(session_id="s-1"))
+    await stolen.delete_conversation("s-1")
+    assert await stolen.erase_user("ada") == Removed(0, 0)
+    async with thief.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT set_config('apc.owner', 'apc', true)")
+        assert await connection.execute("UPDATE apc_app.conversation_history SET version = ''") == "UPDATE 0"
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+            await connection.execute(
+                "INSERT INTO apc_app.conversation_history "
+                "(session_id, user_id, conversation_data, version, owner, search, made_by) "
+                "VALUES ('s-2', 'ada', '{}', '1.0', 'apc', '', $1)",
+                logins.agent("bank"),
+            )
+    assert await said_in(DatabaseMemoryStore(victim)) == ["bank"]
+    await logins.admin.execute("DROP POLICY agents ON apc_app.conversation_history")
+    assert await said_in(stolen) == ["bank"], "the act works once the guard is away"
 
 
 async def test_a_state_of_another_agent_cannot_be_planted(logins: Logins) -> None:

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from apc_console.testing_forks import CommandForks
+
 Settings = Mapping[str, str]
 NONE: Settings = {}
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_STARTED = frozenset({"run", "serve", "up", "worker"})
+"""What people start and leave running is started by the tests too; other commands are forks."""
+_forks = CommandForks()
 _NOT_COMPARED = frozenset({"artifact_uri", "step"})
 
 
@@ -27,16 +32,18 @@ class ApcCommand:
         self, *arguments: str, stdin: str = "", timeout_seconds: float = 100, given: Settings = NONE
     ) -> subprocess.CompletedProcess[str]:
         """Run to the end; `given` is added to the process's environment."""
-        return subprocess.run(
-            self._line(arguments),
-            cwd=self.folder,
-            env=_environment(given),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=timeout_seconds,
-            check=False,
-        )
+        if not _STARTED.isdisjoint(arguments[:1]):
+            return subprocess.run(
+                self._line(arguments),
+                cwd=self.folder,
+                env=_environment(given),
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=timeout_seconds,
+                check=False,
+            )
+        return _forks.run(arguments, self.folder, _environment(given), stdin, timeout_seconds)
 
     def start(self, *arguments: str, given: Settings = NONE) -> subprocess.Popen[str]:
         """Start and go on; the caller ends it. What it says on stderr can be read from the handle."""

@@ -15,7 +15,7 @@ from apc_contracts import PacketType, seal
 from apc_contracts.parsing import ReceivedPacket, read_packet
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.metrics import count_batch
-from apc_orchestrator.telling import tell_judged
+from apc_orchestrator.packet_logging import tell_judged
 from apc_orchestrator.tracing import Traces
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures

@@ -13,7 +13,7 @@ from apc_bus.port import Publication
 from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.refused_input import Flood
 from apc_contracts.session import Session, Verification
-from apc_orchestrator.entries import session_row, size_of
+from apc_orchestrator.judging.entries import session_row, size_of
 
 FULL_BYTES = 1_310_720
 """1.25 MiB: 1 MiB of packets and their events. One input more may come on top of it."""

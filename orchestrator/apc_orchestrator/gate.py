@@ -1,10 +1,9 @@
 """The gate of one shard: stands by, takes the shard, serves it until it is lost or told to stop."""
 
 import asyncio
-from collections.abc import Coroutine, Hashable, Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
-from uuid import UUID
 
 import asyncpg
 import structlog
@@ -12,6 +11,7 @@ import structlog
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
+from apc_bus.protocol_evidence import Positions
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health, reason_of
 from apc_bus.topology import RECEIPTS, gate_queue
@@ -19,13 +19,15 @@ from apc_contracts.contract import Contract
 from apc_contracts.identity import new_packet_id
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.fence import Fence, keep_hearing
-from apc_orchestrator.inbox import PROBE_BODY, TYPE_RECEIPTS
-from apc_orchestrator.protocols import OtherShards, load_protocols
-from apc_orchestrator.publications import Tenure
-from apc_orchestrator.registry import Registry
+from apc_orchestrator.judging.inputs import PROBE_BODY, TYPE_RECEIPTS
+from apc_orchestrator.judging.registry import Registry
+from apc_orchestrator.lease import Lease
+from apc_orchestrator.lease_acquisition import take_shard
 from apc_orchestrator.service_state import ShardState
-from apc_orchestrator.shard import ShardServer
-from apc_orchestrator.tenure import take_shard
+from apc_orchestrator.shard.protocols import OtherShards, load_protocols
+from apc_orchestrator.shard.resources import ShardResources
+from apc_orchestrator.shard.server import ShardServer
+from apc_orchestrator.shard.unjudgeable import Unjudgeable
 from apc_orchestrator.verification import Bounds, Verifier
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -66,8 +68,7 @@ class Gate:
         self._shard = shard
         self._health = health
         self.state = ShardState(shard)
-        self._poison: set[Hashable] = set()
-        """What could not be judged in an earlier holding: set aside when it comes again."""
+        self._unjudgeable = Unjudgeable()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Hold the shard whenever the broker lets us, until `stop`. Losing it is normal; it is taken again."""
@@ -102,42 +103,46 @@ class Gate:
             first = await self._stand_by(inputs, stop)
             if first is None:
                 return
-            taken = await _unless(stop, self._take(inputs))
-            if taken is None:
+            lease = await _unless(stop, self._acquire(inputs))
+            if lease is None:
                 return
-            tenure, holder = taken
-            registry = await Registry.load(self._pool, self._bus.user, self._shard)
-            for user, agents in registry.shared_users().items():
-                _log.warning("broker_user_shared", user=user, agents=agents, reason="each can speak as the others")
-            protocols, positions = await load_protocols(self._pool, self._contract)
-            verifier = Verifier(
-                self._bus,
-                self._artifacts,
-                self._shard,
-                registry.by_id,
-                self._contract,
-                self._health,
-                Bounds.of(self._settings),
-            )
-            server = ShardServer(
-                self._settings,
-                self._contract,
-                self._bus,
-                self._pool,
-                inputs,
-                tenure,
-                holder,
-                registry,
-                verifier,
-                self._poison,
-                protocols,
-            )
+            resources, positions = await self._load(lease, inputs)
+            server = ShardServer(resources, stop)
             self.state.take(server)
-            beside = [verifier.run()]
+            beside = [resources.verifier.run()]
             if self._settings.shards > 1:
-                others = OtherShards(self._pool, self._shard, protocols, positions)
+                others = OtherShards(self._pool, self._shard, resources.protocols, positions)
                 beside.append(others.follow(self._settings.other_shards_seconds))
-            await self._serve(server.serve(first, stop), beside)
+            await self._serve(server.serve(first), beside)
+
+    async def _load(self, lease: Lease, inputs: Subscription) -> tuple[ShardResources, Positions]:
+        """Read what a lease works with: everything confirmed before it is in the database by now."""
+        registry = await Registry.load(self._pool, self._bus.user, self._shard)
+        for user, agents in registry.shared_users().items():
+            _log.warning("broker_user_shared", user=user, agents=agents, reason="each can speak as the others")
+        protocols, positions = await load_protocols(self._pool, self._contract)
+        verifier = Verifier(
+            self._bus,
+            self._artifacts,
+            self._shard,
+            registry.by_id,
+            self._contract,
+            self._health,
+            Bounds.of(self._settings),
+        )
+        resources = ShardResources(
+            settings=self._settings,
+            contract=self._contract,
+            bus=self._bus,
+            pool=self._pool,
+            inputs=inputs,
+            lease=lease,
+            registry=registry,
+            protocols=protocols,
+            verifier=verifier,
+            unjudgeable=self._unjudgeable,
+        )
+        return resources, positions
 
     async def _serve(self, serve: Coroutine[Any, Any, None], beside: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Serve the shard while the tasks beside it live: without one it is left, and whoever takes it begins anew."""
@@ -155,7 +160,7 @@ class Gate:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _take(self, inputs: Subscription) -> tuple[Tenure, UUID]:
+    async def _acquire(self, inputs: Subscription) -> Lease:
         return await take_shard(inputs, self._pool, self._shard, self._bus.user, self._contract.body)
 
     async def _stand_by(self, inputs: Subscription, stop: asyncio.Event) -> list[Delivery] | None:

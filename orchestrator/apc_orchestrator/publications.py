@@ -1,11 +1,9 @@
 """The AMQP messages that the gate sends (architecture.md section 3)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Any
-from uuid import UUID
 
 from apc_bus import headers
 from apc_bus.log_batch import CONTENT_TYPE, EPOCH_OPEN_TYPE, LOG_BATCH_TYPE, EpochOpen, LogBatch, encode
@@ -30,26 +28,16 @@ from apc_contracts.registry import Registration
 from apc_contracts.sealing import SealedPacket
 from apc_contracts.session import Session
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
+from apc_orchestrator.lease import Lease
 
 MILLISECOND = timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Tenure:
-    """One holding of a shard: what every delivery says of where it comes from."""
-
-    shard: int
-    epoch: int
-    mark: str
-    """`<epoch>.<batch_no>`: the last batch committed before this epoch."""
-    user: str
 
 
 def delivery(
     received: ReceivedPacket,
     attempt: int,
     session: Session,
-    tenure: Tenure,
+    lease: Lease,
     batch_no: int,
     now: datetime,
     trace: TraceHeaders = NO_TRACE,
@@ -62,13 +50,13 @@ def delivery(
         message_id=str(packet.packet_id),
         type=packet.packet_type.value,
         correlation_id=str(packet.trace.root_packet_id),
-        user_id=tenure.user,
+        user_id=lease.user,
         expiration_ms=time_left_ms(packet, now),
         headers={
-            headers.SHARD: tenure.shard,
-            headers.EPOCH: tenure.epoch,
+            headers.SHARD: lease.shard,
+            headers.EPOCH: lease.epoch,
             headers.BATCH: batch_no,
-            headers.MARK: tenure.mark,
+            headers.MARK: lease.committed,
             headers.ATTEMPT: attempt,
             **state_headers(session),
             **_rights_header(sender),
@@ -87,7 +75,7 @@ def addressed(
 
 
 def postponed(
-    packet: Packet[Any], recipient: str, attempt: int, not_before: datetime, tenure: Tenure, now: datetime
+    packet: Packet[Any], recipient: str, attempt: int, not_before: datetime, lease: Lease, now: datetime
 ) -> Publication:
     """A receipt to this gate itself: it comes out of a delay queue when a retry is due, or before for another round."""
     receipt = Receipt(
@@ -99,25 +87,25 @@ def postponed(
         at=now,
     )
     delay = retry_delay_ms(ceil((not_before - now) / MILLISECOND))
-    message_id = f"{packet.packet_id}/{recipient}/{attempt}/{tenure.epoch}/{int(now.timestamp() * 1000)}"
+    message_id = f"{packet.packet_id}/{recipient}/{attempt}/{lease.epoch}/{int(now.timestamp() * 1000)}"
     message = Message(
-        body=encode_receipts([receipt]), message_id=message_id, type=headers.TYPE_RECEIPTS, user_id=tenure.user
+        body=encode_receipts([receipt]), message_id=message_id, type=headers.TYPE_RECEIPTS, user_id=lease.user
     )
-    return Publication(RETRY, retry_key(delay, tenure.shard), message)
+    return Publication(RETRY, retry_key(delay, lease.shard), message)
 
 
 def nack(
     sealed: SealedPacket,
     recipient: Registration,
-    tenure: Tenure,
+    lease: Lease,
     session: Session | None,
     trace: TraceHeaders = NO_TRACE,
 ) -> Publication:
     """A NACK to the sender of a refused packet."""
     packet = sealed.packet
     fields: dict[str, HeaderValue] = {
-        headers.SHARD: tenure.shard,
-        headers.EPOCH: tenure.epoch,
+        headers.SHARD: lease.shard,
+        headers.EPOCH: lease.epoch,
         headers.ATTEMPT: 1,
         **trace,
     }
@@ -126,23 +114,23 @@ def nack(
         message_id=str(packet.packet_id),
         type=packet.packet_type.value,
         correlation_id=str(packet.trace.root_packet_id),
-        user_id=tenure.user,
+        user_id=lease.user,
         expiration_ms=packet.routing.ttl_ms,
         headers=fields | (state_headers(session) if session is not None else {}),
     )
     return Publication(INTER_AGENT, inbox_key(packet, recipient), message)
 
 
-def log_batch(batch: LogBatch, holder: UUID, user: str, trace: TraceHeaders = NO_TRACE) -> Publication:
+def log_batch(batch: LogBatch, lease: Lease, trace: TraceHeaders = NO_TRACE) -> Publication:
     """The transaction itself; its message id is the same when the same batch is published again."""
     return Publication(
         LOG,
         str(batch.shard),
         Message(
             body=encode(batch),
-            message_id=f"{holder}.{batch.batch_no}",
+            message_id=f"{lease.holder}.{batch.batch_no}",
             type=LOG_BATCH_TYPE,
-            user_id=user,
+            user_id=lease.user,
             content_type=CONTENT_TYPE,
             headers=trace,
         ),

@@ -26,7 +26,7 @@ from apc_bus.tracing import (
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.verdict import Verdict
 from apc_orchestrator.batch import Batch
-from apc_orchestrator.inbox import Input
+from apc_orchestrator.judging.inputs import Input
 
 REMEMBERED = 10_000
 """Packets whose trace is kept for what is delivered later."""

@@ -27,7 +27,7 @@ from apc_contracts.decay import read_decision
 from apc_contracts.effectiveness import EvalTally
 from apc_contracts.payloads import MetricSet, Thresholds
 from apc_contracts.vocabulary import TransferMode
-from apc_orchestrator.protocols import OtherShards, load_protocols
+from apc_orchestrator.shard.protocols import OtherShards, load_protocols
 from apc_persister.queries import list_protocols
 
 Build = Callable[..., Packet[Any]]

@@ -17,7 +17,7 @@ from apc_contracts.receipts import Receipt, encode_receipts
 from apc_contracts.registry_change import AgentRevoked, encode_registry_change
 from apc_contracts.session import timer
 from apc_contracts.signing import encode_public_key, new_private_key
-from apc_orchestrator.judge import Judge
+from apc_orchestrator.judging.judge import Judge
 
 Build = Callable[..., Packet[Any]]
 
@@ -105,7 +105,7 @@ async def test_a_timer_that_the_gate_fails_on_does_not_stop_the_others(
             raise RuntimeError("a fault of the gate")
         return timer(session, *given)
 
-    monkeypatch.setattr("apc_orchestrator.shard.timer", fail)
+    monkeypatch.setattr("apc_orchestrator.shard.timers.timer", fail)
     faulty = start(state_deadline_ms=50)
     trace = faulty.trace.model_copy(update={"session_id": "faulty"})
     await running.publish(faulty.model_copy(update={"trace": trace}))

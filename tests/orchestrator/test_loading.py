@@ -25,13 +25,13 @@ from apc_contracts.session import Session, decode_document
 from apc_contracts.verdict import Verdict
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
 from apc_orchestrator.batch import Batch
-from apc_orchestrator.inbox import OPERATOR_KINDS, ORCHESTRATOR_KINDS, read_input
-from apc_orchestrator.judge import Judge
-from apc_orchestrator.loading import load_session
-from apc_orchestrator.publications import Tenure
-from apc_orchestrator.registry import Registry
-from apc_orchestrator.sessions import Sessions
-from apc_orchestrator.tracing import Traces
+from apc_orchestrator.judging.inputs import OPERATOR_KINDS, ORCHESTRATOR_KINDS, read_input
+from apc_orchestrator.judging.judge import Judge
+from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.registry import Registry
+from apc_orchestrator.judging.sessions import Sessions
+from apc_orchestrator.lease import Lease
+from apc_orchestrator.shard.loading import load_session
 from apc_persister.connection import drop_connection, take_connection
 from apc_persister.encryption import HIDDEN, Encryption
 from apc_persister.evidence.checkpoint import load_signer
@@ -55,9 +55,8 @@ class JudgedSimulation(Simulation):
     def __post_init__(self) -> None:
         self.sessions = Sessions()
         registry, protocols = Registry(ORCHESTRATOR, REGISTRY, set()), ProtocolLedger(CONTRACT.effectiveness)
-        self.judge = Judge(
-            CONTRACT, registry, self.sessions, Tenure(0, 1, "0.0", ORCHESTRATOR), 1, "operator", protocols, Traces()
-        )
+        lease = Lease(0, 1, "0.0", ORCHESTRATOR, UUID(int=2))
+        self.judge = Judge(ShardMemory(CONTRACT, lease, 1, "operator", registry, protocols, self.sessions))
 
     def take(self, packet: Packet[Any]) -> Any:
         batch = self._begin()

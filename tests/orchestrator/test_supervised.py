@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apc_contracts import Packet
-from apc_orchestrator.registry import Registry
+from apc_orchestrator.judging.registry import Registry
 
 
 async def test_a_gate_that_fails_is_begun_again(

@@ -11,7 +11,7 @@ from apc_bus.topology import gate_queue
 from apc_contracts import ArtifactPayload, Packet, SignalPayload, TaskIrPayload
 from apc_contracts.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import DeliveryMode, Signal
-from apc_orchestrator.judge import Judge
+from apc_orchestrator.judging.judge import Judge
 
 Build = Callable[..., Packet[Any]]
 
@@ -81,7 +81,7 @@ async def test_who_stops_judges_what_the_broker_has_handed_over(
 async def test_who_stops_leaves_though_others_go_on_publishing(
     house: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apc_orchestrator.shard.LONGEST_DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr("apc_orchestrator.shard.server.LONGEST_DRAIN_SECONDS", 0.2)
     opening = start()
 
     async def publish() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from apc_bus.topology import gate_queue
 from apc_contracts import Packet
-from apc_orchestrator import deliveries, loading, shard
+from apc_orchestrator.shard import loading, sending, session_loader
 
 Build = Callable[..., Packet[Any]]
 
@@ -16,7 +16,7 @@ Build = Callable[..., Packet[Any]]
 async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
     house: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, send = loading.load_session, deliveries.send
+    load, send = loading.load_session, sending.send
     is_slow, is_sending, is_waited_for, is_sent, is_back = (asyncio.Event() for _ in range(5))
 
     async def load_later(pool: Any, session_id: str, contract: Any, *keys: Any) -> Any:
@@ -39,8 +39,8 @@ async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
     async def is_alone() -> bool:
         return unacknowledged() == 1
 
-    monkeypatch.setattr(shard, "load_session", load_later)
-    monkeypatch.setattr(deliveries, "send", send_slowly)
+    monkeypatch.setattr(session_loader, "load_session", load_later)
+    monkeypatch.setattr(sending, "send", send_slowly)
     opening = start()
     async with house.persister(), house.gate():
         await house.open(opening)

@@ -16,11 +16,11 @@ from apc_contracts.session_view import Identity
 from apc_contracts.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_orchestrator import batch as batches
-from apc_orchestrator import sessions
 from apc_orchestrator.batch import FULL_BYTES, Batch
-from apc_orchestrator.entries import size_of
-from apc_orchestrator.memory import FLOOD_BYTES, MemoryReturn
-from apc_orchestrator.sessions import Sessions
+from apc_orchestrator.judging import sessions
+from apc_orchestrator.judging.entries import size_of
+from apc_orchestrator.judging.sessions import Sessions
+from apc_orchestrator.shard.allocator import FLOOD_BYTES, MemoryReturn
 
 Build = Callable[..., Packet[Any]]
 BATCHES = "SELECT packet_id, batch_no FROM apc_log.agent_packets WHERE packet_type = 'IDEA' ORDER BY seq"

@@ -11,7 +11,7 @@ from apc_bus.port import Message, Publication
 from apc_bus.topology import INGRESS
 from apc_contracts import Packet
 from apc_contracts.refused_input import Kept
-from apc_orchestrator import quarantine
+from apc_orchestrator.judging import quarantine
 
 Build = Callable[..., Packet[Any]]
 LARGE = 1 << 20

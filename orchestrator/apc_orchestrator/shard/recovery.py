@@ -14,7 +14,7 @@ from apc_contracts.limits import Limits
 from apc_contracts.parsing import read_packet
 from apc_contracts.session import Denial, decode_document
 from apc_contracts.verdict import Refusal
-from apc_orchestrator.bodies import open_bodies
+from apc_orchestrator.shard.bodies import open_bodies
 
 _log = structlog.get_logger("apc_orchestrator")
 

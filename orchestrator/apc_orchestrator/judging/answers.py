@@ -3,7 +3,6 @@
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.contract import Contract
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
 from apc_contracts.registry import Registration
@@ -13,24 +12,16 @@ from apc_contracts.verdict import Refusal
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_orchestrator import publications
 from apc_orchestrator.batch import Batch, Outgoing
-from apc_orchestrator.nack import nack_packet
-from apc_orchestrator.publications import Tenure
-from apc_orchestrator.registry import Registry
-from apc_orchestrator.sessions import Sessions
-from apc_orchestrator.tracing import Traces
+from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.nack import nack_packet
 
 
 class Answers:
     """Puts NACKs into a batch. Nobody is told when the broker does not know who sent it, or when it was revoked."""
 
-    def __init__(
-        self, contract: Contract, registry: Registry, sessions: Sessions, tenure: Tenure, traces: Traces
-    ) -> None:
-        self._contract = contract
-        self._registry = registry
-        self._sessions = sessions
-        self._tenure = tenure
-        self._traces = traces
+    def __init__(self, memory: ShardMemory) -> None:
+        self._memory = memory
+        self._registry = memory.registry
 
     def refusal(self, batch: Batch, received: ReceivedPacket, refusal: Refusal, user_id: str | None) -> None:
         """To whoever the broker says has sent this packet."""
@@ -51,7 +42,7 @@ class Answers:
     def _answer_packet(self, batch: Batch, packet: Packet[Any], refusal: Refusal, sender: Registration | None) -> None:
         if sender is None or sender.agent_id == ORCHESTRATOR:
             return
-        if packet.packet_type not in self._contract.refusals.never_answered:
+        if packet.packet_type not in self._memory.contract.refusals.never_answered:
             self._answer(batch, packet.packet_id, packet, refusal, sender)
 
     def _answer(
@@ -59,8 +50,9 @@ class Answers:
     ) -> None:
         if sender.is_revoked:
             return
-        sealed = seal(nack_packet(refused_id, refused, refusal, sender, batch.now, self._contract))
-        session = self._sessions.get(refused.trace.session_id) if refused is not None else None
-        publication = publications.nack(sealed, sender, self._tenure, session, self._traces.of(batch, refused_id))
+        sealed = seal(nack_packet(refused_id, refused, refusal, sender, batch.now, self._memory.contract))
+        session = self._memory.sessions.get(refused.trace.session_id) if refused is not None else None
+        trace = self._memory.traces.of(batch, refused_id)
+        publication = publications.nack(sealed, sender, self._memory.lease, session, trace)
         batch.outgoing.append(Outgoing(publication, "", None, sender.agent_id, 1))
         batch.nacks += 1

@@ -12,7 +12,7 @@ from apc_contracts.parsing import ReceivedPacket, read_packet
 from apc_contracts.receipts import Receipt, ReceiptKind, parse_receipts
 from apc_contracts.registry import Right
 from apc_contracts.registry_change import AgentAdded, AgentRevoked, parse_registry_change
-from apc_orchestrator.registry import Registry
+from apc_orchestrator.judging.registry import Registry
 
 ReceiptGroup = tuple[Receipt, ...]
 """Receipts of one (session, packet, recipient, attempt), in order."""

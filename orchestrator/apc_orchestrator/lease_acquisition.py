@@ -1,4 +1,4 @@
-"""Taking a shard: an epoch of one's own, given by the persister, before anything is judged (architecture.md 2)."""
+"""Acquiring the lease of a shard: the persister gives a new epoch before anything is judged."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,8 @@ from apc_bus.errors import PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.log_batch import LOG_BATCH_VERSION, EpochOpen
 from apc_bus.port import Subscription
 from apc_orchestrator.errors import ShardLost
-from apc_orchestrator.publications import Tenure, epoch_open
+from apc_orchestrator.lease import Lease
+from apc_orchestrator.publications import epoch_open
 
 HEAD = "SELECT epoch, holder, batch_no FROM apc_log.shards WHERE shard = $1"
 GIVEN = """
@@ -45,9 +46,7 @@ async def read_head(pool: asyncpg.Pool, shard: int) -> Head:
     return Head(0, None, 0) if row is None else Head(row["epoch"], row["holder"], row["batch_no"])
 
 
-async def take_shard(
-    inputs: Subscription, pool: asyncpg.Pool, shard: int, user: str, contract: bytes
-) -> tuple[Tenure, UUID]:
+async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user: str, contract: bytes) -> Lease:
     """Become the holder: everything confirmed before stands in Postgres when this returns.
 
     Waits as long as the persister or the database is away. The opening goes out on the channel that consumes the
@@ -78,7 +77,7 @@ async def take_shard(
     if row["newest"] != epoch:
         raise ShardLost(f"epoch {epoch} was given while the shard was waited for, and is over")
     _log.info("shard_taken", shard=shard, epoch=epoch, holder=str(holder))
-    return Tenure(shard, epoch, f"{row['mark_epoch']}.{row['mark_batch_no']}", user), holder
+    return Lease(shard, epoch, f"{row['mark_epoch']}.{row['mark_batch_no']}", user, holder)
 
 
 async def _when_available(read: Callable[[], Awaitable[Read]], shard: int) -> Read:

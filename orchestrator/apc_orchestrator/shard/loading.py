@@ -37,8 +37,8 @@ from apc_contracts.vocabulary import (
     PacketType,
     RunPhase,
 )
-from apc_orchestrator.bodies import Bodies, open_bodies
-from apc_orchestrator.sessions import REFUSED_KEPT
+from apc_orchestrator.judging.sessions import REFUSED_KEPT
+from apc_orchestrator.shard.bodies import Bodies, open_bodies
 
 DOCUMENT = "SELECT document FROM apc_log.sessions WHERE session_id = $1"
 _IDENTITIES = """

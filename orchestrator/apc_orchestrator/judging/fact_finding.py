@@ -7,46 +7,27 @@ from uuid import UUID
 
 from apc_bus import headers
 from apc_bus.port import Message
-from apc_contracts.contract import Contract
 from apc_contracts.errors import SignatureInvalid
 from apc_contracts.facts import Facts, SignatureState
 from apc_contracts.identity import shard_of
-from apc_contracts.outstanding import Outstanding
 from apc_contracts.packet import Packet
 from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.protocol_ledger import ProtocolLedger
-from apc_contracts.quotas import Quotas
 from apc_contracts.session import HeldPacket
 from apc_contracts.signing import verify
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
-from apc_orchestrator.publications import Tenure
-from apc_orchestrator.registry import Registry
-from apc_orchestrator.sessions import Sessions
+from apc_orchestrator.judging.memory import ShardMemory
 
 
 class FactFinder:
-    """Looks facts up in the gate's memory. `outstanding` is the shard's count of open deliveries."""
+    """Look facts up in the memory of a shard."""
 
-    def __init__(
-        self,
-        contract: Contract,
-        registry: Registry,
-        sessions: Sessions,
-        tenure: Tenure,
-        shards: int,
-        outstanding: Outstanding,
-        protocols: ProtocolLedger,
-        quotas: Quotas,
-    ) -> None:
-        self._contract_hash = contract.hash.hex()
-        self._bound = contract.limits.outstanding_deliveries
-        self._registry = registry
-        self._sessions = sessions
-        self._tenure = tenure
-        self._shards = shards
-        self._outstanding = outstanding
-        self._protocols = protocols
-        self._quotas = quotas
+    def __init__(self, memory: ShardMemory) -> None:
+        self._memory = memory
+        self._contract_hash = memory.contract.hash.hex()
+        self._bound = memory.contract.limits.outstanding_deliveries
+        self._registry = memory.registry
+        self._outstanding = memory.outstanding
+        self._protocols = memory.protocols
 
     def of_message(self, received: ReceivedPacket, message: Message, now: datetime) -> Facts:
         """A packet as it came from the broker."""
@@ -58,7 +39,7 @@ class FactFinder:
             user_id=message.user_id,
             is_received=True,
             has_copy_headers="CC" in message.headers or "BCC" in message.headers,
-            hashes_to_shard=shard_of(packet.trace.session_id, self._shards) == self._tenure.shard,
+            hashes_to_shard=shard_of(packet.trace.session_id, self._memory.shards) == self._memory.lease.shard,
             signature=self._signature(received, signature_of(message)),
             packet_hash=received.packet_hash,
             payload_hash=received.payload_hash,
@@ -78,7 +59,7 @@ class FactFinder:
         return Facts(
             now=now,
             registry=self._registry.by_id,
-            user_id=self._tenure.user,
+            user_id=self._memory.lease.user,
             packet_hash=received.packet_hash,
             payload_hash=received.payload_hash,
             is_cause_delivered=True,
@@ -100,17 +81,17 @@ class FactFinder:
 
     def _quota_wait_ms(self, packet: Packet[Any], now: datetime) -> int:
         sender = self._registry.by_id.get(packet.sender.agent_id)
-        return 0 if sender is None else self._quotas.wait_ms(sender.agent_id, sender.role, now)
+        return 0 if sender is None else self._memory.quotas.wait_ms(sender.agent_id, sender.role, now)
 
     def _is_cause_delivered(self, packet: Packet[Any], cause: UUID | None) -> bool:
-        session = self._sessions.get(packet.trace.session_id)
+        session = self._memory.sessions.get(packet.trace.session_id)
         identity = session.identity(cause) if session is not None and cause is not None else None
         if identity is None or identity.refusal is not None:
             return False
         return not {packet.sender.agent_id, SUBSTRATE_RECIPIENT}.isdisjoint(identity.recipients)
 
     def _is_contract_deployed(self, packet: Packet[Any]) -> bool:
-        session = self._sessions.get(packet.trace.session_id)
+        session = self._memory.sessions.get(packet.trace.session_id)
         return session is None or session.document.contract_hash == self._contract_hash
 
     def _signature(self, received: ReceivedPacket, header: str | None) -> SignatureState:

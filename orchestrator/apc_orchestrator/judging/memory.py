@@ -1,0 +1,34 @@
+"""What the judge of a shard knows: the rules, and what one lease keeps in memory."""
+
+from dataclasses import dataclass, field
+
+from apc_contracts.contract import Contract
+from apc_contracts.outstanding import Outstanding
+from apc_contracts.protocol_ledger import ProtocolLedger
+from apc_contracts.quotas import Quotas
+from apc_orchestrator.judging.registry import Registry
+from apc_orchestrator.judging.sessions import Sessions
+from apc_orchestrator.lease import Lease
+from apc_orchestrator.tracing import Traces
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMemory:
+    """Shared by the parts of a judge. Each lease starts with a new one; everything in it can be read from the log."""
+
+    contract: Contract
+    lease: Lease
+    shards: int
+    """Number of shards in the deployment."""
+    operator: str
+    """The broker user who may change the registry."""
+    registry: Registry
+    protocols: ProtocolLedger
+    sessions: Sessions = field(default_factory=Sessions)
+    traces: Traces = field(default_factory=Traces)
+    outstanding: Outstanding = field(default_factory=Outstanding)
+    """Open deliveries per sender and recipient, over all sessions of the shard."""
+    quotas: Quotas = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quotas", Quotas(self.contract.limits.quota))

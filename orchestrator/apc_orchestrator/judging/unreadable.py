@@ -1,0 +1,54 @@
+"""Inputs that are no packets: bodies that cannot be read, inputs that died in a queue, inputs that stopped a gate."""
+
+from apc_bus.port import Message
+from apc_contracts.errors import PacketRefused
+from apc_contracts.verdict import Refusal
+from apc_orchestrator.batch import Batch
+from apc_orchestrator.judging.answers import Answers
+from apc_orchestrator.judging.fact_finding import uuid_of
+from apc_orchestrator.judging.inputs import DeadInput
+from apc_orchestrator.judging.quarantine import Quarantine, dead_input_refusal
+
+
+class Unreadable:
+    """Keep such inputs with their bytes, and answer them when the broker knows who sent them."""
+
+    def __init__(self, quarantine: Quarantine, answers: Answers, own_user: str) -> None:
+        self._quarantine = quarantine
+        self._answers = answers
+        self._own_user = own_user
+
+    def refuse(self, batch: Batch, message: Message, refused: PacketRefused) -> None:
+        """Record a body that is no packet, and answer it."""
+        message_id, user_id = uuid_of(message.message_id), message.user_id
+        is_kept = self._quarantine.record(
+            batch, "unreadable", str(refused), message.body, code=refused.code, packet_id=message_id, user_id=user_id
+        )
+        if is_kept and message_id is not None:
+            refusal = Refusal(refused.code, "parse", refused.path, refused.message)
+            self._answers.unreadable(batch, message_id, refusal, message.user_id)
+
+    def refuse_dead(self, batch: Batch, found: DeadInput, message: Message) -> None:
+        """Record an input that died before it could be judged, and answer it."""
+        if message.user_id != self._own_user:
+            reason = f"{message.type} by {message.user_id}: only the orchestrator tells of dead inputs"
+            self._quarantine.record(batch, "security", reason, message.body, user_id=message.user_id)
+            return
+        message_id = uuid_of(found.message_id)
+        refusal = dead_input_refusal(found.queue, found.reason)
+        is_kept = self._quarantine.record(
+            batch,
+            "dead_input",
+            refusal.message,
+            message.body,
+            code=refusal.code,
+            packet_id=message_id,
+            user_id=found.user_id,
+        )
+        if is_kept and message_id is not None:
+            self._answers.unreadable(batch, message_id, refusal, found.user_id)
+
+    def set_aside(self, batch: Batch, message: Message) -> None:
+        """Record an input that stopped the gate before. It is never judged."""
+        reason = "the gate failed on this input; it is kept for whoever mends the gate"
+        self._quarantine.record(batch, "unjudgeable", reason, message.body, user_id=message.user_id)

@@ -1,0 +1,1 @@
+"""Serving a shard: receive, judge, log, deliver, acknowledge."""

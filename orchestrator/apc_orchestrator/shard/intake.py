@@ -1,0 +1,89 @@
+"""Inputs of a shard as they come from the broker."""
+
+import asyncio
+from typing import Any, Literal
+
+from apc_bus.port import Delivery
+from apc_orchestrator.errors import ShardLost
+from apc_orchestrator.fence import Fence
+from apc_orchestrator.judging.inputs import is_receipts
+from apc_orchestrator.shard.resources import ShardResources
+
+HANDED_OVER_SECONDS = 0.05
+"""How long a draining gate waits for deliveries that the broker has sent and that may not have arrived yet."""
+
+Stopping = asyncio.Task[Literal[True]]
+
+
+class Intake:
+    """Receive what waits, up to one batch. Whatever nobody has taken is available for the next one."""
+
+    def __init__(self, resources: ShardResources) -> None:
+        self._inputs = resources.inputs
+        self._settings = resources.settings
+        self._fence = Fence.of(resources.settings.heartbeat)
+        self._wake = asyncio.Event()
+        self._receiving: asyncio.Future[list[Delivery]] | None = None
+
+    @property
+    def longest_wait_seconds(self) -> float:
+        """Never longer than between two questions to the broker, so that its silence is noticed."""
+        return self._fence.question_seconds
+
+    def wake(self) -> None:
+        """End the wait for inputs: there is something else to do."""
+        self._wake.set()
+
+    async def next(self, stopping: Stopping, patience: float) -> list[Delivery]:
+        """Wait for inputs; return nothing when `patience` seconds have passed, or at `wake` or the stop."""
+        received = await self._receive(stopping, patience)
+        if received and not stopping.done() and all(is_receipts(one.message) for one in received):
+            # Only barriers wait for receipts, and a packet that comes now would wait for their log batch.
+            received += await self._receive(stopping, self._settings.receipts_linger_seconds, len(received))
+        return received
+
+    async def handed_over(self) -> list[Delivery]:
+        """Return what the broker has sent already, if anything."""
+        receiving = self._begin_receiving(self._settings.batch_packets)
+        await asyncio.wait({receiving}, timeout=HANDED_OVER_SECONDS)
+        return self._take_received()
+
+    def check_silence(self) -> None:
+        """Fence this gate off: a broker that was silent for longer than a heartbeat may have given the shard away.
+
+        Raises:
+            ShardLost: the broker was silent for too long.
+        """
+        silence = self._inputs.longest_silence
+        if silence > self._fence.silence_seconds:
+            raise ShardLost(f"the broker was silent for {silence:.1f} s")
+
+    async def close(self) -> None:
+        """Stop receiving."""
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
+
+    async def _receive(self, stopping: Stopping, patience: float, already: int = 0) -> list[Delivery]:
+        """Receive within `patience` seconds; `already` inputs were taken for the same batch."""
+        receiving = self._begin_receiving(max(1, self._settings.batch_packets - already))
+        if not receiving.done():
+            waking = asyncio.ensure_future(self._wake.wait())
+            try:
+                watched: set[asyncio.Future[Any]] = {receiving, stopping, waking}
+                await asyncio.wait(watched, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waking.cancel()
+        self._wake.clear()
+        return self._take_received()
+
+    def _begin_receiving(self, most: int) -> "asyncio.Future[list[Delivery]]":
+        if self._receiving is None:
+            self._receiving = asyncio.ensure_future(self._inputs.receive(most, self._settings.batch_bytes))
+        return self._receiving
+
+    def _take_received(self) -> list[Delivery]:
+        if self._receiving is None or not self._receiving.done():
+            return []
+        receiving, self._receiving = self._receiving, None
+        return receiving.result()

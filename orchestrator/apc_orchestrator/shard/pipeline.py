@@ -1,0 +1,122 @@
+"""What a judged batch goes through: logged, then delivered, then its inputs are acknowledged."""
+
+import asyncio
+from collections.abc import Sequence
+from time import perf_counter
+
+import structlog
+
+from apc_bus.crash_points import crash_point
+from apc_bus.errors import PublishRefused, PublishUnroutable
+from apc_bus.port import Delivery, Publication
+from apc_orchestrator import publications
+from apc_orchestrator.batch import Batch
+from apc_orchestrator.errors import ShardLost
+from apc_orchestrator.judging.quarantine import flood_entry
+from apc_orchestrator.packet_logging import tell_judged
+from apc_orchestrator.shard import sending
+from apc_orchestrator.shard.intake import Intake
+from apc_orchestrator.shard.resources import ShardResources
+from apc_orchestrator.tracing import end_spans, logged
+
+RETRY_SECONDS = 0.5
+
+_log = structlog.get_logger("apc_orchestrator")
+
+
+class Pipeline:
+    """One log batch in flight. The deliveries of a batch go out while the next one is judged, in the same order."""
+
+    def __init__(self, resources: ShardResources, intake: Intake, report: sending.Report, stop: asyncio.Event) -> None:
+        self._resources = resources
+        self._intake = intake
+        self._report = report
+        self._stop = stop
+        self._next_number = 1
+        self._sending: asyncio.Future[None] | None = None
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next batch in this epoch."""
+        return self._next_number
+
+    @property
+    def batches(self) -> int:
+        """Number of batches that the broker has confirmed in this lease."""
+        return self._next_number - 1
+
+    @property
+    def last_sent(self) -> int:
+        """The last batch whose deliveries the broker has confirmed."""
+        is_sending = self._sending is not None and not self._sending.done()
+        return self.batches - 1 if is_sending else self.batches
+
+    async def log(self, batch: Batch) -> float | None:
+        """Publish the log batch; return the seconds until its confirm, or None when there was nothing to log.
+
+        Raises:
+            ShardLost: the broker did not confirm it, or stays silent.
+        """
+        batch.entries += [flood_entry(user, flood) for user, flood in batch.floods.items()]
+        if not batch.entries:
+            return None
+        lease = self._resources.lease
+        with logged(batch, lease.shard, lease.epoch) as trace:
+            publication = publications.log_batch(batch.seal(lease.shard, lease.epoch), lease, trace)
+            began = perf_counter()
+            await self._publish(publication)
+            confirm_seconds = perf_counter() - began
+        self._next_number += 1
+        crash_point("gate.after_log_confirm")
+        tell_judged(batch.entries)
+        return confirm_seconds
+
+    async def send(self, batch: Batch, done: Sequence[Delivery], *, is_everything: bool) -> None:
+        """Deliver and acknowledge in the background, once the batch before is through.
+
+        `is_everything`: no earlier input still waits, so that one acknowledgement covers them all.
+        """
+        await self.finish_sending()
+        self._sending = asyncio.ensure_future(self._send(batch, done, is_everything))
+        self._sending.add_done_callback(self._note_sent)
+
+    async def deliver(self, batch: Batch) -> None:
+        """Send the batch's deliveries and wait for their confirms."""
+        bound = self._resources.contract.limits.outstanding_deliveries
+        await sending.send(self._resources.bus, batch.outgoing, self._report, self._stop, bound)
+
+    async def finish_sending(self) -> None:
+        """Wait for the batch that is being sent. Raises what its sending raised."""
+        if self._sending is not None:
+            current, self._sending = self._sending, None
+            await current
+
+    async def close(self) -> None:
+        """Stop sending."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+    async def _publish(self, publication: Publication) -> None:
+        """A refusal is definite, so the same batch is published again; any other failure loses the shard."""
+        while True:
+            self._intake.check_silence()
+            try:
+                return await self._resources.inputs.publish(publication)
+            except (PublishRefused, PublishUnroutable) as error:
+                _log.warning("log_batch_refused", reason=str(error))
+                if self._stop.is_set():
+                    raise ShardLost("stopped while the broker refused the log batch") from error
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _send(self, batch: Batch, done: Sequence[Delivery], is_everything: bool) -> None:
+        await self.deliver(batch)
+        end_spans(batch)
+        crash_point("gate.after_delivery_confirm")
+        crash_point("gate.before_acknowledge")
+        await sending.acknowledge(self._resources.inputs, done, multiple=is_everything)
+
+    def _note_sent(self, sent: "asyncio.Future[None]") -> None:
+        """Report a failure at once: it must not wait for the next input."""
+        if not sent.cancelled() and sent.exception() is not None:
+            self._intake.wake()

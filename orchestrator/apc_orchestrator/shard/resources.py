@@ -1,0 +1,31 @@
+"""What one lease of a shard works with."""
+
+from dataclasses import dataclass
+
+import asyncpg
+
+from apc_bus.port import Bus, Subscription
+from apc_bus.settings import OrchestratorSettings
+from apc_contracts.contract import Contract
+from apc_contracts.protocol_ledger import ProtocolLedger
+from apc_orchestrator.judging.registry import Registry
+from apc_orchestrator.lease import Lease
+from apc_orchestrator.shard.unjudgeable import Unjudgeable
+from apc_orchestrator.verification import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResources:
+    """Fixed from the moment a lease is given until it ends."""
+
+    settings: OrchestratorSettings
+    contract: Contract
+    bus: Bus
+    pool: asyncpg.Pool
+    inputs: Subscription
+    """The shard's queue. Log batches go out on its channel, so that only its active consumer gets them confirmed."""
+    lease: Lease
+    registry: Registry
+    protocols: ProtocolLedger
+    verifier: Verifier
+    unjudgeable: Unjudgeable

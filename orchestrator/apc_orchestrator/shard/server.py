@@ -1,0 +1,219 @@
+"""Serving a shard during one lease: micro-batches from its queue, from timers and from reports of deliveries.
+
+Each batch is judged as a whole, logged as one log batch, delivered when the broker has confirmed the log batch, and its
+inputs are acknowledged last. While one batch is delivered, the next is judged.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import structlog
+from structlog.contextvars import bind_contextvars, bound_contextvars
+
+from apc_bus.crash_points import crash_point
+from apc_bus.port import Delivery
+from apc_bus.subject_keys import KeyRing
+from apc_bus.tracing import NO_TRACE
+from apc_contracts.limits import Limits
+from apc_orchestrator.batch import Batch
+from apc_orchestrator.judging.inputs import is_probe, read_input, session_ids
+from apc_orchestrator.judging.judge import Judge
+from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.metrics import count_batch
+from apc_orchestrator.packet_logging import ids_of
+from apc_orchestrator.shard.intake import Intake, Stopping
+from apc_orchestrator.shard.pipeline import Pipeline
+from apc_orchestrator.shard.recovery import open_sessions, unanswered_denials
+from apc_orchestrator.shard.reports import Reports
+from apc_orchestrator.shard.resources import ShardResources
+from apc_orchestrator.shard.session_loader import SessionLoader
+from apc_orchestrator.shard.timers import RETRY_SECONDS, Timers
+from apc_orchestrator.shard.unjudgeable import tag_of
+
+LONGEST_DRAIN_SECONDS = 2.0
+"""A gate that is told to stop leaves after this time: others may go on publishing."""
+
+_log = structlog.get_logger("apc_orchestrator")
+
+
+class ShardServer:
+    """Serve one shard during one lease. Any doubt about still holding it raises ShardLost."""
+
+    def __init__(self, resources: ShardResources, stop: asyncio.Event) -> None:
+        self._resources = resources
+        self._stop = stop
+        bounds = resources.contract.limits
+        self._limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+        self._memory = _memory_of(resources)
+        self._judge = Judge(self._memory)
+        self._loader = SessionLoader(resources, self._memory.sessions, self._judge)
+        self._intake = Intake(resources)
+        self._reports = Reports(self._judge, self._loader, self._intake)
+        self._pipeline = Pipeline(resources, self._intake, self._reports.note, stop)
+        self._timers = Timers(resources, self._loader, self._judge)
+        self._waiting: list[Delivery] = []
+        self._open: set[str] = set()
+        self._now = datetime.now(UTC)
+
+    @property
+    def epoch(self) -> int:
+        return self._resources.lease.epoch
+
+    @property
+    def batches(self) -> int:
+        """Number of batches that the broker has confirmed in this lease."""
+        return self._pipeline.batches
+
+    @property
+    def open_sessions(self) -> int:
+        """Number of sessions of the shard that have not ended."""
+        return len(self._open)
+
+    @property
+    def outstanding(self) -> Mapping[str, int]:
+        """Open deliveries by recipient; a copy, for readers in other threads."""
+        return dict(self._memory.outstanding.totals)
+
+    async def serve(self, first: list[Delivery]) -> None:
+        """Serve until the stop, then drain: what the broker has sent is judged, logged, delivered and acknowledged.
+
+        Raises:
+            ShardLost: a log batch was not confirmed, or the broker was silent for too long.
+        """
+        lease, stop = self._resources.lease, self._stop
+        bind_contextvars(shard=lease.shard, epoch=lease.epoch)
+        stopping: Stopping = asyncio.create_task(stop.wait())
+        try:
+            await self._recover()
+            received = first
+            while True:
+                crash_point("gate.after_receive")
+                await self._run_batch(received)
+                if stop.is_set():
+                    break
+                received = await self._intake.next(stopping, self._seconds_to_wait())
+            await self._drain()
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, self._intake.close(), self._pipeline.close(), return_exceptions=True)
+
+    async def _recover(self) -> None:
+        """Deliver and verify again what was open under the last lease, and answer again what was refused late."""
+        resources, batch = self._resources, self._open_batch()
+        pool, shard = resources.pool, resources.lease.shard
+        for found in await open_sessions(pool, shard):
+            if found.has_work:
+                await self._loader.load(found.session_id)
+            self._timers.note(found.session_id, found.next_deadline)
+            if not found.is_terminal:
+                self._open.add(found.session_id)
+        for session in self._memory.sessions.loaded():
+            self._judge.redeliver(batch, session)
+            await asyncio.sleep(0)  # let the broker be read: its silence would count as a lost shard
+        ring = KeyRing.of(resources.settings)
+        for denial in await unanswered_denials(pool, shard, batch.now, self._limits, ring):
+            self._judge.answer_denial(batch, denial)
+        await self._pipeline.deliver(batch)
+        _log.info("shard_recovered", shard=shard, deliveries=len(batch.outgoing))
+
+    async def _run_batch(self, received: Sequence[Delivery]) -> None:
+        """Judge a batch, log it, and begin to send it."""
+        self._intake.check_silence()
+        batch = self._open_batch()
+        bind_contextvars(batch=batch.number)
+        done = await self._judge_inputs(batch, received)
+        batch.trace = NO_TRACE
+        # Said now: while this batch is sent, the next one takes the waiting inputs up and may not have judged them.
+        is_everything = not self._waiting
+        await self._reports.judge(batch)
+        await self._timers.fire(batch)
+        self._loader.end_erased(batch)
+        await self._log(batch, len(done))
+        await self._pipeline.send(batch, done, is_everything=is_everything)
+        await self._loader.evict_sometimes(self._pipeline.last_sent)
+
+    def _open_batch(self) -> Batch:
+        # Never back: a later batch has a later time, whatever the wall clock does.
+        self._now = max(self._now, datetime.now(UTC))
+        return Batch(self._pipeline.next_number, self._now)
+
+    async def _judge_inputs(self, batch: Batch, received: Sequence[Delivery]) -> list[Delivery]:
+        """Judge in arrival order; only inputs whose session cannot be loaded now wait. Return the judged ones."""
+        done = []
+        unloadable: set[str] = set()
+        waiting, self._waiting = self._waiting, []
+        self._loader.note_received(sum(len(delivery.message.body) for delivery in received))
+        for delivery in (*waiting, *received):
+            if batch.is_full():
+                self._waiting.append(delivery)
+                self._intake.wake()
+                continue
+            if is_probe(delivery.message):
+                done.append(delivery)
+                continue
+            if self._resources.unjudgeable.holds(delivery):
+                self._judge.set_aside(batch, delivery.message)
+            elif not await self._judge_input(batch, delivery, unloadable):
+                self._waiting.append(delivery)
+                continue
+            done.append(delivery)
+        return done
+
+    async def _judge_input(self, batch: Batch, delivery: Delivery, unloadable: set[str]) -> bool:
+        """Judge one input; False when it has to wait for its session."""
+        try:
+            found = read_input(delivery, self._limits)
+            needed = set(session_ids(found))
+            # Inputs of a session that cannot be loaded keep their order: later ones wait behind earlier ones.
+            if not unloadable.isdisjoint(needed) or not await self._loader.can_load(needed):
+                unloadable |= needed
+                return False
+            self._memory.traces.begin(batch, found, delivery.message)
+            self._judge.take(batch, found, delivery.message)
+        except Exception as error:
+            with bound_contextvars(**ids_of(delivery)):
+                raise self._resources.unjudgeable.give_up(tag_of(delivery), error) from error
+        return True
+
+    async def _log(self, batch: Batch, inputs: int) -> None:
+        """Log the batch. Once that is confirmed, the batch has happened."""
+        for session_id, session in batch.touched.items():
+            self._timers.note(session_id, session.next_deadline)
+            (self._open.discard if session.is_terminal else self._open.add)(session_id)
+        confirm_seconds = await self._pipeline.log(batch)
+        if confirm_seconds is not None:
+            self._memory.sessions.touch(batch.touched, batch.number)
+            for request in batch.verifications:
+                self._resources.verifier.submit(request)
+        count_batch(batch, inputs, confirm_seconds)
+
+    async def _drain(self) -> None:
+        """Judge what the broker has sent already, and what became of the last deliveries."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LONGEST_DRAIN_SECONDS
+        await self._pipeline.finish_sending()
+        while loop.time() < until:
+            received = await self._intake.handed_over()
+            if not received and not self._reports:
+                break
+            await self._run_batch(received)
+            await self._pipeline.finish_sending()
+
+    def _seconds_to_wait(self) -> float:
+        """Return the seconds until there is something to do without an input."""
+        longest = RETRY_SECONDS if self._waiting or self._reports else self._intake.longest_wait_seconds
+        left = self._timers.seconds_left
+        return longest if left is None else min(longest, left)
+
+
+def _memory_of(resources: ShardResources) -> ShardMemory:
+    settings = resources.settings
+    return ShardMemory(
+        contract=resources.contract,
+        lease=resources.lease,
+        shards=settings.shards,
+        operator=settings.operator_user or resources.bus.user,
+        registry=resources.registry,
+        protocols=resources.protocols,
+    )

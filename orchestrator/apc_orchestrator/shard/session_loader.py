@@ -1,0 +1,103 @@
+"""Sessions of a shard: loaded from the log before their first input, evicted when their last batch is committed."""
+
+import asyncio
+from collections.abc import Iterable
+
+import asyncpg
+import structlog
+
+from apc_bus.subject_keys import KeyRing
+from apc_contracts.session import Hop, Session
+from apc_contracts.session.verification import repeated
+from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_orchestrator.batch import Batch
+from apc_orchestrator.errors import SessionUnloadable
+from apc_orchestrator.judging.entries import hop_entry
+from apc_orchestrator.judging.judge import Judge
+from apc_orchestrator.judging.sessions import Sessions
+from apc_orchestrator.lease_acquisition import read_head
+from apc_orchestrator.shard.allocator import MemoryReturn
+from apc_orchestrator.shard.loading import load_session
+from apc_orchestrator.shard.resources import ShardResources
+
+EVICTION_SECONDS = 5.0
+
+_log = structlog.get_logger("apc_orchestrator")
+UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
+class SessionLoader:
+    """Keep the sessions that are being judged in memory, and no others."""
+
+    def __init__(self, resources: ShardResources, sessions: Sessions, judge: Judge) -> None:
+        self._resources = resources
+        self._sessions = sessions
+        self._judge = judge
+        self._ring = KeyRing.of(resources.settings)
+        self._erased: list[tuple[Session, list[Hop]]] = []
+        self._allocator = MemoryReturn()
+        self._evicted_at = 0.0
+
+    async def can_load(self, session_ids: Iterable[str]) -> bool:
+        """Load these sessions; False when one of them cannot be loaded now."""
+        try:
+            for session_id in session_ids:
+                await self.load(session_id)
+        except SessionUnloadable:
+            return False
+        return True
+
+    async def load(self, session_id: str) -> Session | None:
+        """Return the session, or None when there is none of this id.
+
+        Raises:
+            SessionUnloadable: the database is away.
+        """
+        if session_id == PRESENCE_SESSION or self._sessions.is_known(session_id):
+            return self._sessions.get(session_id)
+        try:
+            erased: list[Hop] = []
+            resources = self._resources
+            found = await load_session(resources.pool, session_id, resources.contract, self._ring, erased)
+        except UNAVAILABLE as error:
+            _log.warning("session_unloadable", session_id=session_id, reason=str(error))
+            raise SessionUnloadable(f"session {session_id}: {error}") from error
+        if not isinstance(found, Session):
+            self._sessions.note_absence(session_id, found)
+            return None
+        self._judge.adopt(found)
+        if erased:
+            self._erased.append((found, erased))
+        for opened in found.open.values():
+            if opened.verification == "pending":
+                self._resources.verifier.submit(repeated(found, opened.received))
+        return found
+
+    def end_erased(self, batch: Batch) -> None:
+        """Log the end of deliveries whose packet was erased: there is nothing left to deliver."""
+        erased, self._erased = self._erased, []
+        for session, hops in erased:
+            _log.warning("deliveries_erased", session_id=session.session_id, hops=len(hops))
+            batch.entries += [hop_entry(session.session_id, hop) for hop in hops]
+            batch.touched[session.session_id] = session
+
+    def note_received(self, size: int) -> None:
+        """Count bytes that came in: what a flood leaves free goes back to the system later."""
+        self._allocator.note(size)
+
+    async def evict_sometimes(self, last_sent: int) -> None:
+        """Forget surplus sessions whose last batch is committed and sent. Skip it while the database is away."""
+        now = asyncio.get_running_loop().time()
+        if now - self._evicted_at < EVICTION_SECONDS:
+            return
+        self._evicted_at = now
+        self._allocator.after_flood()
+        most, lease = self._resources.settings.sessions_in_memory, self._resources.lease
+        if not self._sessions.has_surplus(most):
+            return
+        try:
+            head = await read_head(self._resources.pool, lease.shard)
+        except UNAVAILABLE:
+            return
+        if head.epoch == lease.epoch:
+            self._sessions.evict(min(head.batch_no, last_sent), most)

@@ -1,0 +1,71 @@
+"""Deadlines of the shard's sessions: each one that passes becomes a packet of the orchestrator."""
+
+from datetime import UTC, datetime, timedelta
+
+from apc_contracts.session import Session, timer
+from apc_orchestrator.batch import Batch
+from apc_orchestrator.errors import SessionUnloadable
+from apc_orchestrator.judging.judge import Judge
+from apc_orchestrator.shard.deadlines import Deadlines
+from apc_orchestrator.shard.resources import ShardResources
+from apc_orchestrator.shard.session_loader import EVICTION_SECONDS, SessionLoader
+
+RETRY_SECONDS = 0.5
+
+
+class Timers:
+    """Fire the deadlines that have passed."""
+
+    def __init__(self, resources: ShardResources, loader: SessionLoader, judge: Judge) -> None:
+        self._contract = resources.contract
+        self._loader = loader
+        self._judge = judge
+        self._unjudgeable = resources.unjudgeable
+        self._deadlines = Deadlines()
+
+    def note(self, session_id: str, due: datetime | None) -> None:
+        """Set the session's next deadline; None = it has none."""
+        self._deadlines.note(session_id, due)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the next deadline; None without one."""
+        due = self._deadlines.next
+        return None if due is None else max(0.0, (due - datetime.now(UTC)).total_seconds())
+
+    async def fire(self, batch: Batch) -> None:
+        """Judge a timer packet for each deadline that has passed.
+
+        Raises:
+            ShardLost: a timer packet cannot be judged.
+        """
+        for session_id in self._deadlines.due(batch.now):
+            try:
+                session = await self._loader.load(session_id)
+            except SessionUnloadable:
+                self._deadlines.note(session_id, batch.now + timedelta(seconds=RETRY_SECONDS))
+                continue
+            if session is not None:
+                self._fire_due(batch, session)
+                self._deadlines.note(session_id, _next_look(session, batch.now))
+
+    def _fire_due(self, batch: Batch, session: Session) -> None:
+        deadlines = session.document.deadlines
+        for kind in sorted(deadlines, key=deadlines.__getitem__):
+            # Read again each time: an earlier timer may have moved this deadline.
+            due = session.document.deadlines.get(kind)
+            if due is None or due > batch.now or session.is_paused:
+                continue
+            tag = ("timer", session.session_id, session.step, kind)
+            if tag in self._unjudgeable:
+                continue
+            try:
+                self._judge.judge_own(batch, timer(session, kind, batch.now, self._contract))
+            except Exception as error:
+                raise self._unjudgeable.give_up(tag, error) from error
+
+
+def _next_look(session: Session, now: datetime) -> datetime | None:
+    """Return the session's next deadline; one that was set aside is not looked at in every batch."""
+    due = session.next_deadline
+    return due if due is None or due > now else now + timedelta(seconds=EVICTION_SECONDS)

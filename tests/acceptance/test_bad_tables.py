@@ -23,7 +23,7 @@ TABLES = {
 def test_it_is_refused_in_one_line(apc: ApcCommand, name: str) -> None:
     (apc.folder / "table.csv").write_text(TABLES[name])
 
-    refused = apc("run", "--data", "table.csv", "--target", "y")
+    refused = apc("automl", "run", "--data", "table.csv", "--target", "y")
 
     assert refused.returncode == 2
     assert refused.stderr.startswith("apc: ")
@@ -33,7 +33,7 @@ def test_it_is_refused_in_one_line(apc: ApcCommand, name: str) -> None:
 
 
 def test_a_missing_file_is_refused_in_one_line(apc: ApcCommand) -> None:
-    refused = apc("run", "--data", "table.csv", "--target", "y")
+    refused = apc("automl", "run", "--data", "table.csv", "--target", "y")
 
     assert refused.returncode == 2
     assert "table.csv" in refused.stderr
@@ -46,7 +46,7 @@ def test_nothing_but_noise_ends_honestly(apc: ApcCommand) -> None:
     rows = [f"{words.choice('xyz')},{words.choice(['', 'u', 'v'])},{words.choice('01')}\n" for _ in range(150)]
     (apc.folder / "noise.csv").write_text("a,b,y\n" + "".join(rows))
 
-    ended = apc("run", "--data", "noise.csv", "--target", "y", "--generations", "2", timeout_seconds=180)
+    ended = apc("automl", "run", "--data", "noise.csv", "--target", "y", "--generations", "2", timeout_seconds=180)
 
     assert ended.returncode == 3, ended.stderr[-2000:]
     assert ended.stdout.startswith("Nothing passed the gate")

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 import yaml
 
-from apc_agents.automl.roles import ROLES
+from apc_automl.roles import ROLES
 from apc_bus.testing import PrivateNode
 from apc_console.testing import ApcCommand
 

@@ -17,7 +17,7 @@ def test_every_sender_says_the_same_over_both_transports(
 ) -> None:
     servers = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
     options = ("--generations", "13", "--budget-seconds", "300", "--out", "out")
-    run = apc("run", *options, timeout_seconds=400, given=servers)
+    run = apc("automl", "run", *options, timeout_seconds=400, given=servers)
     assert run.returncode == 0, run.stderr[-3000:]
 
     verified = apc(

@@ -35,7 +35,9 @@ def test_a_second_run_begins_where_the_first_one_ended(finished_run: FinishedRun
     _, first = first_generation(apc, finished_run.summary["run_id"])
     outcomes = {}
     for name, option in (("second", "--priors"), ("alone", "--no-priors")):
-        run = apc("run", "--generations", "1", "--budget-seconds", "120", "--out", name, option, timeout_seconds=150)
+        run = apc(
+            "automl", "run", "--generations", "1", "--budget-seconds", "120", "--out", name, option, timeout_seconds=150
+        )
         assert run.returncode in (0, 3), run.stderr[-2000:]
         priors, outcomes[name] = first_generation(apc, read_summary(apc.folder / name)["run_id"])
         assert bool(priors) is (name == "second")

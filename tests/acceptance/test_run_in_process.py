@@ -6,7 +6,7 @@ import shlex
 import pandas
 import pytest
 
-from apc_agents.automl.model_file import load_model
+from apc_automl.model_file import load_model
 from apc_console.testing import FinishedRun
 
 pytestmark = pytest.mark.timeout(330)
@@ -159,7 +159,7 @@ def test_a_run_that_is_not_there_is_one_line(finished_run: FinishedRun, argument
 def test_the_report_can_be_made_again_from_the_log(finished_run: FinishedRun) -> None:
     run_id = finished_run.summary["run_id"]
 
-    again = finished_run.apc("report", "--run-id", run_id, "--out", "again")
+    again = finished_run.apc("automl", "report", "--run-id", run_id, "--out", "again")
 
     assert again.returncode == 0, again.stderr
     model = (finished_run.apc.folder / "again/model.skops").read_bytes()

@@ -11,9 +11,9 @@ import orjson
 import psutil
 import pytest
 
-from apc_agents.automl.roster import LIBRARIAN
 from apc_agents.context import ContextSession, MemoryContextStore, SessionConfig
 from apc_agents.memory import DatabaseMemoryStore
+from apc_automl.roster import LIBRARIAN
 from apc_console.testing import ApcCommand, FinishedRun, read_summary, statements_of
 from apc_persister.testing import replay_everything
 
@@ -57,7 +57,9 @@ async def test_a_run_survives_the_death_of_every_process(
 ) -> None:
     """It ends as if nothing had happened: everybody has said what the run in one process says (agents.md section 7)."""
     servers = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
-    running = apc.start("run", "--generations", "13", "--budget-seconds", "300", "--out", "out", given=servers)
+    running = apc.start(
+        "automl", "run", "--generations", "13", "--budget-seconds", "300", "--out", "out", given=servers
+    )
     pool = await asyncpg.create_pool(postgres_url, min_size=1, max_size=1)
     try:
         for number, role in enumerate(ROLES):

@@ -23,17 +23,17 @@ from apc_bus.settings import (
 )
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("bus", "agents", "orchestrator", "persister", "console")
+PRODUCT = ("bus", "agents", "orchestrator", "persister", "console", "apps")
 UNIT = re.compile(r"_(SECONDS|MS|BYTES|URL|FILE|PORT)$")
 ITS_VALUE_AND_ITS_PLACE = {"APC_AGENT_KEY", "APC_LOG_KEY", "APC_BROKER_PASSWORDS"}
 """A secret as text, or the file that holds it: two variables on purpose."""
 READ_THE_ENVIRONMENT = {
-    "agents/apc_agents/automl/model_reader.py",  # hands on what the numeric libraries read
+    "apps/apc_automl/model_reader.py",  # hands on what the numeric libraries read
     "bus/apc_bus/crash_points.py",  # before any settings
     "bus/apc_bus/trace_export.py",  # a variable of OpenTelemetry
     "console/apc_console/cli/config.py",  # looks for what nobody reads
     "console/apc_console/supervisor.py",  # hands all of it on
-    "console/apc_console/automl_run/summary.py",  # repeats in a command what was typed
+    "apps/apc_automl/run/summary.py",  # repeats in a command what was typed
 }
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from apc_agents.automl.roles import MODULE, ROLES
 from apc_agents.loading import load_agent
+from apc_automl.roles import MODULE, ROLES
 from apc_console.configuration import settings_in_force
 
 ROOT = Path(__file__).parents[2]

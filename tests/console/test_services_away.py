@@ -22,7 +22,7 @@ NO_DATABASE = "postgresql://someone:secret@127.0.0.1:9/apc"
         (("session", "stop", "s-1"), {"APC_DATABASE_URL": NO_DATABASE}, "APC_AMQP_URL"),
         (("topology", "apply"), {"APC_AMQP_URL": NO_BROKER}, "broker"),
         (("up",), {"APC_AMQP_URL": NO_BROKER}, "APC_DATABASE_URL"),
-        (("run",), {"APC_AMQP_URL": NO_BROKER}, "APC_DATABASE_URL"),
+        (("automl", "run"), {"APC_AMQP_URL": NO_BROKER}, "APC_DATABASE_URL"),
         (
             ("agents", "add", "a", "--role", "r", "--swarm", "s"),
             {"APC_AMQP_URL": NO_BROKER, "APC_DATABASE_URL": NO_DATABASE},

@@ -1,10 +1,10 @@
-"""The experiments of `apc bench`, with fewer runs than the figures in docs/explanation/governance.md."""
+"""The experiments of `apc automl bench`, with fewer runs than the figures in docs/explanation/governance.md."""
 
 import pytest
 
-from apc_agents.automl.generated import Generator
-from apc_console.bench.homogenization import measure_homogenization
-from apc_console.bench.priors import measure_priors
+from apc_automl.bench.homogenization import measure_homogenization
+from apc_automl.bench.priors import measure_priors
+from apc_automl.generated import Generator
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -32,7 +32,7 @@ CONFLICTS = "SELECT kind, reason FROM apc_log.packet_conflicts"
 OPEN = "SELECT sum(open_deliveries) FROM apc_log.sessions"
 
 
-ARGUMENTS = ("run", "--generations", str(GENERATIONS), "--budget-seconds", "390", "--out", "out")
+ARGUMENTS = ("automl", "run", "--generations", str(GENERATIONS), "--budget-seconds", "390", "--out", "out")
 Outcome = tuple[str, Counter[str]]
 """Of a run: the hash of the promoted model, and what everybody said."""
 

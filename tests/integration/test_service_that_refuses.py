@@ -1,4 +1,4 @@
-"""A service that refuses to start: `apc run` and `apc up` say which one, and why."""
+"""A service that refuses to start: `apc automl run` and `apc up` say which one, and why."""
 
 from pathlib import Path
 

@@ -27,6 +27,6 @@ class ConsoleSettings(ApcSettings):
     health_host: str = "127.0.0.1"
     """Address on which these pages are served; another one shows them to whoever reaches it."""
     supervised: bool = False
-    """Whether the process ends when its standard input does: `apc up` and `apc run` set it for what they start."""
+    """Whether the process ends when its standard input does: set by commands that start processes (`apc up`)."""
     chat_tokens: SecretStr | None = None
     """`user=token,user=token`: who may talk to `apc serve chat`; none = whoever is on this machine, as one user."""

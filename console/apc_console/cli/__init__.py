@@ -1,5 +1,5 @@
 """The `apc` command. One module a command group; what a command needs is imported when it runs, so that
-`apc worker` starts without the server's libraries."""
+`apc worker` starts without the server's libraries. Applications add their own groups."""
 
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ from apc_console import __version__
 from apc_console.cli import (
     agents,
     arbitrations,
-    bench,
     contract,
     dead,
     effects,
@@ -26,14 +25,13 @@ from apc_console.cli import (
     task,
     topology,
 )
+from apc_console.cli.applications import add_applications
 from apc_console.cli.asyncapi import asyncapi
 from apc_console.cli.chat import chat
 from apc_console.cli.config import config
 from apc_console.cli.doctor import doctor
 from apc_console.cli.migrate import migrate
 from apc_console.cli.openlineage import openlineage
-from apc_console.cli.report import report
-from apc_console.cli.run import run
 from apc_console.cli.up import up
 from apc_console.cli.worker import worker
 from apc_console.settings_errors import sentence_of
@@ -50,8 +48,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(run)
-app.command()(report)
 app.command()(up)
 app.command()(worker)
 app.command()(chat)
@@ -64,7 +60,6 @@ app.add_typer(contract.app, name="contract")
 app.add_typer(dead.app, name="dead")
 app.add_typer(agents.app, name="agents")
 app.add_typer(keys.app, name="keys")
-app.add_typer(bench.app, name="bench")
 app.add_typer(session.app, name="session")
 app.add_typer(task.app, name="task")
 app.add_typer(effects.app, name="effects")
@@ -75,6 +70,7 @@ app.command()(asyncapi)
 app.command()(migrate)
 app.command()(config)
 app.command()(doctor)
+add_applications(app)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from apc_agents.automl.errors import ModelRefused, TrainingUnavailable
-from apc_agents.automl.frames import Request
-from apc_agents.automl.model_reader import ModelReader
+from apc_automl.errors import ModelRefused, TrainingUnavailable
+from apc_automl.frames import Request
+from apc_automl.model_reader import ModelReader
 
 REQUEST = Request(b"model", b"{}", b"", again=False)
 

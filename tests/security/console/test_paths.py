@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apc_agents.automl.default_data import write_default_table
+from apc_automl.default_data import write_default_table
 from apc_console.testing import ApcCommand
 
 
@@ -22,7 +22,9 @@ def test_a_key_is_written_for_an_agent_id_alone(apc: ApcCommand, agent_id: str) 
     assert not list(apc.folder.rglob("*.pem"))
 
 
-@pytest.mark.parametrize("command", [("run", "--budget-seconds", "5"), ("report", "--run-id", "run-1")])
+@pytest.mark.parametrize(
+    "command", [("automl", "run", "--budget-seconds", "5"), ("automl", "report", "--run-id", "run-1")]
+)
 def test_results_that_cannot_be_written_are_refused_before_the_work(apc: ApcCommand, command: tuple[str, ...]) -> None:
     (apc.folder / "file").touch()
     refused = apc(*command, "--out", "file")

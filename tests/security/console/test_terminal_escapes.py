@@ -35,8 +35,8 @@ QUOTES = ("packet trace", "dead list", "dead show", "packet tree", "task show", 
 """Commands that certainly print what an agent wrote."""
 
 LINES: dict[str, Sequence[str]] = {
-    "run": ("--table", f"{HOSTILE}.csv"),
-    "report": ("--run-id", HOSTILE),
+    "automl run": ("--data", f"{HOSTILE}.csv", "--target", HOSTILE),
+    "automl report": ("--run-id", HOSTILE),
     "up": ("--agent", HOSTILE),
     "worker": (HOSTILE,),
     "chat": ("--agent", HOSTILE),
@@ -78,8 +78,8 @@ LINES: dict[str, Sequence[str]] = {
     "keys new": (HOSTILE,),
     "keys show": (HOSTILE,),
     "keys register": (HOSTILE,),
-    "bench homogenization": ("--runs", HOSTILE),
-    "bench priors": ("--runs", HOSTILE),
+    "automl bench homogenization": ("--runs", HOSTILE),
+    "automl bench priors": ("--runs", HOSTILE),
     "session list": (),
     "session show": ("session-1",),
     "session pause": (HOSTILE,),

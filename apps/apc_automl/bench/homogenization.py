@@ -1,0 +1,103 @@
+"""`apc automl bench homogenization`: does throttling keep the swarms different, and what does it cost or gain?"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from apc_automl.bench.runs import (
+    FIRST_SEED,
+    ROWS,
+    SwarmRun,
+    bench_folder,
+    run_settings,
+    run_swarm_once,
+    training_processes,
+)
+from apc_automl.bench.unthrottled import write_unthrottled
+from apc_automl.confidence import Interval
+from apc_automl.diversity import diversity_by_generation
+from apc_automl.generated import Generator, write_samples
+from apc_console.terminal import echo
+from apc_contracts.contract import load_contract
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One run. Diversity is the mean over the generations in which both contracts allow transfers."""
+
+    best_outcome: float
+    validated_outcome: float | None
+    diversity: float
+    diversity_by_generation: dict[int, float]
+    transfers_accepted: int
+
+
+async def measure_homogenization(
+    generator: Generator, seeds: int, generations: int, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run the swarm with throttling on and off over seeds (each its own table) and compare: a JSON object."""
+    from_generation = next(window.first_generation for window in load_contract().windows if window.is_open)
+    found: dict[str, list[Figures]] = {"on": [], "off": []}
+    with bench_folder() as folder, training_processes() as workbench:
+        contracts = {"on": None, "off": write_unthrottled(folder / "unthrottled.json")}
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+            (table,) = write_samples(folder, generator, seed, 1, ROWS)
+            for throttling, contract in contracts.items():
+                settings = run_settings(table, throttling, seed, generations, priors=False)
+                run = await run_swarm_once(folder / f"{throttling}-{seed}", settings, workbench, contract)
+                figures = _figures(run, from_generation)
+                found[throttling].append(figures)
+                tell(
+                    f"seed {seed}, throttling {throttling}: outcome {figures.best_outcome:.4f}, "
+                    f"diversity {figures.diversity:.4f}, {figures.transfers_accepted} transfers"
+                )
+    return {
+        "table": generator.value,
+        "seeds": seeds,
+        "generations": generations,
+        "from_generation": from_generation,
+        "rows": ROWS,
+        "runs": {name: [asdict(one) for one in runs] for name, runs in found.items()},
+        "summary": [_compare(name, found["on"], found["off"]) for name in COMPARED],
+    }
+
+
+COMPARED: dict[str, Callable[[Figures], float | None]] = {
+    "best outcome, held-out": lambda one: one.best_outcome,
+    "outcome of the final model, untouched data": lambda one: one.validated_outcome,
+    "diversity": lambda one: one.diversity,
+    "transfers accepted": lambda one: float(one.transfers_accepted),
+}
+
+
+def _compare(name: str, on: Sequence[Figures], off: Sequence[Figures]) -> dict[str, Any]:
+    """Means with 95 % intervals, and that of the differences on - off, seed by seed."""
+    pairs = [(COMPARED[name](one), COMPARED[name](other)) for one, other in zip(on, off, strict=True)]
+    whole = [(one, other) for one, other in pairs if one is not None and other is not None]
+    if not whole:
+        return {"figure": name, "on": None, "off": None, "on - off": None}
+    return {
+        "figure": name,
+        "on": asdict(Interval.of([one for one, _ in whole])),
+        "off": asdict(Interval.of([other for _, other in whole])),
+        "on - off": asdict(Interval.of([one - other for one, other in whole])),
+    }
+
+
+def _figures(run: SwarmRun, from_generation: int) -> Figures:
+    by_generation = diversity_by_generation(run.recipes)
+    late = [value for generation, value in by_generation.items() if generation >= from_generation]
+    return Figures(
+        run.best_outcome,
+        run.validated_outcome,
+        fmean(late) if late else 0.0,
+        by_generation,
+        sum(transfer.is_accepted for transfer in run.log.transfers),
+    )
+
+
+def tell_on_stderr(line: str) -> None:
+    """Progress, beside what the command prints."""
+    echo(line, file=sys.stderr, flush=True)

@@ -1,0 +1,98 @@
+"""One run of the reference swarm in this process, read back from its log."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from apc_automl.generated import TARGET
+from apc_automl.priors import LoggedPast
+from apc_automl.progress import follow_run
+from apc_automl.recipes import Recipe
+from apc_automl.roles import make_agents
+from apc_automl.run_log import RunLog, read_run
+from apc_automl.workbench import Workbench
+from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
+from apc_console.embedded_system import run_embedded
+
+PROCESSES = 2
+ROWS = 600
+"""Of each generated table."""
+FIRST_SEED = 1
+BUDGET_SECONDS = 3600
+VETO_WINDOW_MS = 100
+
+
+@dataclass(frozen=True)
+class SwarmRun:
+    """What a run tried: (round 1) generation -> swarm -> recipe and its outcome on held-out data."""
+
+    log: RunLog
+    recipes: dict[int, dict[str, Recipe]]
+    outcomes: dict[int, dict[str, float]]
+
+    @property
+    def best_outcome(self) -> float:
+        """The best outcome on held-out data of the first round; 0 without any."""
+        return max((outcome for swarms in self.outcomes.values() for outcome in swarms.values()), default=0.0)
+
+    @property
+    def validated_outcome(self) -> float | None:
+        """The outcome of the last final model on data that nobody had seen; None when none was built."""
+        if not self.log.validations:
+            return None
+        return float(self.log.validations[-1].payload["metric_set"]["outcome"])
+
+
+@contextmanager
+def bench_folder() -> Iterator[Path]:
+    """A folder for the logs of an experiment, gone afterwards."""
+    with TemporaryDirectory(prefix="apc-bench-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@contextmanager
+def training_processes() -> Iterator[Workbench]:
+    """The processes that train, shared by all runs of an experiment."""
+    workbench = Workbench(PROCESSES)
+    try:
+        yield workbench
+    finally:
+        workbench.close()
+
+
+def run_settings(table: Path, name: str, seed: int, generations: int, *, priors: bool) -> AutomlSettings:
+    """A run over a generated table, named after what it is for."""
+    run_id = f"{name}-{seed}"
+    return AutomlSettings(
+        data=table,
+        target=TARGET,
+        generations=generations,
+        seed=seed,
+        budget_seconds=BUDGET_SECONDS,
+        veto_window_ms=VETO_WINDOW_MS,
+        session_id=run_id,
+        run_id=run_id,
+        priors=priors,
+    )
+
+
+async def run_swarm_once(
+    folder: Path, settings: AutomlSettings, workbench: Workbench, contract: Path | None = None
+) -> SwarmRun:
+    """Run to the end of the session, with the log in a folder; another run in the same folder has it as its past."""
+    bus, database = BusSettings(data_dir=folder, amqp_url=None), DatabaseSettings(database_url=None)
+    async with run_embedded(bus, database, contract) as system:
+        await system.start_agents(make_agents(settings, workbench, LoggedPast(system.database_url)))
+        async for _ in follow_run(system.pool, settings.run_id):
+            pass
+        log = await read_run(system.pool, settings.run_id)
+        recipes: dict[int, dict[str, Recipe]] = {}
+        outcomes: dict[int, dict[str, float]] = {}
+        for one in log.evaluations:
+            if one.round == 1 and len(one.evidence) == 3:
+                recipe = Recipe.read(await system.artifacts.get(one.evidence[2]))
+                recipes.setdefault(one.generation, {})[one.swarm] = recipe
+                outcomes.setdefault(one.generation, {})[one.swarm] = one.payload["metric_set"]["outcome"]
+    return SwarmRun(log, recipes, outcomes)

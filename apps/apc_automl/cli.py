@@ -1,0 +1,96 @@
+"""`apc automl`: the reference swarm from the command line. The entry point of group `apc.commands` names `app`."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from apc_console.output import AsJson, print_json, print_rows
+
+app = typer.Typer(help="The reference swarm: find the best model of a table.", no_args_is_help=True)
+bench = typer.Typer(help="Experiments with the reference swarm: figures with 95 % intervals.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+Seeds = Annotated[int, typer.Option(min=2, help="How many seeds, each with a generated table of its own.")]
+Table = Annotated[Literal["friedman", "clusters"], typer.Option(help="Which generator the tables come from.")]
+
+
+@app.command()
+def run(
+    data: Annotated[Path | None, typer.Option(help="The table, a CSV with a header; default a sample.")] = None,
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    generations: Annotated[int, typer.Option(min=1, max=1000, help="Below 11 there are no transfers.")] = 24,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Same seed and priors, same model.")] = 7,
+    budget_seconds: Annotated[int, typer.Option(min=1, help="Wall time of the search.")] = 120,
+    out: Annotated[Path | None, typer.Option(help="Where model and report go; default <data folder>/runs/RUN.")] = None,
+    priors: Annotated[bool, typer.Option(help="Begin with what worked before on similar tables.")] = True,
+) -> None:
+    """Search for the best model of a table under the protocol; every packet is judged and logged.
+
+    Ends with the promoted model, report.html and a summary; exit 3 when nothing passed the gate.
+    """
+    from apc_automl.run import RunForm, run_swarm
+    from apc_console.running import run_quietly
+
+    run_quietly(run_swarm(RunForm(data, target, generations, seed, budget_seconds, out, priors)))
+
+
+@app.command()
+def report(
+    run_id: Annotated[str, typer.Option(help="The run.")],
+    out: Annotated[Path, typer.Option(help="Where model and report go.")] = Path("out"),
+) -> None:
+    """Write model, report.html and summary of a run again, from the log; exit 3 when nothing was promoted."""
+    from apc_automl.run import write_report
+    from apc_console.running import run_quietly
+
+    run_quietly(write_report(run_id, out))
+
+
+@bench.command()
+def homogenization(
+    seeds: Seeds = 5,
+    generations: Annotated[int, typer.Option(min=13, help="Of each run.")] = 24,
+    table: Table = "friedman",
+    as_json: AsJson = False,
+) -> None:
+    """Compare outcome and diversity with the contract's transfer windows and with open ones."""
+    from apc_automl.bench.homogenization import measure_homogenization, tell_on_stderr
+    from apc_automl.generated import Generator
+    from apc_console.running import run_quietly
+
+    found = run_quietly(measure_homogenization(Generator(table), seeds, generations, tell_on_stderr))
+    _print(found, "throttling on against off: means with 95 % intervals", as_json)
+
+
+@bench.command()
+def priors(
+    seeds: Seeds = 5,
+    generations: Annotated[int, typer.Option(min=1, help="Of the first run.")] = 10,
+    table: Table = "friedman",
+    as_json: AsJson = False,
+) -> None:
+    """Compare how a second run on a similar table begins, with and without strategy priors."""
+    from apc_automl.bench.homogenization import tell_on_stderr
+    from apc_automl.bench.priors import measure_priors
+    from apc_automl.generated import Generator
+    from apc_console.running import run_quietly
+
+    found = run_quietly(measure_priors(Generator(table), seeds, generations, tell_on_stderr))
+    _print(found, "strategy priors: means with 95 % intervals", as_json)
+
+
+def _print(found: Mapping[str, Any], title: str, as_json: bool) -> None:
+    if as_json or not sys.stdout.isatty():
+        print_json(found)
+        return
+    rows = [{name: _cell(value) for name, value in row.items()} for row in found["summary"]]
+    print_rows(rows, title=title, as_json=False, empty="nothing was measured")
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return f"{value['mean']:.4f} [{value['low']:.4f}, {value['high']:.4f}]"

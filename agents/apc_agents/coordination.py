@@ -1,4 +1,5 @@
-"""Where one handler invocation stands: an instance of the machine `intra_agent_coordination` (contract.md section 11).
+"""Where one handler invocation stands: an instance of the machine `intra_agent_coordination`
+(docs/specification/contract.md section 11).
 
 The SDK raises the events; nothing here decides. One emission at a time moves the machine: what is emitted beside it,
 or answered by the SDK itself (ACK, NACK, ERROR), leaves it where it is. An emission that the gate has taken brings it

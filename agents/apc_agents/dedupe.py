@@ -1,4 +1,4 @@
-"""What was handled already, and what a deposed gate never committed (architecture.md section 2)."""
+"""What was handled already, and what a deposed gate never committed (docs/specification/architecture.md section 2)."""
 
 from collections import OrderedDict
 from collections.abc import Hashable

@@ -40,7 +40,10 @@ from apc_contracts.vocabulary import CONTROL_TYPES, AckStatus, DeliveryMode, Pac
 SILENT_TYPES = frozenset(
     {PacketType.ACK, PacketType.NACK, PacketType.ERROR, PacketType.HEARTBEAT, PacketType.RETRACTION}
 )
-"""Never answered by ACK, NACK or ERROR, so that no two agents answer each other for ever (contract.md section 12)."""
+"""Never answered by ACK, NACK or ERROR, so that no two agents answer each other for ever.
+
+Source: docs/specification/contract.md section 12.
+"""
 MAX_STALE_RUNS = 5
 """Runs of a handler whose state another worker saves meanwhile, before the gate is asked to route it again."""
 MAX_ERROR_LENGTH = 1_000

@@ -59,7 +59,8 @@ class EmitError(AgentError):
 
 
 class EmitRefused(EmitError):
-    """The contract refuses the packet: `code` (contract.md section 12), `path` (dotted with [i], `$` = whole).
+    """The contract refuses the packet: `code` (docs/specification/contract.md section 12), `path` (dotted with [i], `$`
+    = whole).
 
     `retry_after_ms` is set when another packet may get through after that time (QUOTA_EXCEEDED, OVERLOADED).
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from apc_agents.delivery import Inbound
 
 URGENT_IN_A_ROW = 8
-"""After so many urgent packets one normal packet has its turn (architecture.md section 3)."""
+"""After so many urgent packets one normal packet has its turn (docs/specification/architecture.md section 3)."""
 
 
 class Inbox:

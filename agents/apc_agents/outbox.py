@@ -1,4 +1,4 @@
-"""The receipts on their way to the gate: batched, never waiting (architecture.md section 2).
+"""The receipts on their way to the gate: batched, never waiting (docs/specification/architecture.md section 2).
 
 A batch is what has gathered while the previous one was being confirmed, and for a moment before: each message of
 receipts costs broker, gate and log writer a batch of their own, and nobody waits for it but a barrier. A delivery_ack

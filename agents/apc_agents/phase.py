@@ -1,4 +1,7 @@
-"""What a worker knows of a session's phase: the newest of delivery headers and SYNC (contract.md section 10)."""
+"""What a worker knows of a session's phase: the newest of delivery headers and SYNC.
+
+Source: docs/specification/contract.md section 10.
+"""
 
 from collections import OrderedDict
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The measured gates of a model (agents.md section 7): numbers from data, nothing declared.
+"""The measured gates of a model (docs/specification/agents.md section 7): numbers from data, nothing declared.
 
 Loss: logarithmic loss of the class probabilities, or mean squared error. Outcome: how much of the trivial
 baseline's loss a model takes away, in 0..1. All results are rounded, so that they read well in a packet.

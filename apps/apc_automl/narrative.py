@@ -35,7 +35,7 @@ NOTE_TOKENS: Final = 300
 CONFIG: Final = SessionConfig(max_tokens=NARRATIVE_TOKENS)
 NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """A narrative counts rounds and generations, not hours: the same seed gives the same turns with the same digests, and
-so the same audit in the log (agents.md section 7)."""
+so the same audit in the log (docs/specification/agents.md section 7)."""
 
 Scores = Mapping[str, float]
 """Verified scores by swarm, 1 = the best."""

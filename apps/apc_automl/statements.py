@@ -59,7 +59,7 @@ def method_idea(name: str, recipe: Recipe, schema: Schema, brief: Brief, expecte
         expected_impact=expected.impact,
         failure_modes=doubts.failure_modes_of(schema, brief.profile, expected.nearest),
         complexity=_complexity(schema, brief),
-        test_contract_refs=("promotion gate, contract.md section 7",),
+        test_contract_refs=("promotion gate, docs/specification/contract.md section 7",),
     )
 
 

@@ -86,7 +86,7 @@ class Subscription(Protocol):
     async def publish(self, publication: Publication) -> None:
         """Confirmed publish on this consumer's own channel; errors as `Bus.publish`.
 
-        A gate that has lost its queue cannot get a confirm here (architecture.md section 2).
+        A gate that has lost its queue cannot get a confirm here (docs/specification/architecture.md section 2).
         """
         ...
 
@@ -106,7 +106,7 @@ class Bus(Protocol):
     message. It raises PublishUnroutable (no queue took it), PublishRefused (the broker said no: nothing is
     stored) or PublishUnknown (time-out or lost channel: it may be stored; publishing again is always safe).
     BusUnavailable: no node answers, nothing was sent.
-    Two publishes with one message_id are never in flight on one channel (library-facts.md section 2).
+    Two publishes with one message_id are never in flight on one channel (docs/specification/architecture.md section 9).
     """
 
     @property

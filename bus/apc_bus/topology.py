@@ -1,4 +1,4 @@
-"""The topology as data: exchanges, queues and bindings of APC/1.0 (architecture.md section 3).
+"""The topology as data: exchanges, queues and bindings of APC/1.0 (docs/specification/architecture.md section 3).
 
 One declarer (`apc topology apply`) uses it; services and agents never declare. The in-process broker takes
 the same data, so that both adapters route alike.
@@ -88,7 +88,7 @@ class Queue:
 
     @property
     def arguments(self) -> dict[str, str | int | bool]:
-        """The queue arguments of RabbitMQ (reliability-facts.md section 2d).
+        """The queue arguments of RabbitMQ (docs/specification/architecture.md section 9).
 
         A full queue refuses the publish: nothing is ever dropped from its head.
         """

@@ -16,7 +16,7 @@ from apc_console.database import open_log
 from apc_contracts.vocabulary import PRESENCE_SESSION
 
 ALIVE_WITHIN = timedelta(seconds=90)
-"""Three missed heartbeats (agents.md section 1: one after 30 s of silence)."""
+"""Three missed heartbeats (docs/specification/agents.md section 1: one after 30 s of silence)."""
 LISTED = """
 SELECT agent_id, role, swarm_id AS swarm, rights, handles, broker_user, is_revoked,
 ARRAY(SELECT json_object_keys(public_keys::json) ORDER BY 1) AS keys, (

@@ -1,4 +1,7 @@
-"""`apc packet transfer-arbitrate`: the file of packets that it reads, and what it prints (contract.md section 14)."""
+"""`apc packet transfer-arbitrate`: the file of packets that it reads, and what it prints.
+
+Source: docs/specification/contract.md section 14.
+"""
 
 import json
 import sys

@@ -1,6 +1,7 @@
 """What an agent's mind answers: thoughts, actions and a response (the Chimera agent schema, v1.0 and v2.0).
 
-Source: the seed document chimera-agent-schema, closed by agents.md section 5. Pure description: nothing here runs.
+Source: docs/reference/conformance/actions.md, closed by docs/specification/agents.md section 5. Pure description:
+nothing here runs.
 """
 
 from collections.abc import Iterator
@@ -179,7 +180,9 @@ class AgentResponse(Model):
 
 
 class ResponseInvalid(ContractError):
-    """A document that is no AgentResponse: `code` (contract.md section 12), `path` (dotted, `$` = whole)."""
+    """A document that is no AgentResponse: `code` (docs/specification/contract.md section 12), `path` (dotted, `$` =
+    whole).
+    """
 
     def __init__(self, code: str, path: str, message: str) -> None:
         super().__init__(f"{code} at {path}: {message}")

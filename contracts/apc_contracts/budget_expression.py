@@ -1,4 +1,7 @@
-"""What a BUDGET constraint asks for: `packets=N; wall_ms=N; tokens=N; cost=X`, any subset (contract.md section 3)."""
+"""What a BUDGET constraint asks for: `packets=N; wall_ms=N; tokens=N; cost=X`, any subset.
+
+Source: docs/specification/contract.md section 3.
+"""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""The context object that an agent is invoked with. Source: Agent Context Protocol 1.1 section 2; agents.md section 2.
+"""The context object that an agent is invoked with. Source: docs/reference/conformance/agent-context.md section 2;
+docs/specification/agents.md section 2.
 
 All fields are optional as there; what is unknown is kept, because the protocol asks agents to be resilient to it.
 """

@@ -39,7 +39,8 @@ PACKAGED_CONTRACT = "data/apc-1.0.json"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contract:
-    """Every number, list, table and guard of contract.md sections 4 to 12. Immutable; compared by identity.
+    """Every number, list, table and guard of docs/specification/contract.md sections 4 to 12. Immutable; compared by
+    identity.
 
     `hash` is the SHA-256 of the file's bytes: it stands beside every session and verdict. The sections
     `limits`, `session`, `selection`, … are the file's own (`contract_file`).

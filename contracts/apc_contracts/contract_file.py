@@ -1,7 +1,7 @@
 """The shape of a contract file: what `data/contract.schema.json` is exported from.
 
-Sections follow contract.md 4 to 12. Here only shapes are checked; what the parts mean together is checked by
-`contract_checks`. Sequences are tuples and models are frozen: a loaded contract never changes.
+Sections follow docs/specification/contract.md sections 4 to 12. Here only shapes are checked; what the parts mean
+together is checked by `contract_checks`. Sequences are tuples and models are frozen: a loaded contract never changes.
 """
 
 from typing import Annotated, Any, Literal
@@ -75,7 +75,9 @@ class TransferGuard(Section):
 
 
 class PhaseDeclaration(Section):
-    """One row of the phase table (contract.md 4); control types are legal everywhere and stand apart."""
+    """One row of the phase table (docs/specification/contract.md section 4); control types are legal everywhere and
+    stand apart.
+    """
 
     packet_types: tuple[PacketType, ...]
     transfer: TransferGuard | None = None
@@ -89,7 +91,9 @@ class OrchestratorExemption(Section):
 
 
 class TransferWindow(Section):
-    """What a range of generations allows (contract.md 5). No `last_generation`: for ever after."""
+    """What a range of generations allows (docs/specification/contract.md section 5). No `last_generation`: for ever
+    after.
+    """
 
     name: Name
     first_generation: Annotated[int, Field(ge=0)]
@@ -101,7 +105,7 @@ class TransferWindow(Section):
 
 
 class Selection(Section):
-    """Weights of the selection score and of verified scores (contract.md 5)."""
+    """Weights of the selection score and of verified scores (docs/specification/contract.md section 5)."""
 
     confidence_weight: Share
     cross_use_case_bonus: Share
@@ -111,7 +115,7 @@ class Selection(Section):
 
 
 class Effectiveness(Section):
-    """Weights and limits of protocol effectiveness and decay (contract.md 6).
+    """Weights and limits of protocol effectiveness and decay (docs/specification/contract.md section 6).
 
     A refused TRANSFER counts as a transfer when its code is one of `counted_refusals`. In each half-life the evidence
     behind a block loses half of its weight.
@@ -135,7 +139,7 @@ class PromotionCriterion(Section):
 
 
 class DriftCheck(Section):
-    """One anti-drift check (contract.md 7)."""
+    """One anti-drift check (docs/specification/contract.md section 7)."""
 
     name: Name
     mode: Mode
@@ -152,7 +156,7 @@ class Required(Section):
 
 
 class Rights(Section):
-    """Which right an act needs (contract.md 10, "Who may do what")."""
+    """Which right an act needs (docs/specification/contract.md section 10, "Who may do what")."""
 
     signals: dict[Signal, Right]
     moves_session: Right
@@ -172,7 +176,8 @@ class RetryBackoff(Section):
 
 
 class SessionRules(Section):
-    """Defaults and limits of a session (contract.md 10). The limits count barriers and deadlines.
+    """Defaults and limits of a session (docs/specification/contract.md section 10). The limits count barriers and
+    deadlines.
 
     `emission_ttl_ms` is the time to live of the orchestrator's own packets. `ack_timeout_ms` and `ack_retry_limit`
     hold for a packet that requires an ACK and does not say; `delivery_retry_limit` bounds the `retry` receipts of
@@ -275,7 +280,8 @@ class Limits(Section):
 
 
 class SupersedingRules(Section):
-    """What rests at APPLIED until something of no lower standing on the same subject comes (contract.md 7 and 8).
+    """What rests at APPLIED until something of no lower standing on the same subject comes
+    (docs/specification/contract.md sections 7 and 8).
 
     Standing is compared by authority first, then by commitment level, both from low to high; then the later one is
     higher. DECISIONs on one parent of the types `same_parent` are about the same subject.
@@ -310,7 +316,7 @@ class VerificationRules(Section):
 
 
 class Refusals(Section):
-    """The refusal order, and how refusals are answered (contract.md 12)."""
+    """The refusal order, and how refusals are answered (docs/specification/contract.md section 12)."""
 
     order: Annotated[tuple[Word, ...], Field(min_length=1)]
     last_without_id: Word

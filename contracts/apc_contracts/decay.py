@@ -1,4 +1,4 @@
-"""When a protocol is blocked, and for how long (contract.md 6)."""
+"""When a protocol is blocked, and for how long (docs/specification/contract.md section 6)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from apc_contracts.contract_file import Effectiveness
 from apc_contracts.effectiveness import EvalTally, ProtocolFigures, ProtocolTally, measure
 
 PROTOCOL_DECAY_DECISION = "protocol_decay_decision"
-"""What the DECISION packets are called (contract.md 6)."""
+"""What the DECISION packets are called (docs/specification/contract.md section 6)."""
 
 
 class DecayScope(StrEnum):

@@ -1,4 +1,5 @@
-"""How well a protocol does (contract.md 6): acceptance, outcome and drift of the tasks that it was transferred in.
+"""How well a protocol does (docs/specification/contract.md section 6): acceptance, outcome and drift of the tasks that
+it was transferred in.
 
 Metrics are summed as whole billionths: a sum does not depend on its order then, so a tally that was kept packet by
 packet equals one that was read from the log.
@@ -65,7 +66,7 @@ class ProtocolTally:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolFigures:
-    """The figures of contract.md 6; all but the counts in 0..1."""
+    """The figures of docs/specification/contract.md section 6; all but the counts in 0..1."""
 
     transfers: int
     accepted: int
@@ -101,7 +102,7 @@ def measure(tally: ProtocolTally, rules: Effectiveness) -> ProtocolFigures:
 def effectiveness(
     acceptance_rate: float, average_outcome: float, average_drift_risk: float, rules: Effectiveness
 ) -> float:
-    """The weighted sum of contract.md 6; each part and the result are clamped to 0..1."""
+    """The weighted sum of docs/specification/contract.md section 6; each part and the result are clamped to 0..1."""
     return _clamped(
         rules.acceptance_weight * _clamped(acceptance_rate)
         + rules.outcome_weight * _clamped(average_outcome)

@@ -1,4 +1,4 @@
-"""The parts of a packet's envelope (contract.md section 1)."""
+"""The parts of a packet's envelope (docs/specification/contract.md section 1)."""
 
 from collections.abc import Mapping
 from typing import Annotated

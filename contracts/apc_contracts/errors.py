@@ -25,7 +25,9 @@ class ContractError(ApcError):
 
 
 class PacketRefused(ContractError):
-    """A packet that the contract refuses: `code` (contract.md section 12), `path` (dotted with [i], `$` = whole)."""
+    """A packet that the contract refuses: `code` (docs/specification/contract.md section 12), `path` (dotted with [i],
+    `$` = whole).
+    """
 
     def __init__(self, code: str, path: str, message: str) -> None:
         super().__init__(f"{code} at {path}: {message}")

@@ -1,4 +1,4 @@
-"""Guards: CEL predicates over a flat map of named facts (contract.md 13).
+"""Guards: CEL predicates over a flat map of named facts (docs/specification/contract.md section 13).
 
 `import cel` costs 0.2 to 0.5 seconds, so it happens at the first evaluation or check, never at import.
 A guard is a pure function of the facts that it names: its answers are memoised by their values, which turns
@@ -84,7 +84,7 @@ class Guard:
         try:
             return self._program.execute(dict(zip(self.names, values, strict=True))) is True
         except (TypeError, ValueError, RuntimeError, KeyError, ArithmeticError):
-            # An expression that cannot be evaluated is not satisfied (library-facts.md 3).
+            # An expression that cannot be evaluated is not satisfied.
             return False
 
     def _refuse_unknown_words(self) -> None:

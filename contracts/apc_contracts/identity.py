@@ -1,4 +1,7 @@
-"""Ids that a process makes again after a crash, and the shard that owns a session (contract.md section 9)."""
+"""Ids that a process makes again after a crash, and the shard that owns a session.
+
+Source: docs/specification/contract.md section 9.
+"""
 
 import os
 import time

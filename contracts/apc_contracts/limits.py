@@ -1,4 +1,4 @@
-"""How big a packet may be (contract.md section 2)."""
+"""How big a packet may be (docs/specification/contract.md section 2)."""
 
 from dataclasses import dataclass
 

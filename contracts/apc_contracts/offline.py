@@ -1,4 +1,6 @@
-"""A packet judged offline (contract.md 14): without session and registry, now = its own created_at."""
+"""A packet judged offline (docs/specification/contract.md section 14): without session and registry, now = its own
+created_at.
+"""
 
 from typing import Any
 

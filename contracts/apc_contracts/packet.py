@@ -1,4 +1,4 @@
-"""The packet envelope (contract.md section 1) and the 14 concrete packets."""
+"""The packet envelope (docs/specification/contract.md section 1) and the 14 concrete packets."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta

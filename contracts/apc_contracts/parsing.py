@@ -1,4 +1,4 @@
-"""From bytes to a packet: the one way in (contract.md section 12).
+"""From bytes to a packet: the one way in (docs/specification/contract.md section 12).
 
 The order is fixed: size, levels, strict JSON, nodes, then the schema. Every failure is a PacketRefused with
 one code, one path and one sentence that says how to mend it.
@@ -41,7 +41,7 @@ def parse_packet(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Packet[Any]:
 
     Raises:
         PacketRefused: TOO_LARGE, TOO_DEEP, MALFORMED or SCHEMA_INVALID, the first that applies in the order
-            of contract.md section 12.
+            of docs/specification/contract.md section 12.
     """
     read_strict_json(body, limits)
     return _validate(body)

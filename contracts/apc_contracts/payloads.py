@@ -1,4 +1,4 @@
-"""The typed payloads of the 14 packet types (contract.md section 3)."""
+"""The typed payloads of the 14 packet types (docs/specification/contract.md section 3)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self

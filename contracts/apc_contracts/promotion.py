@@ -1,4 +1,6 @@
-"""The promotion gate (contract.md 7): what an EVAL's metrics must reach. A missing metric fails it."""
+"""The promotion gate (docs/specification/contract.md section 7): what an EVAL's metrics must reach. A missing metric
+fails it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Which protocol descends from which: the clusters that effectiveness is computed for (contract.md 6)."""
+"""Which protocol descends from which: the clusters that effectiveness is computed for.
+
+Source: docs/specification/contract.md section 6.
+"""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,7 @@
-"""How many packets of a sender are admitted: a token bucket each (contract.md section 12, QUOTA_EXCEEDED)."""
+"""How many packets of a sender are admitted: a token bucket each.
+
+Source: docs/specification/contract.md section 12, QUOTA_EXCEEDED.
+"""
 
 from datetime import datetime, timedelta
 

@@ -1,4 +1,7 @@
-"""Receipts: what became of a delivery, reported in batches on apc.receipts (architecture.md section 2)."""
+"""Receipts: what became of a delivery, reported in batches on apc.receipts.
+
+Source: docs/specification/architecture.md section 2.
+"""
 
 from collections.abc import Sequence
 from enum import StrEnum

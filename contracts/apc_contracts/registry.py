@@ -8,7 +8,7 @@ from apc_contracts.vocabulary import PacketType
 
 
 class Right(StrEnum):
-    """What an operator may grant to an agent (contract.md section 10)."""
+    """What an operator may grant to an agent (docs/specification/contract.md section 10)."""
 
     OPERATE = "operate"
     DECIDE = "decide"

@@ -1,6 +1,6 @@
 """Serialises a packet once: the canonical bytes are the message body and never change.
 
-Source: contract.md section 2.
+Source: docs/specification/contract.md section 2.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the SIGNALs that open a session and report its state carry (contract.md section 10)."""
+"""What the SIGNALs that open a session and report its state carry (docs/specification/contract.md section 10)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Self

@@ -1,4 +1,5 @@
-"""Detached Ed25519 signatures of packets, in the AMQP header `apc-signature` (contract.md section 2).
+"""Detached Ed25519 signatures of packets, in the AMQP header `apc-signature` (docs/specification/contract.md section
+2).
 
 The header is `<key id>:<base64 of the 64-byte signature>`. What is signed binds the packet to its sender, its
 times and its exact bytes; the prefix keeps a signature from meaning anything elsewhere. Source: RFC 8032.

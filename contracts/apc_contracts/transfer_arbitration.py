@@ -1,4 +1,6 @@
-"""A file of TRANSFERs arbitrated offline (contract.md 14): judged one by one, ranked together."""
+"""A file of TRANSFERs arbitrated offline (docs/specification/contract.md section 14): judged one by one, ranked
+together.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

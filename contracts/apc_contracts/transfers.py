@@ -1,4 +1,7 @@
-"""How TRANSFERs compare: scores, and who goes through when only so many may (contract.md 5)."""
+"""How TRANSFERs compare: scores, and who goes through when only so many may.
+
+Source: docs/specification/contract.md section 5.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

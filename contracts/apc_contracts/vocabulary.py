@@ -1,4 +1,4 @@
-"""The closed lists of APC/1.0 (contract.md sections 1 and 3)."""
+"""The closed lists of APC/1.0 (docs/specification/contract.md sections 1 and 3)."""
 
 from enum import StrEnum
 

@@ -1,5 +1,6 @@
-"""The dead queue: every dead letter of a delivery becomes a receipt to its packet's shard (architecture.md section 3),
-and every other one goes back to a gate, which records it."""
+"""The dead queue: every dead letter of a delivery becomes a receipt to its packet's shard
+(docs/specification/architecture.md section 3), and every other one goes back to a gate, which records it.
+"""
 
 import asyncio
 from datetime import UTC, datetime

@@ -1,4 +1,7 @@
-"""Self-fencing: for how long a broker may be silent before its gate leaves the shard (architecture.md section 2)."""
+"""Self-fencing: for how long a broker may be silent before its gate leaves the shard.
+
+Source: docs/specification/architecture.md section 2.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The AMQP messages that the gate sends (architecture.md section 3)."""
+"""The AMQP messages that the gate sends (docs/specification/architecture.md section 3)."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta

@@ -1,4 +1,5 @@
-"""Verification in tasks beside the gate: artifact bytes, evidence in the store, endorsements (contract.md section 8).
+"""Verification in tasks beside the gate: artifact bytes, evidence in the store, endorsements
+(docs/specification/contract.md section 8).
 
 The result enters the gate queue as a receipt of the orchestrator, so that order and replay hold. A store that does
 not answer is no failure of the packet: it stays pending, and the check is repeated with back-off.

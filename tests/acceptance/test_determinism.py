@@ -1,4 +1,5 @@
-"""Same seed, same run: in one process and over RabbitMQ with a process for each role (agents.md section 7).
+"""Same seed, same run: in one process and over RabbitMQ with a process for each role (docs/specification/agents.md
+section 7).
 
 Undisturbed: with every process killed once it is compared in test_run_supervised.
 """

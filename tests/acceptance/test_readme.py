@@ -53,11 +53,3 @@ async def test_the_example_answers_an_idea() -> None:
     assert isinstance(reply.payload, ClaimPayload)
     assert reply.payload.confidence_post == 0.4
     assert state == {"reviewed": ["ridge-1"]}
-
-
-def test_every_link_of_the_documents_leads_somewhere() -> None:
-    documents = [ROOT / "README.md", ROOT / "examples/README.md", *ROOT.glob("docs/**/*.md")]
-
-    for document in documents:
-        for target in re.findall(r"\]\((?!https?://)([^)#]+)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"

@@ -55,7 +55,10 @@ SWARMS = 3
 async def test_a_run_survives_the_death_of_every_process(
     apc: ApcCommand, amqp_vhost_url: str, postgres_url: str, finished_run: FinishedRun
 ) -> None:
-    """It ends as if nothing had happened: everybody has said what the run in one process says (agents.md section 7)."""
+    """It ends as if nothing had happened: everybody has said what the run in one process says.
+
+    Source: docs/specification/agents.md section 7.
+    """
     servers = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
     running = apc.start(
         "automl", "run", "--generations", "13", "--budget-seconds", "300", "--out", "out", given=servers

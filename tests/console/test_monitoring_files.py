@@ -68,7 +68,7 @@ def test_alerts_and_panels_use_metrics_that_exist() -> None:
 
 
 def test_the_documented_metrics_are_those_that_exist() -> None:
-    table = dict(ROW.findall((ROOT / "docs/how-to/observability.md").read_text()))
+    table = dict(ROW.findall((ROOT / "docs/reference/metrics.md").read_text()))
     assert table == {family.name: family.type for family in families() if family.name.startswith("apc_")}
 
 

@@ -162,7 +162,7 @@ async def test_its_ids_are_in_the_lines_and_nothing_of_its_content(
         secrets += [line for line in pem.splitlines() if "-" not in line]
     assert [secret for secret in secrets if secret in written] == []
 
-    documented = (Path(__file__).parents[2] / "docs/how-to/observability.md").read_text()
+    documented = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
     table = {name: set(re.findall(r"\w+", labels)) for name, labels in DOCUMENTED.findall(documented)}
     exported = {name: labels for page in found for name, labels in page.items()}
     assert {name: table[name] for name in exported} == exported

@@ -190,7 +190,7 @@ async def compare(
 def counted_figures(
     name: str, counted: Sequence[Transfer], everywhere: Sequence[Transfer], evals: Sequence[Eval]
 ) -> dict[str, float]:
-    """contract.md section 6, packet by packet."""
+    """docs/specification/contract.md section 6, packet by packet."""
     own = [one for one in counted if one.protocol_id == name]
     tasks = {one.task for one in own}
     scored = [one for one in evals if one.task in tasks]

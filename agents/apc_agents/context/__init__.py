@@ -1,7 +1,7 @@
 """Context engineering: a conversation as a window that is measured, compressed and restored.
 
 Every compression is reversible from what was put away; nothing PRESERVED is ever changed; no class ever sinks.
-Source: context-engineering-protocol; agents.md section 4.
+Source: docs/reference/conformance/context-engineering.md; docs/specification/agents.md section 4.
 """
 
 from apc_agents.context.audit import CompressionAudit, FoldRecord, OnCompression, emit_compressions

@@ -1,6 +1,6 @@
 """The record of a compression, and its way into the log.
 
-Source: agents.md section 4; issue 5: "compression is an audited, reversible act".
+Source: docs/specification/agents.md section 4; issue 5: "compression is an audited, reversible act".
 """
 
 from collections.abc import Awaitable, Callable, Mapping

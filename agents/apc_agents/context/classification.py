@@ -1,6 +1,6 @@
 """The class that a turn gets when it comes: by its role, and raised by what it says.
 
-Source: agents.md section 4.
+Source: docs/specification/agents.md section 4.
 """
 
 import re

@@ -1,6 +1,6 @@
 """The store comonad: values at positions, and a focus among them.
 
-Source: context-engineering-protocol, section 2.1 and appendix A.
+Source: docs/reference/conformance/context-engineering.md, section 2.1 and appendix A.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """What a model is told where turns were dropped, so that a question without its answer is not read as unanswered.
 
-Source: context-engineering-protocol, section 2.2.
+Source: docs/reference/conformance/context-engineering.md, section 2.2.
 """
 
 from bisect import bisect

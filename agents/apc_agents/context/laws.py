@@ -1,6 +1,6 @@
 """Checks a window against the three laws of a comonad.
 
-Source: context-engineering-protocol, appendix A.
+Source: docs/reference/conformance/context-engineering.md, appendix A.
 """
 
 from apc_agents.context.comonad import Store

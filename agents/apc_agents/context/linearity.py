@@ -1,6 +1,6 @@
 """Which turns may go and which must stay: resource classes, tracked by id across compressions.
 
-Source: context-engineering-protocol, section 2.3.
+Source: docs/reference/conformance/context-engineering.md, section 2.3.
 """
 
 from collections.abc import Iterator, Mapping

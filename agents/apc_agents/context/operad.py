@@ -1,6 +1,7 @@
 """The composition grammar: operations of a session that compose, and are checked before they run.
 
-Source: context-engineering-protocol, section 3.1 (CONTEXT_OPERAD); agents.md section 4.
+Source: docs/reference/conformance/context-engineering.md, section 3.1 (CONTEXT_OPERAD); docs/specification/agents.md
+section 4.
 """
 
 from collections.abc import Mapping

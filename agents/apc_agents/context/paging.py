@@ -1,6 +1,6 @@
 """Takes the oldest turns out verbatim when what compression must not touch is too much already.
 
-Source: agents.md section 4.
+Source: docs/specification/agents.md section 4.
 """
 
 from dataclasses import replace

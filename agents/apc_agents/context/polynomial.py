@@ -1,6 +1,6 @@
 """The states of a context, the inputs that each one takes, and what they lead to.
 
-Source: context-engineering-protocol, sections 1.1 and 3.2.
+Source: docs/reference/conformance/context-engineering.md, sections 1.1 and 3.2.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ class ContextInput:
 
     @classmethod
     def tool_turn(cls, content: str) -> "ContextInput":
-        """What a tool gave; not in the seed."""
+        """What a tool returned; not in the Context Engineering Protocol."""
         return cls("tool_turn", content)
 
     @classmethod
@@ -96,13 +96,13 @@ SEED_DIRECTIONS: Final[Mapping[ContextState, frozenset[str]]] = {
     ContextState.PRESSURED: frozenset({"compress", "clear"}),
     ContextState.COMPRESSED: frozenset({"user_turn", "assistant_turn", "clear"}),
 }
-"""The table of the seed, section 3.2."""
+"""The transitions of the Context Engineering Protocol, section 3.2."""
 ADDED_DIRECTIONS: Final[Mapping[ContextState, frozenset[str]]] = {
     ContextState.ACCUMULATING: frozenset({"tool_turn", "system"}),
     ContextState.COMPRESSED: frozenset({"tool_turn", "system", "compress"}),
 }
 """What a tool gave goes where an answer goes, and the system may speak in between: ours. A compression after a
-compression, to a lower target: the transition of the seed takes it in COMPRESSED, where its table leaves it out."""
+compression, to a lower target: the transition of the protocol takes it in COMPRESSED, where its table leaves it out."""
 VALID_DIRECTIONS: Final[Mapping[ContextState, frozenset[str]]] = {
     state: seed | ADDED_DIRECTIONS.get(state, frozenset()) for state, seed in SEED_DIRECTIONS.items()
 }

@@ -1,6 +1,7 @@
 """Compression and its undoing: a Galois connection, lossy in one direction.
 
-Source: context-engineering-protocol, section 2.2; the laws: agents.md section 4.
+Source: docs/reference/conformance/context-engineering.md, section 2.2; the laws: docs/specification/agents.md section
+4.
 """
 
 from collections.abc import Generator, Mapping, Sequence

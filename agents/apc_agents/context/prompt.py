@@ -1,6 +1,6 @@
 """Assembles prompts from templates, persona and constraints. Prompts never leave the server.
 
-Source: context-engineering-protocol, section 3.3.
+Source: docs/reference/conformance/context-engineering.md, section 3.3.
 """
 
 from collections.abc import Mapping, Sequence

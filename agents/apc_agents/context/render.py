@@ -1,6 +1,6 @@
 """What a frontend is shown of a context: pure data, and never a prompt.
 
-Source: context-engineering-protocol, sections 1.2 and 3.4.
+Source: docs/reference/conformance/context-engineering.md, sections 1.2 and 3.4.
 """
 
 from typing import TYPE_CHECKING, Any, Final

@@ -1,6 +1,7 @@
 """A context that lives across requests: opened from a store, changed as a whole or not at all, saved.
 
-Source: context-engineering-protocol, sections 3.1, 5.1 and 5.2; agents.md section 4.
+Source: docs/reference/conformance/context-engineering.md, sections 3.1, 5.1 and 5.2; docs/specification/agents.md
+section 4.
 """
 
 import asyncio

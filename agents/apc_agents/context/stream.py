@@ -1,6 +1,7 @@
 """The paths `self.stream.*`, with their aliases `self.context.*`: one resolver for all operations on a context.
 
-Source: context-engineering-protocol, part IV. Answers are JSON and stay on the server: they tell classes and texts.
+Source: docs/reference/conformance/context-engineering.md, part IV. Answers are JSON and stay on the server: they tell
+classes and texts.
 """
 
 import inspect
@@ -29,7 +30,9 @@ CONTEXT_TO_STREAM_ALIASES: Final[Mapping[str, str]] = {
     "self.context.pressure.compress": "self.stream.project.compress",
     "self.context.linearity": "self.stream.linearity",
 }
-"""The aliases of the seed, section 4.2. Any other `self.context.X` means `self.stream.X` (part VI, phase C)."""
+"""The aliases of the Context Engineering Protocol, section 4.2. Any other `self.context.X` means `self.stream.X` (part
+VI, phase C).
+"""
 
 PATHS: Final[dict[str, Operation]] = {}
 """The operations by path; exactly those of part IV."""

@@ -1,6 +1,6 @@
 """When a context needs compression, as the task goes.
 
-Source: agents.md section 4.
+Source: docs/specification/agents.md section 4.
 """
 
 from dataclasses import dataclass, fields, replace

@@ -1,6 +1,6 @@
 """The context window: turns with a focus among them, a store comonad.
 
-Source: context-engineering-protocol, section 2.1.
+Source: docs/reference/conformance/context-engineering.md, section 2.1.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ B = TypeVar("B")
 
 DEFAULT_MAX_TOKENS: Final = 100_000
 DEFAULT_THRESHOLD: Final = 0.7
-"""Above this pressure a context needs compression (seed, section 3.2)."""
+"""Above this pressure a context needs compression (Context Engineering Protocol, section 3.2)."""
 Clock = Callable[[], datetime]
 """Gives the time of a new turn, with an offset."""
 

@@ -1,6 +1,7 @@
 """A user's conversation with an LLM agent, across requests and processes.
 
-Source: context-engineering-protocol, section 5.1 (SoulSession.dialogue); agents.md section 6.
+Source: docs/reference/conformance/context-engineering.md, section 5.1 (SoulSession.dialogue);
+docs/specification/agents.md section 6.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """The loop of an agent's mind: context, prompt, AgentResponse, actions, observations, until it stops.
 
-Source: agents.md section 6; the order is that of the dialogue in the Context Engineering Protocol, section 5.1.
+Source: docs/specification/agents.md section 6; the order is that of the dialogue in the Context Engineering Protocol,
+section 5.1.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """How a task goes, as the loop of a mind sees it: what the adaptive threshold of its session is fed with.
 
-Source: agents.md section 4 (AdaptiveThreshold: task progress, error rate, loop detection).
+Source: docs/specification/agents.md section 4 (AdaptiveThreshold: task progress, error rate, loop detection).
 """
 
 from collections import deque

@@ -1,4 +1,6 @@
-"""A conversation as it is kept. Source: Agent Memory Protocol 1.0 section 4.1, Agent Context Protocol 1.1 section 6."""
+"""A conversation as it is kept. Source: docs/reference/conformance/memory.md section 4.1,
+docs/reference/conformance/agent-context.md section 6.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Self
@@ -11,7 +13,7 @@ from apc_agents.memory.values import encoded
 from apc_contracts.model import Model, Time
 
 CONVERSATION_VERSION: Final = "1.0"
-"""Of the schema below; the seed's column `version`."""
+"""Of the schema below; column `version` of the Agent Memory Protocol."""
 MAX_MESSAGE_BYTES: Final = 256 * 1024
 """Of one message's text, in UTF-8: as much as a packet holds."""
 MAX_SUMMARY_LENGTH: Final = 500

@@ -1,4 +1,5 @@
-"""The memory of agents: a port. Source: Agent Memory Protocol 1.0 section 3; agents.md section 3.
+"""The memory of agents: a port. Source: docs/reference/conformance/memory.md section 3; docs/specification/agents.md
+section 3.
 
 The eight methods of the document come first, as coroutines with its argument names; what comes after them is ours.
 """

@@ -1,6 +1,7 @@
 """Builds the context object of an invocation, and writes the session's conversation.
 
-Source: Agent Context Protocol 1.1 sections 3 and 6 (its AgentOrchestrator); agents.md section 2.
+Source: docs/reference/conformance/agent-context.md sections 3 and 6 (its AgentOrchestrator);
+docs/specification/agents.md section 2.
 """
 
 import os

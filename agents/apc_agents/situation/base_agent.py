@@ -1,4 +1,6 @@
-"""An agent that answers messages in their context. Source: Agent Context Protocol 1.1 sections 1 and 5."""
+"""An agent that answers messages in their context. Source: docs/reference/conformance/agent-context.md section 1 and
+5.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence

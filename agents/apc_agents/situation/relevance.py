@@ -1,7 +1,7 @@
 """The Symbolic Resonance Score: how much a message concerns an agent in its situation.
 
-Source: Agent Context Protocol 1.1 section 5; agents.md section 2. The formula is ours
-(docs/reference/agent-context.md).
+Source: docs/reference/conformance/agent-context.md section 5; docs/specification/agents.md section 2. The formula is
+ours (docs/reference/agent-context.md).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Issues session ids. Source: Agent Context Protocol 1.1 section 3."""
+"""Issues session ids. Source: docs/reference/conformance/agent-context.md section 3."""
 
 from uuid import uuid4
 

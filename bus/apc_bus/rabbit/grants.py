@@ -1,4 +1,7 @@
-"""Broker users and their rights: for every job the least that it needs (reliability-facts.md section 2a)."""
+"""Broker users and their rights: for every job the least that it needs.
+
+Source: docs/specification/architecture.md section 9.
+"""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,5 @@
-"""Handlers over FastStream, in the one form that was measured to be safe (library-facts.md section 1).
+"""Handlers over FastStream, in the one form that was measured to be safe (docs/specification/architecture.md section
+9).
 
 Nothing is declared (passive only), nothing is decoded before the handler, and every way a handler can end is
 decided here: under manual acknowledgement FastStream swallows an exception and the consumer starves silently.

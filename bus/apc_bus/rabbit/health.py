@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 LONGEST_UNCONFIRMED_SECONDS = 3.0
-"""Beyond this age of the oldest publish without an answer a process is not ready (quality.md section 2)."""
+"""Beyond this age of the oldest publish without an answer a process is not ready.
+
+Source: docs/specification/architecture.md section 9.
+"""
 STARVED_AFTER_LOOKS = 3
 """So often in a row the broker must not know a consumer of ours, or pass it over: amid an election it knows none."""
 PASSED_OVER_AFTER_LOOKS = 12

@@ -1,4 +1,7 @@
-"""A connection that knows when it last read from the broker, for self-fencing (architecture.md section 2)."""
+"""A connection that knows when it last read from the broker, for self-fencing.
+
+Source: docs/specification/architecture.md section 2.
+"""
 
 import asyncio
 from collections.abc import Iterable

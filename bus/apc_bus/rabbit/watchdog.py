@@ -1,4 +1,5 @@
-"""Compares what should consume with what does, and starts again what does not (quality.md section 2).
+"""Compares what should consume with what does, and starts again what does not (docs/specification/architecture.md
+section 9).
 
 A robust connection knows one address, and consumers have been seen not to come back after a node was lost.
 """

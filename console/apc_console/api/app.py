@@ -1,6 +1,7 @@
 """The routes of the frontend contract.
 
-Source: context-engineering-protocol, sections 1.2, 5.3 and 7.3: a frontend receives props, and never a prompt.
+Source: docs/reference/conformance/context-engineering.md, sections 1.2, 5.3 and 7.3: a frontend receives props, and
+never a prompt.
 """
 
 import time

@@ -1,4 +1,6 @@
-"""May its sender do this: NOT_AUTHORIZED (contract.md 10, "Who may do what"); NOT_RETRACTABLE."""
+"""May its sender do this: NOT_AUTHORIZED (docs/specification/contract.md section 10, "Who may do what");
+NOT_RETRACTABLE.
+"""
 
 from apc_contracts.admission.case import Case
 from apc_contracts.registry import Right

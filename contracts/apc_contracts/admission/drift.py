@@ -1,4 +1,5 @@
-"""Does it keep to the course: the anti-drift checks (contract.md 7), for the non-control packets of agents.
+"""Does it keep to the course: the anti-drift checks (docs/specification/contract.md section 7), for the non-control
+packets of agents.
 
 All checks of a mode are one compiled conjunction, its answer memoised by the facts that it names; single checks
 run only when it is false, to name the culprit.

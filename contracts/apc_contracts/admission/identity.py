@@ -1,4 +1,4 @@
-"""Is it new: REPEAT, RERUN, DUPLICATE_CONFLICT (contract.md 9)."""
+"""Is it new: REPEAT, RERUN, DUPLICATE_CONFLICT (docs/specification/contract.md section 9)."""
 
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.identity import reply_id

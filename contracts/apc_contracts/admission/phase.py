@@ -40,7 +40,9 @@ def generation_is_open(case: Case) -> Refusal | None:
 
 
 def phase_allows_type(case: Case) -> Refusal | None:
-    """The phase table (contract.md 4); the orchestrator's arbitrations, decisions and protocols go everywhere."""
+    """The phase table (docs/specification/contract.md section 4); the orchestrator's arbitrations, decisions and
+    protocols go everywhere.
+    """
     packet = case.packet
     if packet.packet_type in case.contract.policies[packet.run_phase].packet_types:
         return None

@@ -1,4 +1,6 @@
-"""The refusal order (contract.md 12), as one tuple of small rules. The first that objects decides."""
+"""The refusal order (docs/specification/contract.md section 12), as one tuple of small rules. The first that objects
+decides.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -116,7 +118,9 @@ RESERVING: tuple[Rule, ...] = (Rule("BUDGET_EXHAUSTED", budget.held_reservation_
 """Judged at RESUME: what a held TASK_IR asks for is reserved only then."""
 
 RULES = ARRIVAL + STANDING + WAITING + RELEASE + REPEATING + RATE + ROOM + SPENDING
-"""All rules, in the order of contract.md 12. The other codes before SENDER_MISMATCH are `parse_packet`'s."""
+"""All rules, in the order of docs/specification/contract.md section 12. The other codes before SENDER_MISMATCH are
+`parse_packet`'s.
+"""
 
 
 _RULES_OF_STAGE = {

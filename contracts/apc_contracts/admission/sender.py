@@ -7,7 +7,10 @@ from apc_contracts.vocabulary import ORCHESTRATOR
 
 
 def no_copies(case: Case) -> Refusal | None:
-    """CC and BCC would route past the gate: topic permissions do not look at them (quality.md 2)."""
+    """CC and BCC would route past the gate: topic permissions do not look at them.
+
+    Source: docs/specification/architecture.md section 9.
+    """
     if not case.facts.has_copy_headers:
         return None
     message = "the AMQP headers CC and BCC are not allowed: name every recipient in the packet"

@@ -1,4 +1,6 @@
-"""May this knowledge move now: the transfer rules (contract.md 5). Window and phase guard must both pass."""
+"""May this knowledge move now: the transfer rules (docs/specification/contract.md section 5). Window and phase guard
+must both pass.
+"""
 
 from collections.abc import Callable
 
@@ -107,7 +109,10 @@ def _has_barrier(case: Case, session: SessionView) -> bool:
 
 
 def protocol_is_alive(case: Case) -> Refusal | None:
-    """A blocked protocol blocks its descendants: a new id does not escape (contract.md 6)."""
+    """A blocked protocol blocks its descendants: a new id does not escape.
+
+    Source: docs/specification/contract.md section 6.
+    """
     decayed = case.facts.decayed_protocols
     if not decayed:
         return None

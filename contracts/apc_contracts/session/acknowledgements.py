@@ -1,4 +1,5 @@
-"""ACKs that a session waits for: expected at routing, settled by an ACK or NACK, chased by timers (contract.md 1, 10).
+"""ACKs that a session waits for: expected at routing, settled by an ACK or NACK, chased by timers
+(docs/specification/contract.md sections 1, 10).
 
 One deadline a packet and attempt, `ack:<packet_id>:<attempt>`, holds for all recipients that are missing. When it
 passes, the packet is routed to them again, up to its retry_limit; then its sender gets a NACK DEFERRED that names them.

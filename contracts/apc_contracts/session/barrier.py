@@ -1,4 +1,7 @@
-"""The barrier of a generation: when it closes, what it decides, what opens next (contract.md section 10)."""
+"""The barrier of a generation: when it closes, what it decides, what opens next.
+
+Source: docs/specification/contract.md section 10.
+"""
 
 from typing import Any
 

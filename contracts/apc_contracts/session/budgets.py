@@ -1,4 +1,5 @@
-"""The tree budget: the session's budget, and the parts of it that are reserved for tasks (contract.md section 3).
+"""The tree budget: the session's budget, and the parts of it that are reserved for tasks
+(docs/specification/contract.md section 3).
 
 A TASK_IR with a BUDGET constraint cuts a part for its task out of the part of the task that it belongs to. A task
 draws each resource from the nearest part that names it, its own or an ancestor's; the root is the session. What is

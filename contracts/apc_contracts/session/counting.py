@@ -1,4 +1,4 @@
-"""What an accepted packet counts for in its session (contract.md section 10, Events)."""
+"""What an accepted packet counts for in its session (docs/specification/contract.md section 10, Events)."""
 
 from collections.abc import Callable
 from typing import Any

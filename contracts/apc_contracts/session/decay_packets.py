@@ -1,4 +1,7 @@
-"""The DECISION packets that say which protocol is blocked or recovered, and why (contract.md 6)."""
+"""The DECISION packets that say which protocol is blocked or recovered, and why.
+
+Source: docs/specification/contract.md section 6.
+"""
 
 from datetime import datetime
 from hashlib import sha256

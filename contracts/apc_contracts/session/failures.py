@@ -1,4 +1,7 @@
-"""A delivery that failed for good: its sender is told, once for each recipient (contract.md section 8)."""
+"""A delivery that failed for good: its sender is told, once for each recipient.
+
+Source: docs/specification/contract.md section 8.
+"""
 
 from apc_contracts.payloads import ErrorPayload
 from apc_contracts.session import emissions

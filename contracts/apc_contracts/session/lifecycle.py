@@ -1,7 +1,7 @@
 """The lifecycle of a packet for one recipient: the names of its machine, its moves, how far a packet has come.
 
-Source: contract.md section 8. It is moved by a verdict (`verdicts`), by receipts (`receipts`), by a new attempt
-(`rerouting`), and, once it is applied, by the gate itself (`completion`).
+Source: docs/specification/contract.md section 8. It is moved by a verdict (`verdicts`), by receipts (`receipts`), by a
+new attempt (`rerouting`), and, once it is applied, by the gate itself (`completion`).
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,9 @@ LIFECYCLE = "packet_lifecycle"
 ADMITTED = ["emit", "schema_pass", "policy_pass", "route_selected"]
 HANDED_OVER = ["delivery_ack", "consumer_apply"]
 ADVANCE = ("ROUTED", "DEAD_LETTERED", "DELIVERED", "APPLIED", "SUPERSEDED", "VERIFIED", "PROMOTED", "ARCHIVED")
-"""How far a delivery has come, in the order of the diagram (contract.md section 8); the log ranks them alike."""
+"""How far a delivery has come, in the order of the diagram (docs/specification/contract.md section 8); the log ranks
+them alike.
+"""
 
 
 def move(

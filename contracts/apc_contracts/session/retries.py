@@ -1,4 +1,4 @@
-"""Retries: how often, and when the next attempt is due (contract.md section 8).
+"""Retries: how often, and when the next attempt is due (docs/specification/contract.md section 8).
 
 A pure function of contract, packet, recipient and attempt: a replay finds the same delay, and deliveries that failed
 together do not come again together.

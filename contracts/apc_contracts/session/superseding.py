@@ -1,7 +1,8 @@
 """A later ARBITRATION or DECISION of no lower standing on the same subject supersedes the earlier one.
 
-Source: contract.md sections 7 and 8; what a subject and a standing are: docs/explanation/governance.md, Superseding.
-Here is only who is superseded by whom; the machines are moved by `completion.complete`.
+Source: docs/specification/contract.md sections 7 and 8; what a subject and a standing are:
+docs/explanation/governance.md, Superseding. Here is only who is superseded by whom; the machines are moved by
+`completion.complete`.
 """
 
 from typing import Any

@@ -1,4 +1,7 @@
-"""Deadlines: a timer packet says that one has passed (contract.md section 10, Timers are packets)."""
+"""Deadlines: a timer packet says that one has passed.
+
+Source: docs/specification/contract.md section 10, Timers are packets.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +15,7 @@ from apc_contracts.session.session import Session
 
 
 def timer_kind(session: Session, packet_id: UUID) -> str | None:
-    """Which running deadline a timer packet stands for: its id says it (contract.md section 9)."""
+    """Which running deadline a timer packet stands for: its id says it (docs/specification/contract.md section 9)."""
     for kind in session.document.deadlines:
         if timer_id(session.session_id, session.step, kind) == packet_id:
             return kind

@@ -1,4 +1,4 @@
-"""What has to be verified of a packet, and what its session can say of that (contract.md section 8).
+"""What has to be verified of a packet, and what its session can say of that (docs/specification/contract.md section 8).
 
 The rest is found beside the gate: bytes in the artifact store, keys in the registry. The result is a receipt of the
 orchestrator, so that a replay needs neither.

@@ -14,7 +14,7 @@ TOKENS = (
     *(b"null", b"true", b"{}", b"[]", b'""', b'"', b",", b":", b"{", b"}", b"[", b"]", b"/**/", b"\x0b", b"\r\n"),
     *(b'"packet_id":1,', b'"packet_type":"IDEA",', b'"__class__":{},', b'"payload":null,', b"'", b"\xe2\x80\xa8"),
 )
-"""What readers of JSON disagree about (reliability-facts.md section 5.1), and what JSON is made of."""
+"""What readers of JSON disagree about (docs/reference/protocol.md), and what JSON is made of."""
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 10, 2**53 - 1, 0.5, 1.5, -0.0, 1e300, "", "x", "_all", "orchestrator", "é\U0001f600"),
     *([], {}, [[]], {"a": {}}, ["x"] * 300, "x" * 5000, "2026-02-19T07:50:00Z", "0000", "a.b*#%", "../x", "%00"),

@@ -138,7 +138,7 @@ CREATE TABLE apc_log.coordination_events (
     UNIQUE (session_id, step, event)
 );
 
--- What takes no id: kinds of the gate (contract.md sections 9 and 12) and of the writer (apc_persister.entries).
+-- What takes no id: kinds of the gate (docs/specification/contract.md sections 9 and 12) and of the writer (apc_persister.entries).
 CREATE TABLE apc_log.packet_conflicts (
     shard integer NOT NULL,
     seq bigint NOT NULL CHECK (seq >= 1),

@@ -1,4 +1,4 @@
--- What the effectiveness of protocols is computed from (contract.md 6). Each view has a branch for packets that were
+-- What the effectiveness of protocols is computed from (docs/specification/contract.md section 6). Each view has a branch for packets that were
 -- judged on arrival and one for those that were held first: their verdict is the hop that ended the waiting, and `seq`
 -- and `judged_at` are those of the verdict.
 

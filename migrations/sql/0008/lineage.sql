@@ -1,4 +1,4 @@
--- Lineage analytics (log.md section 5): what was transferred where, by which verdict, and how those tasks did. All of it
+-- Lineage analytics (docs/specification/log.md section 5): what was transferred where, by which verdict, and how those tasks did. All of it
 -- is derived: views over the entries. Bodies that cannot be read (erased, encrypted) count nowhere.
 
 -- Every TRANSFER with a final verdict and its lineage.
@@ -31,7 +31,7 @@ FROM (
     FROM apc_log.contracts ORDER BY recorded_at DESC, contract_hash LIMIT 1
 ) AS newest;
 
--- contract.md section 6, one row a protocol over the whole log, those before a recovery too.
+-- docs/specification/contract.md section 6, one row a protocol over the whole log, those before a recovery too.
 CREATE VIEW apc_log.protocol_effectiveness AS
 WITH counted AS (
     SELECT transfer.* FROM apc_log.judged_transfers AS transfer CROSS JOIN apc_log.effectiveness_rules AS rules

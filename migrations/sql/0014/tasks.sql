@@ -1,4 +1,4 @@
--- Durable tasks of agents (agents.md section 5): what an ASYNC action has become, its events, its effects.
+-- Durable tasks of agents (docs/specification/agents.md section 5): what an ASYNC action has become, its events, its effects.
 CREATE TABLE apc_app.agent_tasks (
     task_id uuid PRIMARY KEY,
     agent_id text NOT NULL,

@@ -1,4 +1,4 @@
--- The agents' memory (Agent Memory Protocol 1.0 section 4): its two tables with its columns and indexes, plus
+-- The agents' memory (docs/reference/conformance/memory.md section 4): its two tables with its columns and indexes, plus
 -- `revision` (compare and set), `owner` (row-level security) and `search` (the words of a conversation).
 CREATE TABLE apc_app.conversation_history (
     session_id text PRIMARY KEY,

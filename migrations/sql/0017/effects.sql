@@ -1,4 +1,4 @@
--- Effects that handlers make once (agents.md section 1): claimed before they are made, recorded after.
+-- Effects that handlers make once (docs/specification/agents.md section 1): claimed before they are made, recorded after.
 -- The primary key decides who makes an effect. One that is claimed, not made, and whose lease has ended is unknown.
 CREATE TABLE apc_app.agent_effects (
     packet_id uuid NOT NULL,

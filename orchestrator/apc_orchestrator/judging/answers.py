@@ -1,4 +1,4 @@
-"""Who is told of a refusal: the authenticated sender, by a NACK (contract.md section 12)."""
+"""Who is told of a refusal: the authenticated sender, by a NACK (docs/specification/contract.md section 12)."""
 
 from typing import Any
 from uuid import UUID

@@ -70,7 +70,7 @@ def session_ids(found: Input) -> Iterator[str]:
 
 
 def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_user: str) -> bool:
-    """Whether the broker user behind a receipt may send it (architecture.md section 2, Receipts)."""
+    """Whether the broker user behind a receipt may send it (docs/specification/architecture.md section 2, Receipts)."""
     if receipt.kind in ORCHESTRATOR_KINDS:
         return user_id == own_user
     if receipt.kind is ReceiptKind.EXPIRED and user_id == own_user:

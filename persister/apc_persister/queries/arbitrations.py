@@ -1,4 +1,7 @@
-"""`apc arbitrations list`: what the orchestrator weighed, and who was selected (contract.md 5, 10)."""
+"""`apc arbitrations list`: what the orchestrator weighed, and who was selected.
+
+Source: docs/specification/contract.md sections 5, 10.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

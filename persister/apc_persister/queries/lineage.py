@@ -37,7 +37,8 @@ ORDER BY count(*) DESC, protocol_id
 LIMIT $6
 """
 # A protocol beside what its tasks show anyway: the baseline of a task is over all runs, those without a transfer are
-# what the others are compared with; each task weighs as much as the protocol's own EVALs in it (contract.md section 6).
+# what the others are compared with; each task weighs as much as the protocol's own EVALs in it
+# (docs/specification/contract.md section 6).
 _COMPARED = """
 WITH used AS MATERIALIZED (
     SELECT protocol_id, run_id, task_id, max(judged_at) AS judged_at FROM apc_log.transfer_rulings
@@ -152,7 +153,7 @@ class BeforeTransfer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProtocolEffectiveness:
-    """The figures of contract.md section 6 of one protocol."""
+    """The figures of docs/specification/contract.md section 6 of one protocol."""
 
     protocol_id: str
     transfers: int

@@ -1,4 +1,4 @@
-"""Compression and expansion obey the laws of agents.md section 4."""
+"""Compression and expansion obey the laws of docs/specification/agents.md section 4."""
 
 from itertools import pairwise
 

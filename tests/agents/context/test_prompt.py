@@ -14,7 +14,7 @@ AXES = (
     "ambition", "creativity", "curiosity", "patience", "resilience", "trust", "warmth",
     "depth",
 )  # fmt: skip
-"""Those of the seed's voice, those of its town, and ours; the templates of the package are these and the default."""
+"""Templates of the protocol's voice, of its town, and ours; the templates of the package are these and the default."""
 
 
 def test_the_package_has_a_template_for_each_axis() -> None:

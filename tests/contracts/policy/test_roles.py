@@ -23,10 +23,10 @@ SIGNALS = {
     Signal.CANCEL: Right.OPERATE,
     Signal.VETO: Right.VETO,
 }
-"""contract.md section 10, "Who may do what"."""
+"""docs/specification/contract.md section 10, "Who may do what"."""
 CHILD = {"trace__parent_packet_id": str(PARENT_ID), "trace__root_packet_id": str(ROOT_ID)}
 ORCHESTRATORS_OWN = {PacketType.ARBITRATION, PacketType.DECISION}
-"""Legal from the orchestrator in every phase (contract.md section 4)."""
+"""Legal from the orchestrator in every phase (docs/specification/contract.md section 4)."""
 
 
 def agents(role: str) -> dict[str, Registration | None]:

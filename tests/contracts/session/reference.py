@@ -1,4 +1,5 @@
-"""A second, plain reading of contract.md section 10, to compare the session with: two swarms, an agent each.
+"""A second, plain reading of docs/specification/contract.md section 10, to compare the session with: two swarms, an
+agent each.
 
 It shares nothing with the product. What it leaves out (lifecycle, receipts, emissions, the arithmetic of transfers)
 is checked by the tests beside it.

@@ -1,4 +1,6 @@
-"""The probe matrix (reliability-facts.md section 2a): who may do what at a broker with the exported definitions."""
+"""The probe matrix (docs/specification/architecture.md section 9): who may do what at a broker with the exported
+definitions.
+"""
 
 import urllib.error
 import urllib.request

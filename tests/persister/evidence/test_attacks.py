@@ -1,4 +1,6 @@
-"""Every attack of reliability-facts.md 3.3 and more, by a superuser: all are found, and a clean log raises nothing."""
+"""Every attack of docs/explanation/threat-model.md and more, by a superuser: all are found, and a clean log raises
+nothing.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""docs/reference/log-format.md says what is so: its columns, and its test vectors."""
+"""docs/reference/log-format.md and database.md describe the columns, the entries and the test vectors as they are."""
 
 import json
 import re
@@ -25,7 +25,9 @@ from apc_persister.evidence.coverage import UNCOVERED
 from apc_persister.evidence.entries import BYTES_COLUMN, KINDS
 from apc_persister.evidence.merkle import Tree
 
-DOCUMENT = (Path(__file__).parents[3] / "docs/reference/log-format.md").read_text(encoding="utf-8")
+REFERENCE = Path(__file__).parents[3] / "docs/reference"
+DOCUMENT = (REFERENCE / "log-format.md").read_text(encoding="utf-8")
+DATABASE = (REFERENCE / "database.md").read_text(encoding="utf-8")
 SCHEMA = """
 SELECT relname, attname, replace(format_type(atttypid, atttypmod), 'timestamp with time zone', 'timestamptz')
        || CASE WHEN attnotnull THEN '' ELSE '?' END
@@ -46,7 +48,7 @@ def test_the_columns() -> None:
 
 def documented_schema() -> dict[str, dict[str, tuple[str, str]]]:
     """table -> column -> its type and what the tree has of it."""
-    schema = DOCUMENT.partition("## The schema\n")[2].partition("### Metadata of hops")[0]
+    schema = DATABASE.partition("## Schema `apc_log`\n")[2].partition("### Metadata of hops")[0]
     return {
         table: {column: (kind, tree) for column, kind, tree in COLUMN.findall(rows)}
         for table, rows in re.findall(r"^### `(\w+)`\n(.*?)(?=^### |\Z)", schema, re.MULTILINE | re.DOTALL)
@@ -63,6 +65,26 @@ async def test_every_column_of_every_table(pool: asyncpg.Pool) -> None:
     } == found
 
 
+async def test_every_column_of_the_tables_of_agents(pool: asyncpg.Pool) -> None:
+    found: dict[str, dict[str, str]] = {}
+    for table, column, kind in await pool.fetch(SCHEMA.replace("'apc_log'", "'apc_app'")):
+        found.setdefault(table, {})[column] = kind
+    row = re.compile(r"^\| `(\w+)` \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)
+    assert _tables_of("## Schema `apc_app`", "## Views", row) == found
+
+
+async def test_every_view(pool: asyncpg.Pool) -> None:
+    views = DATABASE.partition("## Views\n")[2]
+    found = await pool.fetch("SELECT viewname FROM pg_views WHERE schemaname = 'apc_log'")
+    assert set(re.findall(r"^\| `(\w+)` \|", views, re.MULTILINE)) == {view for (view,) in found}
+
+
+def _tables_of(first: str, last: str, row: re.Pattern[str]) -> dict[str, dict[str, str]]:
+    part = DATABASE.partition(first)[2].partition(last)[0]
+    tables = re.findall(r"^### `(\w+)`\n(.*?)(?=^### |\Z)", part, re.MULTILINE | re.DOTALL)
+    return {table: dict(row.findall(rows)) for table, rows in tables}
+
+
 def test_what_the_tree_has_of_every_column() -> None:
     documented = documented_schema()
     for (kind, _), columns in COLUMNS.items():
@@ -77,7 +99,7 @@ def test_what_the_tree_has_of_every_column() -> None:
 
 def test_the_metadata_of_hops() -> None:
     """Every member that the page speaks of, or that a gate reads when it takes a shard, is described."""
-    described = set(re.findall(r"^\| metadata\.`(\w+)` \|", DOCUMENT, re.MULTILINE))
+    described = set(re.findall(r"^\| metadata\.`(\w+)` \|", DATABASE, re.MULTILINE))
     assert set(re.findall(r"`metadata\.(\w+)`", DOCUMENT)) <= described
     loading = Path(apc_orchestrator.shard.loading.__file__).read_text(encoding="utf-8")
     read = set(re.findall(r"metadata (?:->|->>|\?) '(\w+)'", loading))

@@ -1,4 +1,6 @@
-"""Attacks on a log, by everybody who can reach the database (reliability-facts.md 3.2): each refused, by name."""
+"""Attacks on a log, by everybody who can reach the database (docs/explanation/log-security.md): each refused, by
+name.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

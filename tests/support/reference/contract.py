@@ -1,0 +1,107 @@
+"""Tables of the built-in contract file."""
+
+import json
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from tests.support.reference.markdown import code, table
+
+import apc_contracts
+
+
+@cache
+def _contract() -> dict[str, Any]:
+    data = Path(apc_contracts.__file__).parent / "data/apc-1.0.json"
+    loaded: dict[str, Any] = json.loads(data.read_text(encoding="utf-8"))
+    return loaded
+
+
+def phases() -> str:
+    """Return the phase table."""
+    rows = [
+        (phase, " ".join(rules["packet_types"]), _transfer(rules.get("transfer")))
+        for phase, rules in _contract()["phases"].items()
+    ]
+    return table(("run_phase", "types allowed", "TRANSFER"), rows)
+
+
+def _transfer(rule: Mapping[str, str] | None) -> str:
+    return f"if {code(rule['guard'])}, else {rule['code']}" if rule else "no"
+
+
+def windows() -> str:
+    """Return the transfer windows."""
+    rows = []
+    for window in _contract()["transfer_windows"]:
+        last = window.get("last_generation")
+        generations = (
+            f"{window['first_generation']} to {last}" if last is not None else f"from {window['first_generation']}"
+        )
+        rules = ["open" if window["is_open"] else "closed"]
+        if "score_multiplier" in window:
+            rules.append(f"`sender_score > receiver_score * {window['score_multiplier']}`")
+        if "top_k_limit" in window:
+            rules.append(f"top_k required and ≤ {window['top_k_limit']}")
+        rules.append("cross-use-case allowed" if window["allows_cross_use_case"] else "no cross-use-case")
+        rows.append((generations, window["name"], "; ".join(rules)))
+    return table(("generation", "window", "rules"), rows)
+
+
+def promotion() -> str:
+    """Return the conditions of the promotion gate."""
+    return table(
+        ("metric", "condition"), [(one["metric"], code(one["guard"])) for one in _contract()["promotion_gate"]]
+    )
+
+
+def drift() -> str:
+    """Return the anti-drift checks."""
+    rows = [(one["name"], one["mode"], code(one["guard"]), code(one["path"])) for one in _contract()["drift_checks"]]
+    return table(("check", "mode", "holds when", "path"), rows)
+
+
+def machine(name: str) -> str:
+    """Return the edges of a state machine."""
+    edges = _contract()["machines"][name]["edges"]
+    return table(("from", "event", "guard", "to"), [(_sources(e), e["event"], _guard(e), e["to"]) for e in edges])
+
+
+def _sources(edge: Mapping[str, Any]) -> str:
+    if edge["from"] != "*":
+        return ", ".join(edge["from"])
+    return "any state, terminal ones too" if edge.get("from_terminal") else "any non-terminal state"
+
+
+def _guard(edge: Mapping[str, Any]) -> str:
+    return f"{edge['gate']} gate (section 7)" if "gate" in edge else code(edge.get("guard", ""))
+
+
+def phase_of_state() -> str:
+    """Return the run_phase of each session state."""
+    return table(("state", "run_phase"), _contract()["phase_of_state"].items())
+
+
+def refusals() -> str:
+    """Return the refusal codes in their order, as one sentence."""
+    return ", ".join(refusal_order()) + "."
+
+
+def refusal_order() -> list[str]:
+    """Return the refusal codes in the order in which they are checked."""
+    return list(_contract()["refusals"]["order"])
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "phases": phases,
+    "windows": windows,
+    "promotion": promotion,
+    "drift": drift,
+    "phase_of_state": phase_of_state,
+    "refusals": refusals,
+    **{
+        name: partial(machine, name)
+        for name in ("packet_lifecycle", "inter_agent_coordination", "intra_agent_coordination")
+    },
+}

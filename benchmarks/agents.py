@@ -4,8 +4,8 @@ import asyncio
 import time
 
 from apc_agents import Agent, HandlerContext
-from apc_contracts.packet import Packet
-from apc_contracts.payloads import IdeaPayload
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import IdeaPayload
 from apc_contracts.vocabulary import PacketType
 from benchmarks.packets import idea
 

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from apc_contracts import admit, load_contract, seal
-from apc_contracts.facts import Facts
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket, read_packet
-from apc_contracts.registry import Registration
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.registry import Registration
+from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.verdict import VerdictKind
+from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_contracts.session import PacketInput, Session, advance, open_session
-from apc_contracts.session_payloads import SwarmSpec
-from apc_contracts.verdict import VerdictKind
+from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures
 

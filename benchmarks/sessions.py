@@ -3,7 +3,7 @@
 from contextlib import AsyncExitStack
 
 from apc_contracts import seal
-from apc_contracts.session_payloads import SwarmSpec
+from apc_contracts.payloads.session_signals import SwarmSpec
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures
 from benchmarks.growth import CPU, Sampler

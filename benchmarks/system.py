@@ -19,7 +19,7 @@ from apc_bus.settings import BusSettings
 from apc_bus.topology import build_topology
 from apc_console.registration import addition, publish_changes, queues_of, wait_until_recorded
 from apc_contracts import seal
-from apc_contracts.session_payloads import SwarmSpec
+from apc_contracts.payloads.session_signals import SwarmSpec
 from benchmarks import agents, packets
 from benchmarks.processes import Service, running
 from benchmarks.servers import Servers

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
-from apc_contracts.packet import Packet
+from apc_contracts.envelope.packet import Packet
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType
 
 

@@ -11,12 +11,12 @@ from apc_agents.errors import AgentInvalid
 from apc_agents.signature import AnyHandler, check_handler, check_listener, check_start
 from apc_bus.settings import LanguageSettings, RelevanceSettings
 from apc_bus.topology import AgentQueues
-from apc_contracts.actions import SecurityLevel
-from apc_contracts.context import AgentContext, ContextMessage
-from apc_contracts.envelope import MAX_RETRY_LIMIT
+from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.agent.context import AgentContext, ContextMessage
+from apc_contracts.envelope.packet import Actor, Packet
+from apc_contracts.envelope.parts import MAX_RETRY_LIMIT
+from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.model import ID_PATTERN
-from apc_contracts.packet import Actor, Packet
-from apc_contracts.registry import Registration, Right
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
 
 if TYPE_CHECKING:

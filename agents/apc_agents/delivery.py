@@ -11,9 +11,9 @@ from apc_bus import headers
 from apc_bus.port import HeaderValue
 from apc_bus.telemetry import LogIds
 from apc_bus.tracing import NO_TRACE, TraceHeaders
-from apc_contracts.identity import reply_id
-from apc_contracts.packet import Packet
-from apc_contracts.registry import Right
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.ids import reply_id
+from apc_contracts.identity.registry import Right
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
 
 

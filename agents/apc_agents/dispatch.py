@@ -29,13 +29,13 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import DeadLetter, GiveBack
 from apc_bus.telemetry import begin_subject, end_subject
 from apc_bus.tracing import describe, fail, in_span
-from apc_contracts.contract import Contract
-from apc_contracts.envelope import MAX_TTL_MS
-from apc_contracts.local_walk import INTRA_AGENT_MACHINE
-from apc_contracts.packet import Packet
-from apc_contracts.payloads import AckPayload, ErrorPayload, NackPayload, Payload
-from apc_contracts.receipts import Receipt, ReceiptKind, Usage
+from apc_contracts.agent.local_walk import INTRA_AGENT_MACHINE
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.envelope.parts import MAX_TTL_MS
+from apc_contracts.payloads.by_type import AckPayload, ErrorPayload, NackPayload, Payload
 from apc_contracts.vocabulary import CONTROL_TYPES, AckStatus, DeliveryMode, PacketType
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 
 SILENT_TYPES = frozenset(
     {PacketType.ACK, PacketType.NACK, PacketType.ERROR, PacketType.HEARTBEAT, PacketType.RETRACTION}

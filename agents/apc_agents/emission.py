@@ -12,8 +12,7 @@ from pydantic import JsonValue, ValidationError
 from apc_agents.delivery import is_refusal
 from apc_agents.errors import EmitRefused
 from apc_agents.phase import Sessions
-from apc_contracts.identity import new_packet_id, reply_id
-from apc_contracts.packet import (
+from apc_contracts.envelope.packet import (
     PACKET_TYPES,
     TYPE_OF_PAYLOAD,
     Actor,
@@ -24,8 +23,8 @@ from apc_contracts.packet import (
     Routing,
     Trace,
 )
-from apc_contracts.payloads import Payload
-from apc_contracts.schema_errors import refusal_of
+from apc_contracts.identity.ids import new_packet_id, reply_id
+from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     PROTOCOL_VERSION,
@@ -34,6 +33,7 @@ from apc_contracts.vocabulary import (
     DeliveryMode,
     RunPhase,
 )
+from apc_contracts.wire.schema_errors import refusal_of
 
 ALL: Final = ALL_RECIPIENTS
 """Every member of the session that handles the type (BROADCAST)."""

@@ -24,12 +24,12 @@ from apc_agents.memory import (
 from apc_agents.phase import SessionKnowledge
 from apc_agents.state_cache import StateDocument
 from apc_bus.artifacts import ArtifactStore
-from apc_contracts.context import AgentContext
-from apc_contracts.contract import Contract
-from apc_contracts.packet import Lineage, Packet, ProofBundle
-from apc_contracts.payloads import AckPayload, NackPayload, Payload
-from apc_contracts.registry import Right
-from apc_contracts.session_payloads import SessionState
+from apc_contracts.agent.context import AgentContext
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Lineage, Packet, ProofBundle
+from apc_contracts.identity.registry import Right
+from apc_contracts.payloads.by_type import AckPayload, NackPayload, Payload
+from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import Channel, RunPhase
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import structlog
 from apc_agents.emission import Draft
 from apc_agents.emitter import Emitter
 from apc_agents.errors import EmitError
-from apc_contracts.payloads import HeartbeatPayload
+from apc_contracts.payloads.by_type import HeartbeatPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION, Signal
 
 PRESENCE_TASK = "presence"

@@ -14,11 +14,11 @@ from apc_bus.errors import DeadLetter
 from apc_bus.port import Delivery
 from apc_bus.telemetry import packet_ids
 from apc_bus.tracing import trace_headers
+from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
-from apc_contracts.identity import shard_of
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import parse_packet
+from apc_contracts.identity.ids import shard_of
 from apc_contracts.vocabulary import Channel
+from apc_contracts.wire.parsing import parse_packet
 
 _log = structlog.get_logger("apc_agents")
 

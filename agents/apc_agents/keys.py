@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from apc_agents.errors import AgentKeyUnusable
 from apc_bus.folders import make_private_folder
 from apc_bus.settings import WorkerSettings
-from apc_contracts.sealing import SealedPacket
-from apc_contracts.signing import encode_public_key, key_id_of, new_private_key, pem_of, private_key_of, sign
+from apc_contracts.identity.signing import encode_public_key, key_id_of, new_private_key, pem_of, private_key_of, sign
+from apc_contracts.wire.sealing import SealedPacket
 
 AGENT_ID = "{agent_id}"
 """In APC_AGENT_KEY_FILE: stands for the agent's id, so that agents of one environment have keys of their own."""

@@ -11,8 +11,8 @@ from apc_agents.phase import Sessions
 from apc_bus.port import Bus, Delivery
 from apc_bus.tracing import trace_headers
 from apc_contracts.errors import PacketRefused
-from apc_contracts.identity import shard_of
-from apc_contracts.parsing import parse_packet
+from apc_contracts.identity.ids import shard_of
+from apc_contracts.wire.parsing import parse_packet
 
 _log = structlog.get_logger("apc_agents")
 

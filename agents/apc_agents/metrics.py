@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 
 from apc_agents.errors import EmitError, EmitRefused, EmitRejected, EmitTimeout, EmitUnconfirmed
 from apc_bus.agent_label import agent_label
-from apc_contracts.receipts import ReceiptKind
 from apc_contracts.vocabulary import PacketType
+from apc_contracts.wire.receipts import ReceiptKind
 
 FAILED = "failed"
 """Label `end` of a packet whose handler raised: it becomes a dead letter."""

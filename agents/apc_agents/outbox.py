@@ -16,7 +16,7 @@ from apc_bus.headers import TYPE_RECEIPTS
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.topology import RECEIPTS
 from apc_contracts.errors import PacketRefused
-from apc_contracts.receipts import Receipt, encode_receipts
+from apc_contracts.wire.receipts import Receipt, encode_receipts
 
 BATCH_RECEIPTS = 240
 """Receipts tried in one message; one without an error text is about 230 bytes."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.packet import Packet
-from apc_contracts.payloads import SignalPayload
-from apc_contracts.session_payloads import SessionState
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import SignalPayload
+from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
 
 MAX_SESSIONS = 10_000

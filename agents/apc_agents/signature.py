@@ -6,8 +6,8 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from apc_agents.errors import AgentInvalid
-from apc_contracts.packet import PAYLOAD_TYPES, Packet
-from apc_contracts.payloads import Payload
+from apc_contracts.envelope.packet import PAYLOAD_TYPES, Packet
+from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import PacketType
 
 AnyHandler = Callable[..., Awaitable[Any]]

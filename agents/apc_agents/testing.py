@@ -30,13 +30,13 @@ from apc_bus.memory import MemoryBroker
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, is_urgent, routing_key
-from apc_contracts.contract import Contract, load_contract
-from apc_contracts.packet import Actor, Lineage, Packet, ProofBundle
-from apc_contracts.parsing import parse_packet
-from apc_contracts.payloads import Payload
-from apc_contracts.receipts import Receipt, ReceiptKind, parse_receipts
-from apc_contracts.registry import Right
+from apc_contracts.contract.contract import Contract, load_contract
+from apc_contracts.envelope.packet import Actor, Lineage, Packet, ProofBundle
+from apc_contracts.identity.registry import Right
+from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import CONTROL_TYPES, Channel, PacketType, RunPhase
+from apc_contracts.wire.parsing import parse_packet
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, parse_receipts
 
 PATIENCE = timedelta(seconds=30)
 _MARKER = "marker"

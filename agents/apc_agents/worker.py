@@ -37,9 +37,9 @@ from apc_bus.settings import WorkerSettings
 from apc_bus.supervision import Health, keep_running
 from apc_bus.topology import agent_queue
 from apc_bus.tracing import current_trace
-from apc_contracts.contract import Contract, load_contract
-from apc_contracts.identity import shard_of
-from apc_contracts.packet import Packet
+from apc_contracts.contract.contract import Contract, load_contract
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.ids import shard_of
 from apc_contracts.vocabulary import PRESENCE_SESSION
 
 _log = structlog.get_logger("apc_agents")

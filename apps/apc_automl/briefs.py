@@ -10,8 +10,8 @@ from apc_automl.roster import SENTINEL_SWARM
 from apc_automl.schema import ProblemKind
 from apc_automl.spaces import FAMILIES, families_of
 from apc_automl.table_profile import TableProfile
-from apc_contracts.payloads import TaskIrPayload
-from apc_contracts.task_ir import (
+from apc_contracts.payloads.by_type import TaskIrPayload
+from apc_contracts.payloads.task_ir import (
     ConstraintKind,
     EvidenceKind,
     FalsifierCost,

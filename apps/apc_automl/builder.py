@@ -22,8 +22,8 @@ from apc_automl.shelf import Shelf
 from apc_automl.spaces import families_of
 from apc_automl.workbench import Workbench
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing, ArtifactTooLarge
-from apc_contracts.packet import Packet
-from apc_contracts.payloads import (
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import (
     ClaimPayload,
     EvalPayload,
     NackPayload,
@@ -32,7 +32,7 @@ from apc_contracts.payloads import (
     TaskIrPayload,
     TransferPayload,
 )
-from apc_contracts.session_payloads import SessionState
+from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 
 log = structlog.get_logger()

@@ -8,7 +8,7 @@ from apc_automl.recipes import Recipe
 from apc_automl.schema import Schema
 from apc_automl.spaces import FAMILIES
 from apc_automl.table_profile import TableProfile
-from apc_contracts.payloads import FailureMode
+from apc_contracts.payloads.by_type import FailureMode
 
 VolumeClass = Literal["XS", "S", "M", "L", "XL"]
 

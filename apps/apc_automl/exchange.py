@@ -5,11 +5,11 @@ from apc_automl.notebook import Entry, Import, Notebook
 from apc_automl.recipes import Recipe
 from apc_automl.roster import builder_id
 from apc_automl.spaces import SWARMS
-from apc_contracts.contract import Contract
-from apc_contracts.contract_file import TransferWindow
-from apc_contracts.packet import Lineage, Packet
-from apc_contracts.payloads import TransferPayload, TransferPolicy
-from apc_contracts.session_payloads import SessionState
+from apc_contracts.contract.contract import Contract
+from apc_contracts.contract.file import TransferWindow
+from apc_contracts.envelope.packet import Lineage, Packet
+from apc_contracts.payloads.by_type import TransferPayload, TransferPolicy
+from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import RunPhase, TransferMode
 
 TOP_K = 2

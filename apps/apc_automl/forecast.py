@@ -11,7 +11,7 @@ from typing import Self
 
 from apc_automl.notebook import Entry
 from apc_automl.recipes import Recipe
-from apc_contracts.payloads import ExpectedImpact
+from apc_contracts.payloads.by_type import ExpectedImpact
 
 OTHER_FAMILY = 0.1
 """How alike two methods of different families are."""

@@ -24,9 +24,9 @@ from apc_automl.spaces import SWARMS, families_of
 from apc_automl.table_profile import TableProfile
 from apc_automl.workbench import Workbench
 from apc_bus.settings import AutomlSettings
-from apc_contracts.packet import Packet
-from apc_contracts.payloads import ArbitrationPayload, DecisionPayload, IdeaPayload, SignalPayload
-from apc_contracts.session_payloads import Budgets, SessionSpec, SessionState, SwarmSpec
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload, IdeaPayload, SignalPayload
+from apc_contracts.payloads.session_signals import Budgets, SessionSpec, SessionState, SwarmSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, RunPhase, Signal
 
 MAXIMUM_NOTES = 20

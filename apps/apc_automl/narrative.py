@@ -25,8 +25,8 @@ from apc_agents.errors import EmitRefused, Retry
 from apc_agents.handler_context import MEMORY_AWAY_AFTER, HandlerContext
 from apc_agents.memory import BaseMemoryStore, MemoryUnavailable
 from apc_automl.roster import LIBRARIAN, WORKING_STATES
-from apc_contracts.payloads import ArbitrationPayload, DecisionPayload
-from apc_contracts.session_payloads import SessionState
+from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload
+from apc_contracts.payloads.session_signals import SessionState
 
 NARRATIVE_TOKENS: Final = 2_000
 """About two pages of the report."""

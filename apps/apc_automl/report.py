@@ -10,7 +10,7 @@ from apc_automl import plots
 from apc_automl.narrative import Narrative
 from apc_automl.outcome import Outcome
 from apc_automl.run_log import RunLog
-from apc_contracts.contract import load_contract
+from apc_contracts.contract.contract import load_contract
 
 TEMPLATE = "templates/report.html.j2"
 

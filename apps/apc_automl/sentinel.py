@@ -17,8 +17,8 @@ from apc_automl.roster import SENTINEL, SENTINEL_SWARM
 from apc_automl.shelf import Shelf, fetch
 from apc_automl.workbench import Workbench
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing, ArtifactTooLarge
-from apc_contracts.packet import Packet
-from apc_contracts.payloads import (
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import (
     ArbitrationPayload,
     ArtifactPayload,
     EvalPayload,
@@ -27,7 +27,7 @@ from apc_contracts.payloads import (
     SignalPayload,
     TaskIrPayload,
 )
-from apc_contracts.session_payloads import SessionState
+from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
 
 COMPETING_PHASES = frozenset({RunPhase.DISCOVERY, RunPhase.REFINEMENT, RunPhase.CONVERGENCE})

@@ -13,9 +13,10 @@ from apc_automl.forecast import Forecast
 from apc_automl.recipes import Recipe
 from apc_automl.schema import Schema
 from apc_automl.spaces import FAMILIES
-from apc_contracts.contract import load_contract
-from apc_contracts.packet import GateScores, ProofBundle
-from apc_contracts.payloads import (
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.contract.promotion import passes_promotion
+from apc_contracts.envelope.packet import GateScores, ProofBundle
+from apc_contracts.payloads.by_type import (
     ArtifactPayload,
     ClaimPayload,
     Complexity,
@@ -24,7 +25,6 @@ from apc_contracts.payloads import (
     MetricSet,
     Thresholds,
 )
-from apc_contracts.promotion import passes_promotion
 from apc_contracts.vocabulary import ArtifactKind
 
 JsonObject = Mapping[str, Any]

@@ -2,7 +2,7 @@
 
 from apc_agents import Agent, HandlerContext
 from apc_contracts import IdeaPayload, Packet, PacketType
-from apc_contracts.payloads import ErrorPayload, SignalPayload
+from apc_contracts.payloads.by_type import ErrorPayload, SignalPayload
 from apc_orchestrator.testing.packets import ROLE
 from benchmarks.soak.cast import CAST, COLLECTOR, POISON, WORKERS, idea
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from apc_contracts import IdeaPayload, Packet
-from apc_contracts.payloads import ExpectedImpact
-from apc_contracts.session_payloads import SwarmSpec
+from apc_contracts.payloads.by_type import ExpectedImpact
+from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_orchestrator.testing import Cast, make_packet, make_start
 
 OPERATOR = "librarian"

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import asyncpg
 import orjson
 
-from apc_contracts.decay import DecayDecision, DecayKind, read_decision
-from apc_contracts.effectiveness import EvalTally, RunTask
-from apc_contracts.protocol_ledger import JudgedTransfer, ProtocolLedger
+from apc_contracts.protocol.decay import DecayDecision, DecayKind, read_decision
+from apc_contracts.protocol.effectiveness import EvalTally, RunTask
+from apc_contracts.protocol.ledger import JudgedTransfer, ProtocolLedger
 
 HEADS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards"
 # EVALs matter in runs with transfers, and in those that may still have some.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
-from apc_contracts.packet import Packet
+from apc_contracts.envelope.packet import Packet
 from apc_contracts.terminal_text import printable
 
 LogIds = dict[str, str | int]

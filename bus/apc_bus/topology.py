@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from apc_bus.errors import TopologyInvalid
-from apc_contracts.contract import load_contract
+from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
 
 INGRESS = "apc.ingress"

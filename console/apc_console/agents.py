@@ -24,9 +24,9 @@ from apc_console.registration import (
     with_keys,
 )
 from apc_console.topology import topology_of
-from apc_contracts.identity import new_packet_id
-from apc_contracts.registry import Registration, Right
-from apc_contracts.registry_change import AgentAdded, AgentRevoked
+from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
 
 KNOWN = "SELECT broker_user, is_revoked FROM apc_log.agents WHERE agent_id = $1"

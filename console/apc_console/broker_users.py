@@ -11,7 +11,7 @@ from apc_console.broker import broker_user, topology_url
 from apc_console.passwords import complete_passwords, default_file, forget_password, known_passwords
 from apc_console.registration import queues_of
 from apc_console.topology import topology_of
-from apc_contracts.registry import Registration
+from apc_contracts.identity.registry import Registration
 
 Remarks = list[str]
 """Sentences for the operator."""

@@ -7,7 +7,7 @@ import asyncpg
 from apc_bus.settings import ConsoleSettings
 from apc_console.broker_users import Remarks
 from apc_console.passwords import default_file, known_passwords
-from apc_contracts.registry import Registration
+from apc_contracts.identity.registry import Registration
 from apc_persister.logins import end_login, make_login, may_make_logins
 
 _REFUSALS = (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError)

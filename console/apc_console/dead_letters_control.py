@@ -15,8 +15,8 @@ from apc_console.dead_letters_view import Filter, Row, dead_of, matching
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.registration import first_operator
 from apc_console.waiting import until
-from apc_contracts.identity import new_packet_id, shard_of
-from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_persister.queries import DeadDelivery, DeliveryId, delivery_states
 
 RECEIPTS_A_MESSAGE = 100

@@ -42,7 +42,7 @@ from apc_console.registration import (
 )
 from apc_console.topology import topology_of
 from apc_console.waiting import until
-from apc_contracts.registry import Registration
+from apc_contracts.identity.registry import Registration
 from apc_orchestrator.service import Orchestrator
 from apc_persister.embedded import start_embedded
 from apc_persister.evidence.checkpoint import ensure_key

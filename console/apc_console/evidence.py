@@ -13,7 +13,7 @@ from apc_console.log_keys import TrustedKeys
 from apc_console.log_verification import read_exported
 from apc_console.output import opened, to_json
 from apc_console.terminal import echo
-from apc_contracts.contract import packaged_contract_bytes
+from apc_contracts.contract.contract import packaged_contract_bytes
 from apc_persister.evidence.checkpoint import ensure_key, key_file, load_signer
 from apc_persister.evidence.documents import (
     bundle_lines,

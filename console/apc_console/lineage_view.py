@@ -11,7 +11,7 @@ from apc_console.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output import print_json, print_rows
 from apc_console.terminal import echo
-from apc_contracts.contract import load_contract
+from apc_contracts.contract.contract import load_contract
 from apc_persister.queries import AfterProtocol, LineageSummary, get_packet_lineage_summary
 
 

@@ -13,7 +13,7 @@ from apc_console.errors import InputUnusable
 from apc_console.log_keys import TrustedKeys
 from apc_console.output import print_json
 from apc_console.terminal import echo
-from apc_contracts.contract import load_contract
+from apc_contracts.contract.contract import load_contract
 from apc_persister.check import CheckFailed, Checkpoint, parse_note, split_notes
 from apc_persister.connection import AnyConnection
 from apc_persister.evidence.chunks import Helpers, check_note, start_helpers

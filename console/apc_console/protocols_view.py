@@ -7,7 +7,7 @@ from typing import Any
 
 from apc_console.database import open_log
 from apc_console.output import print_json, print_rows
-from apc_contracts.contract import load_contract
+from apc_contracts.contract.contract import load_contract
 from apc_persister.queries import ProtocolRow, list_protocols
 
 _SHORT = 19

@@ -14,9 +14,9 @@ from apc_bus.settings import WorkerSettings
 from apc_bus.topology import RECEIPTS, AgentQueues
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.waiting import until
-from apc_contracts.identity import new_packet_id
-from apc_contracts.registry import Registration, Right
-from apc_contracts.registry_change import AgentAdded, AgentRevoked, encode_registry_change
+from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, encode_registry_change
 from apc_contracts.vocabulary import PacketType
 
 LOG_PATIENCE = timedelta(seconds=8)

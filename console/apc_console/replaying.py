@@ -10,7 +10,7 @@ from apc_console.errors import InputUnusable, LogDiffers
 from apc_console.files import read_bytes, write_bytes
 from apc_console.output import print_json, print_rows, to_json
 from apc_console.terminal import echo
-from apc_contracts.contract import load_contract
+from apc_contracts.contract.contract import load_contract
 from apc_persister.queries import BundleRecords, Replayed, read_recorded, verify_run
 
 

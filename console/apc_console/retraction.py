@@ -14,11 +14,11 @@ from apc_console.errors import InputUnusable
 from apc_console.output import print_rows
 from apc_console.registration import registered_agents
 from apc_console.sending import answer_to, send_packet
-from apc_contracts.contract import Contract, load_contract
-from apc_contracts.identity import new_packet_id
-from apc_contracts.packet import Actor, Packet, Recipient, RetractionPacket, Routing, Trace
-from apc_contracts.payloads import RetractionPayload
-from apc_contracts.registry import Registration
+from apc_contracts.contract.contract import Contract, load_contract
+from apc_contracts.envelope.packet import Actor, Packet, Recipient, RetractionPacket, Routing, Trace
+from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.registry import Registration
+from apc_contracts.payloads.by_type import RetractionPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase
 from apc_persister.queries import PacketImpact, PacketRow, get_packet_impact
 

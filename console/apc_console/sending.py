@@ -13,9 +13,9 @@ from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS
 from apc_console.errors import ServiceAway
 from apc_console.waiting import until
-from apc_contracts.identity import shard_of
-from apc_contracts.packet import Packet
-from apc_contracts.sealing import seal
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.ids import shard_of
+from apc_contracts.wire.sealing import seal
 
 VERDICT = """
 SELECT verdict, refusal ->> 'code' AS code, refusal ->> 'path' AS path, refusal ->> 'message' AS message

@@ -10,11 +10,11 @@ from apc_console.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.registration import first_operator, registered_agents
 from apc_console.sending import answer_to, send_packet
-from apc_contracts.contract import load_contract
-from apc_contracts.identity import new_packet_id
-from apc_contracts.packet import Actor, Packet, Recipient, Routing, SignalPacket, Trace
-from apc_contracts.payloads import SignalPayload
-from apc_contracts.registry import Registration
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.envelope.packet import Actor, Packet, Recipient, Routing, SignalPacket, Trace
+from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.registry import Registration
+from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.session import SessionDocument
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, Signal
 from apc_persister.queries import get_session

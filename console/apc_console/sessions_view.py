@@ -7,7 +7,7 @@ from typing import Any
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output import print_json, print_rows
-from apc_contracts.budget_expression import RESOURCES
+from apc_contracts.payloads.budget_expression import RESOURCES
 from apc_contracts.session import SessionDocument
 from apc_contracts.session.budgets import SESSION, left_of, parts, spent_of
 from apc_persister.queries import HeldRow, SessionRow, get_session, list_held_packets, list_sessions

@@ -12,10 +12,10 @@ from apc_console.broker import open_bus
 from apc_console.errors import InputUnusable
 from apc_console.output import show
 from apc_console.terminal import echo
+from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import parse_packet
 from apc_contracts.terminal_text import one_line, printable_json
+from apc_contracts.wire.parsing import parse_packet
 
 QUIET_SECONDS = 3.0
 """After so long without a packet the stream has been read to its end."""

@@ -31,7 +31,7 @@ from apc_console.registration import (
 from apc_console.supervisor import ProcessSpec, Supervisor
 from apc_console.topology import topology_of
 from apc_console.waiting import until
-from apc_contracts.registry import Registration
+from apc_contracts.identity.registry import Registration
 from apc_persister.evidence.checkpoint import ensure_key
 
 START_LIMIT = timedelta(seconds=30)

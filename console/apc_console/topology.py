@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from apc_bus.settings import DeploymentSettings
 from apc_bus.topology import AgentQueues, Topology, build_topology
-from apc_contracts.contract import load_contract
+from apc_contracts.contract.contract import load_contract
 
 
 def topology_of(settings: DeploymentSettings, agents: Sequence[AgentQueues] = ()) -> Topology:

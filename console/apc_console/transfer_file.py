@@ -13,7 +13,7 @@ from apc_console.errors import InputUnusable
 from apc_console.files import read_bytes, write_output
 from apc_console.output import print_json, print_rows, to_json
 from apc_console.terminal import echo
-from apc_contracts.transfer_arbitration import TransferArbitration, TransferRow
+from apc_contracts.protocol.transfer_arbitration import TransferArbitration, TransferRow
 
 ACCEPTED_FORMS = "a list of packets, {packets: […]}, JSON lines or YAML"
 

@@ -7,19 +7,7 @@ Pure: no I/O beyond its own data files, no clock, no broker, no database.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from apc_contracts.canonical import canonical_json
-from apc_contracts.errors import (
-    ApcError,
-    ContractError,
-    ContractInvalid,
-    PacketRefused,
-    SignatureInvalid,
-    TransitionRefused,
-)
-from apc_contracts.facts import Facts, SignatureState
-from apc_contracts.identity import new_packet_id, reply_id, shard_of, timer_id
-from apc_contracts.limits import Limits
-from apc_contracts.packet import (
+from apc_contracts.envelope.packet import (
     PACKET_TYPES,
     PAYLOAD_TYPES,
     TYPE_OF_PAYLOAD,
@@ -48,8 +36,20 @@ from apc_contracts.packet import (
     Trace,
     TransferPacket,
 )
-from apc_contracts.parsing import ReceivedPacket, parse_packet, read_packet
-from apc_contracts.payloads import (
+from apc_contracts.errors import (
+    ApcError,
+    ContractError,
+    ContractInvalid,
+    PacketRefused,
+    SignatureInvalid,
+    TransitionRefused,
+)
+from apc_contracts.identity.ids import new_packet_id, reply_id, shard_of, timer_id
+from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.judging.facts import Facts, SignatureState
+from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
+from apc_contracts.limits import Limits
+from apc_contracts.payloads.by_type import (
     AckPayload,
     ArbitrationPayload,
     ArtifactPayload,
@@ -75,11 +75,8 @@ from apc_contracts.payloads import (
     TransferPolicy,
     Veto,
 )
-from apc_contracts.receipts import Receipt, ReceiptKind, Usage, encode_receipts, parse_receipts
-from apc_contracts.registry import Registration, Right
-from apc_contracts.sealing import SealedPacket, payload_hash, seal
-from apc_contracts.session_payloads import Budgets, SessionSpec, SessionState, SwarmSpec
-from apc_contracts.task_ir import (
+from apc_contracts.payloads.session_signals import Budgets, SessionSpec, SessionState, SwarmSpec
+from apc_contracts.payloads.task_ir import (
     ConstraintKind,
     EvidenceKind,
     FalsifierCost,
@@ -93,7 +90,6 @@ from apc_contracts.task_ir import (
     Normalization,
     OdeSystem,
 )
-from apc_contracts.verdict import Refusal, Verdict, VerdictKind
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     CONTROL_TYPES,
@@ -111,9 +107,14 @@ from apc_contracts.vocabulary import (
     Signal,
     TransferMode,
 )
+from apc_contracts.wire.canonical import canonical_json
+from apc_contracts.wire.parsing import ReceivedPacket, parse_packet, read_packet
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts, parse_receipts
+from apc_contracts.wire.sealing import SealedPacket, payload_hash, seal
 
 if TYPE_CHECKING:
-    from apc_contracts.actions import (
+    from apc_contracts.admission.admit import admit, judge_transfer
+    from apc_contracts.agent.actions import (
         Action,
         ActionType,
         AgentResponse,
@@ -124,12 +125,10 @@ if TYPE_CHECKING:
         Thought,
         parse_response,
     )
-    from apc_contracts.admission.admit import admit, judge_transfer
-    from apc_contracts.contract import Contract, load_contract
-    from apc_contracts.machine import Machine
-    from apc_contracts.offline import validate_offline
-    from apc_contracts.promotion import PromotionResult, passes_promotion
-    from apc_contracts.registry_change import (
+    from apc_contracts.contract.contract import Contract, load_contract
+    from apc_contracts.contract.machine import Machine
+    from apc_contracts.contract.promotion import PromotionResult, passes_promotion
+    from apc_contracts.identity.registry_change import (
         AgentAdded,
         AgentRevoked,
         RegistryAction,
@@ -137,40 +136,41 @@ if TYPE_CHECKING:
         encode_registry_change,
         parse_registry_change,
     )
-    from apc_contracts.session_view import Identity, SessionView
-    from apc_contracts.signing import sign, verify
-    from apc_contracts.transfers import rank_transfers
+    from apc_contracts.identity.signing import sign, verify
+    from apc_contracts.judging.offline import validate_offline
+    from apc_contracts.judging.session_view import Identity, SessionView
+    from apc_contracts.protocol.transfers import rank_transfers
 
 # Costly to import and not needed by everyone: fetched when first asked for.
 _LATE = {
-    "Action": "actions",
-    "ActionType": "actions",
-    "AgentAdded": "registry_change",
-    "AgentResponse": "actions",
-    "AgentRevoked": "registry_change",
-    "Contract": "contract",
-    "Execution": "actions",
-    "Identity": "session_view",
-    "Machine": "machine",
-    "PromotionResult": "promotion",
-    "RegistryAction": "registry_change",
-    "RegistryChange": "registry_change",
-    "ResponseContext": "actions",
-    "ResponseInvalid": "actions",
-    "SecurityLevel": "actions",
-    "SessionView": "session_view",
-    "Thought": "actions",
+    "Action": "agent.actions",
+    "ActionType": "agent.actions",
+    "AgentAdded": "identity.registry_change",
+    "AgentResponse": "agent.actions",
+    "AgentRevoked": "identity.registry_change",
+    "Contract": "contract.contract",
+    "Execution": "agent.actions",
+    "Identity": "judging.session_view",
+    "Machine": "contract.machine",
+    "PromotionResult": "contract.promotion",
+    "RegistryAction": "identity.registry_change",
+    "RegistryChange": "identity.registry_change",
+    "ResponseContext": "agent.actions",
+    "ResponseInvalid": "agent.actions",
+    "SecurityLevel": "agent.actions",
+    "SessionView": "judging.session_view",
+    "Thought": "agent.actions",
     "admit": "admission.admit",
-    "encode_registry_change": "registry_change",
+    "encode_registry_change": "identity.registry_change",
     "judge_transfer": "admission.admit",
-    "load_contract": "contract",
-    "parse_registry_change": "registry_change",
-    "parse_response": "actions",
-    "passes_promotion": "promotion",
-    "rank_transfers": "transfers",
-    "sign": "signing",
-    "validate_offline": "offline",
-    "verify": "signing",
+    "load_contract": "contract.contract",
+    "parse_registry_change": "identity.registry_change",
+    "parse_response": "agent.actions",
+    "passes_promotion": "contract.promotion",
+    "rank_transfers": "protocol.transfers",
+    "sign": "identity.signing",
+    "validate_offline": "judging.offline",
+    "verify": "identity.signing",
 }
 
 

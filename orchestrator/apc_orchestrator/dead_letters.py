@@ -15,12 +15,12 @@ from apc_bus.port import Bus, Delivery, Publication, Subscription
 from apc_bus.supervision import Health, persevere
 from apc_bus.topology import DEAD_QUEUE, agent_of_queue, gate_queue
 from apc_contracts.errors import PacketRefused
-from apc_contracts.identity import shard_of
+from apc_contracts.identity.ids import shard_of
 from apc_contracts.limits import Limits
-from apc_contracts.parsing import parse_packet
-from apc_contracts.receipts import Receipt, ReceiptKind
-from apc_contracts.session.failures import HANDLER_ERROR
+from apc_contracts.session.delivery.failures import HANDLER_ERROR
 from apc_contracts.vocabulary import PacketType
+from apc_contracts.wire.parsing import parse_packet
+from apc_contracts.wire.receipts import Receipt, ReceiptKind
 from apc_orchestrator.publications import dead_input, receipts
 
 TASK = "dead_letters"

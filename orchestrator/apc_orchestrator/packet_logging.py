@@ -10,7 +10,7 @@ from apc_bus.log_batch import ConflictEntry, Entry, PacketEntry
 from apc_bus.port import Delivery
 from apc_bus.telemetry import LogIds, packet_ids
 from apc_contracts.errors import PacketRefused
-from apc_contracts.parsing import parse_packet
+from apc_contracts.wire.parsing import parse_packet
 
 _log = structlog.get_logger("apc_orchestrator")
 

@@ -20,14 +20,14 @@ from apc_bus.topology import (
     routing_key,
 )
 from apc_bus.tracing import NO_TRACE, TraceHeaders
-from apc_contracts.identity import new_packet_id
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
-from apc_contracts.registry import Registration
-from apc_contracts.sealing import SealedPacket
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.registry import Registration
 from apc_contracts.session import Session
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
+from apc_contracts.wire.parsing import ReceivedPacket
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_contracts.wire.sealing import SealedPacket
 from apc_orchestrator.lease import Lease
 
 MILLISECOND = timedelta(milliseconds=1)

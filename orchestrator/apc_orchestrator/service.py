@@ -9,7 +9,7 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health
-from apc_contracts.contract import check_guards, load_contract
+from apc_contracts.contract.contract import check_guards, load_contract
 from apc_contracts.limits import Limits
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import Gate

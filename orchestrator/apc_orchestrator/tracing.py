@@ -23,8 +23,8 @@ from apc_bus.tracing import (
     start_span,
     trace_headers,
 )
-from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.verdict import Verdict
+from apc_contracts.judging.verdict import Verdict
+from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import Input
 

@@ -17,15 +17,15 @@ from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, Arti
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health, persevere
-from apc_contracts.contract import Contract
+from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import SignatureInvalid
-from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.receipts import Receipt, ReceiptKind
-from apc_contracts.registry import Registration
+from apc_contracts.identity.registry import Registration
+from apc_contracts.identity.signing import verify_endorsement
 from apc_contracts.session import Verification
-from apc_contracts.session.verification import Finding, evidence_artifacts, ruling
-from apc_contracts.signing import verify_endorsement
+from apc_contracts.session.path.verification import Finding, evidence_artifacts, ruling
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+from apc_contracts.wire.parsing import ReceivedPacket
+from apc_contracts.wire.receipts import Receipt, ReceiptKind
 from apc_orchestrator.publications import receipts
 
 LONGEST_REASON = 2000

@@ -31,7 +31,7 @@ def _checked(item: Placed) -> Placed:
 
 def _check(entry: RegistryEntry) -> None:
     # Rare, and the models of the contract take a while to import.
-    from apc_contracts.registry_change import parse_registry_change
+    from apc_contracts.identity.registry_change import parse_registry_change
 
     try:
         change = parse_registry_change(entry.change)

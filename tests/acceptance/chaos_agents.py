@@ -4,8 +4,8 @@ from pathlib import Path
 
 from apc_agents import Agent, HandlerContext
 from apc_contracts import ORCHESTRATOR, Packet, PacketType, ProofBundle, RunPhase, Signal, SignalPayload, new_packet_id
-from apc_contracts.payloads import ClaimPayload, ExpectedImpact, IdeaPayload
-from apc_contracts.session_payloads import SessionSpec, SwarmSpec
+from apc_contracts.payloads.by_type import ClaimPayload, ExpectedImpact, IdeaPayload
+from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 
 QUESTIONS = 40
 asker = Agent("asker", role="asker", swarm="ask", rights=("operate",))

@@ -11,7 +11,7 @@ from apc_agents import Agent, Worker, WorkerSettings
 from apc_agents.errors import AgentKeyUnusable
 from apc_agents.keys import find_key, make_key, read_key
 from apc_bus.memory import MemoryBroker
-from apc_contracts.signing import key_id_of
+from apc_contracts.identity.signing import key_id_of
 
 
 def test_the_key_of_a_file_and_of_the_environment_are_the_same(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from apc_bus.topology import AgentQueues, agent_queue
 from apc_console.configuration import complaints, settings_in_force
 from apc_console.settings_errors import sentence_of
 from apc_console.topology import topology_of
-from apc_contracts.contract import PACKAGED_CONTRACT, load_contract
+from apc_contracts.contract.contract import PACKAGED_CONTRACT, load_contract
 
 
 def test_every_setting_is_shown_once() -> None:

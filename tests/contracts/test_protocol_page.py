@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from apc_contracts.contract import load_contract
-from apc_contracts.parsing import parse_packet
+from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import Signal
+from apc_contracts.wire.parsing import parse_packet
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/protocol.md").read_text()

@@ -14,7 +14,7 @@ from apc_bus.errors import PublishRefused
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_contracts import seal
-from apc_contracts.identity import new_packet_id
+from apc_contracts.identity.ids import new_packet_id
 from apc_orchestrator.testing import until
 
 from .hostile import AWAY, DOZENS

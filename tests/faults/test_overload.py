@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from apc_contracts import Packet
-from apc_contracts.contract import PACKAGED_CONTRACT
+from apc_contracts.contract.contract import PACKAGED_CONTRACT
 from apc_orchestrator.testing import AGENTS, ScriptedWorker, make_idea, make_packet, until
 
 CAST = {**AGENTS, "sleeper": ("watch", ())}

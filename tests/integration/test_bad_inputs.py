@@ -9,10 +9,10 @@ from uuid import UUID
 
 from apc_console.testing import ApcCommand
 from apc_contracts import AckPayload, Packet, RetractionPayload, SignalPayload, TaskIrPayload
-from apc_contracts.sealing import seal
-from apc_contracts.session_payloads import Budgets, SwarmSpec
-from apc_contracts.task_ir import ConstraintKind, IrConstraint, IrHeader
+from apc_contracts.payloads.session_signals import Budgets, SwarmSpec
+from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint, IrHeader
 from apc_contracts.vocabulary import AckStatus, Signal
+from apc_contracts.wire.sealing import seal
 from apc_orchestrator.testing import SESSION, make_idea, make_packet, make_start, until
 
 JUDGED = """

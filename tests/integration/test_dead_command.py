@@ -14,7 +14,7 @@ from apc_console.dead_letters_control import settle_dead
 from apc_console.dead_letters_view import Filter, dead_documents, dead_rows
 from apc_console.errors import InputUnusable
 from apc_console.testing import ApcCommand
-from apc_contracts.receipts import ReceiptKind
+from apc_contracts.wire.receipts import ReceiptKind
 from apc_orchestrator.testing import SESSION, make_idea, make_packet, until
 
 SAID = """

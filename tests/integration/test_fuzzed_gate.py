@@ -11,7 +11,7 @@ import pytest
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS
 from apc_contracts import AckPayload, Packet, SignalPayload, seal
-from apc_contracts.identity import new_packet_id
+from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.testing import HostileBytes
 from apc_contracts.vocabulary import AckStatus, Signal
 from apc_orchestrator.testing import make_idea, make_packet, make_start, until

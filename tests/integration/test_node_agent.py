@@ -17,7 +17,7 @@ from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import build_topology
 from apc_console.registration import publish_changes
 from apc_contracts import parse_packet
-from apc_contracts.identity import reply_id
+from apc_contracts.identity.ids import reply_id
 from apc_contracts.vocabulary import PacketType
 from apc_orchestrator.testing import AGENTS, ScriptedAgents, make_idea, make_packet, make_start, until
 from apc_orchestrator.testing.packets import ROLE, Cast

@@ -9,9 +9,9 @@ import pytest
 from apc_bus import headers
 from apc_bus.topology import agent_queue
 from apc_contracts import ReceiptKind, parse_packet
-from apc_contracts.identity import reply_id
-from apc_contracts.sealing import seal
+from apc_contracts.identity.ids import reply_id
 from apc_contracts.vocabulary import DeliveryMode, PacketType
+from apc_contracts.wire.sealing import seal
 from apc_orchestrator.testing import make_idea, make_packet, until
 
 

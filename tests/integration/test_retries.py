@@ -8,7 +8,7 @@ import pytest
 
 from apc_bus.port import Delivery
 from apc_bus.topology import agent_queue
-from apc_contracts.receipts import ReceiptKind
+from apc_contracts.wire.receipts import ReceiptKind
 from apc_orchestrator.testing import make_idea, make_packet, until
 
 PLANNED = """

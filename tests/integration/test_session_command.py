@@ -7,8 +7,8 @@ from typing import Any
 
 from apc_console.testing import ApcCommand
 from apc_contracts import TaskIrPayload
-from apc_contracts.session_payloads import Budgets
-from apc_contracts.task_ir import ConstraintKind, IrConstraint, IrHeader
+from apc_contracts.payloads.session_signals import Budgets
+from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint, IrHeader
 from apc_orchestrator.testing import SESSION, make_idea, make_packet, make_start, until
 
 

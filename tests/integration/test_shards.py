@@ -10,7 +10,7 @@ import pytest
 
 from apc_console.testing import ApcCommand
 from apc_contracts import AckPayload, Lineage, Packet, TransferPayload, TransferPolicy
-from apc_contracts.identity import shard_of
+from apc_contracts.identity.ids import shard_of
 from apc_contracts.vocabulary import AckStatus, TransferMode
 from apc_orchestrator.testing import ScriptedWorker, make_idea, make_packet, make_start, until, violated_equalities
 from apc_orchestrator.testing.equalities import Sent

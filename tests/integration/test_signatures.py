@@ -16,7 +16,7 @@ from apc_bus import headers
 from apc_console.registration import publish_changes
 from apc_console.testing import ApcCommand
 from apc_contracts import IdeaPayload, Packet, PacketType, load_contract, parse_packet, seal
-from apc_contracts.identity import new_packet_id
+from apc_contracts.identity.ids import new_packet_id
 from apc_orchestrator.testing import make_idea, make_packet, until
 from apc_orchestrator.testing.packets import ROLE
 

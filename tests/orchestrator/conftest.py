@@ -31,13 +31,11 @@ from apc_contracts import (
     new_packet_id,
     parse_packet,
 )
-from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
-from apc_contracts.payloads import ExpectedImpact
-from apc_contracts.receipts import Receipt, ReceiptKind, Usage, encode_receipts
-from apc_contracts.registry_change import AgentAdded, encode_registry_change
-from apc_contracts.sealing import seal
-from apc_contracts.session_payloads import SessionSpec, SwarmSpec
-from apc_contracts.task_ir import IrConstraint, IrHeader
+from apc_contracts.envelope.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
+from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
+from apc_contracts.payloads.by_type import ExpectedImpact
+from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
+from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import (
     ORCHESTRATOR,
     PROTOCOL_VERSION,
@@ -47,6 +45,8 @@ from apc_contracts.vocabulary import (
     RunPhase,
     Signal,
 )
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts
+from apc_contracts.wire.sealing import seal
 from apc_orchestrator import Orchestrator, OrchestratorSettings
 from apc_persister.evidence.derived import compare_derived
 from apc_persister.evidence.sessions import compare_sessions

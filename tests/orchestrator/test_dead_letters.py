@@ -10,7 +10,7 @@ from apc_bus.port import Delivery, Message
 from apc_bus.topology import agent_queue
 from apc_contracts import Packet
 from apc_contracts.limits import DEFAULT_LIMITS
-from apc_contracts.sealing import seal
+from apc_contracts.wire.sealing import seal
 from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of, report_of
 
 Build = Callable[..., Packet[Any]]

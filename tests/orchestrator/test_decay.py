@@ -22,10 +22,10 @@ from apc_contracts import (
     read_packet,
 )
 from apc_contracts.admission import judge_recorded
-from apc_contracts.contract import load_contract
-from apc_contracts.decay import read_decision
-from apc_contracts.effectiveness import EvalTally
-from apc_contracts.payloads import MetricSet, Thresholds
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.payloads.by_type import MetricSet, Thresholds
+from apc_contracts.protocol.decay import read_decision
+from apc_contracts.protocol.effectiveness import EvalTally
 from apc_contracts.vocabulary import TransferMode
 from apc_orchestrator.shard.protocols import OtherShards, load_protocols
 from apc_persister.queries import list_protocols

@@ -13,10 +13,10 @@ from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
 from apc_contracts import Packet
-from apc_contracts.receipts import Receipt, encode_receipts
-from apc_contracts.registry_change import AgentRevoked, encode_registry_change
+from apc_contracts.identity.registry_change import AgentRevoked, encode_registry_change
+from apc_contracts.identity.signing import encode_public_key, new_private_key
 from apc_contracts.session import timer
-from apc_contracts.signing import encode_public_key, new_private_key
+from apc_contracts.wire.receipts import Receipt, encode_receipts
 from apc_orchestrator.judging.judge import Judge
 
 Build = Callable[..., Packet[Any]]

@@ -17,13 +17,13 @@ from apc_bus.settings import PersisterSettings
 from apc_bus.subject_keys import KeyRing
 from apc_bus.topology import RETRY
 from apc_contracts import Packet, load_contract, read_packet
+from apc_contracts.judging.verdict import Verdict
 from apc_contracts.limits import DEFAULT_LIMITS
-from apc_contracts.protocol_ledger import ProtocolLedger
-from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
-from apc_contracts.sealing import seal
+from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.session import Session, decode_document
-from apc_contracts.verdict import Verdict
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_contracts.wire.sealing import seal
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import OPERATOR_KINDS, ORCHESTRATOR_KINDS, read_input
 from apc_orchestrator.judging.judge import Judge

@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client import REGISTRY
 
 from apc_contracts import Packet
-from apc_contracts.receipts import ReceiptKind, Usage
+from apc_contracts.wire.receipts import ReceiptKind, Usage
 from apc_orchestrator.metrics import count_batch
 
 Build = Callable[..., Packet[Any]]

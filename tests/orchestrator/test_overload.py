@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from apc_contracts import Packet
-from apc_contracts.contract import PACKAGED_CONTRACT
-from apc_contracts.payloads import SignalPayload
+from apc_contracts.contract.contract import PACKAGED_CONTRACT
+from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import AckStatus, Signal
 
 Build = Callable[..., Packet[Any]]

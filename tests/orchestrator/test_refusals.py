@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from apc_contracts import Packet, load_contract
-from apc_contracts.identity import reply_id
-from apc_contracts.refused_input import kept_of
-from apc_contracts.sealing import seal
+from apc_contracts.identity.ids import reply_id
+from apc_contracts.wire.refused_input import kept_of
+from apc_contracts.wire.sealing import seal
 
 Build = Callable[..., Packet[Any]]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from apc_bus.topology import RETRY_DELAYS_MS, agent_queue, retry_queue
 from apc_contracts import Packet
-from apc_contracts.receipts import ReceiptKind
+from apc_contracts.wire.receipts import ReceiptKind
 
 Build = Callable[..., Packet[Any]]
 INBOX = agent_queue("sentinel", urgent=False)

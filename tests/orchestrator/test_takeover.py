@@ -9,7 +9,7 @@ import pytest
 
 from apc_bus.topology import gate_queue
 from apc_contracts import ArtifactPayload, Packet, SignalPayload, TaskIrPayload
-from apc_contracts.task_ir import IrConstraint, IrHeader
+from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import DeliveryMode, Signal
 from apc_orchestrator.judging.judge import Judge
 

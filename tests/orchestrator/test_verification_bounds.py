@@ -10,8 +10,8 @@ from typing import Any
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactError
 from apc_contracts import ArtifactPayload, Packet
-from apc_contracts.packet import ProofBundle
-from apc_contracts.payloads import ClaimPayload
+from apc_contracts.envelope.packet import ProofBundle
+from apc_contracts.payloads.by_type import ClaimPayload
 from apc_contracts.vocabulary import ArtifactKind
 
 Build = Callable[..., Packet[Any]]

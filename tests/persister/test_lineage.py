@@ -19,8 +19,8 @@ from apc_bus.database import open_pool
 from apc_bus.log_batch import Entry, HopEntry, LineageEntry, PacketEntry
 from apc_bus.memory import MemoryBroker
 from apc_bus.topology import build_topology
-from apc_contracts.contract import load_contract
-from apc_contracts.effectiveness import effectiveness
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.protocol.effectiveness import effectiveness
 from apc_persister.connection import AnyConnection
 from apc_persister.queries import (
     get_packet_lineage_summary,

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from apc_agents.actions.errors import ActionError
 from apc_agents.actions.relics import RelicScope
-from apc_contracts.actions import SecurityLevel
+from apc_contracts.agent.actions import SecurityLevel
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from apc_agents.actions.references import Reference, lookup, references_in, subs
 from apc_agents.actions.registry import Runnable, ToolRegistry
 from apc_agents.actions.verbs import VERBS
 from apc_agents.clearance import Trigger
-from apc_contracts.actions import Action, ActionType, AgentResponse, Execution, ResponseContext, SecurityLevel
+from apc_contracts.agent.actions import Action, ActionType, AgentResponse, Execution, ResponseContext, SecurityLevel
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from apc_agents.actions.tasks.store import TaskStore
 from apc_agents.clearance import Trigger, lowest
 from apc_agents.handler_context import HandlerContext
 from apc_agents.memory.values import encoded
-from apc_contracts.actions import SecurityLevel
-from apc_contracts.packet import Packet
-from apc_contracts.payloads import Payload
+from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import Payload
 
 REMEMBERED: Final = "remembered"
 """The key in ctx.state under which `remember` keeps what it is given."""

@@ -19,7 +19,7 @@ from apc_agents.actions.tasks.model import NewTask, TaskSpec
 from apc_agents.actions.tasks.store import TaskStore
 from apc_agents.actions.verbs import STOP
 from apc_agents.clearance import lowest
-from apc_contracts.actions import ActionType, AgentResponse, Execution, SecurityLevel
+from apc_contracts.agent.actions import ActionType, AgentResponse, Execution, SecurityLevel
 
 
 class ActionExecutor:

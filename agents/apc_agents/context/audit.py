@@ -14,7 +14,7 @@ from apc_agents.context.projector import FoldedTurn
 from apc_agents.context.turns import digest_of
 from apc_agents.context.window import ContextWindow, Folding
 from apc_agents.handler_context import HandlerContext
-from apc_contracts.payloads import SignalPayload
+from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import Channel, Signal
 
 MAX_FOLDED_PER_PACKET: Final = 500

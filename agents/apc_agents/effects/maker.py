@@ -22,7 +22,7 @@ from apc_agents.effects.model import Claim, EffectId, EffectRecord, EffectState
 from apc_agents.effects.store import EffectStore
 from apc_agents.errors import AgentError, Reject, Retry
 from apc_bus.crash_points import crash_point
-from apc_contracts.packet import Packet
+from apc_contracts.envelope.packet import Packet
 
 MakeEffect = Callable[[], Any] | Callable[[], Awaitable[Any]]
 

@@ -38,9 +38,9 @@ from apc_agents.llm.summarizing import ModelSummarizer
 from apc_agents.memory import MemoryUnavailable
 from apc_agents.situation.assembler import given_context, user_of
 from apc_bus.settings import LLMSettings
-from apc_contracts.actions import SecurityLevel
-from apc_contracts.packet import Packet
-from apc_contracts.payloads import ErrorPayload
+from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import ErrorPayload
 from apc_contracts.vocabulary import PacketType, Signal
 
 DEFAULT_HANDLES = (PacketType.TASK_IR, PacketType.IDEA)

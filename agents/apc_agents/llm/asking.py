@@ -23,8 +23,8 @@ from apc_agents.context import TokenCounter
 from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, LLMError, ModelAway, ModelRefused, ModelUnusable
 from apc_agents.llm.provider import model_settings
 from apc_bus.settings import LLMSettings
-from apc_contracts.actions import AgentResponse, ResponseInvalid, parse_response
-from apc_contracts.context import ResponseConstraints
+from apc_contracts.agent.actions import AgentResponse, ResponseInvalid, parse_response
+from apc_contracts.agent.context import ResponseConstraints
 
 Fitting = Callable[[AgentResponse], AgentResponse]
 """The answer, if it is as it must be. Raises ModelRetry."""

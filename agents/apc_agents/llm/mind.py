@@ -27,8 +27,8 @@ from apc_agents.llm.prompting import Persona, messages_of, system_prompt
 from apc_agents.llm.recording import RecordedModel, Recording
 from apc_agents.llm.signals import TaskSignals
 from apc_bus.settings import LLMSettings
-from apc_contracts.actions import STATUS_ERROR, AgentResponse, SecurityLevel
-from apc_contracts.context import ResponseConstraints
+from apc_contracts.agent.actions import STATUS_ERROR, AgentResponse, SecurityLevel
+from apc_contracts.agent.context import ResponseConstraints
 
 OBSERVATION_SHARE: Final = 0.25
 """The share of the longest turn that the observations of one step may take; the rest of them is cut off."""

@@ -9,9 +9,9 @@ from typing import Any
 from apc_agents.agent import Agent
 from apc_agents.handler_context import HandlerContext
 from apc_agents.situation.messages import context_message, message_of
-from apc_contracts.context import AgentContext, ContextMessage
-from apc_contracts.packet import Packet
-from apc_contracts.payloads import Payload
+from apc_contracts.agent.context import AgentContext, ContextMessage
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import PacketType
 
 

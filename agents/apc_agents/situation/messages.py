@@ -3,8 +3,8 @@
 from typing import Any
 
 from apc_agents.memory import Message
-from apc_contracts.context import ContextMessage, context_uuid
-from apc_contracts.packet import Packet
+from apc_contracts.agent.context import ContextMessage, context_uuid
+from apc_contracts.envelope.packet import Packet
 
 
 def message_of(packet: Packet[Any]) -> Message:

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from apc_agents.situation.common_words import common_stems
 from apc_agents.words import stemmer_of
 from apc_bus.settings import RelevanceSettings
-from apc_contracts.context import AgentContext, ContextMessage
+from apc_contracts.agent.context import AgentContext, ContextMessage
 
 MISS: Final = 0.4
 """What each symbol of the focus that a message touches leaves of its distance."""

@@ -4,7 +4,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from apc_contracts.contract import load_contract
+from apc_contracts.contract.contract import load_contract
 
 
 def write_unthrottled(path: Path) -> Path:

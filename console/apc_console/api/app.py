@@ -23,7 +23,7 @@ from apc_agents.memory.values import checked_id
 from apc_console.api.bodies import NewMessage, Nothing, read_body, revision_of
 from apc_console.api.identity import Tokens
 from apc_console.api.refusals import REFUSED, Refusal, answer_refusal
-from apc_contracts.identity import new_packet_id
+from apc_contracts.identity.ids import new_packet_id
 
 MemoryOf = Callable[[str], BaseMemoryStore]
 """The memory of a user."""

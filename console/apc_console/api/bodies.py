@@ -8,8 +8,8 @@ from starlette.requests import Request
 from apc_console.api.refusals import Refusal
 from apc_contracts.errors import PacketRefused
 from apc_contracts.limits import Limits
-from apc_contracts.schema_errors import refusal_of
-from apc_contracts.strict_json import read_strict_json
+from apc_contracts.wire.schema_errors import refusal_of
+from apc_contracts.wire.strict_json import read_strict_json
 
 MAX_BODY_BYTES = 1_048_576
 MAX_DIGITS = 18

@@ -18,8 +18,8 @@ from apc_bus.settings import BusSettings, WorkerSettings
 from apc_console.broker import open_bus
 from apc_console.errors import InputUnusable
 from apc_console.sending import answer_to
-from apc_contracts.contract import load_contract
-from apc_contracts.identity import new_packet_id
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.vocabulary import Channel
 from apc_persister.queries import get_session
 

@@ -10,7 +10,7 @@ from apc_console.chat.memory import open_memory
 from apc_console.chat.screen import Screen, make_screen
 from apc_console.chat.tasks import running_tasks
 from apc_contracts.errors import ApcError
-from apc_contracts.identity import new_packet_id
+from apc_contracts.identity.ids import new_packet_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def walk(
     contract_file: ContractFile = None,
 ) -> None:
     """Print the initial state, then a state a line; exit 2 at an illegal event or a false guard."""
-    from apc_contracts.contract import load_contract
+    from apc_contracts.contract.contract import load_contract
 
     known = _facts(facts)
     walked = load_contract(contract_file).machine(machine)
@@ -38,7 +38,7 @@ def walk(
 @app.command()
 def diagram(machine: MachineName, contract_file: ContractFile = None) -> None:
     """Print a machine as a Mermaid state diagram."""
-    from apc_contracts.contract import load_contract
+    from apc_contracts.contract.contract import load_contract
 
     echo(load_contract(contract_file).machine(machine).mermaid())
 
@@ -46,7 +46,7 @@ def diagram(machine: MachineName, contract_file: ContractFile = None) -> None:
 @app.command()
 def check(file: Annotated[Path, typer.Argument(help="A contract file.")]) -> None:
     """Check a contract file: schema, states, edges, guards; the first hole is named with its place (exit 2)."""
-    from apc_contracts.contract import load_contract
+    from apc_contracts.contract.contract import load_contract
 
     echo(f"{file}: a usable contract, sha256 {load_contract(file).hash.hex()}")
 

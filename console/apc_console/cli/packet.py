@@ -25,8 +25,8 @@ def validate(
 ) -> None:
     """Say `accepted`, or `refused CODE at PATH: message` (exit 2): what the gate would say without a session."""
     from apc_console.files import read_bytes
-    from apc_contracts.contract import load_contract
-    from apc_contracts.offline import validate_offline
+    from apc_contracts.contract.contract import load_contract
+    from apc_contracts.judging.offline import validate_offline
 
     verdict = validate_offline(read_bytes(file), load_contract(contract_file))
     if verdict.refusal is not None:
@@ -47,8 +47,8 @@ def transfer_arbitrate(
 ) -> None:
     """Judge and rank TRANSFERs as a barrier would, without any server: selected, not selected, rejected."""
     from apc_console.transfer_file import print_arbitration, read_packets
-    from apc_contracts.contract import load_contract
-    from apc_contracts.transfer_arbitration import arbitrate_offline
+    from apc_contracts.contract.contract import load_contract
+    from apc_contracts.protocol.transfer_arbitration import arbitrate_offline
 
     arbitration = arbitrate_offline(read_packets(packets_in), load_contract(contract_file), top_k)
     print_arbitration(arbitration, out, as_json=as_json)

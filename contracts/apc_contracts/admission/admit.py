@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from apc_contracts.admission.budget import budget_is_left
 from apc_contracts.admission.case import Case, Ruling
-from apc_contracts.admission.drift import warnings_of
-from apc_contracts.admission.loops import ends_no_loop
-from apc_contracts.admission.quota import quota_is_left
 from apc_contracts.admission.record import facts_record, note_warnings
-from apc_contracts.admission.rules import plan
+from apc_contracts.admission.rules.budget import budget_is_left
+from apc_contracts.admission.rules.drift import warnings_of
+from apc_contracts.admission.rules.loop_guard import ends_no_loop
+from apc_contracts.admission.rules.order import plan
+from apc_contracts.admission.rules.quota import quota_is_left
 from apc_contracts.admission.stage import Stage
-from apc_contracts.contract import Contract
-from apc_contracts.facts import Facts
-from apc_contracts.packet import Packet
-from apc_contracts.session_view import SessionView
-from apc_contracts.verdict import Refusal, Verdict, VerdictKind
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.session_view import SessionView
+from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 
 
 def admit(packet: Packet[Any], session: SessionView | None, facts: Facts, contract: Contract) -> Verdict:

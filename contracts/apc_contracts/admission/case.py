@@ -6,13 +6,13 @@ from enum import Flag, auto
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from apc_contracts.contract import Contract
-from apc_contracts.facts import Facts
-from apc_contracts.loops import NO_LOOP, LoopState
-from apc_contracts.packet import Packet
-from apc_contracts.registry import Registration
-from apc_contracts.session_view import Identity, SessionView
-from apc_contracts.verdict import Refusal, VerdictKind
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.registry import Registration
+from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.session_view import Identity, SessionView
+from apc_contracts.judging.stretches import NO_LOOP, LoopState
+from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
 Ruling: TypeAlias = Refusal | VerdictKind | None

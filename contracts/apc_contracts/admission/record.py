@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from apc_contracts.admission.capacity import first_full
 from apc_contracts.admission.case import Case, Ruling
-from apc_contracts.admission.drift import DRIFT_FACTS
-from apc_contracts.admission.routing import swarm_of, unreachable
+from apc_contracts.admission.rules.capacity import first_full
+from apc_contracts.admission.rules.drift import DRIFT_FACTS
+from apc_contracts.admission.rules.routing import swarm_of, unreachable
 from apc_contracts.admission.stage import Stage
-from apc_contracts.facts import SignatureState
-from apc_contracts.loops import NO_LOOP
-from apc_contracts.packet import Packet
-from apc_contracts.registry import Right
-from apc_contracts.session_view import Identity, Part, SessionView
-from apc_contracts.verdict import Refusal, VerdictKind
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.registry import Right
+from apc_contracts.judging.facts import SignatureState
+from apc_contracts.judging.session_view import Identity, Part, SessionView
+from apc_contracts.judging.stretches import NO_LOOP
+from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType
 
 Record = dict[str, Any]

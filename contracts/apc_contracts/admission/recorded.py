@@ -9,15 +9,15 @@ from apc_contracts.admission.case import Case
 from apc_contracts.admission.record import Record
 from apc_contracts.admission.snapshot import SessionSnapshot
 from apc_contracts.admission.stage import Stage
-from apc_contracts.contract import Contract
-from apc_contracts.facts import Facts, SignatureState
-from apc_contracts.loops import read_loop
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.registry import Registration, Right
-from apc_contracts.session_view import Identity, Part, SessionView
-from apc_contracts.verdict import Verdict, VerdictKind
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.judging.facts import Facts, SignatureState
+from apc_contracts.judging.session_view import Identity, Part, SessionView
+from apc_contracts.judging.stretches import read_loop
+from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
+from apc_contracts.wire.parsing import ReceivedPacket
 
 _EVERY_TYPE = frozenset(PacketType)
 

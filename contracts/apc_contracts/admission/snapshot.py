@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.loops import NO_LOOP, LoopState
-from apc_contracts.packet import Packet
-from apc_contracts.session_view import Identity, Part
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.session_view import Identity, Part
+from apc_contracts.judging.stretches import NO_LOOP, LoopState
 from apc_contracts.vocabulary import RunPhase
 
 

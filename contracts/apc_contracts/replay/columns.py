@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from apc_contracts.packet import Packet
+from apc_contracts.envelope.packet import Packet
 
 
 def envelope_columns(packet: Packet[Any]) -> dict[str, Any]:

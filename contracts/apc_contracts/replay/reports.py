@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from apc_contracts.receipts import Receipt, ReceiptKind, Usage
 from apc_contracts.replay.entries import RecordedHop
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 
 _KIND_OF_EVENT = {
     "delivery_ack": ReceiptKind.DELIVERY_ACK,

@@ -7,19 +7,18 @@ from uuid import UUID
 
 from apc_contracts.admission import judge_held, judge_in_session, note_place
 from apc_contracts.admission.recorded import recorded_facts
-from apc_contracts.contract import Contract
-from apc_contracts.decay import read_decision
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import ContractError, PacketRefused
-from apc_contracts.facts import Facts
+from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.verdict import Verdict
 from apc_contracts.limits import Limits
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket, read_packet
+from apc_contracts.protocol.decay import read_decision
 from apc_contracts.replay.columns import as_json, envelope_columns
 from apc_contracts.replay.entries import Entry, RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.replay.errors import ReplayDiffers, ReplayImpossible
 from apc_contracts.replay.reports import is_substrate_confirm, receipts_of, verification_of
 from apc_contracts.replay.what_if import WhatIf
-from apc_contracts.sealing import seal
 from apc_contracts.session import (
     Advanced,
     FinalVerdict,
@@ -41,9 +40,10 @@ from apc_contracts.session import (
     timer,
     timer_kind,
 )
-from apc_contracts.session.retries import planned_at
-from apc_contracts.verdict import Verdict
+from apc_contracts.session.delivery.retries import planned_at
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PRESENCE_SESSION
+from apc_contracts.wire.parsing import ReceivedPacket, read_packet
+from apc_contracts.wire.sealing import seal
 
 NOTHING = "nothing"
 

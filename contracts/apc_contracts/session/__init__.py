@@ -3,8 +3,9 @@
 Orchestrator, replay and tests call the same functions; nothing here reads a clock, a queue or a database.
 """
 
+from apc_contracts.judging.session_view import Identity, SessionView
 from apc_contracts.session.advance import Advanced, advance, confirm_substrate
-from apc_contracts.session.decay_packets import decay_packet
+from apc_contracts.session.delivery.recipients import handles, resolve_recipients
 from apc_contracts.session.document import SessionDocument, decode_document
 from apc_contracts.session.effects import (
     Denial,
@@ -18,15 +19,14 @@ from apc_contracts.session.effects import (
     Transition,
 )
 from apc_contracts.session.emissions import timer
-from apc_contracts.session.loops import recount_contents
+from apc_contracts.session.knowledge.decay_packets import decay_packet
+from apc_contracts.session.knowledge.loop_memory import recount_contents
 from apc_contracts.session.opening import open_session
-from apc_contracts.session.promotion_path import completion_of
-from apc_contracts.session.recipients import handles, resolve_recipients
+from apc_contracts.session.path.promotion_path import completion_of
+from apc_contracts.session.path.verification import Verification
 from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Session
 from apc_contracts.session.strangers import hops_without_session, stranger
 from apc_contracts.session.timers import timer_kind
-from apc_contracts.session.verification import Verification
-from apc_contracts.session_view import Identity, SessionView
 
 __all__ = [
     "Advanced",

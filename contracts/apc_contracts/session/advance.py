@@ -5,28 +5,15 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from apc_contracts.contract import Contract
-from apc_contracts.loops import read_loop
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.receipts import ReceiptKind
-from apc_contracts.session import (
-    acknowledgements,
-    barrier,
-    budgets,
-    completion,
-    emissions,
-    failures,
-    promotion_path,
-    receipts,
-    staleness,
-    superseding,
-    verdicts,
-    verification,
-)
-from apc_contracts.session.candidates import register_outcome
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.session_view import Identity
+from apc_contracts.judging.stretches import read_loop
+from apc_contracts.judging.verdict import Verdict, VerdictKind
+from apc_contracts.session import budgets, emissions, verdicts
 from apc_contracts.session.conditions import settle
 from apc_contracts.session.counting import count
+from apc_contracts.session.delivery import acknowledgements, failures, receipts
 from apc_contracts.session.effects import (
     Effects,
     PacketInput,
@@ -34,12 +21,15 @@ from apc_contracts.session.effects import (
     ReleaseInput,
     Transition,
 )
-from apc_contracts.session.loops import note_content, query_loop
+from apc_contracts.session.knowledge import staleness, superseding
+from apc_contracts.session.knowledge.loop_memory import note_content, query_loop
 from apc_contracts.session.movement import Moment
+from apc_contracts.session.path import barrier, completion, promotion_path, verification
+from apc_contracts.session.path.candidates import register_outcome
 from apc_contracts.session.session import HeldPacket, OpenPacket, Session
-from apc_contracts.session_view import Identity
-from apc_contracts.verdict import Verdict, VerdictKind
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType
+from apc_contracts.wire.parsing import ReceivedPacket
+from apc_contracts.wire.receipts import ReceiptKind
 
 OWN_EVENTS = frozenset({"delivery_ack", "consumer_apply", "consumer_reject", "retry_scheduled"})
 OWN_ENDINGS = frozenset({ReceiptKind.OUTCOME.value, ReceiptKind.REJECT.value, ReceiptKind.RETRY.value})

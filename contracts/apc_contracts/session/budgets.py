@@ -16,12 +16,12 @@ from datetime import datetime, timedelta
 from math import ceil, fsum
 from typing import Any
 
-from apc_contracts.budget_expression import RESOURCES, budget_of
-from apc_contracts.contract import Contract
-from apc_contracts.contract_file import UsageCaps
-from apc_contracts.packet import Packet
+from apc_contracts.contract.contract import Contract
+from apc_contracts.contract.file import UsageCaps
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.session_view import Part
+from apc_contracts.payloads.budget_expression import RESOURCES, budget_of
 from apc_contracts.session.document import SessionDocument, TaskBudget
-from apc_contracts.session_view import Part
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType
 
 SESSION = ""

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from itertools import combinations
 
-from apc_contracts.session import barrier, candidates, promotion_path
 from apc_contracts.session.movement import GENERATION_STATES, Moment, may, open_generation, open_round, transition
+from apc_contracts.session.path import barrier, candidates, promotion_path
 
 STOP = "stop_signal_or_budget_exhausted"
 

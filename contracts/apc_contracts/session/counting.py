@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.packet import Packet
-from apc_contracts.session import acknowledgements, candidates, completion, promotion_path, staleness
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.session.delivery import acknowledgements
 from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY, Execution, RoundState
-from apc_contracts.session.loops import note_evidence
+from apc_contracts.session.knowledge import staleness
+from apc_contracts.session.knowledge.loop_memory import note_evidence
+from apc_contracts.session.knowledge.novelty import note_symbols, note_transfer
 from apc_contracts.session.movement import Moment, pause, resume, start_timer
-from apc_contracts.session.novelty import note_symbols, note_transfer
+from apc_contracts.session.path import candidates, completion, promotion_path
 from apc_contracts.session.session import OpenPacket
 from apc_contracts.session.timers import expire
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, Signal

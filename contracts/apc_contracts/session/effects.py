@@ -8,12 +8,12 @@ from uuid import UUID
 
 import msgspec
 
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.receipts import Receipt
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.verdict import Refusal, Verdict
+from apc_contracts.session.path.verification import Verification
 from apc_contracts.session.session import HeldPacket
-from apc_contracts.session.verification import Verification
-from apc_contracts.verdict import Refusal, Verdict
+from apc_contracts.wire.parsing import ReceivedPacket
+from apc_contracts.wire.receipts import Receipt
 
 
 class PacketInput(msgspec.Struct, frozen=True):

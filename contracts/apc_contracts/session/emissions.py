@@ -5,9 +5,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.contract import Contract
-from apc_contracts.identity import reply_id, timer_id
-from apc_contracts.packet import (
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import (
     PACKET_TYPES,
     Actor,
     Lineage,
@@ -16,10 +15,11 @@ from apc_contracts.packet import (
     Routing,
     Trace,
 )
-from apc_contracts.payloads import SignalPayload
+from apc_contracts.identity.ids import reply_id, timer_id
+from apc_contracts.payloads.by_type import SignalPayload
+from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.session.document import Candidate, SessionDocument
 from apc_contracts.session.session import Session
-from apc_contracts.session_payloads import SessionState
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     ORCHESTRATOR,

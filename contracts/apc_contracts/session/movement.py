@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.contract import Contract
+from apc_contracts.contract.contract import Contract
 from apc_contracts.session import budgets
 from apc_contracts.session.document import Execution, RoundState
 from apc_contracts.session.effects import Effects, Transition

@@ -3,13 +3,13 @@
 from datetime import datetime
 from typing import Any
 
-from apc_contracts.contract import Contract
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import ContractInvalid
-from apc_contracts.packet import Packet
+from apc_contracts.payloads.session_signals import SessionSpec
 from apc_contracts.session.document import SessionDocument
 from apc_contracts.session.movement import COORDINATION
 from apc_contracts.session.session import Session
-from apc_contracts.session_payloads import SessionSpec
 
 
 def open_session(start: Packet[Any], now: datetime, contract: Contract) -> Session:

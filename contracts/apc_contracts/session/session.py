@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from apc_contracts.loops import NO_LOOP, LoopState, extend, longest
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.session_view import Identity, Part
+from apc_contracts.judging.stretches import NO_LOOP, LoopState, extend, longest
 from apc_contracts.session import budgets
 from apc_contracts.session.document import LONGEST_KEY, SessionDocument, checksum
-from apc_contracts.session.grounds import Grounds
-from apc_contracts.session_view import Identity, Part
+from apc_contracts.session.knowledge.grounds import Grounds
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
+from apc_contracts.wire.parsing import ReceivedPacket
 
 Content: TypeAlias = tuple[bytes, str, int, str | tuple[str, ...]]
 """payload_hash, sender, generation and recipients of a packet."""

@@ -4,13 +4,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.session_view import Identity
+from apc_contracts.judging.verdict import Refusal, VerdictKind
+from apc_contracts.session.delivery.lifecycle import ADMITTED, HANDED_OVER
 from apc_contracts.session.effects import Hop
-from apc_contracts.session.lifecycle import ADMITTED, HANDED_OVER
-from apc_contracts.session_view import Identity
-from apc_contracts.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_contracts.wire.parsing import ReceivedPacket
 
 ENDED = ["verification_pass", "non_promotable_complete"]
 

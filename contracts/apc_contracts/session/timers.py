@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.identity import timer_id
-from apc_contracts.packet import Packet
-from apc_contracts.session import acknowledgements, candidates
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.ids import timer_id
+from apc_contracts.session.delivery import acknowledgements
 from apc_contracts.session.movement import Moment
+from apc_contracts.session.path import candidates
 from apc_contracts.session.session import Session
 
 

@@ -2,14 +2,14 @@
 
 from datetime import datetime
 
-from apc_contracts.contract import Contract
-from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.session.completion import complete, verify
+from apc_contracts.contract.contract import Contract
+from apc_contracts.judging.verdict import Refusal
+from apc_contracts.session.delivery.lifecycle import ADMITTED, HANDED_OVER, Record, move
 from apc_contracts.session.effects import Denial, Effects, FinalVerdict, Hop, PacketInput, Route
-from apc_contracts.session.lifecycle import ADMITTED, HANDED_OVER, Record, move
+from apc_contracts.session.path.completion import complete, verify
 from apc_contracts.session.session import OpenPacket, Progress, Session
-from apc_contracts.verdict import Refusal
 from apc_contracts.vocabulary import ORCHESTRATOR, Channel, PacketType
+from apc_contracts.wire.parsing import ReceivedPacket
 
 RELEASED = ["policy_pass", "route_selected"]
 MEASURING_TYPES = frozenset({PacketType.TRANSFER, PacketType.EVAL})

@@ -38,7 +38,7 @@ JOIN apc_log.packets AS content ON content.shard = named.shard AND content.seq =
 WHERE hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED' AND hop.to_state = 'ROUTED'
   AND packet.packet_type = 'EVAL' AND content.packet IS NOT NULL;
 
--- The DECISIONs that blocked a protocol or recorded its recovery; `decay` is the record (apc_contracts.decay).
+-- The DECISIONs that blocked a protocol or recorded its recovery; `decay` is the record (apc_contracts.protocol.decay).
 CREATE VIEW apc_log.decay_decisions AS
 SELECT shard, seq, judged_at, session_id, packet_id, parent_packet_id, run_id, task_id, facts -> 'decay' AS decay
 FROM apc_log.agent_packets

@@ -1,5 +1,5 @@
 -- References: what a packet rests on beside its parent, and the names that others can refer to. Both follow from the
--- bytes (apc_contracts.references says how; a test keeps both equal), so the database derives them: nobody can write
+-- bytes (apc_contracts.envelope.references says how; a test keeps both equal), so the database derives them: nobody can write
 -- something else, and where the bytes are encrypted they are null.
 
 CREATE FUNCTION apc_log.reference_of(evidence text) RETURNS text

@@ -10,7 +10,7 @@ SELECT verdict.shard, verdict.seq, verdict.judged_at, verdict.session_id, verdic
 FROM apc_log.transfer_verdicts AS verdict
 JOIN apc_log.packet_lineage AS lineage USING (session_id, packet_id);
 
--- The EVALs of each task of a run. Metrics are clamped and summed as whole billionths, as apc_contracts.effectiveness
+-- The EVALs of each task of a run. Metrics are clamped and summed as whole billionths, as apc_contracts.protocol.effectiveness
 -- does: a sum of these does not depend on its order.
 CREATE VIEW apc_log.task_scores AS
 SELECT run_id, task_id, count(outcome) AS evals,

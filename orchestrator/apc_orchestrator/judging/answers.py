@@ -3,13 +3,13 @@
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.registry import Registration
-from apc_contracts.sealing import seal
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.registry import Registration
+from apc_contracts.judging.verdict import Refusal
 from apc_contracts.session import Denial
-from apc_contracts.verdict import Refusal
 from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_contracts.wire.parsing import ReceivedPacket
+from apc_contracts.wire.sealing import seal
 from apc_orchestrator import publications
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.judging.memory import ShardMemory

@@ -7,14 +7,14 @@ from uuid import UUID
 
 from apc_bus import headers
 from apc_bus.port import Message
+from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import SignatureInvalid
-from apc_contracts.facts import Facts, SignatureState
-from apc_contracts.identity import shard_of
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.identity.ids import shard_of
+from apc_contracts.identity.signing import verify
+from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.session import HeldPacket
-from apc_contracts.signing import verify
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
+from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator.judging.memory import ShardMemory
 
 

@@ -7,11 +7,11 @@ from itertools import groupby
 from apc_bus import headers
 from apc_bus.port import Delivery, Message
 from apc_contracts.errors import PacketRefused
+from apc_contracts.identity.registry import Right
+from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, parse_registry_change
 from apc_contracts.limits import Limits
-from apc_contracts.parsing import ReceivedPacket, read_packet
-from apc_contracts.receipts import Receipt, ReceiptKind, parse_receipts
-from apc_contracts.registry import Right
-from apc_contracts.registry_change import AgentAdded, AgentRevoked, parse_registry_change
+from apc_contracts.wire.parsing import ReceivedPacket, read_packet
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, parse_receipts
 from apc_orchestrator.judging.registry import Registry
 
 ReceiptGroup = tuple[Receipt, ...]

@@ -13,14 +13,12 @@ from uuid import UUID
 from apc_bus.log_batch import RegistryEntry
 from apc_bus.port import Message
 from apc_contracts.admission import admit, judge_held, note_place
-from apc_contracts.contract import Contract
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
-from apc_contracts.facts import Facts
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket
-from apc_contracts.receipts import Receipt
-from apc_contracts.registry_change import AgentAdded, AgentRevoked
-from apc_contracts.sealing import payload_hash, seal
+from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
+from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.session import (
     Advanced,
     Denial,
@@ -37,9 +35,11 @@ from apc_contracts.session import (
     resolve_recipients,
     stranger,
 )
-from apc_contracts.session.repeats import confirm_all, confirm_delivery
-from apc_contracts.verdict import Verdict, VerdictKind
+from apc_contracts.session.delivery.repeats import confirm_all, confirm_delivery
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSION
+from apc_contracts.wire.parsing import ReceivedPacket
+from apc_contracts.wire.receipts import Receipt
+from apc_contracts.wire.sealing import payload_hash, seal
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.judging.answers import Answers
 from apc_orchestrator.judging.entries import coordination_entry, hop_entry, lineage_entry, packet_entry

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from apc_contracts.contract import Contract
-from apc_contracts.outstanding import Outstanding
-from apc_contracts.protocol_ledger import ProtocolLedger
-from apc_contracts.quotas import Quotas
+from apc_contracts.contract.contract import Contract
+from apc_contracts.judging.outstanding import Outstanding
+from apc_contracts.judging.quotas import Quotas
+from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.judging.sessions import Sessions
 from apc_orchestrator.lease import Lease

@@ -4,12 +4,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.contract import Contract
-from apc_contracts.identity import reply_id
-from apc_contracts.packet import Actor, NackPacket, Packet, Recipient, Routing, Trace
-from apc_contracts.payloads import NackPayload
-from apc_contracts.registry import Registration
-from apc_contracts.verdict import Refusal
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Actor, NackPacket, Packet, Recipient, Routing, Trace
+from apc_contracts.identity.ids import reply_id
+from apc_contracts.identity.registry import Registration
+from apc_contracts.judging.verdict import Refusal
+from apc_contracts.payloads.by_type import NackPayload
 from apc_contracts.vocabulary import (
     ORCHESTRATOR,
     PROTOCOL_VERSION,

@@ -7,8 +7,8 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from apc_contracts.registry import Registration, Right
-from apc_contracts.registry_change import AgentAdded, AgentRevoked
+from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
 AGENTS = """

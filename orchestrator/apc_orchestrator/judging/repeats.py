@@ -3,13 +3,13 @@
 from datetime import timedelta
 from typing import Any
 
-from apc_contracts.facts import Facts
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import ReceivedPacket
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.verdict import Refusal
 from apc_contracts.session import Identity, Session
-from apc_contracts.session.repeats import deliveries_to_repeat
-from apc_contracts.verdict import Refusal
+from apc_contracts.session.delivery.repeats import deliveries_to_repeat
 from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.answers import Answers
 from apc_orchestrator.judging.memory import ShardMemory

@@ -2,7 +2,7 @@
 
 from apc_bus.port import Message
 from apc_contracts.errors import PacketRefused
-from apc_contracts.verdict import Refusal
+from apc_contracts.judging.verdict import Refusal
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.answers import Answers
 from apc_orchestrator.judging.fact_finding import uuid_of

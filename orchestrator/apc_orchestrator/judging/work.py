@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.decay import DecayDecision
-from apc_contracts.packet import Packet
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.protocol.decay import DecayDecision
 from apc_contracts.session import FinalVerdict, HeldPacket, Session
 
 

@@ -10,11 +10,11 @@ import orjson
 
 from apc_bus.body_encryption import SealedContent
 from apc_bus.subject_keys import KeyRing
-from apc_contracts.contract import Contract
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.references import CLAIM_PREFIX, defines, refers_to
+from apc_contracts.judging.stretches import read_loop
+from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.limits import Limits
-from apc_contracts.loops import read_loop
-from apc_contracts.parsing import ReceivedPacket, parse_packet, read_packet
-from apc_contracts.references import CLAIM_PREFIX, defines, refers_to
 from apc_contracts.session import (
     HeldPacket,
     Hop,
@@ -26,9 +26,8 @@ from apc_contracts.session import (
     decode_document,
     recount_contents,
 )
-from apc_contracts.session.superseding import rest
-from apc_contracts.session.verification import requested
-from apc_contracts.verdict import Refusal, VerdictKind
+from apc_contracts.session.knowledge.superseding import rest
+from apc_contracts.session.path.verification import requested
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     CONTROL_TYPES,
@@ -37,6 +36,7 @@ from apc_contracts.vocabulary import (
     PacketType,
     RunPhase,
 )
+from apc_contracts.wire.parsing import ReceivedPacket, parse_packet, read_packet
 from apc_orchestrator.judging.sessions import REFUSED_KEPT
 from apc_orchestrator.shard.bodies import Bodies, open_bodies
 

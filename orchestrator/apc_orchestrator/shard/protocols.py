@@ -7,8 +7,8 @@ import asyncpg
 import structlog
 
 from apc_bus.protocol_evidence import HEADS, Positions, read_ledger, read_shard
-from apc_contracts.contract import Contract
-from apc_contracts.protocol_ledger import ProtocolLedger
+from apc_contracts.contract.contract import Contract
+from apc_contracts.protocol.ledger import ProtocolLedger
 
 _log = structlog.get_logger("apc_orchestrator")
 _UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)

@@ -6,8 +6,8 @@ from datetime import datetime
 import structlog
 
 from apc_bus.counted_warning import CountedWarning
-from apc_contracts.receipts import Receipt, ReceiptKind
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
+from apc_contracts.wire.receipts import Receipt, ReceiptKind
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.judge import Judge

@@ -6,8 +6,8 @@ import asyncpg
 
 from apc_bus.port import Bus, Subscription
 from apc_bus.settings import OrchestratorSettings
-from apc_contracts.contract import Contract
-from apc_contracts.protocol_ledger import ProtocolLedger
+from apc_contracts.contract.contract import Contract
+from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
 from apc_orchestrator.shard.unjudgeable import Unjudgeable

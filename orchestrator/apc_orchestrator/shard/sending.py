@@ -9,7 +9,7 @@ import structlog
 from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnknown, PublishUnroutable
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.topology import agent_queue, inbox_capacity
-from apc_contracts.session.failures import OVERFLOW
+from apc_contracts.session.delivery.failures import OVERFLOW
 from apc_orchestrator.batch import Outgoing
 from apc_orchestrator.errors import ShardLost
 

@@ -8,7 +8,7 @@ import structlog
 
 from apc_bus.subject_keys import KeyRing
 from apc_contracts.session import Hop, Session
-from apc_contracts.session.verification import repeated
+from apc_contracts.session.path.verification import repeated
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import SessionUnloadable

@@ -8,12 +8,12 @@ from uuid import UUID, uuid4
 from apc_bus import headers
 from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue
-from apc_contracts.identity import new_packet_id, shard_of
-from apc_contracts.packet import Packet
-from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
-from apc_contracts.registry_change import AgentAdded, encode_registry_change
-from apc_contracts.sealing import seal
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
 from apc_contracts.vocabulary import PacketType
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_contracts.wire.sealing import seal
 from apc_orchestrator.testing.packets import AGENTS, ROLE, SESSION, Cast
 
 HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)

@@ -12,11 +12,11 @@ from apc_bus import headers
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.topology import RECEIPTS, agent_queue
-from apc_contracts.identity import new_packet_id, shard_of
-from apc_contracts.packet import Packet
-from apc_contracts.parsing import parse_packet
-from apc_contracts.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+from apc_contracts.wire.parsing import parse_packet
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 
 PAUSE_SECONDS = 0.02
 RECEIPTS_A_MESSAGE = 150

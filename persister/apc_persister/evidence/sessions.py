@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import orjson
 
-from apc_contracts.contract import Contract
+from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import ApcError
 from apc_contracts.replay import Entry, ReplayDiffers, ReplayImpossible, SessionReplay
 from apc_contracts.session import Session

@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from apc_contracts.payloads import ArbitrationPayload
+from apc_contracts.payloads.by_type import ArbitrationPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
 SELECTED = "selected:"

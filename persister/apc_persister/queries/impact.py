@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_contracts.contract import load_contract
+from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import PacketType
 from apc_persister.queries.rows import PacketRow, Position
 from apc_persister.queries.trace import list_agent_packets

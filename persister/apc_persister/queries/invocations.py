@@ -6,8 +6,8 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_contracts.contract import Contract
-from apc_contracts.local_walk import INTRA_AGENT_MACHINE, Answer, LocalStep, walk_from_log
+from apc_contracts.agent.local_walk import INTRA_AGENT_MACHINE, Answer, LocalStep, walk_from_log
+from apc_contracts.contract.contract import Contract
 
 # The newest causes of the agent's packets; an ACK or NACK names what it answers as its cause.
 _INVOCATIONS = """

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_contracts.contract import Contract
-from apc_contracts.effectiveness import EvalTally, ProtocolTally, measure
+from apc_contracts.contract.contract import Contract
+from apc_contracts.protocol.effectiveness import EvalTally, ProtocolTally, measure
 
 # What the writer keeps (migration 0016): over the whole log counts by protocol, of a run its verdicts. Of counted
-# TRANSFERs alone (apc_contracts.effectiveness.is_counted).
+# TRANSFERs alone (apc_contracts.protocol.effectiveness.is_counted).
 _RANKED_OF_ALL = """
 SELECT protocol_id, sum(transfers)::bigint AS transfers,
        coalesce(sum(transfers) FILTER (WHERE refusal_code = ''), 0)::bigint AS accepted,

@@ -7,9 +7,9 @@ from datetime import datetime
 import asyncpg
 
 from apc_bus.protocol_evidence import read_ledger
-from apc_contracts.contract import Contract
-from apc_contracts.decay import DecayDecision
-from apc_contracts.protocol_ledger import ProtocolLedger
+from apc_contracts.contract.contract import Contract
+from apc_contracts.protocol.decay import DecayDecision
+from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_persister.queries.lineage import ProtocolEffectiveness, get_protocol_effectiveness
 
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from apc_contracts.contract import Contract, contract_from_bytes
+from apc_contracts.contract.contract import Contract, contract_from_bytes
 from apc_contracts.replay import Change, Entry, RecordedPacket, ReplayDiffers, ReplayImpossible, SessionReplay
 from apc_contracts.replay.what_if import WhatIf
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import asyncpg
 
-from apc_contracts.contract import Contract
+from apc_contracts.contract.contract import Contract
 from apc_persister.queries.recorded import read_recorded
 from apc_persister.queries.verify import Replayed, verify_run
 

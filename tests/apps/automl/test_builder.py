@@ -15,9 +15,9 @@ from apc_automl.roster import LIBRARIAN, SENTINEL
 from apc_automl.table_profile import TableProfile
 from apc_automl.workbench import Workbench
 from apc_bus.artifacts import ArtifactStore
-from apc_contracts.packet import Lineage, Packet, ProofBundle
-from apc_contracts.payloads import ClaimPayload, SignalPayload, TransferPayload, TransferPolicy
-from apc_contracts.session_payloads import SessionState
+from apc_contracts.envelope.packet import Lineage, Packet, ProofBundle
+from apc_contracts.payloads.by_type import ClaimPayload, SignalPayload, TransferPayload, TransferPolicy
+from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal, TransferMode
 
 PHASES = {

@@ -12,8 +12,8 @@ from apc_automl.librarian import make_librarian
 from apc_automl.roster import BUILDERS, SENTINEL
 from apc_automl.workbench import Workbench
 from apc_bus.settings import AutomlSettings
-from apc_contracts.payloads import SignalPayload
-from apc_contracts.session_payloads import SessionSpec, SessionState
+from apc_contracts.payloads.by_type import SignalPayload
+from apc_contracts.payloads.session_signals import SessionSpec, SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
 
 

@@ -16,8 +16,8 @@ from apc_automl.narrative import NARRATIVE_TOKENS, read_narrative
 from apc_automl.roster import LIBRARIAN
 from apc_automl.workbench import Workbench
 from apc_bus.settings import AutomlSettings
-from apc_contracts.packet import Actor
-from apc_contracts.payloads import (
+from apc_contracts.envelope.packet import Actor
+from apc_contracts.payloads.by_type import (
     ArbitrationPayload,
     Candidate,
     DecisionPayload,
@@ -26,7 +26,7 @@ from apc_contracts.payloads import (
     Payload,
     SignalPayload,
 )
-from apc_contracts.session_payloads import SessionState
+from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, Channel, CommitmentLevel, RunPhase, Signal
 
 SESSION = "session-1"

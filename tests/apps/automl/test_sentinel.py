@@ -18,9 +18,9 @@ from apc_automl.sentinel import make_sentinel
 from apc_automl.table_profile import TableProfile
 from apc_automl.training import measure, refit
 from apc_automl.workbench import Workbench
-from apc_contracts.packet import Actor, Packet, ProofBundle
-from apc_contracts.payloads import ArbitrationPayload, Candidate, SignalPayload
-from apc_contracts.session_payloads import SessionState
+from apc_contracts.envelope.packet import Actor, Packet, ProofBundle
+from apc_contracts.payloads.by_type import ArbitrationPayload, Candidate, SignalPayload
+from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
 
 BUILDER = Actor(agent_id="builder-linear", role="builder", swarm_id="linear")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from apc_automl.bench.unthrottled import write_unthrottled
-from apc_contracts.contract import load_contract
+from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import RunPhase
 
 

@@ -19,17 +19,16 @@ from apc_contracts import (
     Routing,
     SignalPayload,
     Trace,
-    load_contract,
     new_packet_id,
     read_packet,
 )
 from apc_contracts.admission import admit, judge_held
-from apc_contracts.contract import Contract
-from apc_contracts.facts import Facts
-from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
-from apc_contracts.receipts import Receipt, ReceiptKind
-from apc_contracts.registry import Registration, Right
-from apc_contracts.sealing import seal
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
+from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.verdict import Verdict, VerdictKind
+from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.session import (
     Effects,
     HeldPacket,
@@ -45,8 +44,6 @@ from apc_contracts.session import (
     resolve_recipients,
     timer,
 )
-from apc_contracts.session_payloads import SessionSpec, SwarmSpec
-from apc_contracts.verdict import Verdict, VerdictKind
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     ORCHESTRATOR,
@@ -57,6 +54,8 @@ from apc_contracts.vocabulary import (
     PacketType,
     Signal,
 )
+from apc_contracts.wire.receipts import Receipt, ReceiptKind
+from apc_contracts.wire.sealing import seal
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -306,11 +305,6 @@ class Simulation:
 
 
 HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)
-
-
-@pytest.fixture
-def contract() -> Contract:
-    return load_contract()
 
 
 @pytest.fixture

@@ -3,14 +3,14 @@
 from typing import Any
 
 from apc_contracts import Packet, RetractionPayload, SignalPayload, load_contract
-from apc_contracts.receipts import Receipt, ReceiptKind, Usage
-from apc_contracts.sealing import seal
+from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.session import ReceiptsInput, advance, decode_document
 from apc_contracts.session.emissions import sync
-from apc_contracts.session_payloads import SessionSpec, SwarmSpec
 from apc_contracts.vocabulary import PacketType, Signal
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
+from apc_contracts.wire.sealing import seal
 
-from .test_path import (
+from .path.test_path import (
     brief,
     evaluation,
     generation,

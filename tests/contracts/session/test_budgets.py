@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apc_contracts import DecisionPayload, IdeaPayload, Packet, SignalPayload, TaskIrPayload, load_contract
-from apc_contracts.budget_expression import parse_budget
-from apc_contracts.payloads import ExpectedImpact
-from apc_contracts.receipts import Receipt, ReceiptKind, Usage
+from apc_contracts.payloads.budget_expression import parse_budget
+from apc_contracts.payloads.by_type import ExpectedImpact
+from apc_contracts.payloads.session_signals import Budgets
+from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint, IrHeader
 from apc_contracts.session import ReceiptsInput, advance, decode_document
 from apc_contracts.session.budgets import left_of
-from apc_contracts.session_payloads import Budgets
-from apc_contracts.task_ir import ConstraintKind, IrConstraint, IrHeader
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, RunPhase, Signal
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 
 from .conftest import Simulation
 

@@ -18,15 +18,15 @@ from hypothesis.stateful import (
 )
 
 from apc_contracts import IdeaPayload, Packet, SignalPayload, load_contract
-from apc_contracts.payloads import DecisionPayload, ExpectedImpact
+from apc_contracts.judging.verdict import Verdict, VerdictKind
+from apc_contracts.payloads.by_type import DecisionPayload, ExpectedImpact
+from apc_contracts.payloads.session_signals import Budgets
 from apc_contracts.session import decode_document
-from apc_contracts.session_payloads import Budgets
-from apc_contracts.verdict import Verdict, VerdictKind
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, Signal
 
 from .conftest import BEGINNING, HANDLED, Simulation
+from .path.test_path import brief, evaluation, lineage, model, transfer
 from .reference import GENERATION_STATES, PHASE, SWARMS, Reference, Said
-from .test_path import brief, evaluation, lineage, model, transfer
 
 CONTRACT = load_contract()
 AGENTS = st.sampled_from(["librarian", "red-1", "blue-1", "sentinel", "judge"])

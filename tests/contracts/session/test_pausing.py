@@ -7,7 +7,7 @@ import pytest
 from apc_contracts import Packet, SignalPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 
-from .test_path import brief, evaluation, research
+from .path.test_path import brief, evaluation, research
 
 
 def operate(simulation: Any, signal: Signal) -> Any:

@@ -17,14 +17,14 @@ from apc_contracts import (
     RetractionPayload,
     SignalPayload,
 )
-from apc_contracts.payloads import Candidate, ExpectedImpact
-from apc_contracts.receipts import ReceiptKind
-from apc_contracts.session_payloads import Budgets
-from apc_contracts.task_ir import ConstraintKind, IrConstraint
+from apc_contracts.payloads.by_type import Candidate, ExpectedImpact
+from apc_contracts.payloads.session_signals import Budgets
+from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, AckStatus, Channel, CommitmentLevel, RunPhase, Signal
+from apc_contracts.wire.receipts import ReceiptKind
 
 from .conftest import HANDLED, Simulation
-from .test_path import brief, evaluation, lineage, model, transfer
+from .path.test_path import brief, evaluation, lineage, model, transfer
 
 AGENTS = ("librarian", "red-1", "blue-1", "sentinel", "judge")
 DELIVERY_KINDS = (

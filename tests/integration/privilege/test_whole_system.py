@@ -21,7 +21,7 @@ from tests.integration.privilege.system import CAST, System, running
 
 from apc_bus.rabbit.management import Management
 from apc_contracts import Packet, parse_packet
-from apc_contracts.session_payloads import SwarmSpec
+from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_orchestrator.testing import make_idea, make_packet, make_start, until
 
 TIMES_HANDLED = (

@@ -12,8 +12,8 @@ import pytest
 from apc_agents.actions import ToolRegistry
 from apc_agents.actions.registry import Tool
 from apc_agents.clearance import PROVENANCE, Trigger
-from apc_contracts.actions import SecurityLevel
-from apc_contracts.packet import Actor
+from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.envelope.packet import Actor
 
 from .house import COLLEAGUE, STRANGER, House, idea, new_session
 from .injections import TEXTS

@@ -17,7 +17,7 @@ from apc_agents.memory import ConversationContext, DatabaseMemoryStore, Message,
 from apc_agents.memory.appending import NewMessages
 from apc_agents.memory.errors import OwnerForeign
 from apc_agents.state import PostgresStateStore
-from apc_contracts.actions import ActionType, SecurityLevel
+from apc_contracts.agent.actions import ActionType, SecurityLevel
 
 TABLES = ("agent_tasks", "agent_task_events", "agent_task_effects", "agent_effects")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from apc_contracts.contract import PACKAGED_CONTRACT
+from apc_contracts.contract.contract import PACKAGED_CONTRACT
 
 from ...orchestrator.conftest import house, idea, packet, running, start
 

@@ -8,7 +8,7 @@ import pytest
 
 from apc_bus import headers
 from apc_contracts import Packet
-from apc_contracts.identity import reply_id
+from apc_contracts.identity.ids import reply_id
 from apc_contracts.vocabulary import DeliveryMode
 from apc_orchestrator.judging.fact_finding import FactFinder
 

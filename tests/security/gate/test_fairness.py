@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apc_contracts import Packet
-from apc_contracts.outstanding import Outstanding
+from apc_contracts.judging.outstanding import Outstanding
 
 Build = Callable[..., Packet[Any]]
 BOUND = 8

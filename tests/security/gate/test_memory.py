@@ -12,8 +12,8 @@ import pytest
 
 from apc_bus.log_batch import ConflictEntry, HopEntry, encode
 from apc_contracts import Packet
-from apc_contracts.session_view import Identity
-from apc_contracts.verdict import Refusal, VerdictKind
+from apc_contracts.judging.session_view import Identity
+from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_orchestrator import batch as batches
 from apc_orchestrator.batch import FULL_BYTES, Batch

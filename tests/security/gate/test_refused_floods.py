@@ -10,7 +10,7 @@ import pytest
 from apc_bus.port import Message, Publication
 from apc_bus.topology import INGRESS
 from apc_contracts import Packet
-from apc_contracts.refused_input import Kept
+from apc_contracts.wire.refused_input import Kept
 from apc_orchestrator.judging import quarantine
 
 Build = Callable[..., Packet[Any]]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from apc_contracts import Packet
-from apc_contracts.receipts import ReceiptKind, Usage
-from apc_contracts.session_payloads import Budgets
+from apc_contracts.payloads.session_signals import Budgets
+from apc_contracts.wire.receipts import ReceiptKind, Usage
 
 Build = Callable[..., Packet[Any]]
 TOKENS = {True: 2**53 - 1, False: 10**9}

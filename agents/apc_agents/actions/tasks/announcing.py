@@ -5,7 +5,7 @@ from apc_agents.actions.tasks.runner import Announce
 from apc_agents.clearance import PROVENANCE
 from apc_agents.emission import Draft, KnownParent
 from apc_agents.emitter import Emitter
-from apc_contracts.payloads import SignalPayload
+from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import Channel, Signal
 
 

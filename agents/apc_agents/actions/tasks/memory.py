@@ -23,7 +23,7 @@ from apc_agents.actions.tasks.model import (
 )
 from apc_agents.actions.tasks.store import MAX_LISTED, News
 from apc_agents.actions.tasks.wording import given_up, not_succeeded
-from apc_contracts.identity import new_packet_id
+from apc_contracts.identity.ids import new_packet_id
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from apc_agents.actions.tasks.model import Claim, Task, TaskEvent, TaskStatus
 from apc_agents.actions.tasks.store import TaskStore
 from apc_agents.concurrency import cancelled, first_of
 from apc_agents.errors import EmitError, EmitUnconfirmed
-from apc_contracts.actions import SecurityLevel
+from apc_contracts.agent.actions import SecurityLevel
 
 Announce = Callable[[TaskEvent], Awaitable[None]]
 """Tells of an event; raises EmitUnconfirmed when it is to be told again, another EmitError when it never will be."""

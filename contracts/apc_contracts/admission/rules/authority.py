@@ -1,0 +1,161 @@
+"""May its sender do this: NOT_AUTHORIZED (docs/specification/contract.md section 10, "Who may do what");
+NOT_RETRACTABLE.
+"""
+
+from apc_contracts.admission.case import Case
+from apc_contracts.identity.registry import Right
+from apc_contracts.judging.verdict import Refusal
+from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, RunPhase, Signal
+
+
+def speaks_for_itself(case: Case) -> Refusal | None:
+    """Role and swarm of the sender are those of its registration."""
+    actor, sender = case.packet.sender, case.sender
+    if sender is None:
+        return None
+    if actor.role != sender.role:
+        message = f"{case.sender_id} is registered with role {sender.role}: send with that role"
+        return _refusal("speaks_for_itself", "sender.role", message)
+    if actor.swarm_id != sender.swarm_id:
+        message = f"{case.sender_id} is registered in swarm {sender.swarm_id}: send with that swarm_id"
+        return _refusal("speaks_for_itself", "sender.swarm_id", message)
+    return None
+
+
+def is_member(case: Case) -> Refusal | None:
+    """The sender is a member of the session, or has a right that needs no membership."""
+    session, sender = case.session, case.sender
+    if session is None or session.is_member(case.sender_id):
+        return None
+    if sender is not None and not sender.rights.isdisjoint(case.contract.rights.needs_no_membership):
+        return None
+    message = f"{case.sender_id} is no member of session {session.session_id}: name it in the SessionSpec"
+    return _refusal("is_member", "sender.agent_id", message)
+
+
+def leaves_reserved_ids(case: Case) -> Refusal | None:
+    """Ids that begin with `_` are the bus's own; a SessionSpec cannot name them, nor the orchestrator, either."""
+    trace = case.packet.trace
+    if trace.run_id[0] == "_":
+        return _reserved("trace.run_id", trace.run_id)
+    if trace.task_id[0] == "_":
+        return _reserved("trace.task_id", trace.task_id)
+    return None
+
+
+def spec_leaves_reserved_ids(case: Case) -> Refusal | None:
+    """No swarm, agent or task of a SessionSpec has a reserved id."""
+    payload = case.packet.payload
+    if payload.signal is not Signal.START or payload.session is None:
+        return None
+    named = [(f"members[{index}]", agent) for index, agent in enumerate(payload.session.members)]
+    named += [(f"task_ids[{index}]", task) for index, task in enumerate(payload.session.task_ids)]
+    for index, swarm in enumerate(payload.session.swarms):
+        named.append((f"swarms[{index}].swarm_id", swarm.swarm_id))
+        named += [(f"swarms[{index}].agents[{place}]", agent) for place, agent in enumerate(swarm.agents)]
+    for path, name in named:
+        if name[0] == "_" or name == ORCHESTRATOR:
+            return _reserved(f"payload.session.{path}", name)
+    return None
+
+
+def may_signal(case: Case) -> Refusal | None:
+    """START STOP PAUSE RESUME CANCEL and VETO need a right; SYNC with a state is the orchestrator's."""
+    payload = case.packet.payload
+    needed = case.contract.rights.signals.get(payload.signal)
+    if needed is not None and not _has(case, needed):
+        return _refusal("may_signal", "payload.signal", f"{payload.signal} needs the right {needed}")
+    if payload.signal is Signal.SYNC and payload.session is not None:
+        message = "only the orchestrator says where a session stands: send SYNC without session"
+        return _refusal("may_signal", "payload.session", message)
+    return None
+
+
+def opens_once(case: Case) -> Refusal | None:
+    """START opens a session that is not there yet."""
+    if case.packet.payload.signal is not Signal.START:
+        return None
+    message = "the session is open already: START begins a session of a new session_id"
+    return _refusal("opens_once", "trace.session_id", message)
+
+
+def transfers_from_own_swarm(case: Case) -> Refusal | None:
+    """A TRANSFER gives what the sender's own swarm has."""
+    swarm_id = case.packet.sender.swarm_id
+    if case.packet.payload.from_swarm == swarm_id:
+        return None
+    message = f"{case.sender_id} transfers for its own swarm {swarm_id} only: set from_swarm to it"
+    return _refusal("transfers_from_own_swarm", "payload.from_swarm", message)
+
+
+def retracts_its_own(case: Case) -> Refusal | None:
+    """Only the sender of a packet, or the orchestrator, takes it back."""
+    session = case.session
+    target = session.identity(case.packet.payload.target_packet_id) if session is not None else None
+    if target is None or target.sender == case.sender_id:
+        return None
+    message = f"{target.sender} sent that packet: only it or the orchestrator may retract it"
+    return _refusal("retracts_its_own", "payload.target_packet_id", message)
+
+
+def may_arbitrate(case: Case) -> Refusal | None:
+    """While a session is in arbitration, an ARBITRATION would move it."""
+    session = case.session
+    if session is None or session.run_phase is not RunPhase.ARBITRATION:
+        return None
+    return _needs_right_to_move(case, "may_arbitrate", "packet_type")
+
+
+def may_decide(case: Case) -> Refusal | None:
+    """A DECISION APPROVED under an ARBITRATION moves the session."""
+    if case.packet.payload.commitment_level is not CommitmentLevel.APPROVED:
+        return None
+    if case.parent is None or case.parent.packet_type is not PacketType.ARBITRATION:
+        return None
+    return _needs_right_to_move(case, "may_decide", "payload.commitment_level")
+
+
+def may_validate(case: Case) -> Refusal | None:
+    """An EVAL of VALIDATION on an ARTIFACT of EXECUTION may promote it: another swarm's validators send those."""
+    parent = case.parent
+    if case.packet.run_phase is not RunPhase.VALIDATION or parent is None:
+        return None
+    if parent.packet_type is not PacketType.ARTIFACT or parent.run_phase is not RunPhase.EXECUTION:
+        return None
+    right = case.contract.rights.promotes
+    if not _has(case, right):
+        return _refusal("may_validate", "sender.agent_id", f"an EVAL that promotes needs the right {right}")
+    if parent.swarm_id == case.packet.sender.swarm_id:
+        message = f"swarm {parent.swarm_id} made that ARTIFACT: another swarm must validate it"
+        return _refusal("may_validate", "sender.swarm_id", message)
+    return None
+
+
+def target_is_retractable(case: Case) -> Refusal | None:
+    """The target is a packet of this session that was not retracted yet."""
+    session, target_id = case.session, case.packet.payload.target_packet_id
+    target = session.identity(target_id) if session is not None else None
+    if target is not None and not target.retracted:
+        return None
+    why = "is no packet of this session" if target is None else "was retracted before"
+    message = f"{target_id} {why}: retract a packet of this session, once"
+    return Refusal("NOT_RETRACTABLE", "target_is_retractable", "payload.target_packet_id", message)
+
+
+def _needs_right_to_move(case: Case, rule: str, path: str) -> Refusal | None:
+    right = case.contract.rights.moves_session
+    if _has(case, right):
+        return None
+    return _refusal(rule, path, f"a {case.packet.packet_type} that moves the session needs the right {right}")
+
+
+def _has(case: Case, right: Right) -> bool:
+    return case.sender is not None and right in case.sender.rights
+
+
+def _reserved(path: str, name: str) -> Refusal:
+    return _refusal("leaves_reserved_ids", path, f"the id {name} is reserved: choose another")
+
+
+def _refusal(rule: str, path: str, message: str) -> Refusal:
+    return Refusal("NOT_AUTHORIZED", rule, path, message)

@@ -1,0 +1,92 @@
+"""Is there budget for it: BUDGET_EXHAUSTED, of a packet and of what a TASK_IR reserves. The orchestrator goes free."""
+
+from collections.abc import Mapping
+
+from apc_contracts.admission.case import Case
+from apc_contracts.judging.session_view import Part
+from apc_contracts.judging.verdict import Refusal
+from apc_contracts.payloads.budget_expression import budget_of
+from apc_contracts.vocabulary import CommitmentLevel, PacketType
+
+_UNITS = {"packets": 1}
+"""What one packet takes at once; of the other resources something must be left."""
+
+
+def budget_is_left(case: Case) -> Refusal | None:
+    """Something is left in the parts that the packet's task draws from.
+
+    Control types are free, else the end could not be recorded; so is the DECISION DONE that gives a part back.
+    """
+    session, packet = case.session, case.packet
+    if session is None or _gives_back(case):
+        return None
+    parts = session.budget_parts(packet.trace.task_id, case.facts.now)
+    for name, part in parts.items():
+        if part.left <= 0 or part.left < _UNITS.get(name, 0):
+            message = f"{name} of {_whose(part)} are spent ({_told(parts)}): {_remedy(part)}"
+            path = "trace.task_id" if part.holder else "trace.session_id"
+            return Refusal("BUDGET_EXHAUSTED", "budget_is_left", path, message)
+    return None
+
+
+def reservation_fits(case: Case) -> Refusal | None:
+    """A TASK_IR on arrival: it takes one packet itself, and reserves from what is left then."""
+    return _reservation_fits(case, {"packets": 1})
+
+
+def held_reservation_fits(case: Case) -> Refusal | None:
+    """The same at RESUME: its packet was drawn when it came."""
+    return _reservation_fits(case, {})
+
+
+def _reservation_fits(case: Case, taken: Mapping[str, int]) -> Refusal | None:
+    session, packet = case.session, case.packet
+    if session is None or session.task_giver(packet.payload.ir_header.task_id) is not None:
+        return None
+    asked, task_id, now = budget_of(packet.payload), packet.payload.ir_header.task_id, case.facts.now
+    parts = session.parts_to_cut(task_id, packet.trace.task_id, now)
+    own = session.budget_parts(packet.trace.task_id, now) if taken else {}
+    for name, amount in asked.items():
+        part = parts.get(name)
+        if part is None:
+            continue
+        left = part.left - (taken.get(name, 0) if own.get(name) == part else 0)
+        if amount > left:
+            message = f"task {task_id} asks for {name}={_amount(amount)} and {name}={_amount(max(0, left))} "
+            message += f"are left in {_whose(part)}: ask for less"
+            return Refusal("BUDGET_EXHAUSTED", "reservation_fits", "payload.objects", message)
+    bound = case.contract.limits.task_budgets
+    if session.task_budgets < bound:
+        return None
+    message = f"the session has {bound} tasks in its budget: end one with a DECISION DONE"
+    return Refusal("BUDGET_EXHAUSTED", "reservation_fits", "payload.ir_header.task_id", message)
+
+
+def _gives_back(case: Case) -> bool:
+    packet, session = case.packet, case.session
+    if session is None or packet.packet_type is not PacketType.DECISION:
+        return False
+    giver = session.task_giver(packet.trace.task_id)
+    if giver is None or packet.payload.commitment_level is not CommitmentLevel.DONE:
+        return False
+    may_decide = case.sender is not None and case.contract.rights.moves_session in case.sender.rights
+    return case.sender_id == giver or may_decide
+
+
+def _whose(part: Part) -> str:
+    return f"the budget of task {part.holder}" if part.holder else "the session's budget"
+
+
+def _remedy(part: Part) -> str:
+    if part.holder:
+        return f"end task {part.holder} with a DECISION DONE, or work for another task"
+    return "open a session with a larger one"
+
+
+def _told(parts: dict[str, Part]) -> str:
+    left = ", ".join(f"{name}={_amount(max(0, part.left))}" for name, part in parts.items())
+    return f"left: {left}"
+
+
+def _amount(amount: float) -> str:
+    return f"{amount:.15g}"

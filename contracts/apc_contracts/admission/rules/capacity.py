@@ -1,0 +1,91 @@
+"""Is there room for it: OVERLOADED. The orchestrator's own packets are exempt.
+
+An inbox holds twice the bound. A sender may have as many open deliveries there as places are free: alone it comes to
+the bound, two to two thirds of it each, and who has none finds room (dynamic thresholds, Choudhury and Hahne 1998).
+"""
+
+from typing import Any
+
+from apc_contracts.admission.case import Case
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.registry import Registration
+from apc_contracts.judging.verdict import Refusal
+from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, PacketType, Signal
+
+_RELIEF = frozenset({Signal.STOP, Signal.CANCEL, Signal.PAUSE, Signal.VETO})
+"""What ends or eases an overload is not refused because of it; the inbox holds twice the bound."""
+_KEPT_FREE = 4
+"""This part of a bound no agent fills: the orchestrator's packets are not refused."""
+
+
+def inbox_has_room(case: Case) -> Refusal | None:
+    """No recipient has more open deliveries of this sender than its share."""
+    bound, outstanding = case.facts.outstanding_bound, case.facts.outstanding
+    if bound is None or not outstanding:
+        return None
+    for index, recipient in enumerate(case.packet.recipients):
+        full = first_full(case, recipient.agent_id)
+        if full is not None and not _is_relief(case):
+            message = f"{full} has {_told(case, bound)}: send a new packet later"
+            retry_after_ms = case.contract.limits.retry_after_ms
+            return Refusal("OVERLOADED", "inbox_has_room", f"recipients[{index}]", message, retry_after_ms)
+    return None
+
+
+def _told(case: Case, bound: int) -> str:
+    if case.facts.own_outstanding is None:
+        return f"{bound} open deliveries"
+    return f"as many open deliveries of {case.sender_id} as it may have"
+
+
+def acks_have_room(case: Case) -> Refusal | None:
+    """The session does not wait for too many ACKs: it carries each of them until it comes or its time is over."""
+    session, bound = case.session, case.contract.limits.pending_acks
+    if not case.packet.routing.requires_ack or session is None or session.pending_acks < bound:
+        return None
+    message = f"session {session.session_id} waits for {bound} ACKs: send a new packet later, or without requires_ack"
+    retry_after_ms = case.contract.limits.retry_after_ms
+    return Refusal("OVERLOADED", "acks_have_room", "routing.requires_ack", message, retry_after_ms)
+
+
+def first_full(case: Case, agent_id: str) -> str | None:
+    """The agent behind a recipient that has reached the bound; of `_all` the smallest id."""
+    bound = case.facts.outstanding_bound
+    if bound is None:
+        return None
+    if agent_id == ALL_RECIPIENTS:
+        return _first_full_member(case, bound)
+    return agent_id if _is_full(case, agent_id, bound) else None
+
+
+def _is_full(case: Case, agent_id: str, bound: int) -> bool:
+    total, own = case.facts.outstanding.get(agent_id, 0), case.facts.own_outstanding
+    share = total if own is None else own.get(agent_id, 0)
+    return total + max(share, bound // _KEPT_FREE) >= 2 * bound
+
+
+def _first_full_member(case: Case, bound: int) -> str | None:
+    """A BROADCAST goes to members that handle the type; the smallest id that is full."""
+    registry, session = case.facts.registry or {}, case.session
+    full = sorted(agent_id for agent_id in case.facts.outstanding if _is_full(case, agent_id, bound))
+    for agent_id in full:
+        registration = registry.get(agent_id)
+        if registration is None or session is None or not session.is_member(agent_id):
+            continue
+        if agent_id != case.sender_id and _is_meant(case.packet, registration):
+            return agent_id
+    return None
+
+
+def _is_meant(packet: Packet[Any], registration: Registration) -> bool:
+    first, packet_type = packet.recipients[0], packet.packet_type
+    return (
+        not registration.is_revoked
+        and (packet_type in CONTROL_TYPES or packet_type in registration.handles)
+        and first.swarm_id in (None, registration.swarm_id)
+        and first.role in (None, registration.role)
+    )
+
+
+def _is_relief(case: Case) -> bool:
+    return case.packet.packet_type is PacketType.SIGNAL and case.packet.payload.signal in _RELIEF

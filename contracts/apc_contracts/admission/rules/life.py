@@ -1,0 +1,60 @@
+"""Does its session take packets: UNKNOWN_SESSION, SESSION_TERMINAL, SESSION_PAUSED."""
+
+from apc_contracts.admission.case import Case, Ruling
+from apc_contracts.judging.verdict import Refusal, VerdictKind
+from apc_contracts.vocabulary import PRESENCE_SESSION, PacketType, Signal
+
+
+def spec_has_room(case: Case) -> Refusal | None:
+    """A SessionSpec names no more swarms than a SYNC, with a score of each, has room for."""
+    spec, bound = case.packet.payload.session, case.contract.limits.swarms
+    if case.packet.payload.signal is not Signal.START or spec is None or len(spec.swarms) <= bound:
+        return None
+    message = f"{len(spec.swarms)} swarms, the limit is {bound}: open several sessions, or make fewer, larger swarms"
+    return Refusal("TOO_LARGE", "spec_has_room", "payload.session.swarms", message)
+
+
+def session_is_here(case: Case) -> Refusal | None:
+    """The session exists and belongs to this shard. START opens one; HEARTBEAT has the reserved `_presence`."""
+    session_id = case.packet.trace.session_id
+    if not case.facts.hashes_to_shard:
+        message = f"session {session_id} belongs to another shard: publish with its own shard as routing key"
+        return Refusal("UNKNOWN_SESSION", "session_is_here", "trace.session_id", message)
+    if case.session is not None:
+        return None
+    packet_type = case.packet.packet_type
+    if session_id.startswith("_"):
+        if packet_type is PacketType.HEARTBEAT and session_id == PRESENCE_SESSION:
+            return None
+        message = f"session ids that begin with _ are reserved: {packet_type} needs a session of its own"
+    elif packet_type is PacketType.SIGNAL and case.packet.payload.signal is Signal.START:
+        if case.packet.payload.session is not None:
+            return None
+        message = "START opens a session with a SessionSpec: give payload.session"
+        return Refusal("UNKNOWN_SESSION", "session_is_here", "payload.session", message)
+    else:
+        message = f"there is no session {session_id}: open it with SIGNAL START"
+    return Refusal("UNKNOWN_SESSION", "session_is_here", "trace.session_id", message)
+
+
+def session_goes_on(case: Case) -> Refusal | None:
+    """After the end only corrections and answers are recorded."""
+    session = case.session
+    if session is None or not session.is_terminal:
+        return None
+    if case.packet.packet_type in case.contract.recorded_after_end:
+        return None
+    message = f"session {session.session_id} has ended in {session.state}: open a new one"
+    return Refusal("SESSION_TERMINAL", "session_goes_on", "trace.session_id", message)
+
+
+def session_is_running(case: Case) -> Ruling:
+    """A paused session holds what is not control, up to a limit."""
+    session = case.session
+    if session is None or not session.is_paused:
+        return None
+    limit = case.contract.limits.held_packets
+    if session.held_count < limit:
+        return VerdictKind.HELD
+    message = f"session {session.session_id} is paused and holds {limit} packets: send again after RESUME"
+    return Refusal("SESSION_PAUSED", "session_is_running", "trace.session_id", message)

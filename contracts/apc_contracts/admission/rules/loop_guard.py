@@ -1,0 +1,36 @@
+"""Does it say something new: LOOP_DETECTED, for the non-control packets of agents.
+
+Control types are never refused for it: a STOP, a VETO or a correction must get through. They pass a stretch on.
+"""
+
+from apc_contracts.admission.case import Case
+from apc_contracts.judging.stretches import LoopState
+from apc_contracts.judging.verdict import Refusal
+
+
+def ends_no_loop(case: Case) -> Refusal | None:
+    """Neither the same content too often in one generation, nor a stretch of too many idle turns."""
+    if case.session is None:
+        return None
+    packet, facts = case.packet, case.facts
+    case.loop = state = case.session.loop_of(packet, facts.payload_hash, facts.proven_cause)
+    if packet.packet_type in case.contract.control_types:
+        return None
+    limits = case.contract.loops
+    if state.repeats >= limits.same_content.refuse_after:
+        message = (
+            f"{case.sender_id} sent this payload to the same recipients {state.repeats} times in this generation: "
+            "send something else, or wait for the next generation"
+        )
+        return Refusal("LOOP_DETECTED", "same_content", "payload", message)
+    if state.idle_turns > limits.idle_turns.refuse_after:
+        message = (
+            f"{_names(state)} answered each other {state.idle_turns} times with nothing new: "
+            "bring a symbolic key or an evidence_ref that the session has not seen"
+        )
+        return Refusal("LOOP_DETECTED", "idle_turns", "trace.parent_packet_id", message)
+    return None
+
+
+def _names(state: LoopState) -> str:
+    return ", ".join(sorted(state.stretch.voices)) if state.stretch is not None else ""

@@ -1,0 +1,57 @@
+"""Is it new: REPEAT, RERUN, DUPLICATE_CONFLICT (docs/specification/contract.md section 9)."""
+
+from apc_contracts.admission.case import Case, Ruling
+from apc_contracts.identity.ids import reply_id
+from apc_contracts.judging.session_view import Identity
+from apc_contracts.judging.verdict import Refusal, VerdictKind
+
+_DERIVED_VERSION = 5
+
+
+def identity_is_free(case: Case) -> Ruling:
+    """A known id is the same packet again, a rerun of its handler, or a conflict; the first one stands."""
+    known = case.session.identity(case.packet.packet_id) if case.session is not None else None
+    if known is None:
+        return None
+    if known.packet_hash == case.facts.packet_hash or _says_the_same(known, case):
+        return VerdictKind.REPEAT
+    if _is_rerun(known, case):
+        return VerdictKind.RERUN
+    message = "another packet has this packet_id in the session and stands: send a new packet with a new id"
+    return Refusal("DUPLICATE_CONFLICT", "identity_is_free", "packet_id", message)
+
+
+def derived_id_is_own(case: Case) -> Refusal | None:
+    """A v5 id follows from the cause, the sender and the ordinal: nobody can occupy another's id."""
+    packet_id, facts = case.packet.packet_id, case.facts
+    if packet_id.version != _DERIVED_VERSION:
+        return None
+    if facts.cause is None or facts.ordinal is None:
+        message = "a v5 packet_id needs the headers apc-cause and apc-ordinal that it was made from"
+    elif reply_id(facts.cause, case.sender_id, facts.ordinal) != packet_id:
+        message = 'a v5 packet_id must be UUIDv5(apc-cause, agent_id + "/" + apc-ordinal)'
+    elif not facts.is_cause_delivered:
+        message = f"the cause {facts.cause} was not delivered to {case.sender_id}: name the packet that it got"
+    else:
+        return None
+    return Refusal("DUPLICATE_CONFLICT", "derived_id_is_own", "packet_id", message)
+
+
+def _says_the_same(known: Identity, case: Case) -> bool:
+    return (
+        known.payload_hash == case.facts.payload_hash
+        and known.packet_type is case.packet.packet_type
+        and known.sender == case.sender_id
+        and known.cause == case.facts.proven_cause
+        and known.addressed == tuple(recipient.agent_id for recipient in case.packet.recipients)
+    )
+
+
+def _is_rerun(known: Identity, case: Case) -> bool:
+    """A handler that ran again answered differently. Without a cause there is no handler: that is a conflict."""
+    return (
+        known.cause is not None
+        and known.cause == case.facts.proven_cause
+        and known.sender == case.sender_id
+        and known.payload_hash != case.facts.payload_hash
+    )

@@ -1,0 +1,146 @@
+"""The refusal order (docs/specification/contract.md section 12), as one tuple of small rules. The first that objects
+decides.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+from apc_contracts.admission.case import Case, Rule, Ruling, Scope
+from apc_contracts.admission.rules import (
+    authority,
+    budget,
+    capacity,
+    drift,
+    life,
+    phase,
+    quota,
+    routing,
+    sender,
+    throttle,
+    times,
+)
+from apc_contracts.admission.rules import (
+    loop_guard as loops,
+)
+from apc_contracts.admission.rules import (
+    newness as identity,
+)
+from apc_contracts.admission.stage import Stage
+from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
+
+_ALL = frozenset(PacketType)
+_WORK = _ALL - CONTROL_TYPES
+_SIGNAL = frozenset({PacketType.SIGNAL})
+_SIGNALS = frozenset({PacketType.SIGNAL, PacketType.HEARTBEAT})
+_TASK_IR = frozenset({PacketType.TASK_IR})
+_TRANSFER = frozenset({PacketType.TRANSFER})
+_RETRACTION = frozenset({PacketType.RETRACTION})
+_ARBITRATION = frozenset({PacketType.ARBITRATION})
+_DECISION = frozenset({PacketType.DECISION})
+_EVAL = frozenset({PacketType.EVAL})
+
+_LIVE = Scope.LIVE
+_SESSION = Scope.SESSION
+_AGENTS = Scope.AGENTS
+
+ARRIVAL: tuple[Rule, ...] = (
+    Rule("TOO_LARGE", life.spec_has_room, _AGENTS, _SIGNALS),
+    Rule("SENDER_MISMATCH", sender.no_copies, _LIVE),
+    Rule("SENDER_MISMATCH", sender.sender_is_authentic, _LIVE),
+    Rule("UNKNOWN_SENDER", sender.sender_is_known, _LIVE),
+    Rule("BAD_SIGNATURE", sender.signature_is_good, _LIVE),
+    Rule("DUPLICATE_CONFLICT", identity.identity_is_free, _SESSION),
+    Rule("DUPLICATE_CONFLICT", identity.derived_id_is_own, _LIVE | _AGENTS),
+)
+"""Judged once, when the packet comes."""
+
+STANDING: tuple[Rule, ...] = (
+    Rule("EXPIRED", times.not_expired),
+    Rule("CLOCK_SKEW", times.not_from_the_future),
+    Rule("UNKNOWN_SESSION", life.session_is_here, _LIVE),
+    Rule("SESSION_TERMINAL", life.session_goes_on, _SESSION | _AGENTS),
+    Rule("SESSION_PAUSED", life.session_is_running, _SESSION | _AGENTS, _WORK),
+    Rule("NOT_AUTHORIZED", authority.speaks_for_itself, _LIVE | _AGENTS),
+    Rule("NOT_AUTHORIZED", authority.is_member, _LIVE | _SESSION | _AGENTS),
+    Rule("NOT_AUTHORIZED", authority.leaves_reserved_ids, _LIVE | _AGENTS, _ALL - {PacketType.HEARTBEAT}),
+    Rule("NOT_AUTHORIZED", authority.may_signal, _LIVE | _AGENTS, _SIGNALS),
+    Rule("NOT_AUTHORIZED", authority.opens_once, _SESSION | _AGENTS, _SIGNAL),
+    Rule("NOT_AUTHORIZED", authority.spec_leaves_reserved_ids, _LIVE | _AGENTS, _SIGNALS),
+    Rule("NOT_AUTHORIZED", authority.transfers_from_own_swarm, _LIVE | _AGENTS, _TRANSFER),
+    Rule("NOT_AUTHORIZED", authority.retracts_its_own, _LIVE | _SESSION | _AGENTS, _RETRACTION),
+    Rule("NOT_AUTHORIZED", authority.may_arbitrate, _LIVE | _SESSION | _AGENTS, _ARBITRATION),
+    Rule("NOT_AUTHORIZED", authority.may_decide, _LIVE | _SESSION | _AGENTS, _DECISION),
+    Rule("NOT_AUTHORIZED", authority.may_validate, _LIVE | _SESSION | _AGENTS, _EVAL),
+    Rule("UNROUTABLE", routing.is_routable, _LIVE),
+    Rule("UNROUTABLE", routing.reaches_its_swarm, _LIVE, _TRANSFER),
+    Rule("PHASE_MISMATCH", phase.phase_is_current, _SESSION | _AGENTS, _WORK),
+    Rule("GENERATION_MISMATCH", phase.generation_is_open, _SESSION | _AGENTS),
+    Rule("PHASE_FORBIDS_TYPE", phase.phase_allows_type, packet_types=_WORK),
+    Rule("LINEAGE_REQUIRED", phase.has_lineage),
+    Rule("PROOF_REQUIRED", phase.has_proof),
+)
+"""Judged when the packet comes, and again at RESUME when a pause held it."""
+
+WAITING: tuple[Rule, ...] = (Rule("TRANSFER_WINDOW_CLOSED", throttle.waits_for_barrier, _SESSION | _AGENTS, _TRANSFER),)
+"""Here a live TRANSFER waits for the barrier of its generation; it refuses nothing."""
+
+RELEASE: tuple[Rule, ...] = (
+    Rule("TRANSFER_WINDOW_CLOSED", throttle.window_is_open, packet_types=_TRANSFER),
+    Rule("THROTTLE_MODE", throttle.phase_guard("THROTTLE_MODE"), packet_types=_TRANSFER),
+    Rule("THROTTLE_CROSS_USE_CASE", throttle.use_case_is_kept, packet_types=_TRANSFER),
+    Rule("THROTTLE_CROSS_USE_CASE", throttle.phase_guard("THROTTLE_CROSS_USE_CASE"), packet_types=_TRANSFER),
+    Rule("THROTTLE_SCORE", throttle.score_is_ahead, packet_types=_TRANSFER),
+    Rule("THROTTLE_SCORE", throttle.phase_guard("THROTTLE_SCORE"), packet_types=_TRANSFER),
+    Rule("THROTTLE_TOP_K", throttle.top_k_is_given, packet_types=_TRANSFER),
+    Rule("THROTTLE_TOP_K", throttle.phase_guard("THROTTLE_TOP_K"), packet_types=_TRANSFER),
+    Rule("THROTTLE_TOP_K", throttle.top_k_is_left, _SESSION, _TRANSFER),
+    Rule("PROTOCOL_DECAYED", throttle.protocol_is_alive, packet_types=_TRANSFER),
+    Rule("NOT_RETRACTABLE", authority.target_is_retractable, _SESSION, _RETRACTION),
+    Rule("DRIFT_CHECK_FAILED", drift.keeps_to_the_course, _AGENTS, _WORK),
+)
+"""Judged when the packet may go through: on arrival, for a held TRANSFER at its barrier."""
+
+REPEATING: tuple[Rule, ...] = (Rule("LOOP_DETECTED", loops.ends_no_loop, _LIVE | _SESSION | _AGENTS),)
+"""Judged once, when the packet comes, held ones included: from then on it counts."""
+
+RATE: tuple[Rule, ...] = (Rule("QUOTA_EXCEEDED", quota.quota_is_left, _LIVE | _AGENTS, _WORK),)
+"""Judged once, when the packet comes, held ones included: then it is drawn."""
+
+ROOM: tuple[Rule, ...] = (
+    Rule("OVERLOADED", capacity.inbox_has_room, _LIVE | _AGENTS),
+    Rule("OVERLOADED", capacity.acks_have_room, _SESSION | _AGENTS),
+)
+"""Judged when the packet would be delivered, as RELEASE."""
+
+SPENDING: tuple[Rule, ...] = (
+    Rule("BUDGET_EXHAUSTED", budget.budget_is_left, _SESSION | _AGENTS, _WORK),
+    Rule("BUDGET_EXHAUSTED", budget.reservation_fits, _SESSION | _AGENTS, _TASK_IR),
+)
+"""Judged once, when the packet comes, held ones included: then it is spent."""
+
+RESERVING: tuple[Rule, ...] = (Rule("BUDGET_EXHAUSTED", budget.held_reservation_fits, _SESSION | _AGENTS, _TASK_IR),)
+"""Judged at RESUME: what a held TASK_IR asks for is reserved only then."""
+
+RULES = ARRIVAL + STANDING + WAITING + RELEASE + REPEATING + RATE + ROOM + SPENDING
+"""All rules, in the order of docs/specification/contract.md section 12. The other codes before SENDER_MISMATCH are
+`parse_packet`'s.
+"""
+
+
+_RULES_OF_STAGE = {
+    Stage.ARRIVAL: RULES,
+    Stage.RESUME: STANDING + WAITING + RELEASE + ROOM + RESERVING,
+    Stage.BARRIER: RELEASE + ROOM,
+}
+
+
+@cache
+def plan(
+    stage: Stage, packet_type: PacketType, is_live: bool, has_session: bool, is_from_orchestrator: bool
+) -> tuple[Callable[[Case], Ruling], ...]:
+    """The rules that have a say for such a packet, in order."""
+    without = Scope.AGENTS if is_from_orchestrator else Scope.ANY
+    without |= Scope.ANY if is_live else Scope.LIVE
+    without |= Scope.ANY if has_session else Scope.SESSION
+    rules = _RULES_OF_STAGE[stage]
+    return tuple(rule.judge for rule in rules if packet_type in rule.packet_types and not rule.scope & without)

@@ -1,0 +1,87 @@
+"""Does it fit where the session stands: PHASE_MISMATCH, GENERATION_MISMATCH, PHASE_FORBIDS_TYPE, bundles."""
+
+from apc_contracts.admission.case import Case
+from apc_contracts.judging.session_view import SessionView
+from apc_contracts.judging.verdict import Refusal
+from apc_contracts.vocabulary import PacketType
+
+
+def phase_is_current(case: Case) -> Refusal | None:
+    """run_phase is the session's, or the parent's if that was delivered before the phase changed."""
+    session, phase = case.session, case.packet.run_phase
+    if session is None or phase is session.run_phase:
+        return None
+    parent = case.parent
+    if parent is not None and phase is parent.run_phase and parent.step < session.phase_step:
+        return None
+    message = f"{phase} is not the session's phase: it is in {_where(session)}"
+    return Refusal("PHASE_MISMATCH", "phase_is_current", "run_phase", message)
+
+
+def generation_is_open(case: Case) -> Refusal | None:
+    """No generation of the future; a TRANSFER is of the present round and generation exactly."""
+    session = case.session
+    if session is None:
+        return None
+    generation = case.packet.trace.generation
+    packet_round = session.round if case.parent is None else case.parent.round
+    if packet_round == session.round:
+        last = session.generation
+        if generation < last and case.packet.packet_type is PacketType.TRANSFER:
+            return _mismatch(session, f"a TRANSFER of generation {generation} is late")
+    else:
+        # It would escape the throttle of the present round: an older round is not counted, and a TRANSFER counts.
+        if case.packet.packet_type is PacketType.TRANSFER:
+            return _mismatch(session, f"a TRANSFER under a parent of round {packet_round} is late")
+        last = session.last_generation_of(packet_round)
+    if generation <= last:
+        return None
+    return _mismatch(session, f"generation {generation} of round {packet_round} was not opened")
+
+
+def phase_allows_type(case: Case) -> Refusal | None:
+    """The phase table (docs/specification/contract.md section 4); the orchestrator's arbitrations, decisions and
+    protocols go everywhere.
+    """
+    packet = case.packet
+    if packet.packet_type in case.contract.policies[packet.run_phase].packet_types:
+        return None
+    if case.is_from_orchestrator and _is_exempt(case):
+        return None
+    allowed = sorted(case.contract.policies[packet.run_phase].packet_types - case.contract.control_types)
+    message = f"{packet.run_phase} allows {', '.join(allowed)} and control types, not {packet.packet_type}"
+    return Refusal("PHASE_FORBIDS_TYPE", "phase_allows_type", "packet_type", message)
+
+
+def has_lineage(case: Case) -> Refusal | None:
+    """Types that must say which protocol they carry."""
+    packet = case.packet
+    if packet.lineage is not None or packet.packet_type not in case.contract.lineage_required:
+        return None
+    message = f"{packet.packet_type} must carry lineage: say protocol_id"
+    return Refusal("LINEAGE_REQUIRED", "has_lineage", "lineage", message)
+
+
+def has_proof(case: Case) -> Refusal | None:
+    """Types that must say why they may be believed."""
+    packet = case.packet
+    if packet.proof_bundle is not None or packet.packet_type not in case.contract.proof_required:
+        return None
+    message = f"{packet.packet_type} must carry a proof_bundle: give evidence_refs or falsifiers"
+    return Refusal("PROOF_REQUIRED", "has_proof", "proof_bundle", message)
+
+
+def _is_exempt(case: Case) -> bool:
+    exempt, packet = case.contract.file.orchestrator_in_every_phase, case.packet
+    if packet.packet_type in exempt.packet_types:
+        return True
+    return packet.packet_type is PacketType.ARTIFACT and packet.payload.artifact_kind in exempt.artifact_kinds
+
+
+def _where(session: SessionView) -> str:
+    return f"{session.run_phase}, round {session.round}, generation {session.generation}"
+
+
+def _mismatch(session: SessionView, what: str) -> Refusal:
+    message = f"{what}: the session is in {_where(session)}"
+    return Refusal("GENERATION_MISMATCH", "generation_is_open", "trace.generation", message)

@@ -1,0 +1,116 @@
+"""Can it be delivered: UNROUTABLE, decided from the registry before anything is logged as accepted."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from apc_contracts.admission.case import Case
+from apc_contracts.envelope.packet import Recipient
+from apc_contracts.identity.registry import Registration
+from apc_contracts.judging.verdict import Refusal
+from apc_contracts.vocabulary import (
+    ALL_RECIPIENTS,
+    CONTROL_TYPES,
+    ORCHESTRATOR,
+    SUBSTRATE_RECIPIENT,
+    Channel,
+    DeliveryMode,
+    PacketType,
+)
+
+Unreachable = Literal["unknown", "revoked", "deaf"]
+
+_ADVICE: dict[Unreachable, str] = {
+    "unknown": "is not registered: name a registered agent",
+    "revoked": "was revoked: name another agent",
+    "deaf": "does not handle {}: name an agent that does",
+}
+_RESERVED_RECIPIENT = {
+    DeliveryMode.BROADCAST: ALL_RECIPIENTS,
+    DeliveryMode.SUBSTRATE: SUBSTRATE_RECIPIENT,
+}
+
+
+def reaches_its_swarm(case: Case) -> Refusal | None:
+    """A TRANSFER goes to agents of `to_swarm` alone: top_k counts by to_swarm, and nobody may name another one."""
+    packet, registry = case.packet, case.facts.registry or {}
+    for index, recipient in enumerate(packet.recipients):
+        swarm_id = swarm_of(recipient, registry)
+        if swarm_id is None or swarm_id == packet.payload.to_swarm:
+            continue
+        to_swarm, name = packet.payload.to_swarm, recipient.agent_id
+        if name == ALL_RECIPIENTS:
+            message = f"a TRANSFER to {name} must name its swarm: set swarm_id {to_swarm}"
+        else:
+            message = f"{name} is of swarm {swarm_id}, not of {to_swarm}: name an agent of payload.to_swarm"
+        return Refusal("UNROUTABLE", "reaches_its_swarm", f"recipients[{index}]", message)
+    return None
+
+
+def swarm_of(recipient: Recipient, registry: Mapping[str, Registration]) -> str | None:
+    """The swarm that a recipient belongs to, '' for a BROADCAST to all; None where no swarm is reached directly."""
+    if recipient.agent_id == ALL_RECIPIENTS:
+        return recipient.swarm_id or ""
+    registration = registry.get(recipient.agent_id)
+    return None if registration is None or recipient.agent_id == ORCHESTRATOR else registration.swarm_id
+
+
+def is_routable(case: Case) -> Refusal | None:
+    """The recipients fit the delivery mode, and each is registered, not revoked and handles the type."""
+    packet = case.packet
+    recipients, mode = packet.recipients, packet.routing.delivery_mode
+    if packet.channel is Channel.INTRA_AGENT:
+        return _stays_inside(case)
+    reserved = _RESERVED_RECIPIENT.get(mode)
+    if reserved is not None:
+        if len(recipients) == 1 and recipients[0].agent_id == reserved:
+            return None
+        return _refusal("recipients", f"{mode} has the one recipient {reserved}")
+    if mode is DeliveryMode.DIRECT and len(recipients) != 1:
+        return _refusal("recipients", "DIRECT has one recipient: use MULTICAST for several")
+    return _first_unroutable(case, recipients)
+
+
+def _first_unroutable(case: Case, recipients: tuple[Recipient, ...]) -> Refusal | None:
+    registry, packet_type = case.facts.registry or {}, case.packet.packet_type
+    for index, recipient in enumerate(recipients):
+        agent_id = recipient.agent_id
+        if agent_id == ORCHESTRATOR:
+            continue
+        why = unreachable(registry.get(agent_id), packet_type)
+        if why is not None:
+            return _refusal(f"recipients[{index}]", f"{agent_id} {_ADVICE[why].format(packet_type)}")
+    if len(recipients) > 1:
+        return _first_double(recipients)
+    return None
+
+
+def _first_double(recipients: tuple[Recipient, ...]) -> Refusal | None:
+    seen: set[str] = set()
+    for index, recipient in enumerate(recipients):
+        if recipient.agent_id in seen:
+            return _refusal(f"recipients[{index}]", f"{recipient.agent_id} is listed twice: list it once")
+        seen.add(recipient.agent_id)
+    return None
+
+
+def unreachable(registration: Registration | None, packet_type: PacketType) -> Unreachable | None:
+    """Why an agent cannot get a packet of this type; None when it can."""
+    if registration is None:
+        return "unknown"
+    if registration.is_revoked:
+        return "revoked"
+    if packet_type not in registration.handles and packet_type not in CONTROL_TYPES:
+        return "deaf"
+    return None
+
+
+def _stays_inside(case: Case) -> Refusal | None:
+    """INTRA_AGENT never leaves the agent: nothing is routed, so `handles` has no say."""
+    packet = case.packet
+    if packet.recipients[0].agent_id == case.sender_id and packet.routing.delivery_mode is DeliveryMode.DIRECT:
+        return None
+    return _refusal("recipients[0]", f"INTRA_AGENT goes DIRECT to the sender itself: name {case.sender_id}")
+
+
+def _refusal(path: str, message: str) -> Refusal:
+    return Refusal("UNROUTABLE", "is_routable", path, message)

@@ -1,0 +1,209 @@
+"""What an agent's mind answers: thoughts, actions and a response (the Chimera agent schema, v1.0 and v2.0).
+
+Source: docs/reference/conformance/actions.md, closed by docs/specification/agents.md section 5. Pure description:
+nothing here runs.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from apc_contracts.errors import ContractError, PacketRefused
+from apc_contracts.limits import DEFAULT_LIMITS, Limits
+from apc_contracts.model import Fraction, Model, Name, OpenMap, broken
+from apc_contracts.wire.schema_errors import refusal_of
+from apc_contracts.wire.strict_json import read_strict_json
+
+MAX_ACTIONS = 100
+"""Bound of the actions of one response, sub-actions included."""
+MAX_SUB_LEVELS = 5
+"""How deep sub-actions may nest."""
+
+ACTION_ID_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
+"""Without a dot: `${{results.action_id.path}}` ends the id at the first one."""
+
+STATUS_SUCCESS = "SUCCESS"
+STATUS_EXECUTING = "EXECUTING"
+STATUS_ERROR = "ERROR"
+STATUS_TASK_STARTED = "TASK_STARTED"
+KNOWN_STATUSES = (STATUS_SUCCESS, STATUS_EXECUTING, STATUS_ERROR, STATUS_TASK_STARTED)
+"""Those that the schema names; others are accepted as text."""
+KNOWN_THOUGHTS = ("PLAN", "OBSERVATION", "DECISION")
+"""Those that the schema names; others are accepted as text."""
+
+Status = Annotated[Name, Field(examples=list(KNOWN_STATUSES))]
+ThoughtType = Annotated[Name, Field(examples=list(KNOWN_THOUGHTS))]
+ActionId = Annotated[str, Field(pattern=ACTION_ID_PATTERN)]
+SchemaVersion = Literal["1.0", "2.0"]
+
+
+class ActionType(StrEnum):
+    """What an action is carried out by."""
+
+    TOOL = "tool"
+    """A function that the agent has registered."""
+    SCRIPT = "script"
+    """A sandboxed runner, if one is registered."""
+    INTERNAL = "internal"
+    """A verb of the SDK: remember, forget, emit, stop."""
+
+
+class Execution(StrEnum):
+    """When an action runs."""
+
+    SYNC = "SYNC"
+    """Now, before the report of the actions."""
+    ASYNC = "ASYNC"
+    """As a durable task: the report has its task_id."""
+
+
+class SecurityLevel(StrEnum):
+    """What may be run, each level including those before it."""
+
+    PUBLIC = "public"
+    USER = "user"
+    TRUSTED = "trusted"
+    ADMIN = "admin"
+
+    @property
+    def rank(self) -> int:
+        """0 for `public`, higher for what may do more."""
+        return list(SecurityLevel).index(self)
+
+
+class ResponseContext(Model):
+    """The context of the operation (v2.0)."""
+
+    knowledge_relics: Annotated[
+        tuple[Name, ...], Field(description="the only relics that the tools of this response may read")
+    ] = ()
+    security_level: Annotated[
+        SecurityLevel | None,
+        Field(description="runs the actions at this level; never above the one that the agent was given"),
+    ] = None
+    variables: OpenMap = Field(default_factory=dict, description="values for ${{variables.name}} in params")
+
+
+class Thought(Model):
+    """A step of the agent's reasoning. Recorded, never an input to control."""
+
+    type: ThoughtType
+    content: str
+
+
+class Action(Model):
+    """Something to be done. Everything beyond the seven fields of v1.0 belongs to v2.0."""
+
+    action: Annotated[Name, Field(description="the name of the tool or verb")]
+    type: ActionType
+    params: OpenMap = Field(
+        default_factory=dict,
+        description="arguments; ${{variables.x}} and ${{results.action_id.path}} are substituted",
+    )
+    execution: Execution = Execution.SYNC
+    confidence: Fraction | None = None
+    warnings: tuple[str, ...] = ()
+    action_id: Annotated[
+        ActionId | None, Field(description="unique in the response; without one it is action_N, counted from 1")
+    ] = None
+    depends_on: Annotated[tuple[ActionId, ...], Field(description="the action_ids that must succeed before")] = ()
+    display: Annotated[str | None, Field(description="what a user is shown while it runs")] = None
+    sub_actions: Annotated[
+        tuple["Action", ...], Field(description="run after this one has succeeded; it is done when they are")
+    ] = ()
+    task_id: Annotated[
+        str | None, Field(description="assigned when an ASYNC action starts; what is proposed here is only text")
+    ] = None
+
+    def walk(self) -> Iterator["Action"]:
+        """This action and its sub-actions, each before its own."""
+        yield self
+        for sub_action in self.sub_actions:
+            yield from sub_action.walk()
+
+    @property
+    def levels(self) -> int:
+        """How deep sub-actions nest: 0 when there are none."""
+        return max((1 + sub_action.levels for sub_action in self.sub_actions), default=0)
+
+
+class AgentResponse(Model):
+    """One answer of an agent's mind.
+
+    v1.0 and v2.0 are one model, because each document of v1.0 is one of v2.0; `version` says which one a document
+    needs. A document may say it itself in `schema_version`.
+    """
+
+    schema_version: SchemaVersion | None = None
+    status: Status
+    context: ResponseContext | None = None
+    thoughts: tuple[Thought, ...] = ()
+    actions: tuple[Action, ...] = ()
+    stop: Annotated[bool, Field(description="true when nothing more is to be done after these actions")]
+    response: Annotated[str | None, Field(description="what the user is told")] = None
+
+    @property
+    def version(self) -> SchemaVersion:
+        """The version that the document says, else the lowest that has what it uses."""
+        return self.schema_version or ("1.0" if self._newer_than_v1() is None else "2.0")
+
+    def walk(self) -> Iterator[Action]:
+        """Every action and sub-action in the order of the document."""
+        for action in self.actions:
+            yield from action.walk()
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if any(action.levels > MAX_SUB_LEVELS for action in self.actions):
+            raise broken("actions", f"sub_actions nest deeper than {MAX_SUB_LEVELS} levels: flatten them")
+        count = sum(1 for _ in self.walk())
+        if count > MAX_ACTIONS:
+            raise broken("actions", f"{count} actions with their sub_actions, {MAX_ACTIONS} are allowed: send fewer")
+        newer = self._newer_than_v1()
+        if self.schema_version == "1.0" and newer is not None:
+            raise broken(newer, "belongs to schema 2.0: leave it out, or say schema_version 2.0")
+        return self
+
+    def _newer_than_v1(self) -> str | None:
+        """The first place that v1.0 does not have."""
+        if self.context is not None:
+            return "context"
+        if self.status == STATUS_TASK_STARTED:
+            return "status"
+        for number, action in enumerate(self.actions):
+            for field in ("action_id", "depends_on", "display", "sub_actions", "task_id"):
+                if getattr(action, field):
+                    return f"actions[{number}].{field}"
+        return None
+
+
+class ResponseInvalid(ContractError):
+    """A document that is no AgentResponse: `code` (docs/specification/contract.md section 12), `path` (dotted, `$` =
+    whole).
+    """
+
+    def __init__(self, code: str, path: str, message: str) -> None:
+        super().__init__(f"{code} at {path}: {message}")
+        self.code = code
+        self.path = path
+        self.message = message
+
+
+def parse_response(document: bytes | str, limits: Limits = DEFAULT_LIMITS) -> AgentResponse:
+    """The response in a JSON document.
+
+    Raises:
+        ResponseInvalid: TOO_LARGE, TOO_DEEP, MALFORMED (prose, too) or SCHEMA_INVALID, with the place and how to
+            mend it.
+    """
+    body = document.encode(errors="surrogatepass") if isinstance(document, str) else document
+    try:
+        read_strict_json(body, limits)
+        return AgentResponse.model_validate_json(body, strict=True)
+    except PacketRefused as refused:
+        raise ResponseInvalid(refused.code, refused.path, refused.message) from refused
+    except ValidationError as error:
+        first = refusal_of(error)
+        raise ResponseInvalid(first.code, first.path, first.message) from error

@@ -1,0 +1,1 @@
+"""The contract file: its shape, its checks, its machines and guards, and the loaded contract."""

@@ -1,0 +1,216 @@
+"""What the parts of a contract file must mean together; every hole is refused with its place."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from apc_contracts.contract.file import ContractFile, FactScope, FactType, MachineDeclaration
+from apc_contracts.errors import ContractInvalid
+from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PacketType, RunPhase
+
+MACHINE_NAMES = ("packet_lifecycle", "inter_agent_coordination", "intra_agent_coordination")
+SESSION_MACHINE = "inter_agent_coordination"
+
+REFUSAL_ORDER = tuple(
+    """TOO_LARGE TOO_DEEP MALFORMED TOO_DEEP SCHEMA_INVALID SENDER_MISMATCH UNKNOWN_SENDER BAD_SIGNATURE
+    DUPLICATE_CONFLICT EXPIRED CLOCK_SKEW UNKNOWN_SESSION SESSION_TERMINAL SESSION_PAUSED NOT_AUTHORIZED
+    UNROUTABLE PHASE_MISMATCH GENERATION_MISMATCH PHASE_FORBIDS_TYPE LINEAGE_REQUIRED PROOF_REQUIRED
+    TRANSFER_WINDOW_CLOSED THROTTLE_MODE THROTTLE_CROSS_USE_CASE THROTTLE_SCORE THROTTLE_TOP_K
+    PROTOCOL_DECAYED NOT_RETRACTABLE
+    DRIFT_CHECK_FAILED LOOP_DETECTED QUOTA_EXCEEDED OVERLOADED BUDGET_EXHAUSTED""".split()
+)
+"""The order that the rules of `admission` are written in: a file that states another one is refused."""
+
+KNOWN_FACTS: Mapping[str, tuple[FactType, frozenset[FactScope]]] = {
+    **dict.fromkeys(("generation", "session_limit", "candidates"), ("float", frozenset[FactScope]({"machine"}))),
+    **dict.fromkeys(("vetoed", "veto_overridden"), ("bool", frozenset[FactScope]({"machine"}))),
+    **dict.fromkeys(
+        "rtf stability audit outcome learnability generalization_ratio symbol_coverage drift_risk".split(),
+        ("float", frozenset[FactScope]({"machine", "promotion"})),
+    ),
+    **dict.fromkeys(("sender_score", "receiver_score", "top_k"), ("float", frozenset[FactScope]({"transfer"}))),
+    "mode": ("string", frozenset({"transfer"})),
+    "is_cross_use_case": ("bool", frozenset({"transfer"})),
+    "packet_type": ("string", frozenset({"drift"})),
+    "protocol_share": ("float", frozenset({"drift"})),
+    **dict.fromkeys(
+        """phase_allows_type has_evidence has_falsifiers has_artifact_hash protocol_is_deployed
+        contract_is_deployed task_is_known root_is_known parent_is_known recipients_are_registered
+        brings_new_symbols""".split(),
+        ("bool", frozenset[FactScope]({"drift"})),
+    ),
+}
+"""The facts that this version computes, with their type and where: a file may declare no other."""
+
+
+def check_contract(file: ContractFile) -> None:
+    """Everything but the guards.
+
+    Raises:
+        ContractInvalid: the first hole, with its place.
+    """
+    _check_facts(file)
+    _check_machines(file)
+    _check_phases(file)
+    _check_windows(file)
+    _check_names(file)
+    _check_loops(file)
+    _check_refusals(file)
+    _check_standing(file)
+
+
+def fact_types(file: ContractFile, scope: FactScope) -> dict[str, FactType]:
+    """The facts that a guard of this scope may name, with their types."""
+    return {fact.name: fact.type for fact in file.facts if scope in fact.scopes}
+
+
+def _check_facts(file: ContractFile) -> None:
+    _refuse_twice((fact.name for fact in file.facts), "facts", "fact")
+    for index, fact in enumerate(file.facts):
+        place = f"facts[{index}]"
+        if fact.name not in KNOWN_FACTS:
+            raise ContractInvalid(place, f"the fact {fact.name!r} is not computed by this version")
+        known_type, known_scopes = KNOWN_FACTS[fact.name]
+        if fact.type != known_type:
+            raise ContractInvalid(f"{place}.type", f"the fact {fact.name!r} is a {known_type}")
+        for scope in fact.scopes:
+            if scope not in known_scopes:
+                raise ContractInvalid(f"{place}.scopes", f"the fact {fact.name!r} is no fact of {scope} guards")
+
+
+def _check_machines(file: ContractFile) -> None:
+    for name in MACHINE_NAMES:
+        if name not in file.machines:
+            raise ContractInvalid("machines", f"the machine {name!r} is missing")
+    for name, machine in file.machines.items():
+        _check_states(machine, f"machines.{name}")
+        _check_reachable(machine, f"machines.{name}")
+
+
+def _check_states(machine: MachineDeclaration, place: str) -> None:
+    _refuse_twice(machine.states, f"{place}.states", "state")
+    _refuse_unknown([machine.initial], machine.states, f"{place}.initial")
+    _refuse_unknown(machine.terminal, machine.states, f"{place}.terminal")
+    seen: dict[tuple[str, str], int] = {}
+    for index, edge in enumerate(machine.edges):
+        spot = f"{place}.edges[{index}]"
+        if edge.sources != "*":
+            _refuse_unknown(edge.sources, machine.states, f"{spot}.from")
+        _refuse_unknown([edge.to], machine.states, f"{spot}.to")
+        if edge.guard is not None and edge.gate is not None:
+            raise ContractInvalid(spot, "an edge has a guard or a gate, not both")
+        for source in edge_sources(machine, index):
+            if edge.sources != "*" and source in machine.terminal:
+                raise ContractInvalid(f"{spot}.from", f"{source} is terminal: nothing leaves it")
+            if (source, edge.event) in seen:
+                other = seen[source, edge.event]
+                raise ContractInvalid(spot, f"({source}, {edge.event}) has an edge already: edges[{other}]")
+            seen[source, edge.event] = index
+
+
+def edge_sources(machine: MachineDeclaration, index: int) -> tuple[str, ...]:
+    """The states that an edge leaves, `*` spelled out."""
+    edge = machine.edges[index]
+    if edge.sources != "*":
+        return edge.sources
+    return tuple(state for state in machine.states if edge.from_terminal or state not in machine.terminal)
+
+
+def _check_reachable(machine: MachineDeclaration, place: str) -> None:
+    reached = {machine.initial}
+    frontier = [machine.initial]
+    while frontier:
+        state = frontier.pop()
+        for target in _targets(machine, state):
+            if target not in reached:
+                reached.add(target)
+                frontier.append(target)
+    for index, state in enumerate(machine.states):
+        if state not in reached:
+            raise ContractInvalid(f"{place}.states[{index}]", f"{state} is not reachable from {machine.initial}")
+
+
+def _targets(machine: MachineDeclaration, state: str) -> Iterator[str]:
+    for index, edge in enumerate(machine.edges):
+        if state in edge_sources(machine, index):
+            yield edge.to
+
+
+def _check_phases(file: ContractFile) -> None:
+    session_states = file.machines[SESSION_MACHINE]
+    _refuse_unknown(file.phase_of_state, session_states.states, "phase_of_state")
+    for state in session_states.states:
+        # A terminal state without a phase (HALTED) keeps the one it came from.
+        if state not in file.phase_of_state and state not in session_states.terminal:
+            raise ContractInvalid("phase_of_state", f"the state {state} has no run_phase")
+    for phase in RunPhase:
+        if phase not in file.phases:
+            raise ContractInvalid("phases", f"the run_phase {phase} has no row")
+    for phase, row in file.phases.items():
+        place = f"phases.{phase}"
+        _refuse_twice(row.packet_types, f"{place}.packet_types", "packet type")
+        if row.transfer is not None and PacketType.TRANSFER not in row.packet_types:
+            raise ContractInvalid(f"{place}.transfer", "the phase does not allow TRANSFER: no guard for it")
+    if frozenset(file.control_types) != CONTROL_TYPES:
+        named = ", ".join(sorted(CONTROL_TYPES))
+        raise ContractInvalid("control_types", f"apc/1.0 has exactly these control types: {named}")
+
+
+def _check_windows(file: ContractFile) -> None:
+    expected: int | None = 0
+    for index, window in enumerate(file.transfer_windows):
+        place = f"transfer_windows[{index}]"
+        if expected is None:
+            raise ContractInvalid(place, "a window after the one without last_generation")
+        if window.first_generation != expected:
+            raise ContractInvalid(f"{place}.first_generation", f"windows follow each other: {expected} here")
+        if window.last_generation is not None and window.last_generation < window.first_generation:
+            raise ContractInvalid(f"{place}.last_generation", "the window ends before it begins")
+        expected = None if window.last_generation is None else window.last_generation + 1
+    if expected is not None:
+        raise ContractInvalid("transfer_windows", f"no window holds generation {expected} and later ones")
+
+
+def _check_names(file: ContractFile) -> None:
+    if file.protocol_version != PROTOCOL_VERSION:
+        raise ContractInvalid("protocol_version", f"this version speaks {PROTOCOL_VERSION}")
+    _refuse_twice((check.name for check in file.drift_checks), "drift_checks", "check")
+    _refuse_twice((criterion.metric for criterion in file.promotion_gate), "promotion_gate", "metric")
+    events = {edge.event for edge in file.machines[SESSION_MACHINE].edges}
+    for raiser, raised in file.raised_by.items():
+        _refuse_unknown(raised, events, f"raised_by.{raiser}")
+
+
+def _check_loops(file: ContractFile) -> None:
+    for name, threshold in (("same_content", file.loops.same_content), ("idle_turns", file.loops.idle_turns)):
+        if threshold.refuse_after < threshold.query_after:
+            raise ContractInvalid(f"loops.{name}.refuse_after", "the senders are asked before they are refused")
+    if file.loops.contents_kept < file.loops.same_content.refuse_after:
+        raise ContractInvalid("loops.contents_kept", "it must hold as many contents as one may be repeated")
+
+
+def _check_refusals(file: ContractFile) -> None:
+    if file.refusals.order != REFUSAL_ORDER:
+        raise ContractInvalid("refusals.order", f"the rules stand in this order: {' '.join(REFUSAL_ORDER)}")
+    _refuse_unknown([file.refusals.last_without_id], REFUSAL_ORDER, "refusals.last_without_id")
+    _refuse_unknown(file.refusals.deferred, REFUSAL_ORDER, "refusals.deferred")
+    _refuse_unknown(file.effectiveness.counted_refusals, REFUSAL_ORDER, "effectiveness.counted_refusals")
+
+
+def _refuse_unknown(names: Iterable[str], known: Iterable[str], place: str) -> None:
+    known = tuple(known)
+    for name in names:
+        if name not in known:
+            raise ContractInvalid(place, f"unknown {name!r}; known: {', '.join(sorted(known))}")
+
+
+def _refuse_twice(names: Iterable[str], place: str, what: str) -> None:
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            raise ContractInvalid(f"{place}[{index}]", f"the {what} {name!r} stands there twice")
+        seen.add(name)
+
+
+def _check_standing(file: ContractFile) -> None:
+    for name, ranks in (("authority", file.superseding.authority), ("commitment", file.superseding.commitment)):
+        if len(set(ranks)) < len(ranks):
+            raise ContractInvalid(f"superseding.{name}", "a rank stands there twice: list each once, from low to high")

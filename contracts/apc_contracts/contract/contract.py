@@ -1,0 +1,222 @@
+"""The contract: a loaded and checked contract file, ready to be asked.
+
+`load_contract()` gives the packaged file, `load_contract(path)` a deployment's own. A deployment's file has
+every guard compiled and proved at load. The packaged one skips that, because a test proves it and because
+importing CEL takes longer than everything else a worker does at start; its guards compile at their first
+evaluation. A service that must not stall at its first packet calls `check_guards(contract)` while it starts.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from apc_contracts.contract import file as shape
+from apc_contracts.contract.checks import check_contract
+from apc_contracts.contract.file import ContractFile
+from apc_contracts.contract.guards import Guard
+from apc_contracts.contract.machine import Machine
+from apc_contracts.contract.policies import (
+    DriftChecks,
+    PhasePolicy,
+    PromotionGate,
+    build_drift_checks,
+    build_machine,
+    build_policy,
+    build_promotion_gate,
+)
+from apc_contracts.errors import ContractInvalid
+from apc_contracts.vocabulary import PacketType, RunPhase
+
+PACKAGED_CONTRACT = "data/apc-1.0.json"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contract:
+    """Every number, list, table and guard of docs/specification/contract.md sections 4 to 12. Immutable; compared by
+    identity.
+
+    `hash` is the SHA-256 of the file's bytes: it stands beside every session and verdict. The sections
+    `limits`, `session`, `selection`, … are the file's own (`contract_file`).
+    """
+
+    name: str
+    hash: bytes
+    body: bytes
+    """The file's bytes: the log keeps them, so that a verdict can be recomputed for as long as it stands."""
+    file: ContractFile
+    machines: Mapping[str, Machine]
+    policies: Mapping[RunPhase, PhasePolicy]
+    promotion_gate: PromotionGate
+    drift: DriftChecks
+    loops: shape.Loops
+    limits: shape.Limits
+    verification: shape.VerificationRules
+    retraction: shape.RetractionRules
+    superseding: shape.SupersedingRules
+    session: shape.SessionRules
+    selection: shape.Selection
+    effectiveness: shape.Effectiveness
+    rights: shape.Rights
+    windows: tuple[shape.TransferWindow, ...]
+    refusals: shape.Refusals
+    lineage_required: frozenset[PacketType]
+    proof_required: frozenset[PacketType]
+    signature_required: frozenset[PacketType]
+    recorded_after_end: frozenset[PacketType]
+    control_types: frozenset[PacketType]
+    barrier_phases: frozenset[RunPhase]
+    _phase_of_state: Mapping[str, RunPhase] = field(repr=False)
+    _raised_by: Mapping[str, tuple[str, ...]] = field(repr=False)
+
+    def machine(self, name: str) -> Machine:
+        """The machine of that name.
+
+        Raises:
+            ContractInvalid: the contract has no such machine.
+        """
+        if name not in self.machines:
+            known = ", ".join(sorted(self.machines))
+            raise ContractInvalid("machines", f"there is no machine {name!r}; there are: {known}")
+        return self.machines[name]
+
+    def phase_of(self, state: str) -> RunPhase | None:
+        """The run_phase of a session state; None for HALTED, which keeps the phase it came from."""
+        return self._phase_of_state.get(state)
+
+    def policy(self, phase: RunPhase) -> PhasePolicy:
+        """The row of the phase table."""
+        return self.policies[phase]
+
+    def window(self, generation: int) -> shape.TransferWindow:
+        """The transfer window that holds this generation; the last one has no end."""
+        last = self.windows[-1]
+        return next((window for window in self.windows[:-1] if generation <= _end(window)), last)
+
+    def raised_by(self, raiser: str) -> tuple[str, ...]:
+        """The session events that a packet of this type (or `receipts`) can raise: run no other guard."""
+        return self._raised_by.get(raiser, ())
+
+    def guards(self) -> Iterator[Guard]:
+        """Every guard of the contract, those of its conjunctions included."""
+        for machine in self.machines.values():
+            yield from (edge.guard for edge in machine.edges if edge.guard is not None)
+        yield from (policy.transfer.guard for policy in self.policies.values() if policy.transfer is not None)
+        yield from (guard for _, guard in self.promotion_gate.criteria)
+        for group in (self.drift.enforced, self.drift.warned, self.drift.at_barrier, self.drift.offline):
+            yield from (rule.guard for rule in group.rules)
+            yield group.whole
+
+
+def load_contract(path: Path | str | None = None) -> Contract:
+    """The contract of a file; without a path the packaged apc/1.0 (loaded once a process).
+
+    Raises:
+        ContractInvalid: the file cannot be read or has a hole; names the place.
+    """
+    if path is None:
+        return _packaged_contract()
+    try:
+        body = Path(path).read_bytes()
+    except OSError as error:
+        raise ContractInvalid("$", f"cannot read {path}: {error.strerror}") from error
+    contract = contract_from_bytes(body)
+    check_guards(contract)
+    return contract
+
+
+def check_guards(contract: Contract) -> None:
+    """Compile and prove every guard of the contract; imports CEL.
+
+    Raises:
+        ContractInvalid: the first guard that cannot be used, with its place.
+    """
+    # A criterion of the promotion gate is the culprit to name, not the conjunction that an edge carries.
+    for _, guard in contract.promotion_gate.criteria:
+        guard.check()
+    for guard in contract.guards():
+        guard.check()
+
+
+def contract_from_bytes(body: bytes) -> Contract:
+    """The contract of these bytes, its guards not yet compiled.
+
+    Raises:
+        ContractInvalid: not JSON, wrong shape, or a hole; names the place.
+    """
+    file = _read_file(body)
+    check_contract(file)
+    gate = build_promotion_gate(file)
+    return Contract(
+        name=file.name,
+        hash=sha256(body).digest(),
+        body=body,
+        file=file,
+        machines={name: build_machine(file, name, gate.whole) for name in file.machines},
+        policies={phase: build_policy(file, phase) for phase in file.phases},
+        promotion_gate=gate,
+        drift=build_drift_checks(file),
+        loops=file.loops,
+        limits=file.limits,
+        verification=file.verification,
+        retraction=file.retraction,
+        superseding=file.superseding,
+        session=file.session,
+        selection=file.selection,
+        effectiveness=file.effectiveness,
+        rights=file.rights,
+        windows=file.transfer_windows,
+        refusals=file.refusals,
+        lineage_required=frozenset(file.required.lineage),
+        proof_required=frozenset(file.required.proof_bundle),
+        signature_required=frozenset(file.required.signature),
+        recorded_after_end=frozenset(file.session.recorded_after_end),
+        control_types=frozenset(file.control_types),
+        barrier_phases=frozenset(file.barrier_phases),
+        _phase_of_state=dict(file.phase_of_state),
+        _raised_by={str(raiser): events for raiser, events in file.raised_by.items()},
+    )
+
+
+@cache
+def _packaged_contract() -> Contract:
+    return contract_from_bytes(packaged_contract_bytes())
+
+
+def packaged_contract_bytes() -> bytes:
+    """The file of the packaged apc/1.0, as its hash is taken over it."""
+    return (files("apc_contracts") / PACKAGED_CONTRACT).read_bytes()
+
+
+def _read_file(body: bytes) -> ContractFile:
+    try:
+        json.loads(body, object_pairs_hook=_refuse_duplicate_keys)
+        return ContractFile.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ContractInvalid(_place(first["loc"]), first["msg"]) from error
+    except (ValueError, RecursionError) as error:
+        raise ContractInvalid("$", f"the file is not JSON: {error}") from error
+
+
+def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ContractInvalid(key, "the key stands there twice in one object")
+        seen.add(key)
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location]
+    return "".join(parts).lstrip(".") or "$"
+
+
+def _end(window: shape.TransferWindow) -> int:
+    return -1 if window.last_generation is None else window.last_generation

@@ -1,0 +1,257 @@
+"""The packet envelope (docs/specification/contract.md section 1) and the 14 concrete packets."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from uuid import UUID
+
+from pydantic import Field, model_validator
+
+from apc_contracts.envelope.parts import (
+    Actor,
+    Endorsement,
+    Falsifier,
+    GateScores,
+    Lineage,
+    ProofBundle,
+    Recipient,
+    Routing,
+    SymbolicKeys,
+    Trace,
+)
+from apc_contracts.model import Fraction, Model, OpenMap, Time, Uuid, broken
+from apc_contracts.payloads.by_type import (
+    AckPayload,
+    ArbitrationPayload,
+    ArtifactPayload,
+    ClaimPayload,
+    DecisionPayload,
+    ErrorPayload,
+    EvalPayload,
+    HeartbeatPayload,
+    IdeaPayload,
+    NackPayload,
+    Payload,
+    RetractionPayload,
+    SignalPayload,
+    TaskIrPayload,
+    TransferPayload,
+)
+from apc_contracts.vocabulary import Channel, PacketType, RunPhase
+
+PayloadT = TypeVar("PayloadT", bound=Payload, covariant=True)
+
+
+class Packet(Model, Generic[PayloadT]):
+    """An APC/1.0 packet. Build one of its 14 concrete classes; `parse_packet` returns one of them."""
+
+    protocol_version: Literal["apc/1.0"]
+    packet_id: Uuid
+    packet_type: PacketType
+    channel: Channel
+    run_phase: RunPhase
+    created_at: Time
+    expires_at: Time | None = None
+    sender: Actor
+    recipients: Annotated[tuple[Recipient, ...], Field(min_length=1)]
+    trace: Trace
+    routing: Routing
+    confidence: Fraction
+    symbolic_keys: SymbolicKeys
+    capability_tags: tuple[str, ...] | None = None
+    lineage: Lineage | None = None
+    proof_bundle: ProofBundle | None = None
+    payload: PayloadT
+    metadata: OpenMap | None = None
+
+    @property
+    def expires(self) -> datetime:
+        """When the packet ends: expires_at, or created_at + ttl_ms."""
+        return self.expires_at or self.created_at + timedelta(milliseconds=self.routing.ttl_ms)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the packet has no parent."""
+        return self.trace.parent_packet_id is None
+
+    @model_validator(mode="after")
+    def _envelope_agrees(self) -> Self:
+        if self.channel is Channel.INTRA_AGENT and len(self.recipients) != 1:
+            raise broken("recipients", "INTRA_AGENT has exactly one recipient: name one, or use INTER_AGENT")
+        _check_ancestors(self.packet_id, self.trace)
+        return self
+
+
+def _check_ancestors(packet_id: UUID, trace: Trace) -> None:
+    is_own_root = trace.root_packet_id == packet_id
+    if trace.parent_packet_id is None:
+        if not is_own_root:
+            raise broken(
+                "trace.root_packet_id",
+                "a packet without parent is its own root: use packet_id, or name the parent",
+            )
+    elif is_own_root:
+        raise broken("trace.root_packet_id", "a packet with a parent keeps its parent's root: use that one")
+    elif trace.parent_packet_id == packet_id:
+        raise broken("trace.parent_packet_id", "a packet cannot be its own parent: name the packet that caused it")
+
+
+class TaskIrPacket(Packet[TaskIrPayload]):
+    packet_type: Literal[PacketType.TASK_IR] = PacketType.TASK_IR
+
+
+class IdeaPacket(Packet[IdeaPayload]):
+    packet_type: Literal[PacketType.IDEA] = PacketType.IDEA
+
+
+class ClaimPacket(Packet[ClaimPayload]):
+    packet_type: Literal[PacketType.CLAIM] = PacketType.CLAIM
+
+
+class ArtifactPacket(Packet[ArtifactPayload]):
+    packet_type: Literal[PacketType.ARTIFACT] = PacketType.ARTIFACT
+
+
+class SignalPacket(Packet[SignalPayload]):
+    packet_type: Literal[PacketType.SIGNAL] = PacketType.SIGNAL
+
+
+class EvalPacket(Packet[EvalPayload]):
+    packet_type: Literal[PacketType.EVAL] = PacketType.EVAL
+
+
+class TransferPacket(Packet[TransferPayload]):
+    """A TRANSFER; lineage and payload agree on protocol and, where the lineage names one, on the mode."""
+
+    packet_type: Literal[PacketType.TRANSFER] = PacketType.TRANSFER
+
+    @model_validator(mode="after")
+    def _lineage_agrees(self) -> Self:
+        if self.lineage is None:
+            return self
+        if self.lineage.protocol_id != self.payload.protocol_id:
+            raise broken("lineage.protocol_id", "lineage and payload disagree: use payload.protocol_id in both")
+        if self.lineage.transfer_mode not in (None, self.payload.transfer_policy.mode):
+            raise broken(
+                "lineage.transfer_mode",
+                "lineage and payload disagree: use payload.transfer_policy.mode in both",
+            )
+        return self
+
+
+class ArbitrationPacket(Packet[ArbitrationPayload]):
+    packet_type: Literal[PacketType.ARBITRATION] = PacketType.ARBITRATION
+
+
+class DecisionPacket(Packet[DecisionPayload]):
+    packet_type: Literal[PacketType.DECISION] = PacketType.DECISION
+
+
+class RetractionPacket(Packet[RetractionPayload]):
+    packet_type: Literal[PacketType.RETRACTION] = PacketType.RETRACTION
+
+
+class AckPacket(Packet[AckPayload]):
+    packet_type: Literal[PacketType.ACK] = PacketType.ACK
+
+
+class NackPacket(Packet[NackPayload]):
+    packet_type: Literal[PacketType.NACK] = PacketType.NACK
+
+
+class ErrorPacket(Packet[ErrorPayload]):
+    packet_type: Literal[PacketType.ERROR] = PacketType.ERROR
+
+
+class HeartbeatPacket(Packet[HeartbeatPayload]):
+    packet_type: Literal[PacketType.HEARTBEAT] = PacketType.HEARTBEAT
+
+
+AnyPacket = Annotated[
+    TaskIrPacket
+    | IdeaPacket
+    | ClaimPacket
+    | ArtifactPacket
+    | SignalPacket
+    | EvalPacket
+    | TransferPacket
+    | ArbitrationPacket
+    | DecisionPacket
+    | RetractionPacket
+    | AckPacket
+    | NackPacket
+    | ErrorPacket
+    | HeartbeatPacket,
+    Field(discriminator="packet_type"),
+]
+"""One of the 14 packets, told apart by packet_type."""
+
+PACKET_TYPES: Mapping[PacketType, type[Packet[Any]]] = MappingProxyType(
+    {
+        PacketType.TASK_IR: TaskIrPacket,
+        PacketType.IDEA: IdeaPacket,
+        PacketType.CLAIM: ClaimPacket,
+        PacketType.ARTIFACT: ArtifactPacket,
+        PacketType.SIGNAL: SignalPacket,
+        PacketType.EVAL: EvalPacket,
+        PacketType.TRANSFER: TransferPacket,
+        PacketType.ARBITRATION: ArbitrationPacket,
+        PacketType.DECISION: DecisionPacket,
+        PacketType.RETRACTION: RetractionPacket,
+        PacketType.ACK: AckPacket,
+        PacketType.NACK: NackPacket,
+        PacketType.ERROR: ErrorPacket,
+        PacketType.HEARTBEAT: HeartbeatPacket,
+    }
+)
+"""The concrete class of each packet type."""
+
+
+def _payload_type(packet: type[Packet[Any]]) -> type[Payload]:
+    annotation = packet.model_fields["payload"].annotation
+    assert isinstance(annotation, type) and issubclass(annotation, Payload)
+    return annotation
+
+
+PAYLOAD_TYPES: Mapping[PacketType, type[Payload]] = MappingProxyType(
+    {kind: _payload_type(packet) for kind, packet in PACKET_TYPES.items()}
+)
+"""The payload class of each packet type."""
+
+TYPE_OF_PAYLOAD: Mapping[type[Payload], PacketType] = MappingProxyType(
+    {payload: kind for kind, payload in PAYLOAD_TYPES.items()}
+)
+"""The packet type that carries a payload class."""
+
+__all__ = [
+    "PACKET_TYPES",
+    "PAYLOAD_TYPES",
+    "TYPE_OF_PAYLOAD",
+    "AckPacket",
+    "Actor",
+    "AnyPacket",
+    "ArbitrationPacket",
+    "ArtifactPacket",
+    "ClaimPacket",
+    "DecisionPacket",
+    "Endorsement",
+    "ErrorPacket",
+    "EvalPacket",
+    "Falsifier",
+    "GateScores",
+    "HeartbeatPacket",
+    "IdeaPacket",
+    "Lineage",
+    "NackPacket",
+    "Packet",
+    "PayloadT",
+    "ProofBundle",
+    "Recipient",
+    "RetractionPacket",
+    "Routing",
+    "SignalPacket",
+    "TaskIrPacket",
+    "Trace",
+    "TransferPacket",
+]

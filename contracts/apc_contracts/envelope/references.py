@@ -1,0 +1,68 @@
+"""What a packet rests on and what it brings, by name (docs/explanation/governance.md, References).
+
+The log derives the same two lists from the stored bytes (columns `refers_to` and `defines` of agent_packets); a test
+keeps both equal.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.task_ir import IrClaim
+from apc_contracts.vocabulary import PacketType
+
+PACKET_PREFIX = "packet:"
+ARTIFACT_PREFIX = "sha256:"
+CLAIM_PREFIX = "claim:"
+_PACKET = re.compile(r"(?:packet:)?([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})")
+_ARTIFACT = re.compile(r"sha256:[0-9a-fA-F]{64}")
+
+
+def reference_of(text: str) -> str | None:
+    """An evidence_ref in its one form, `packet:<uuid>` or `sha256:<hex>` in lower case; None for any other text."""
+    found = _PACKET.fullmatch(text)
+    if found is not None:
+        return PACKET_PREFIX + found[1].lower()
+    return text.lower() if _ARTIFACT.fullmatch(text) else None
+
+
+def refers_to(packet: Packet[Any]) -> tuple[str, ...]:
+    """What the packet rests on beside its parent: packets and artifacts, each once, in the packet's order.
+
+    From evidence_refs, the packet_ref_ids of an ARBITRATION's candidates, and the hash of an ARTIFACT (another
+    ARTIFACT with the same bytes stands and falls with it).
+    """
+    return tuple(dict.fromkeys(_referred(packet)))
+
+
+def defines(packet: Packet[Any]) -> tuple[str, ...]:
+    """The names that others can refer to: an ARTIFACT's hash, the claims of a CLAIM or TASK_IR."""
+    payload = packet.payload
+    if packet.packet_type is PacketType.ARTIFACT:
+        return (payload.artifact_hash,)
+    if packet.packet_type is PacketType.CLAIM:
+        return (CLAIM_PREFIX + payload.claim_id,)
+    if packet.packet_type is PacketType.TASK_IR:
+        claims = (CLAIM_PREFIX + one.id for one in payload.objects if isinstance(one, IrClaim))
+        return tuple(dict.fromkeys(claims))
+    return ()
+
+
+def packet_named(reference: str) -> UUID | None:
+    """The packet_id in a reference `packet:<uuid>`."""
+    return UUID(reference.removeprefix(PACKET_PREFIX)) if reference.startswith(PACKET_PREFIX) else None
+
+
+def _referred(packet: Packet[Any]) -> Iterator[str]:
+    if packet.proof_bundle is not None:
+        for text in packet.proof_bundle.evidence_refs:
+            reference = reference_of(text)
+            if reference is not None:
+                yield reference
+    if packet.packet_type is PacketType.ARBITRATION:
+        for candidate in packet.payload.candidates:
+            yield from (f"{PACKET_PREFIX}{packet_id}" for packet_id in candidate.packet_ref_ids)
+    elif packet.packet_type is PacketType.ARTIFACT:
+        yield packet.payload.artifact_hash

@@ -1,0 +1,1 @@
+"""Who is who: ids, shards, registrations, their changes, signatures."""

@@ -1,0 +1,108 @@
+"""An operator's change of the registry, as it travels to the gate on apc.receipts (AMQP type `registry`)."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from apc_contracts.errors import SignatureInvalid
+from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.signing import read_public_key
+from apc_contracts.model import PUBLIC_KEY_PATTERN, Id, Model, Name, Uuid, broken
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+from apc_contracts.wire.canonical import canonical_json
+from apc_contracts.wire.schema_errors import refusal_of
+from apc_contracts.wire.strict_json import read_strict_json
+
+
+class RegistryAction(StrEnum):
+    """What the operator does."""
+
+    ADD = "add"
+    REVOKE = "revoke"
+
+
+def _not_reserved(agent_id: str) -> str:
+    if agent_id.startswith("_") or agent_id == ORCHESTRATOR:
+        raise broken("", "this id is reserved: choose one that neither begins with _ nor is `orchestrator`")
+    return agent_id
+
+
+def _is_public_key(text: str) -> str:
+    try:
+        read_public_key(text)
+    except SignatureInvalid as error:
+        raise broken("", str(error)) from error
+    return text
+
+
+AgentId = Annotated[
+    Id, AfterValidator(_not_reserved), Field(json_schema_extra={"not": {"pattern": f"^(_|{ORCHESTRATOR}$)"}})
+]
+PublicKey = Annotated[str, Field(pattern=PUBLIC_KEY_PATTERN), AfterValidator(_is_public_key)]
+"""A raw Ed25519 public key of 32 bytes, in base64."""
+
+
+class AgentAdded(Model):
+    """Registers an agent, or replaces its registration. `public_keys` maps key id to key."""
+
+    change_id: Uuid
+    action: Literal[RegistryAction.ADD] = RegistryAction.ADD
+    agent_id: AgentId
+    broker_user: Name
+    role: Name
+    swarm_id: Id
+    rights: tuple[Right, ...] = ()
+    handles: tuple[PacketType, ...] = ()
+    public_keys: Mapping[Id, PublicKey] = Field(default_factory=dict)
+
+    def registration(self) -> Registration:
+        """The registration as the gate holds it."""
+        return Registration(
+            agent_id=self.agent_id,
+            broker_user=self.broker_user,
+            role=self.role,
+            swarm_id=self.swarm_id,
+            rights=frozenset(self.rights),
+            handles=frozenset(self.handles),
+            public_keys=dict(self.public_keys),
+        )
+
+
+class AgentRevoked(Model):
+    """Takes an agent's registration away; its past stays in the log."""
+
+    change_id: Uuid
+    action: Literal[RegistryAction.REVOKE] = RegistryAction.REVOKE
+    agent_id: AgentId
+
+
+RegistryChange = Annotated[AgentAdded | AgentRevoked, Field(discriminator="action")]
+
+_ACTIONS = frozenset(RegistryAction)
+_adapter: TypeAdapter[AgentAdded | AgentRevoked] = TypeAdapter(RegistryChange)
+
+
+def parse_registry_change(body: bytes) -> AgentAdded | AgentRevoked:
+    """The change in a message body.
+
+    Raises:
+        PacketRefused: as parse_packet.
+    """
+    read_strict_json(body)
+    try:
+        return _adapter.validate_json(body, strict=True)
+    except ValidationError as error:
+        raise refusal_of(error, _ACTIONS) from error
+
+
+def encode_registry_change(change: AgentAdded | AgentRevoked) -> bytes:
+    """The canonical JSON of a change.
+
+    Raises:
+        PacketRefused: TOO_LARGE, TOO_DEEP or MALFORMED: what the gate would refuse.
+    """
+    body = canonical_json(change.model_dump(mode="json", exclude_none=True))
+    read_strict_json(body)
+    return body

@@ -1,0 +1,28 @@
+"""A packet judged offline (docs/specification/contract.md section 14): without session and registry, now = its own
+created_at.
+"""
+
+from typing import Any
+
+from apc_contracts.admission import admit
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.errors import PacketRefused
+from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
+from apc_contracts.wire.parsing import parse_packet
+
+
+def validate_offline(body: bytes, contract: Contract) -> Verdict:
+    """What the rules say that need neither session nor registry; bytes that are no packet are REFUSED too."""
+    try:
+        packet = parse_packet(body)
+    except PacketRefused as error:
+        refusal = Refusal(error.code, "parse_packet", error.path, error.message)
+        return Verdict(VerdictKind.REFUSED, refusal)
+    return judge_offline(packet, contract)
+
+
+def judge_offline(packet: Packet[Any], contract: Contract) -> Verdict:
+    """As `validate_offline`, for a packet that was read already."""
+    return admit(packet, None, Facts(now=packet.created_at), contract)

@@ -1,0 +1,48 @@
+"""How many packets of a sender are admitted: a token bucket each.
+
+Source: docs/specification/contract.md section 12, QUOTA_EXCEEDED.
+"""
+
+from datetime import datetime, timedelta
+
+from apc_contracts.contract.file import Quota, QuotaRules
+from apc_contracts.judging.token_buckets import Pace, TokenBuckets
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def quota_of(rules: QuotaRules, agent_id: str, role: str) -> Quota:
+    """What holds for this sender: the agent's own quota, else its role's, else everybody's."""
+    return rules.agents.get(agent_id) or rules.roles.get(role) or rules
+
+
+class Quotas:
+    """The buckets of all senders of one gate shard, in its memory: after a takeover they begin full.
+
+    Moments never go back from call to call; `rules` None = nobody has a quota.
+    """
+
+    def __init__(self, rules: QuotaRules | None) -> None:
+        self._rules = rules
+        self._buckets = TokenBuckets()
+        self._paces: dict[tuple[str, str], Pace] = {}
+
+    def wait_ms(self, agent_id: str, role: str, now: datetime) -> int:
+        """Milliseconds until the sender's bucket holds a packet; 0 when it holds one now."""
+        if self._rules is None:
+            return 0
+        return -(-self._buckets.wait(agent_id, self._pace(self._rules, agent_id, role), now) // _MILLISECOND)
+
+    def draw(self, agent_id: str, role: str, now: datetime) -> None:
+        """Take one packet out of the sender's bucket."""
+        if self._rules is not None:
+            self._buckets.draw(agent_id, self._pace(self._rules, agent_id, role), now)
+
+    def _pace(self, rules: QuotaRules, agent_id: str, role: str) -> Pace:
+        """Made once for each quota that a sender can have: named by agent, by role, or everybody's."""
+        known = agent_id if agent_id in rules.agents else "", role if role in rules.roles else ""
+        pace = self._paces.get(known)
+        if pace is None:
+            quota = quota_of(rules, agent_id, role)
+            pace = self._paces[known] = Pace.of(quota.packets_per_second, quota.burst)
+        return pace

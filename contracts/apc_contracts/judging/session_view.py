@@ -1,0 +1,141 @@
+"""What the admission rules may read of a session."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.stretches import LoopState, Stretch
+from apc_contracts.judging.verdict import Refusal, VerdictKind
+from apc_contracts.vocabulary import PacketType, RunPhase
+
+
+@dataclass(slots=True)
+class Identity:
+    """What is remembered of every packet of a session that took an id."""
+
+    packet_hash: bytes
+    payload_hash: bytes
+    packet_type: PacketType
+    sender: str
+    swarm_id: str
+    recipients: tuple[str, ...]
+    """The resolved recipients: `_all` is spelled out, `_substrate` and `orchestrator` stand as they are."""
+    addressed: tuple[str, ...]
+    """The recipients as the packet names them."""
+    cause: UUID | None
+    root: UUID
+    verdict: VerdictKind
+    refusal: Refusal | None
+    run_phase: RunPhase
+    round: int
+    generation: int
+    step: int
+    """The session's step when the packet was routed."""
+    retracted: bool = False
+    stale: bool = False
+    """It rests on a packet that was retracted."""
+    ended: str = "ARCHIVED"
+    """The overall state in which its machines ended; means nothing before."""
+    stretch: Stretch | None = None
+    """The stretch with nothing new that it ends; None when it begins one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is left of one resource for the packets of a task, and in whose part: a task's, or '' the session's."""
+
+    holder: str
+    left: float
+
+
+class SessionView(Protocol):
+    """Read-only view of a session; `apc_contracts.session.Session` is one."""
+
+    @property
+    def session_id(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def run_phase(self) -> RunPhase: ...
+    @property
+    def phase_step(self) -> int:
+        """The step at which the session entered its run_phase."""
+        ...
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def generation_limit(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def is_paused(self) -> bool: ...
+    @property
+    def is_terminal(self) -> bool: ...
+    @property
+    def held_count(self) -> int:
+        """Packets held because the session is paused."""
+        ...
+
+    @property
+    def pending_acks(self) -> int:
+        """ACKs that the session waits for, over all packets and recipients."""
+        ...
+
+    @property
+    def verified_scores(self) -> Mapping[str, float]:
+        """swarm_id -> verified score in (0, 1]; empty before the first verified EVAL."""
+        ...
+
+    @property
+    def swarms(self) -> Mapping[str, tuple[str, ...]]:
+        """swarm_id -> its agents, from the SessionSpec."""
+        ...
+
+    @property
+    def task_budgets(self) -> int:
+        """Tasks in the tree budget."""
+        ...
+
+    def budget_parts(self, task_id: str, now: datetime) -> dict[str, Part]:
+        """Resource -> what is left for the packets of a task; only resources that are limited."""
+        ...
+
+    def parts_to_cut(self, task_id: str, giver_task: str, now: datetime) -> dict[str, Part]:
+        """Resource -> what a TASK_IR that belongs to `giver_task` can reserve for a task."""
+        ...
+
+    def task_giver(self, task_id: str) -> str | None:
+        """Who reserved a part for the task; None when it has none of its own."""
+        ...
+
+    def identity(self, packet_id: UUID) -> Identity | None: ...
+    def is_member(self, agent_id: str) -> bool: ...
+    def task_is_known(self, task_id: str) -> bool: ...
+    def root_is_known(self, packet_id: UUID) -> bool: ...
+    def symbolic_key_is_known(self, key: str) -> bool: ...
+    def protocol_is_known(self, protocol_id: str) -> bool: ...
+    def protocol_holders(self, protocol_id: str) -> frozenset[str]:
+        """The swarms that hold a protocol: its senders and those it was transferred to."""
+        ...
+
+    def last_generation_of(self, round_number: int) -> int:
+        """The last generation that was open in that round."""
+        ...
+
+    def accepted_transfers(self, to_swarm: str) -> int:
+        """TRANSFERs accepted for that swarm in the present round and generation."""
+        ...
+
+    def smallest_top_k(self, to_swarm: str) -> int | None:
+        """The smallest top_k of the TRANSFERs for that swarm that were in order in the present generation."""
+        ...
+
+    def loop_of(self, packet: Packet[Any], payload_hash: bytes, cause: UUID | None, /) -> LoopState:
+        """What the session remembers that bears on a packet of an agent: repetitions, and the stretch it ends."""
+        ...

@@ -1,0 +1,283 @@
+"""The typed payloads of the 14 packet types (docs/specification/contract.md section 3)."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from apc_contracts.model import (
+    ArtifactHash,
+    Change,
+    Count,
+    Fraction,
+    Id,
+    Model,
+    Name,
+    OpenMap,
+    Ratio,
+    Time,
+    Uuid,
+    broken,
+)
+from apc_contracts.payloads.session_signals import SessionSpec, SessionState
+from apc_contracts.payloads.task_ir import FormulaBundle, IrHeader, IrObject, Normalization
+from apc_contracts.vocabulary import AckStatus, ArtifactKind, CommitmentLevel, Signal, TransferMode
+
+MAX_THRESHOLD_MULTIPLIER = 3
+MAX_TOP_K = 10
+
+
+class Payload(Model):
+    """The base of the 14 payloads."""
+
+
+class TaskIrPayload(Payload):
+    """A task, as objects that machines can check."""
+
+    ir_header: IrHeader
+    objects: Annotated[tuple[IrObject, ...], Field(min_length=1)]
+    normalization: Normalization | None = None
+    formula_bundle: FormulaBundle | None = None
+
+
+class ExpectedImpact(Model):
+    """What an idea should change, each in -1..1."""
+
+    quality_gain: Change
+    cost_change: Change
+    risk_change: Change
+
+
+class FailureMode(Model):
+    """How an idea may fail, and what is done about it."""
+
+    id: Name
+    description: str
+    mitigation: str
+
+
+class Complexity(Model):
+    """How an idea scales."""
+
+    time_class: str | None = None
+    space_class: str | None = None
+    data_volume_class: Literal["XS", "S", "M", "L", "XL"] | None = None
+
+
+class LanguageBinding(Model):
+    """A language in which an idea can be carried out."""
+
+    language: Name
+    adapter_hint: str
+    required_runtime: str | None = None
+
+
+class IdeaPayload(Payload):
+    """A proposed method."""
+
+    method_id: Name
+    intent: str
+    assumptions: tuple[str, ...]
+    required_capabilities: tuple[str, ...]
+    expected_impact: ExpectedImpact
+    failure_modes: tuple[FailureMode, ...]
+    complexity: Complexity | None = None
+    test_contract_refs: tuple[str, ...] | None = None
+    language_bindings: tuple[LanguageBinding, ...] | None = None
+    formula_bundle: FormulaBundle | None = None
+
+
+class ClaimPayload(Payload):
+    """A hypothesis with the confidence before and after it was tested."""
+
+    claim_id: Name
+    hypothesis_id: Name
+    text: str
+    confidence_pre: Fraction
+    confidence_post: Fraction
+
+
+class ArtifactPayload(Payload):
+    """A reference to content by its SHA-256."""
+
+    artifact_id: Name
+    artifact_kind: ArtifactKind
+    artifact_uri: Annotated[str, Field(min_length=1)]
+    artifact_hash: ArtifactHash
+    language: str | None = None
+    adapter: str | None = None
+    formula_bundle: FormulaBundle | None = None
+
+
+def _session_kind(value: Any) -> str:
+    is_spec = isinstance(value, SessionSpec) or (isinstance(value, Mapping) and "swarms" in value)
+    return Signal.START if is_spec else Signal.SYNC
+
+
+class _SignalFields(Payload):
+    """A control signal. `session`: a SessionSpec with START, a SessionState with SYNC, absent with others."""
+
+    signal: Signal
+    reason: str | None = None
+    expected_response_by: Time | None = None
+    session: (
+        Annotated[
+            Annotated[SessionSpec, Tag(Signal.START)] | Annotated[SessionState, Tag(Signal.SYNC)],
+            Discriminator(_session_kind),
+        ]
+        | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _session_fits_signal(self) -> Self:
+        if self.session is None or _session_kind(self.session) == self.signal:
+            return self
+        if self.signal is Signal.START:
+            raise broken("session", "START carries a SessionSpec: give swarms, generation_limit and the deadlines")
+        if self.signal is Signal.SYNC:
+            raise broken("session", "SYNC carries a SessionState: give state, run_phase, round, generation, step, ...")
+        raise broken("session", f"session goes only with START and SYNC: remove it from {self.signal}")
+
+
+class SignalPayload(_SignalFields):
+    """A control signal of a session."""
+
+
+class HeartbeatPayload(_SignalFields):
+    """A sign of life."""
+
+
+class MetricSet(Model):
+    """The measured gates."""
+
+    rtf: Fraction
+    stability: Fraction
+    audit: Fraction
+    outcome: Fraction
+    learnability: Fraction
+    generalization_ratio: Ratio
+    symbol_coverage: Fraction | None = None
+    drift_risk: Fraction | None = None
+
+
+class Thresholds(Model):
+    """The sender's own bars. They never widen the promotion gate."""
+
+    rtf: Fraction
+    stability: Fraction
+    audit: Fraction
+    outcome: Fraction
+    learnability: Fraction
+    generalization_ratio: Ratio
+    drift_risk: Fraction | None = None
+
+
+class EvalPayload(Payload):
+    """A measurement. In JSON, `passed` is the field `pass`; it is the sender's opinion, never the gate's."""
+
+    metric_set: MetricSet
+    thresholds: Thresholds
+    passed: bool = Field(alias="pass")
+    notes: tuple[str, ...] | None = None
+
+
+class TransferPolicy(Model):
+    """The sender's conditions of a transfer; the stricter of these and the contract's holds."""
+
+    mode: TransferMode
+    min_generation: Count | None = None
+    threshold_multiplier: Annotated[float, Field(ge=1, le=MAX_THRESHOLD_MULTIPLIER)] | None = None
+    top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] | None = None
+
+
+class TransferPayload(Payload):
+    """Protocol knowledge on its way between swarms. `accepted` is ignored: the sender cannot know."""
+
+    protocol_id: Name
+    from_swarm: Id
+    to_swarm: Id
+    sender_score: Fraction
+    receiver_score: Fraction
+    transfer_policy: TransferPolicy
+    accepted: bool | None = None
+
+
+class Candidate(Model):
+    """One of the options of an arbitration."""
+
+    candidate_id: Name
+    packet_ref_ids: tuple[Uuid, ...]
+    score_components: Mapping[str, float]
+    total_score: Fraction
+    risk_flags: tuple[str, ...] | None = None
+
+
+class Veto(Model):
+    """Who struck a winner, and why."""
+
+    agent_id: Id
+    reason: str
+
+
+class ArbitrationPayload(Payload):
+    """A comparison of candidates and its winner."""
+
+    arbitration_id: Name
+    candidates: Annotated[tuple[Candidate, ...], Field(min_length=2)]
+    winner_candidate_id: Name
+    scoring: Mapping[str, float]
+    vetoes: tuple[Veto, ...] | None = None
+
+    @model_validator(mode="after")
+    def _winner_is_a_candidate(self) -> Self:
+        seen: set[str] = set()
+        for index, candidate in enumerate(self.candidates):
+            if candidate.candidate_id in seen:
+                raise broken(f"candidates[{index}].candidate_id", "candidate listed twice: give each its own id")
+            seen.add(candidate.candidate_id)
+        if self.winner_candidate_id not in seen:
+            raise broken("winner_candidate_id", "the winner is no candidate: name one of candidates[].candidate_id")
+        return self
+
+
+class DecisionPayload(Payload):
+    """A decision and what follows from it."""
+
+    decision_id: Name
+    recommendation: str
+    priority_distribution: Mapping[str, Fraction]
+    next_actions: tuple[str, ...]
+    commitment_level: CommitmentLevel | None = None
+
+
+class RetractionPayload(Payload):
+    """Takes a packet back; nothing is ever changed in place."""
+
+    target_packet_id: Uuid
+    reason: str
+    replacement_packet_id: Uuid | None = None
+
+
+class AckPayload(Payload):
+    """A packet was taken."""
+
+    acked_packet_id: Uuid
+    ack_status: Literal[AckStatus.ACCEPTED, AckStatus.DEFERRED]
+    reason: str | None = None
+
+
+class NackPayload(Payload):
+    """A packet was not taken. The reason of the gate's own: `CODE at PATH: message`."""
+
+    acked_packet_id: Uuid
+    ack_status: Literal[AckStatus.REJECTED, AckStatus.DEFERRED]
+    reason: str | None = None
+
+
+class ErrorPayload(Payload):
+    """Something failed at the sender."""
+
+    error_code: Name
+    message: str
+    retryable: bool
+    details: OpenMap | None = None

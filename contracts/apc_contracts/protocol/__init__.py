@@ -1,0 +1,1 @@
+"""Protocols that agents transfer: evidence, lineage, decay, and how TRANSFERs compare."""

@@ -1,0 +1,123 @@
+"""How well a protocol does (docs/specification/contract.md section 6): acceptance, outcome and drift of the tasks that
+it was transferred in.
+
+Metrics are summed as whole billionths: a sum does not depend on its order then, so a tally that was kept packet by
+packet equals one that was read from the log.
+"""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from apc_contracts.contract.file import Effectiveness
+
+RunTask: TypeAlias = tuple[str, str]
+"""(run_id, task_id)."""
+
+BILLION = 1_000_000_000
+
+
+@dataclass(slots=True)
+class EvalTally:
+    """Sums over admitted EVALs. An EVAL without drift_risk counts for the outcome alone."""
+
+    evals: int = 0
+    outcome_billionths: int = 0
+    drift_evals: int = 0
+    drift_billionths: int = 0
+
+    def count(self, outcome: float, drift_risk: float | None) -> None:
+        """One more EVAL with these metrics, each clamped to 0..1."""
+        self.evals += 1
+        self.outcome_billionths += billionths(outcome)
+        if drift_risk is not None:
+            self.drift_evals += 1
+            self.drift_billionths += billionths(drift_risk)
+
+    def add(self, other: "EvalTally") -> None:
+        """All EVALs of another tally."""
+        self.evals += other.evals
+        self.outcome_billionths += other.outcome_billionths
+        self.drift_evals += other.drift_evals
+        self.drift_billionths += other.drift_billionths
+
+    @property
+    def average_outcome(self) -> float:
+        """In 0..1; 0 without an EVAL: nothing was shown."""
+        return _average(self.outcome_billionths, self.evals)
+
+    @property
+    def average_drift_risk(self) -> float:
+        """In 0..1; 0 when no EVAL measured it."""
+        return _average(self.drift_billionths, self.drift_evals)
+
+
+@dataclass(slots=True)
+class ProtocolTally:
+    """What speaks for and against one protocol, or one lineage cluster."""
+
+    transfers: int = 0
+    """TRANSFERs that count (`is_counted`)."""
+    accepted: int = 0
+    tasks: set[RunTask] = field(default_factory=set)
+    """Where those TRANSFERs were sent."""
+    scores: EvalTally = field(default_factory=EvalTally)
+    """All EVALs of these tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolFigures:
+    """The figures of docs/specification/contract.md section 6; all but the counts in 0..1."""
+
+    transfers: int
+    accepted: int
+    acceptance_rate: float
+    average_outcome: float
+    average_drift_risk: float
+    effectiveness: float
+
+
+def is_counted(refusal_code: str | None, rules: Effectiveness) -> bool:
+    """Whether a judged TRANSFER says something about its protocol.
+
+    Accepted ones and those that the throttling rules refused do. The rest was refused for its sender, its session or
+    the gate's load (anybody could discredit a protocol with such packets), or because the protocol is blocked already.
+    """
+    return refusal_code is None or refusal_code in rules.counted_refusals
+
+
+def measure(tally: ProtocolTally, rules: Effectiveness) -> ProtocolFigures:
+    """The figures of a tally under a contract's weights."""
+    acceptance = tally.accepted / tally.transfers if tally.transfers else 0.0
+    outcome, drift_risk = tally.scores.average_outcome, tally.scores.average_drift_risk
+    return ProtocolFigures(
+        tally.transfers,
+        tally.accepted,
+        acceptance,
+        outcome,
+        drift_risk,
+        effectiveness(acceptance, outcome, drift_risk, rules),
+    )
+
+
+def effectiveness(
+    acceptance_rate: float, average_outcome: float, average_drift_risk: float, rules: Effectiveness
+) -> float:
+    """The weighted sum of docs/specification/contract.md section 6; each part and the result are clamped to 0..1."""
+    return _clamped(
+        rules.acceptance_weight * _clamped(acceptance_rate)
+        + rules.outcome_weight * _clamped(average_outcome)
+        + rules.drift_weight * (1.0 - _clamped(average_drift_risk))
+    )
+
+
+def billionths(metric: float) -> int:
+    """A metric as whole billionths, clamped to 0..1, halves to even."""
+    return round(_clamped(metric) * BILLION)
+
+
+def _average(total: int, count: int) -> float:
+    return total / count / BILLION if count else 0.0
+
+
+def _clamped(value: float) -> float:
+    return min(1.0, max(0.0, value))

@@ -1,0 +1,222 @@
+"""The account of all protocols: their evidence, their lineage and their blocks, kept packet by packet.
+
+It reads no clock and no database. Whoever keeps it feeds it what was judged, in the order of the log, and does what
+the decisions say; fed the same again, it makes the same decisions.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from apc_contracts.contract.file import Effectiveness
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.protocol.decay import (
+    DecayDecision,
+    DecayKind,
+    DecayScope,
+    Subject,
+    is_decayed,
+    recovers_at,
+)
+from apc_contracts.protocol.effectiveness import EvalTally, ProtocolTally, RunTask, is_counted, measure
+from apc_contracts.protocol.lineage import ProtocolLineage
+from apc_contracts.vocabulary import PacketType
+
+DECAYED = "PROTOCOL_DECAYED"
+IDLE_TASKS_KEPT = 100_000
+"""Tasks with EVALs in which nothing was transferred yet. Of more than that the oldest is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedTransfer:
+    """A TRANSFER with its final verdict: on arrival, or at the barrier that it was held for."""
+
+    protocol_id: str
+    parent_protocol_ids: tuple[str, ...]
+    task: RunTask
+    refusal_code: str | None
+
+
+class ProtocolLedger:
+    """`note_*` takes what happens here and says what follows; `recall_*` and `apply` take what was decided elsewhere
+    or before, and decide nothing."""
+
+    def __init__(self, rules: Effectiveness) -> None:
+        self._rules = rules
+        self._lineage = ProtocolLineage()
+        self._tallies: dict[Subject, ProtocolTally] = {}
+        self._scores: dict[RunTask, EvalTally] = {}
+        self._subjects: dict[RunTask, set[Subject]] = {}
+        self._idle: OrderedDict[RunTask, EvalTally] = OrderedDict()
+        self._blocks: dict[Subject, DecayDecision] = {}
+        self._families: dict[Subject, frozenset[str]] | None = {}
+        """What each block covers; None = to be found again."""
+        self._decayed: frozenset[str] | None = frozenset()
+        """All that is covered by a block that has not ended; None = to be found again."""
+        self._decayed_until: datetime | None = None
+
+    def decayed(self, now: datetime) -> frozenset[str]:
+        """The protocols whose TRANSFERs are refused at this moment: the blocked ones and their descendants."""
+        if self._decayed is None or (self._decayed_until is not None and self._decayed_until <= now):
+            families = self._cover()
+            active = [block for block in self._blocks.values() if block.blocked_until > now]
+            self._decayed = frozenset().union(*(families[block.subject] for block in active))
+            self._decayed_until = min((block.blocked_until for block in active), default=None)
+        return self._decayed
+
+    def note(self, packet: Packet[Any], refusal_code: str | None, now: datetime) -> list[DecayDecision]:
+        """Count a TRANSFER or EVAL whose verdict became final at `now`; what follows, to be logged. A refused EVAL and
+        a packet of any other type count nowhere."""
+        task = (packet.trace.run_id, packet.trace.task_id)
+        if packet.packet_type is PacketType.TRANSFER:
+            parents = packet.lineage.parent_protocol_ids if packet.lineage is not None else ()
+            return self.note_transfer(JudgedTransfer(packet.payload.protocol_id, parents, task, refusal_code), now)
+        if packet.packet_type is PacketType.EVAL and refusal_code is None:
+            metrics = packet.payload.metric_set
+            return self.note_eval(task, metrics.outcome, metrics.drift_risk, now)
+        return []
+
+    def note_transfer(self, transfer: JudgedTransfer, now: datetime) -> list[DecayDecision]:
+        """Count a TRANSFER that was judged at `now`; what recovers by it and what it blocks, to be logged."""
+        decisions = self._recoveries(transfer, now)
+        if self.recall_transfer(transfer):
+            decisions += self._blocks_of(self._subjects_of(transfer.protocol_id), now)
+        return decisions
+
+    def note_eval(self, task: RunTask, outcome: float, drift_risk: float | None, now: datetime) -> list[DecayDecision]:
+        """Count an EVAL that was admitted at `now`; what it blocks, to be logged."""
+        self.recall_eval(task, outcome, drift_risk)
+        return self._blocks_of(self._subjects.get(task, ()), now)
+
+    def recall_transfer(self, transfer: JudgedTransfer) -> bool:
+        """Count a TRANSFER and decide nothing; whether it counted."""
+        counts = is_counted(transfer.refusal_code, self._rules)
+        if counts or transfer.refusal_code == DECAYED:
+            # A descendant that was refused stays known as one: it cannot come again without its parents.
+            self._lineage.declare(transfer.protocol_id, transfer.parent_protocol_ids)
+            self._find_covered_again()
+        if counts:
+            for subject in self._subjects_of(transfer.protocol_id):
+                self._count(subject, transfer)
+        return counts
+
+    def recall_eval(self, task: RunTask, outcome: float, drift_risk: float | None) -> None:
+        """Count an EVAL and decide nothing."""
+        added = EvalTally()
+        added.count(outcome, drift_risk)
+        self.recall_scores(task, added)
+
+    def recall_scores(self, task: RunTask, scores: EvalTally) -> None:
+        """Count many EVALs of a task at once and decide nothing."""
+        known = self._scores.get(task)
+        if known is None:
+            known = self._idle.setdefault(task, EvalTally())
+            if len(self._idle) > IDLE_TASKS_KEPT:
+                self._idle.popitem(last=False)
+        known.add(scores)
+        for subject in self._subjects.get(task, ()):
+            self._tallies[subject].scores.add(scores)
+
+    def apply(self, decision: DecayDecision) -> None:
+        """A block or a recovery that stands in the log. Of two shards that say the same at once the first counts."""
+        if decision.kind is DecayKind.BLOCKED:
+            self._blocks.setdefault(decision.subject, decision)
+            self._find_covered_again()
+            return
+        block = self._blocks.get(decision.subject)
+        if block is None or block.blocked_at != decision.blocked_at:
+            return
+        del self._blocks[decision.subject]
+        self._find_covered_again()
+        # The evidence is spent: another block needs as many transfers as the first one did.
+        for name in self._lineage.family(decision.subject.protocol_id):
+            for scope in DecayScope:
+                self._forget(Subject(scope, name))
+
+    def tallies(self) -> Mapping[Subject, ProtocolTally]:
+        """The evidence since the last recovery, of every protocol and every root."""
+        return self._tallies
+
+    def blocks(self) -> Mapping[Subject, DecayDecision]:
+        """The blocks whose recovery was not recorded yet, those past their end among them."""
+        return self._blocks
+
+    def scores(self) -> Mapping[RunTask, EvalTally]:
+        """The EVALs of every task that something was transferred in."""
+        return self._scores
+
+    def roots(self, protocol_id: str) -> frozenset[str]:
+        """The roots of its lineage."""
+        return self._lineage.roots(protocol_id)
+
+    def family(self, protocol_id: str) -> frozenset[str]:
+        """Itself and its descendants: what a block of it covers."""
+        return self._lineage.family(protocol_id)
+
+    def _subjects_of(self, protocol_id: str) -> list[Subject]:
+        clusters = [Subject(DecayScope.CLUSTER, root) for root in sorted(self._lineage.roots(protocol_id))]
+        return [Subject(DecayScope.PROTOCOL, protocol_id), *clusters]
+
+    def _count(self, subject: Subject, transfer: JudgedTransfer) -> None:
+        tally, task = self._tallies.setdefault(subject, ProtocolTally()), transfer.task
+        tally.transfers += 1
+        tally.accepted += transfer.refusal_code is None
+        if task in tally.tasks:
+            return
+        tally.tasks.add(task)
+        if task not in self._scores:
+            self._scores[task] = self._idle.pop(task, EvalTally())
+        tally.scores.add(self._scores[task])
+        self._subjects.setdefault(task, set()).add(subject)
+
+    def _forget(self, subject: Subject) -> None:
+        tally = self._tallies.pop(subject, None)
+        for task in tally.tasks if tally is not None else ():
+            self._subjects[task].discard(subject)
+
+    def _find_covered_again(self) -> None:
+        self._families = self._decayed = None
+
+    def _cover(self) -> dict[Subject, frozenset[str]]:
+        if self._families is None:
+            self._families = {subject: self._lineage.family(subject.protocol_id) for subject in self._blocks}
+        return self._families
+
+    def _is_covered(self, subject: Subject) -> bool:
+        return any(subject.protocol_id in family for family in self._cover().values())
+
+    def _recoveries(self, transfer: JudgedTransfer, now: datetime) -> list[DecayDecision]:
+        """The blocks over this protocol whose time is past: a packet that touches them records it."""
+        if not self._blocks:
+            return []
+        families, touched = self._cover(), {transfer.protocol_id, *transfer.parent_protocol_ids}
+        decisions = [
+            replace(block, kind=DecayKind.RECOVERED, at=now)
+            for subject, block in sorted(self._blocks.items())
+            if block.blocked_until <= now and not touched.isdisjoint(families[subject])
+        ]
+        for decision in decisions:
+            self.apply(decision)
+        return decisions
+
+    def _blocks_of(self, subjects: Iterable[Subject], now: datetime) -> list[DecayDecision]:
+        decisions: list[DecayDecision] = []
+        for subject in sorted(subjects, key=_own_first):
+            tally = self._tallies[subject]
+            # A block past its end stands until its recovery is recorded: what led to it does not lead to another one.
+            if self._is_covered(subject) or not is_decayed(measure(tally, self._rules), self._rules):
+                continue
+            ends = recovers_at(now, tally.transfers, self._rules)
+            scores = replace(tally.scores)
+            decision = DecayDecision(
+                DecayKind.BLOCKED, subject, now, now, ends, tally.transfers, tally.accepted, scores
+            )
+            self.apply(decision)
+            decisions.append(decision)
+        return decisions
+
+
+def _own_first(subject: Subject) -> tuple[bool, str]:
+    return subject.scope is DecayScope.CLUSTER, subject.protocol_id

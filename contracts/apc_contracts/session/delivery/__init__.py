@@ -1,0 +1,1 @@
+"""The way of a packet to its recipients: receipts, acknowledgements, retries, failures."""

@@ -1,0 +1,52 @@
+"""A delivery that failed for good: its sender is told, once for each recipient.
+
+Source: docs/specification/contract.md section 8.
+"""
+
+from apc_contracts.payloads.by_type import ErrorPayload
+from apc_contracts.session import emissions
+from apc_contracts.session.effects import Hop
+from apc_contracts.session.movement import Moment
+from apc_contracts.session.session import OpenPacket
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+
+HANDLER_ERROR = "handler_error"
+"""The recipient gave the delivery up itself; its SDK has sent an ERROR before."""
+OVERFLOW = "overflow"
+"""The recipient's inbox was full: another packet may find room."""
+DELIVERY_FAILED = "DELIVERY_FAILED"
+_MAX_REASON = 1_000
+
+
+def tell_sender(moment: Moment, opened: OpenPacket, hop: Hop) -> None:
+    """An ERROR of the orchestrator for a dead letter of which its recipient could say nothing: crashes, a full inbox or
+    none, retries beyond the limit. Nobody is told of what is never answered, nor the orchestrator of its own packets.
+    """
+    packet, contract = opened.packet, moment.contract
+    reason = str((hop.metadata or {}).get("error") or "no reason given")[:_MAX_REASON]
+    sender = packet.sender.agent_id
+    if reason == HANDLER_ERROR or sender == ORCHESTRATOR or packet.packet_type in contract.refusals.never_answered:
+        return
+    error = ErrorPayload(
+        error_code=DELIVERY_FAILED,
+        message=f"{hop.recipient} has not handled packet {packet.packet_id}: {reason}",
+        retryable=reason == OVERFLOW,
+        details={
+            "packet_id": str(packet.packet_id),
+            "recipient": hop.recipient,
+            "attempt": hop.attempt,
+            "reason": reason,
+        },
+    )
+    moment.effects.emissions.append(
+        emissions.emission(
+            moment.session,
+            PacketType.ERROR,
+            error,
+            moment.cause,
+            moment.now,
+            contract,
+            parent=packet.packet_id,
+            recipient=sender,
+        )
+    )

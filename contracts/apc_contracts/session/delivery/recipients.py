@@ -1,0 +1,33 @@
+"""Who a packet goes to: `_all` spelled out from the session's members and the registry."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.registry import Registration
+from apc_contracts.session.session import Session
+from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, ORCHESTRATOR, PacketType
+
+
+def handles(registration: Registration, packet_type: PacketType) -> bool:
+    """Whether an agent takes packets of this type; every agent takes the control types."""
+    return packet_type in CONTROL_TYPES or packet_type in registration.handles
+
+
+def resolve_recipients(packet: Packet[Any], session: Session, registry: Mapping[str, Registration]) -> tuple[str, ...]:
+    """The agent_ids a packet is delivered to, in a fixed order; the sender of a BROADCAST is left out.
+
+    A BROADCAST that no member handles is heard by the orchestrator alone: it is never UNROUTABLE, and it has an end.
+    """
+    first = packet.recipients[0]
+    if first.agent_id != ALL_RECIPIENTS:
+        return tuple(recipient.agent_id for recipient in packet.recipients)
+    found = []
+    for agent_id in sorted(session.members):
+        registration = registry.get(agent_id)
+        if registration is None or registration.is_revoked or agent_id in (packet.sender.agent_id, ORCHESTRATOR):
+            continue
+        is_meant = first.swarm_id in (None, registration.swarm_id) and first.role in (None, registration.role)
+        if is_meant and handles(registration, packet.packet_type):
+            found.append(agent_id)
+    return tuple(found) or (ORCHESTRATOR,)

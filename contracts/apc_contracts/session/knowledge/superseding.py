@@ -1,0 +1,74 @@
+"""A later ARBITRATION or DECISION of no lower standing on the same subject supersedes the earlier one.
+
+Source: docs/specification/contract.md sections 7 and 8; what a subject and a standing are:
+docs/explanation/governance.md, Superseding. Here is only who is superseded by whom; the machines are moved by
+`completion.complete`.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.session.session import OpenPacket, Session
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+
+Subject = tuple[str, str]
+
+
+def enter(session: Session, opened: OpenPacket, rights: frozenset[str], contract: Contract) -> list[OpenPacket]:
+    """A packet was routed: give it its standing, and return the earlier ones that it supersedes, oldest first."""
+    packet = opened.packet
+    if packet.packet_type not in contract.superseding.types:
+        return []
+    rest(session, opened, rights, contract)
+    earlier: dict[UUID, OpenPacket] = {}
+    for subject in _subjects(session, packet, contract):
+        for packet_id in session.resting[subject]:
+            other = session.open.get(packet_id)
+            if other is not None and other is not opened and _yields(session, other, opened):
+                earlier[packet_id] = other
+    for packet_id in earlier:
+        session.document.superseded[packet_id] = packet.packet_id
+    return list(earlier.values())
+
+
+def rest(session: Session, opened: OpenPacket, rights: frozenset[str], contract: Contract) -> None:
+    """Note a packet that may be superseded later: after its routing, or when its session is loaded."""
+    packet, rules = opened.packet, contract.superseding
+    if packet.packet_type not in rules.types:
+        return
+    if packet.sender.agent_id == ORCHESTRATOR:
+        authority = "orchestrator"
+    else:
+        authority = "deciding" if contract.rights.moves_session in rights else "member"
+    opened.standing = rules.authority.index(authority), _commitment(packet, contract)
+    for subject in _subjects(session, packet, contract):
+        known = session.resting.setdefault(subject, [])
+        # Those that have come to their end need not be looked at again.
+        known[:] = [packet_id for packet_id in known if packet_id in session.open]
+        known.append(packet.packet_id)
+
+
+def _yields(session: Session, earlier: OpenPacket, later: OpenPacket) -> bool:
+    """Later counts as higher where authority and commitment are equal; a late packet of an older round never does."""
+    is_free = earlier.packet.packet_id not in session.document.superseded
+    return is_free and later.round >= earlier.round and later.standing >= earlier.standing
+
+
+def _subjects(session: Session, packet: Packet[Any], contract: Contract) -> list[Subject]:
+    """Two packets are about the same when they share one of these."""
+    if packet.packet_type is PacketType.ARBITRATION:
+        return [("arbitration", packet.payload.arbitration_id)]
+    subjects = [("decision", packet.payload.decision_id)]
+    parent = packet.trace.parent_packet_id
+    identity = session.identity(parent) if parent is not None else None
+    if identity is not None and identity.packet_type in contract.superseding.same_parent:
+        subjects.append(("parent", str(parent)))
+    return subjects
+
+
+def _commitment(packet: Packet[Any], contract: Contract) -> int:
+    """0 for an ARBITRATION, and for a DECISION that commits to nothing."""
+    level = packet.payload.commitment_level if packet.packet_type is PacketType.DECISION else None
+    return 0 if level is None else 1 + contract.superseding.commitment.index(level)

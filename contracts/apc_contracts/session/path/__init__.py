@@ -1,0 +1,1 @@
+"""The way from ideas to a promotion: barriers, arbitration, transfers, verification, completion."""

@@ -1,0 +1,70 @@
+"""From bytes to a packet: the one way in (docs/specification/contract.md section 12).
+
+The order is fixed: size, levels, strict JSON, nodes, then the schema. Every failure is a PacketRefused with
+one code, one path and one sentence that says how to mend it.
+"""
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from pydantic import TypeAdapter, ValidationError
+
+from apc_contracts.envelope.packet import AnyPacket, Packet
+from apc_contracts.limits import DEFAULT_LIMITS, Limits
+from apc_contracts.vocabulary import PacketType
+from apc_contracts.wire.canonical import canonical_json
+from apc_contracts.wire.schema_errors import refusal_of
+from apc_contracts.wire.sealing import canonical_payload
+from apc_contracts.wire.strict_json import read_strict_json
+
+_TAGS = frozenset(PacketType)
+_adapter: TypeAdapter[Packet[Any]] = TypeAdapter(AnyPacket)
+# The bound method: one call less for each packet.
+_validate_json = _adapter.validator.validate_json
+
+
+class ReceivedPacket(msgspec.Struct, frozen=True):
+    """A packet with the exact bytes it came in.
+
+    Both hashes are SHA-256: `packet_hash` of the bytes, `payload_hash` of the canonical payload.
+    """
+
+    packet: Packet[Any]
+    body: bytes
+    packet_hash: bytes
+    payload_hash: bytes
+
+
+def parse_packet(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Packet[Any]:
+    """The packet in `body`, as one of the 14 concrete classes.
+
+    Raises:
+        PacketRefused: TOO_LARGE, TOO_DEEP, MALFORMED or SCHEMA_INVALID, the first that applies in the order
+            of docs/specification/contract.md section 12.
+    """
+    read_strict_json(body, limits)
+    return _validate(body)
+
+
+def read_packet(body: bytes, limits: Limits = DEFAULT_LIMITS) -> ReceivedPacket:
+    """As parse_packet, with the hashes of the received bytes and of the canonical payload."""
+    tree = read_strict_json(body, limits)
+    packet = _validate(body)
+    # A null or a time may read differently from how the model writes it: then the model speaks.
+    payload: dict[str, Any] = tree["payload"]
+    canonical = canonical_payload(packet.payload) if _may_differ(body, payload) else canonical_json(payload)
+    return ReceivedPacket(packet, body, sha256(body).digest(), sha256(canonical).digest())
+
+
+def _may_differ(body: bytes, payload: dict[str, Any]) -> bool:
+    return b"null" in body or "expected_response_by" in payload
+
+
+def _validate(body: bytes) -> Packet[Any]:
+    try:
+        # by_name would let JSON say `passed` where the contract says `pass`.
+        packet: Packet[Any] = _validate_json(body, strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise refusal_of(error, _TAGS, has_metadata=True) from error
+    return packet

@@ -1,0 +1,72 @@
+"""An operator's change of the registry, on its way to the gate."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from apc_contracts import (
+    AgentAdded,
+    AgentRevoked,
+    PacketRefused,
+    PacketType,
+    Registration,
+    Right,
+    encode_registry_change,
+    parse_registry_change,
+)
+from apc_contracts.identity.signing import encode_public_key, new_private_key
+
+CHANGE_ID = UUID("0190a5f2-1111-7222-8333-444455556666")
+PUBLIC_KEY = encode_public_key(new_private_key())
+ADDED = AgentAdded(
+    change_id=CHANGE_ID,
+    agent_id="sentinel-1",
+    broker_user="agent.sentinel-1",
+    role="sentinel",
+    swarm_id="watch",
+    rights=(Right.VETO, Right.VALIDATE),
+    handles=(PacketType.IDEA,),
+    public_keys={"k1": PUBLIC_KEY},
+)
+
+
+def test_round_trip() -> None:
+    revoked = AgentRevoked(change_id=CHANGE_ID, agent_id="sentinel-1")
+    assert parse_registry_change(encode_registry_change(ADDED)) == ADDED
+    assert parse_registry_change(encode_registry_change(revoked)) == revoked
+
+
+def test_the_registration_it_makes() -> None:
+    assert ADDED.registration() == Registration(
+        agent_id="sentinel-1",
+        broker_user="agent.sentinel-1",
+        role="sentinel",
+        swarm_id="watch",
+        rights=frozenset({Right.VETO, Right.VALIDATE}),
+        handles=frozenset({PacketType.IDEA}),
+        public_keys={"k1": PUBLIC_KEY},
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "message"),
+    [
+        ({"action": "promote"}, "action", "use one of 'add', 'revoke'"),
+        ({"agent_id": "_all"}, "agent_id", "reserved"),
+        ({"agent_id": "orchestrator"}, "agent_id", "reserved"),
+        ({"rights": ["rule"]}, "rights[0]", "'operate'"),
+        ({"handles": ["GOSSIP"]}, "handles[0]", "'TASK_IR'"),
+        ({"public_keys": {"k1": "AAAA"}}, "public_keys.k1", "32 bytes in base64"),
+        ({"public_keys": {"": PUBLIC_KEY}}, "public_keys.", "1 to 64"),
+        ({"swarm_id": "a/b"}, "swarm_id", "1 to 64"),
+        ({"is_admin": True}, "is_admin", "unknown field"),
+    ],
+)
+def test_refused_at_its_place(change: dict[str, Any], path: str, message: str) -> None:
+    document = json.loads(encode_registry_change(ADDED)) | change
+    with pytest.raises(PacketRefused) as refused:
+        parse_registry_change(json.dumps(document).encode())
+    assert (refused.value.code, refused.value.path) == ("SCHEMA_INVALID", path)
+    assert message in refused.value.message

@@ -18,7 +18,7 @@ from apc_persister.logins import complete_logins
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA_REVISION = "0024"
+SCHEMA_REVISION = "0025"
 """The revision that this release needs; the newest file of migrations/versions."""
 
 log = structlog.get_logger(__name__)

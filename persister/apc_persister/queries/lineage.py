@@ -40,37 +40,48 @@ LIMIT $6
 # what the others are compared with; each task weighs as much as the protocol's own EVALs in it
 # (docs/specification/contract.md section 6).
 _COMPARED = """
-WITH used AS MATERIALIZED (
+WITH used AS (
     SELECT protocol_id, run_id, task_id, max(judged_at) AS judged_at FROM apc_log.transfer_rulings
     WHERE protocol_id = ANY ($1::text[]) AND (is_accepted OR refusal_code = ANY ($2::text[]))
       AND ($3::text IS NULL OR run_id = $3)
     GROUP BY protocol_id, run_id, task_id
-), seen AS (
-    SELECT protocol_id, count(DISTINCT run_id) AS runs, max(judged_at) AS last_seen_at FROM used GROUP BY protocol_id
-), everywhere AS (
-    SELECT protocol_id, count(DISTINCT run_id) AS runs_in_log FROM apc_log.transfer_rulings
-    WHERE protocol_id = ANY ($1::text[]) AND (is_accepted OR refusal_code = ANY ($2::text[]))
-    GROUP BY protocol_id
 ), scores AS MATERIALIZED (
-    SELECT run_id, task_id, evals::double precision, outcome_billionths / 1e9::double precision AS outcome,
-           drift_evals::double precision, drift_billionths / 1e9::double precision AS drift
-    FROM apc_log.task_scores WHERE task_id IN (SELECT task_id FROM used)
+    SELECT run_id, task_id, sum(evals::double precision) AS evals,
+           sum(outcome_billionths::double precision) / 1e9 AS outcome,
+           sum(drift_evals::double precision) AS drift_evals, sum(drift_billionths::double precision) / 1e9 AS drift
+    FROM apc_log.task_tallies
+    WHERE $3::text IS NULL OR task_id IN (SELECT task_id FROM apc_log.transfer_rulings WHERE run_id = $3)
+    GROUP BY run_id, task_id
 ), usual AS (
     SELECT task_id, sum(outcome) / nullif(sum(evals), 0) AS outcome, sum(drift) / nullif(sum(drift_evals), 0) AS drift
     FROM scores GROUP BY task_id
+), own AS MATERIALIZED (
+    SELECT run_id, task_id, scores.evals, scores.outcome, scores.drift_evals, scores.drift,
+           scores.outcome - scores.evals * usual.outcome AS lift,
+           scores.drift - scores.drift_evals * usual.drift AS delta
+    FROM scores JOIN usual USING (task_id)
+), by_run AS (
+    SELECT used.protocol_id, used.run_id, max(judged_at) AS judged_at, count(*) AS tasks, sum(evals) AS evals,
+           sum(outcome) AS outcome, sum(drift_evals) AS drift_evals, sum(drift) AS drift, sum(lift) AS lift,
+           sum(delta) AS delta
+    FROM used LEFT JOIN own USING (run_id, task_id)
+    GROUP BY used.protocol_id, used.run_id
 )
-SELECT used.protocol_id, min(seen.runs) AS runs, min(everywhere.runs_in_log) AS runs_in_log,
-       max(seen.last_seen_at) AS last_seen_at, count(*) AS tasks,
-       coalesce(sum(own.evals), 0)::bigint AS evals,
-       coalesce(round(sum(own.outcome) * 1e9), 0)::bigint AS outcome_billionths,
-       coalesce(sum(own.drift_evals), 0)::bigint AS drift_evals,
-       coalesce(round(sum(own.drift) * 1e9), 0)::bigint AS drift_billionths,
-       coalesce(sum(own.outcome - own.evals * usual.outcome) / nullif(sum(own.evals), 0), 0) AS outcome_lift,
-       coalesce(sum(own.drift - own.drift_evals * usual.drift) / nullif(sum(own.drift_evals), 0), 0) AS drift_delta
-FROM used JOIN seen USING (protocol_id) JOIN everywhere USING (protocol_id)
-LEFT JOIN scores AS own USING (run_id, task_id)
-LEFT JOIN usual USING (task_id)
-GROUP BY used.protocol_id
+SELECT protocol_id, count(*) AS runs, max(judged_at) AS last_seen_at, sum(tasks)::bigint AS tasks,
+       coalesce(sum(evals), 0)::bigint AS evals,
+       coalesce(round(sum(outcome) * 1e9), 0)::bigint AS outcome_billionths,
+       coalesce(sum(drift_evals), 0)::bigint AS drift_evals,
+       coalesce(round(sum(drift) * 1e9), 0)::bigint AS drift_billionths,
+       coalesce(sum(lift) / nullif(sum(evals), 0), 0) AS outcome_lift,
+       coalesce(sum(delta) / nullif(sum(drift_evals), 0), 0) AS drift_delta
+FROM by_run GROUP BY protocol_id
+"""
+# The planner expects too few rows to hash them, and sorts tens of thousands.
+_HASH_JOINS = "SET LOCAL enable_mergejoin = off"
+_RUNS_IN_LOG = """
+SELECT protocol_id, count(DISTINCT run_id) AS runs FROM apc_log.transfer_rulings
+WHERE protocol_id = ANY ($1::text[]) AND (is_accepted OR refusal_code = ANY ($2::text[]))
+GROUP BY protocol_id
 """
 _QUALITY_OF_ALL = """
 SELECT transfer_mode, sum(transfers)::bigint AS transfers,
@@ -298,8 +309,13 @@ async def get_protocol_effectiveness(
     ranked = _RANKED_OF_ALL if run_id is None else _RANKED
     rows = await pool.fetch(ranked, counted, run_id, protocol_id, *(after or (None, None)), limit)
     names = [row["protocol_id"] for row in rows]
-    compared = {row["protocol_id"]: row for row in await pool.fetch(_COMPARED, names, counted, run_id)}
-    return [_effectiveness(row, compared[row["protocol_id"]], contract) for row in rows]
+    async with pool.acquire() as connection, connection.transaction(readonly=True):
+        await connection.execute(_HASH_JOINS)
+        compared = {row["protocol_id"]: row for row in await connection.fetch(_COMPARED, names, counted, run_id)}
+        everywhere = {name: row["runs"] for name, row in compared.items()}
+        if run_id is not None:
+            everywhere = dict(await connection.fetch(_RUNS_IN_LOG, names, counted))
+    return [_effectiveness(row, compared[row["protocol_id"]], everywhere[row["protocol_id"]], contract) for row in rows]
 
 
 async def get_transfer_quality_rollup(
@@ -340,7 +356,9 @@ async def list_protocol_propagation(
     return [PropagationRow(**row) for row in rows]
 
 
-def _effectiveness(row: asyncpg.Record, compared: asyncpg.Record, contract: Contract) -> ProtocolEffectiveness:
+def _effectiveness(
+    row: asyncpg.Record, compared: asyncpg.Record, runs_in_log: int, contract: Contract
+) -> ProtocolEffectiveness:
     scores = EvalTally(
         compared["evals"], compared["outcome_billionths"], compared["drift_evals"], compared["drift_billionths"]
     )
@@ -350,7 +368,7 @@ def _effectiveness(row: asyncpg.Record, compared: asyncpg.Record, contract: Cont
         transfers=figures.transfers,
         accepted=figures.accepted,
         runs=compared["runs"],
-        runs_in_log=compared["runs_in_log"],
+        runs_in_log=runs_in_log,
         last_seen_at=compared["last_seen_at"],
         tasks=compared["tasks"],
         cross_use_case=row["cross_use_case"],

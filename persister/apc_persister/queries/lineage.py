@@ -314,7 +314,7 @@ async def get_protocol_effectiveness(
         compared = {row["protocol_id"]: row for row in await connection.fetch(_COMPARED, names, counted, run_id)}
         everywhere = {name: row["runs"] for name, row in compared.items()}
         if run_id is not None:
-            everywhere = dict(await connection.fetch(_RUNS_IN_LOG, names, counted))
+            everywhere = {name: runs for name, runs in await connection.fetch(_RUNS_IN_LOG, names, counted)}
     return [_effectiveness(row, compared[row["protocol_id"]], everywhere[row["protocol_id"]], contract) for row in rows]
 
 

@@ -16,7 +16,7 @@ from apc_console.testing_forks import CommandForks
 Settings = Mapping[str, str]
 NONE: Settings = {}
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_STARTED = frozenset({"run", "serve", "up", "worker"})
+_STARTED = frozenset({"automl", "serve", "up", "worker"})
 """What people start and leave running is started by the tests too; other commands are forks."""
 _forks = CommandForks()
 _NOT_COMPARED = frozenset({"artifact_uri", "step"})

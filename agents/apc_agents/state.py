@@ -7,7 +7,8 @@ from typing import Final, Protocol
 import asyncpg
 
 from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
-from apc_agents.memory.appending import NewMessages, load_state, save_state
+from apc_agents.memory.appending import load_state, save_state
+from apc_agents.memory.conversation import NewMessages
 from apc_agents.memory.errors import ConversationInvalid, MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
 from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.store import DEFAULT_OWNER

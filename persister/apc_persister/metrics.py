@@ -4,7 +4,7 @@ exporter.
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 from prometheus_client import REGISTRY, Histogram
@@ -13,9 +13,6 @@ from prometheus_client.registry import Collector
 
 from apc_bus.log_batch import LogBatch
 from apc_persister.intake import Received
-
-if TYPE_CHECKING:
-    from apc_persister.writer import Writer
 
 _COMMIT_SECONDS = Histogram(
     "apc_log_commit_seconds",
@@ -47,11 +44,24 @@ def count_commit(messages: Sequence[Received], seconds: float) -> None:
         _DELAY_SECONDS.observe(max(0.0, (datetime.now(UTC) - min(judged)).total_seconds()))
 
 
+class Counted(Protocol):
+    """A log writer: its shard, and the fields of COUNTED."""
+
+    @property
+    def shard(self) -> int: ...
+
+    @property
+    def counts(self) -> object: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
+
 class Writes(Protocol):
     """A persister."""
 
     @property
-    def writers(self) -> "Sequence[Writer]": ...
+    def writers(self) -> Sequence[Counted]: ...
 
 
 class _Writers(Collector):

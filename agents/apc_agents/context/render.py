@@ -3,25 +3,46 @@
 Source: docs/reference/conformance/context-engineering.md, sections 1.2 and 3.4.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from apc_agents.context.linearity import ResourceClass
 from apc_agents.context.placeholder import is_placeholder
 from apc_agents.context.turns import Turn, TurnRole
 from apc_agents.context.window import ContextWindow
 
-if TYPE_CHECKING:
-    from apc_agents.context.session import ContextSession
-
-
 IS_FOR_MODEL: Final = "is_for_model"
 """Metadata of a turn that says something of the prompt, such as which tools there are, to the model alone."""
+
+
+class Chat(Protocol):
+    """What a chat shows of a session; a ContextSession is one."""
+
+    @property
+    def window(self) -> ContextWindow: ...
+
+    @property
+    def pressure(self) -> float: ...
+
+    @property
+    def is_thinking(self) -> bool: ...
+
+    @property
+    def is_compressed(self) -> bool: ...
+
+    @property
+    def can_send(self) -> bool: ...
+
+    @property
+    def can_compress(self) -> bool: ...
+
+    @property
+    def can_clear(self) -> bool: ...
 
 
 class ComponentRenderer:
     """Renders context state as React component props."""
 
-    def render_chat(self, session: "ContextSession") -> dict[str, Any]:
+    def render_chat(self, session: Chat) -> dict[str, Any]:
         """The props of a chat.
 
         `messages`, `pressure` in 0..1, `status` ready|thinking|compressed, and what can be done now: `canSend`,
@@ -52,7 +73,7 @@ class ComponentRenderer:
     def _is_preserved(self, turn: Turn, window: ContextWindow) -> bool:
         return window.class_of(turn) is ResourceClass.PRESERVED
 
-    def _compute_status(self, session: "ContextSession") -> str:
+    def _compute_status(self, session: Chat) -> str:
         if session.is_thinking:
             return "thinking"
         return "compressed" if session.is_compressed else "ready"

@@ -3,12 +3,12 @@
 Source: Agent Memory Protocol 1.0; docs/reference/memory.md.
 """
 
-from apc_agents.memory.appending import NewMessages
 from apc_agents.memory.conversation import (
     CONVERSATION_VERSION,
     MAX_MESSAGE_BYTES,
     ConversationContext,
     Message,
+    NewMessages,
 )
 from apc_agents.memory.database import DatabaseMemoryStore
 from apc_agents.memory.errors import (

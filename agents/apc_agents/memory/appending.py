@@ -1,44 +1,10 @@
 """Adds what was said to the conversation of a session, in the transaction that saves the state it belongs to."""
 
-from dataclasses import dataclass
-
 import asyncpg
 
-from apc_agents.memory.conversation import ConversationContext, Message
+from apc_agents.memory.conversation import NewMessages
 from apc_agents.memory.parts import ATTEMPTS, changing, lock_parts, part_of
 from apc_agents.memory.rows import Connection, compare_and_set_state, owned, read_states
-from apc_agents.memory.values import checked_id
-from apc_bus.settings import SituationSettings
-
-
-@dataclass(frozen=True, slots=True)
-class NewMessages:
-    """What was said in a session since its state was saved last.
-
-    `user_id` is whose conversation it is if nobody began it yet; `is_restart` forgets what was said before.
-    """
-
-    session_id: str
-    user_id: str
-    participant: str
-    messages: tuple[Message, ...] = ()
-    is_restart: bool = False
-
-    def added_to(self, kept: ConversationContext | None) -> ConversationContext:
-        """Return the conversation with these messages, each once, within the bounds of the settings."""
-        checked_id("session_id", self.session_id)
-        checked_id("user_id", self.user_id)
-        if kept is None:
-            kept = ConversationContext(session_id=self.session_id, metadata={"user_id": self.user_id})
-        if self.is_restart:
-            kept = kept.model_copy(update={"messages": ()})
-        known = {message.metadata.get("message_id") for message in kept.messages}
-        fresh = (one for one in self.messages if one.metadata.get("message_id") not in known)
-        grown = kept.with_participant(self.participant)
-        for message in fresh:
-            grown = grown.with_message(message)
-        settings = SituationSettings()
-        return grown.shortened(settings.kept_messages, settings.kept_bytes)
 
 
 async def append_messages(connection: Connection, owner: str, new: NewMessages) -> None:

@@ -3,13 +3,15 @@ docs/reference/conformance/agent-context.md section 6.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError
 
 from apc_agents.json_values import checked_text
 from apc_agents.memory.errors import ConversationInvalid, ValueInvalid
-from apc_agents.memory.values import encoded
+from apc_agents.memory.values import checked_id, encoded
+from apc_bus.settings import SituationSettings
 from apc_contracts.model import Model, Time
 
 CONVERSATION_VERSION: Final = "1.0"
@@ -143,3 +145,33 @@ def merged(parts: Sequence[ConversationContext]) -> ConversationContext:
             "revision": sum(part.revision or 0 for part in parts),
         }
     )
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessages:
+    """What was said in a session since its state was saved last.
+
+    `user_id` is whose conversation it is if nobody began it yet; `is_restart` forgets what was said before.
+    """
+
+    session_id: str
+    user_id: str
+    participant: str
+    messages: tuple[Message, ...] = ()
+    is_restart: bool = False
+
+    def added_to(self, kept: ConversationContext | None) -> ConversationContext:
+        """Return the conversation with these messages, each once, within the bounds of the settings."""
+        checked_id("session_id", self.session_id)
+        checked_id("user_id", self.user_id)
+        if kept is None:
+            kept = ConversationContext(session_id=self.session_id, metadata={"user_id": self.user_id})
+        if self.is_restart:
+            kept = kept.model_copy(update={"messages": ()})
+        known = {message.metadata.get("message_id") for message in kept.messages}
+        fresh = (one for one in self.messages if one.metadata.get("message_id") not in known)
+        grown = kept.with_participant(self.participant)
+        for message in fresh:
+            grown = grown.with_message(message)
+        settings = SituationSettings()
+        return grown.shortened(settings.kept_messages, settings.kept_bytes)

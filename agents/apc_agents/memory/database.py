@@ -8,8 +8,8 @@ from typing import Any, Final, Self
 import asyncpg
 import orjson
 
-from apc_agents.memory.appending import NewMessages, load_state, save_state
-from apc_agents.memory.conversation import ConversationContext, merged
+from apc_agents.memory.appending import load_state, save_state
+from apc_agents.memory.conversation import ConversationContext, NewMessages, merged
 from apc_agents.memory.parts import part_of, read_conversation, replace_conversation
 from apc_agents.memory.query import parse_query
 from apc_agents.memory.rows import owned, read_states, replace_states

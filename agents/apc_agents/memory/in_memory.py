@@ -7,8 +7,7 @@ from typing import Any, Self, TypeVar
 
 import orjson
 
-from apc_agents.memory.appending import NewMessages
-from apc_agents.memory.conversation import ConversationContext
+from apc_agents.memory.conversation import ConversationContext, NewMessages
 from apc_agents.memory.errors import OwnerForeign, StaleRevision
 from apc_agents.memory.query import parse_query
 from apc_agents.memory.search import find_hit, ranked
@@ -19,10 +18,9 @@ from apc_agents.memory.store import (
     check_conversation,
     check_moment,
     check_page,
-    state_name,
     state_place,
 )
-from apc_agents.memory.values import checked_id, encoded
+from apc_agents.memory.values import checked_id, encoded, state_name
 from apc_agents.words import stemmer_of
 from apc_bus.settings import LanguageSettings
 

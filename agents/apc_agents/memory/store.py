@@ -8,14 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-from apc_agents.memory.conversation import ConversationContext
+from apc_agents.memory.conversation import ConversationContext, NewMessages
 from apc_agents.memory.errors import ArgumentInvalid, ConversationInvalid
 from apc_agents.memory.values import checked_id
-
-if TYPE_CHECKING:
-    from apc_agents.memory.appending import NewMessages
 
 MAX_PAGE: Final = 1_000
 DEFAULT_OWNER: Final = "apc"
@@ -111,7 +108,7 @@ class BaseMemoryStore(ABC):
         key: str,
         state_data: Any,
         revision: int,
-        messages: "NewMessages | None" = None,
+        messages: NewMessages | None = None,
     ) -> int:
         """Compare and set: replace the value if it has this revision (0 = none is there); returns the new revision.
 
@@ -174,11 +171,6 @@ def check_conversation(session_id: str, user_id: str, conversation: Conversation
 def state_place(agent_id: str, owner_id: str, key: str) -> tuple[str, str, str]:
     """The primary key of an agent state. Raises ArgumentInvalid."""
     return checked_id("agent_id", agent_id), checked_id("owner_id", owner_id), checked_id("key", key)
-
-
-def state_name(agent_id: str, owner_id: str, key: str) -> str:
-    """An agent state, for a message."""
-    return f"state {key} of agent {agent_id} for {owner_id}"
 
 
 def check_page(limit: int, offset: int) -> None:

@@ -34,3 +34,8 @@ def checked_id(place: str, value: str) -> str:
     if not 0 < len(value.encode()) <= MAX_ID_BYTES:
         raise ArgumentInvalid(place, f"it has {len(value.encode())} bytes: 1 to {MAX_ID_BYTES} are needed")
     return value
+
+
+def state_name(agent_id: str, owner_id: str, key: str) -> str:
+    """An agent state, for a message."""
+    return f"state {key} of agent {agent_id} for {owner_id}"

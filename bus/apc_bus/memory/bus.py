@@ -3,23 +3,33 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from apc_bus.errors import BusError, BusUnavailable
+from apc_bus.memory.queue import MemoryQueue
 from apc_bus.memory.stream import MemoryStream
 from apc_bus.memory.subscription import MemorySubscription
 from apc_bus.port import Handler, Publication, QueueDepth, Subscription
 from apc_bus.running import run_handlers
 from apc_bus.topology import SUBSTRATE_STREAM
 
-if TYPE_CHECKING:
-    from apc_bus.memory.broker import MemoryBroker
+
+class Exchanges(Protocol):
+    """What a bus asks of its broker."""
+
+    def publish(self, publication: Publication, user: str) -> None:
+        """Route a message. Raises PublishRefused, PublishUnroutable."""
+        ...
+
+    def queue(self, name: str) -> MemoryQueue | MemoryStream:
+        """Return a queue by name. Raises QueueMissing."""
+        ...
 
 
 class MemoryBus:
     """`apc_bus.port.Bus` inside one process. Made by `MemoryBroker.connect`."""
 
-    def __init__(self, broker: "MemoryBroker", user: str) -> None:
+    def __init__(self, broker: Exchanges, user: str) -> None:
         self._broker = broker
         self._user = user
         self._subscriptions: set[MemorySubscription] = set()

@@ -13,8 +13,7 @@ from apc_agents.actions import ToolRegistry
 from apc_agents.actions.tasks import NewTask, PostgresTaskStore, Task, TaskSpec, TaskStatus
 from apc_agents.actions.tasks.runner import TaskRunner
 from apc_agents.errors import StateInvalid
-from apc_agents.memory import ConversationContext, DatabaseMemoryStore, Message, Removed, StaleRevision
-from apc_agents.memory.appending import NewMessages
+from apc_agents.memory import ConversationContext, DatabaseMemoryStore, Message, NewMessages, Removed, StaleRevision
 from apc_agents.memory.errors import OwnerForeign
 from apc_agents.state import PostgresStateStore
 from apc_contracts.agent.actions import ActionType, SecurityLevel

@@ -6,7 +6,7 @@ Write an `Agent`, register handlers with `@agent.on(...)`, run it with `apc work
 
 from apc_agents.agent import Agent
 from apc_agents.effects import EffectError, EffectNotMade, EffectResultLost, EffectSettled, EffectUnknown
-from apc_agents.emission import ALL, ROOT, SUBSTRATE
+from apc_agents.emitting.emission import ALL, ROOT, SUBSTRATE
 from apc_agents.errors import (
     AgentError,
     AgentInvalid,
@@ -24,12 +24,12 @@ from apc_agents.errors import (
     StateStale,
     StateUnavailable,
 )
-from apc_agents.handler_context import HandlerContext
+from apc_agents.handling.handler_context import HandlerContext
+from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.loading import load_agent
-from apc_agents.service import run_worker
-from apc_agents.state import MemoryStateStore, PostgresStateStore, StateStore
+from apc_agents.running.service import run_worker
+from apc_agents.running.worker import Worker
 from apc_agents.testing import AgentTestClient
-from apc_agents.worker import Worker
 from apc_bus.settings import WorkerSettings
 
 __all__ = [

@@ -20,7 +20,7 @@ from apc_contracts.model import ID_PATTERN
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
 
 if TYPE_CHECKING:
-    from apc_agents.actions import ToolRegistry
+    from apc_agents.tools.registry import ToolRegistry
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
 
@@ -183,7 +183,7 @@ class Agent:
 
     def evaluate_relevance(self, message: ContextMessage, context: AgentContext) -> float:
         """The Symbolic Resonance Score of a message in a context, 0..1 (docs/reference/agent-context.md)."""
-        from apc_agents.situation.relevance import resonance  # late: it imports agents
+        from apc_agents.agent_context.relevance import resonance  # late: it imports agents
 
         able = {*(self.tools.tools if self.tools is not None else ()), *(self.actor.capabilities or ())}
         parts = resonance(message, context, self._relevance, language=self._language, actions=able)

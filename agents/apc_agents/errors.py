@@ -15,7 +15,7 @@ ApcError
       StateStale        another worker has saved this document since it was read
       StateUnavailable  the state store does not answer
     ContextError        apc_agents.context.errors
-    ActionError         apc_agents.actions.errors
+    ActionError         apc_agents.tools.errors
     EffectError         apc_agents.effects.errors
     HandlerFailed       a handler raised in a test client; the cause is its exception
 

@@ -11,19 +11,19 @@ from uuid import UUID
 import orjson
 from pydantic import JsonValue
 
-from apc_agents.actions.tasks import MemoryTaskStore
 from apc_agents.agent import Agent
-from apc_agents.claim_checks import ClaimChecks
-from apc_agents.coordination import LocalTransition
-from apc_agents.dedupe import DeliveryKey
 from apc_agents.effects import MemoryEffectStore
-from apc_agents.emission import Builder, Draft, Parent
-from apc_agents.emitter import sealed_to_fit
+from apc_agents.emitting.claim_checks import ClaimChecks
+from apc_agents.emitting.emission import Builder, Draft, Parent
+from apc_agents.emitting.emitter import sealed_to_fit
 from apc_agents.errors import AgentError, HandlerFailed
+from apc_agents.handling.coordination import LocalTransition
+from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.phase import Moment, Sessions
-from apc_agents.state import MemoryStateStore, StateStore
-from apc_agents.worker import Worker
+from apc_agents.receiving.dedupe import DeliveryKey
+from apc_agents.running.worker import Worker
+from apc_agents.tasks import MemoryTaskStore
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.memory import MemoryBroker

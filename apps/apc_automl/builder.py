@@ -7,7 +7,7 @@ import structlog
 from pydantic import ValidationError
 
 from apc_agents.agent import Agent
-from apc_agents.handler_context import HandlerContext
+from apc_agents.handling.handler_context import HandlerContext
 from apc_automl import statements, work
 from apc_automl.briefs import Brief, read_brief
 from apc_automl.exchange import remember_import, send_transfers

@@ -1,6 +1,6 @@
 """Transfers: what a builder offers to the other swarms, and what it keeps of what it is offered."""
 
-from apc_agents.handler_context import HandlerContext
+from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.notebook import Entry, Import, Notebook
 from apc_automl.recipes import Recipe
 from apc_automl.roster import builder_id

@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 
 from apc_agents.agent import Agent
-from apc_agents.handler_context import HandlerContext
+from apc_agents.handling.handler_context import HandlerContext
 from apc_automl import work
 from apc_automl.briefs import (
     SLICES,

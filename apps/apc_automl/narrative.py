@@ -20,10 +20,10 @@ from apc_agents.context import (
     TurnRole,
     emit_compressions,
 )
-from apc_agents.context.summarizing import ExtractiveSummarizer
 from apc_agents.errors import EmitRefused, Retry
-from apc_agents.handler_context import MEMORY_AWAY_AFTER, HandlerContext
+from apc_agents.handling.handler_context import MEMORY_AWAY_AFTER, HandlerContext
 from apc_agents.memory import BaseMemoryStore, MemoryUnavailable
+from apc_agents.text.summarizing import ExtractiveSummarizer
 from apc_automl.roster import LIBRARIAN, WORKING_STATES
 from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload
 from apc_contracts.payloads.session_signals import SessionState

@@ -8,7 +8,7 @@ import structlog
 
 from apc_agents.agent import Agent
 from apc_agents.errors import Reject
-from apc_agents.handler_context import HandlerContext
+from apc_agents.handling.handler_context import HandlerContext
 from apc_automl import statements, work
 from apc_automl.briefs import Brief, read_brief
 from apc_automl.errors import ModelRefused

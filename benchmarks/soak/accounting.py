@@ -6,7 +6,7 @@ from uuid import UUID
 
 import orjson
 
-from apc_agents.state import PostgresStateStore
+from apc_agents.handling.state import PostgresStateStore
 from apc_bus.settings import LogKeySettings
 from apc_orchestrator.testing import Sent, violated_equalities
 from apc_persister.check import parse_note, split_notes

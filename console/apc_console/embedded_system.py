@@ -15,12 +15,12 @@ from typing import Any
 import asyncpg
 import structlog
 
-from apc_agents.actions.tasks import PostgresTaskStore
 from apc_agents.agent import Agent
 from apc_agents.effects import PostgresEffectStore
+from apc_agents.handling.state import PostgresStateStore
 from apc_agents.memory import DatabaseMemoryStore
-from apc_agents.state import PostgresStateStore
-from apc_agents.worker import Worker
+from apc_agents.running.worker import Worker
+from apc_agents.tasks import PostgresTaskStore
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.database import open_pool

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from apc_agents.actions.tasks import ENDED, PostgresTaskStore, Task, TaskStatus
+from apc_agents.tasks import ENDED, PostgresTaskStore, Task, TaskStatus
 from apc_console.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output import print_json, print_rows

@@ -1,8 +1,8 @@
 """`apc worker`: an agent as a process of its own, with its pages."""
 
 from apc_agents.loading import load_agent
-from apc_agents.service import run_worker
-from apc_agents.worker import Worker
+from apc_agents.running.service import run_worker
+from apc_agents.running.worker import Worker
 from apc_bus.settings import ConsoleSettings
 from apc_bus.trace_export import export_traces
 from apc_console.health import serve_health

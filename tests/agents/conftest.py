@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.agents.workshop import Workshop
 
 from apc_agents import Agent, StateStore, Worker, WorkerSettings
 from apc_agents.effects import EffectStore
@@ -273,3 +274,9 @@ def idea() -> Callable[..., IdeaPayload]:
 def make_packet() -> Callable[..., Packet[Any]]:
     """Makes packets as they stand in the log."""
     return _make_packet
+
+
+@pytest.fixture
+def workshop() -> Workshop:
+    """A fresh workshop."""
+    return Workshop()

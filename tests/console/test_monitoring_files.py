@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import Metric
 
 # What the services import registers their metrics.
-import apc_agents.worker  # noqa: F401
+import apc_agents.running.worker  # noqa: F401
 import apc_bus.rabbit.bus  # noqa: F401
 import apc_orchestrator.service  # noqa: F401
 import apc_persister.service  # noqa: F401

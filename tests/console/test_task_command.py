@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from apc_agents.actions.tasks import NewTask, PostgresTaskStore, TaskSpec
+from apc_agents.tasks import NewTask, PostgresTaskStore, TaskSpec
 from apc_bus.database import open_pool
 from apc_console.testing import ApcCommand
 from apc_contracts import ActionType, SecurityLevel

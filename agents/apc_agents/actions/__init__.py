@@ -4,9 +4,12 @@
 `Observation` for each action.
 """
 
-from apc_agents.actions.call import Effect, ToolCall
 from apc_agents.actions.context import ActionContext, ActionMemory, StateMemory
-from apc_agents.actions.errors import (
+from apc_agents.actions.executor import ActionExecutor
+from apc_agents.actions.report import ActionReport, Observation, ObservationStatus
+from apc_agents.actions.verbs import VERBS
+from apc_agents.tools.call import Effect, ToolCall
+from apc_agents.tools.errors import (
     ActionError,
     ActionsRefused,
     Problem,
@@ -18,11 +21,8 @@ from apc_agents.actions.errors import (
     ToolInvalid,
     ValueUnserialisable,
 )
-from apc_agents.actions.executor import ActionExecutor
-from apc_agents.actions.registry import Script, Tool, ToolRegistry
-from apc_agents.actions.relics import RelicScope
-from apc_agents.actions.report import ActionReport, Observation, ObservationStatus
-from apc_agents.actions.verbs import VERBS
+from apc_agents.tools.registry import Script, Tool, ToolRegistry
+from apc_agents.tools.relics import RelicScope
 
 __all__ = [
     "VERBS",

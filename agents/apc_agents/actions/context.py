@@ -7,13 +7,13 @@ from uuid import UUID, uuid4, uuid5
 
 from pydantic import JsonValue
 
-from apc_agents.actions.call import Once
-from apc_agents.actions.errors import ActionError
-from apc_agents.actions.tasks.model import TaskOrigin
-from apc_agents.actions.tasks.store import TaskStore
 from apc_agents.clearance import Trigger, lowest
-from apc_agents.handler_context import HandlerContext
+from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.memory.values import encoded
+from apc_agents.tasks.model import TaskOrigin
+from apc_agents.tasks.store import TaskStore
+from apc_agents.tools.call import Once
+from apc_agents.tools.errors import ActionError
 from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.payloads.by_type import Payload

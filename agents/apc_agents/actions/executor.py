@@ -6,19 +6,19 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
-from apc_agents.actions.call import ToolCall
 from apc_agents.actions.checking import CheckedAction, CheckedResponse, check_response, params_problems
 from apc_agents.actions.context import ActionContext, WithheldMemory, key_of
-from apc_agents.actions.errors import ReferenceUnknown, ToolFailed, ValueUnserialisable
-from apc_agents.actions.invoking import invoke
-from apc_agents.actions.references import lookup, references_in, substitute
-from apc_agents.actions.registry import ToolRegistry
-from apc_agents.actions.relics import ReadRelic, RelicScope
 from apc_agents.actions.report import ActionReport, Observation, ObservationStatus, carried_out
-from apc_agents.actions.tasks.model import NewTask, TaskSpec
-from apc_agents.actions.tasks.store import TaskStore
 from apc_agents.actions.verbs import STOP
 from apc_agents.clearance import lowest
+from apc_agents.tasks.model import NewTask, TaskSpec
+from apc_agents.tasks.store import TaskStore
+from apc_agents.tools.call import ToolCall
+from apc_agents.tools.errors import ReferenceUnknown, ToolFailed, ValueUnserialisable
+from apc_agents.tools.invoking import invoke
+from apc_agents.tools.references import lookup, references_in, substitute
+from apc_agents.tools.registry import ToolRegistry
+from apc_agents.tools.relics import ReadRelic, RelicScope
 from apc_contracts.agent.actions import ActionType, AgentResponse, Execution, SecurityLevel
 
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
-from apc_agents.actions.errors import Problem, ReferenceUnknown
-from apc_agents.actions.references import references_in
+from apc_agents.tools.errors import Problem, ReferenceUnknown
+from apc_agents.tools.references import references_in
 from apc_contracts.agent.actions import Action, AgentResponse, Execution
 
 

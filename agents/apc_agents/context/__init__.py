@@ -5,7 +5,14 @@ Source: docs/reference/conformance/context-engineering.md; docs/specification/ag
 """
 
 from apc_agents.context.audit import CompressionAudit, FoldRecord, OnCompression, emit_compressions
-from apc_agents.context.classification import classify_by_content, classify_by_role
+from apc_agents.context.compression.projector import (
+    CompressionConfig,
+    CompressionResult,
+    ContextProjector,
+    ExpansionResult,
+    FoldedTurn,
+    compress,
+)
 from apc_agents.context.conversation import SessionConfig
 from apc_agents.context.errors import (
     ArchiveCorrupted,
@@ -24,7 +31,6 @@ from apc_agents.context.errors import (
     UnknownResource,
 )
 from apc_agents.context.laws import verify_comonad_laws
-from apc_agents.context.linearity import LinearityMap, Provenance, ResourceClass
 from apc_agents.context.memory import MemoryContextStore
 from apc_agents.context.operad import (
     CONTEXT_OPERAD,
@@ -47,24 +53,18 @@ from apc_agents.context.polynomial import (
     PolyAgent,
     context_transition,
 )
-from apc_agents.context.projector import (
-    CompressionConfig,
-    CompressionResult,
-    ContextProjector,
-    ExpansionResult,
-    FoldedTurn,
-    compress,
-)
 from apc_agents.context.prompt import PromptBuilder
 from apc_agents.context.render import ComponentRenderer
 from apc_agents.context.session import ContextSession
 from apc_agents.context.store import ContextStore, InMemoryContextStore
 from apc_agents.context.stream import CONTEXT_TO_STREAM_ALIASES, PATHS, StreamResolver
-from apc_agents.context.summarizing import ExtractiveSummarizer, Summarizer
-from apc_agents.context.threshold import AdaptiveThreshold
-from apc_agents.context.tokens import EstimatedTokens, TokenCounter
-from apc_agents.context.turns import Turn, TurnRole
-from apc_agents.context.window import ContextSnapshot, ContextWindow, Fold, Folding
+from apc_agents.context.window.classification import classify_by_content, classify_by_role
+from apc_agents.context.window.linearity import LinearityMap, Provenance, ResourceClass
+from apc_agents.context.window.threshold import AdaptiveThreshold
+from apc_agents.context.window.turns import Turn, TurnRole
+from apc_agents.context.window.window import ContextSnapshot, ContextWindow, Fold, Folding
+from apc_agents.text.summarizing import ExtractiveSummarizer, Summarizer
+from apc_agents.text.tokens import EstimatedTokens, TokenCounter
 
 __all__ = [
     "CONTEXT_OPERAD",

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import orjson
 
-from apc_agents.context.linearity import ResourceClass
-from apc_agents.context.projector import FoldedTurn
-from apc_agents.context.turns import digest_of
-from apc_agents.context.window import ContextWindow, Folding
-from apc_agents.handler_context import HandlerContext
+from apc_agents.context.compression.projector import FoldedTurn
+from apc_agents.context.window.linearity import ResourceClass
+from apc_agents.context.window.turns import digest_of
+from apc_agents.context.window.window import ContextWindow, Folding
+from apc_agents.handling.handler_context import HandlerContext
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import Channel, Signal
 

@@ -8,11 +8,8 @@ from typing import Final
 from pydantic import JsonValue
 
 from apc_agents.context.audit import CompressionAudit, recorded
-from apc_agents.context.errors import ArgumentInvalid, MessageTooLong
-from apc_agents.context.linearity import ResourceClass
-from apc_agents.context.paging import PLACEHOLDER_TOKENS, is_pinned, merged, page_out
-from apc_agents.context.polynomial import KIND_OF_ROLE, ContextState, check_direction, state_of
-from apc_agents.context.projector import (
+from apc_agents.context.compression.paging import PLACEHOLDER_TOKENS, is_pinned, merged, page_out
+from apc_agents.context.compression.projector import (
     CompressionConfig,
     CompressionResult,
     ContextProjector,
@@ -21,11 +18,14 @@ from apc_agents.context.projector import (
     fits,
     folded_turn,
 )
+from apc_agents.context.errors import ArgumentInvalid, MessageTooLong
+from apc_agents.context.polynomial import KIND_OF_ROLE, ContextState, check_direction, state_of
 from apc_agents.context.store import ContextStore
-from apc_agents.context.summarizing import ExtractiveSummarizer, Summarizer
-from apc_agents.context.threshold import AdaptiveThreshold, checked_fraction
-from apc_agents.context.turns import Turn, TurnRole
-from apc_agents.context.window import DEFAULT_MAX_TOKENS, ContextWindow, Folding, checked_size
+from apc_agents.context.window.linearity import ResourceClass
+from apc_agents.context.window.threshold import AdaptiveThreshold, checked_fraction
+from apc_agents.context.window.turns import Turn, TurnRole
+from apc_agents.context.window.window import DEFAULT_MAX_TOKENS, ContextWindow, Folding, checked_size
+from apc_agents.text.summarizing import ExtractiveSummarizer, Summarizer
 
 AWAITS_AFTER: Final = {TurnRole.USER: True, TurnRole.TOOL: True, TurnRole.ASSISTANT: False}
 """Whether an answer is awaited after a turn of this role; what the system says changes nothing."""

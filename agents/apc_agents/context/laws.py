@@ -3,8 +3,8 @@
 Source: docs/reference/conformance/context-engineering.md, appendix A.
 """
 
-from apc_agents.context.comonad import Store
-from apc_agents.context.window import ContextWindow
+from apc_agents.context.window.comonad import Store
+from apc_agents.context.window.window import ContextWindow
 
 
 def verify_comonad_laws(window: ContextWindow) -> bool:

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from apc_agents.context.comonad import checked_position
 from apc_agents.context.conversation import Conversation
 from apc_agents.context.errors import ArgumentInvalid, CompositionRefused, ContextError, LinearityError, UnknownResource
-from apc_agents.context.linearity import ResourceClass
-from apc_agents.context.placeholder import PLACEHOLDER_ID
 from apc_agents.context.polynomial import KIND_OF_ROLE, VALID_DIRECTIONS, ContextState
-from apc_agents.context.threshold import checked_fraction
-from apc_agents.context.turns import TurnRole
+from apc_agents.context.window.comonad import checked_position
+from apc_agents.context.window.linearity import ResourceClass
+from apc_agents.context.window.placeholder import PLACEHOLDER_ID
+from apc_agents.context.window.threshold import checked_fraction
+from apc_agents.context.window.turns import TurnRole
 
 States = frozenset[ContextState]
 ANY: Final[States] = frozenset(ContextState)

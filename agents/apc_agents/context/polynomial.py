@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Generic, TypeVar
 
+from apc_agents.context.compression.projector import compress
 from apc_agents.context.errors import ContextPressureError, InvalidTransition, TurnInvalid
-from apc_agents.context.projector import compress
 from apc_agents.context.render import ComponentRenderer
-from apc_agents.context.turns import TurnRole
-from apc_agents.context.window import DEFAULT_THRESHOLD, ContextWindow
+from apc_agents.context.window.turns import TurnRole
+from apc_agents.context.window.window import DEFAULT_THRESHOLD, ContextWindow
 
 State = TypeVar("State")
 Input = TypeVar("Input")

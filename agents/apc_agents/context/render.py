@@ -5,10 +5,10 @@ Source: docs/reference/conformance/context-engineering.md, sections 1.2 and 3.4.
 
 from typing import Any, Final, Protocol
 
-from apc_agents.context.linearity import ResourceClass
-from apc_agents.context.placeholder import is_placeholder
-from apc_agents.context.turns import Turn, TurnRole
-from apc_agents.context.window import ContextWindow
+from apc_agents.context.window.linearity import ResourceClass
+from apc_agents.context.window.placeholder import is_placeholder
+from apc_agents.context.window.turns import Turn, TurnRole
+from apc_agents.context.window.window import ContextWindow
 
 IS_FOR_MODEL: Final = "is_for_model"
 """Metadata of a turn that says something of the prompt, such as which tools there are, to the model alone."""

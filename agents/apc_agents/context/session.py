@@ -13,20 +13,20 @@ import orjson
 from pydantic import JsonValue
 
 from apc_agents.context.audit import CompressionAudit, OnCompression
+from apc_agents.context.compression.projector import CompressionResult, ExpansionResult
 from apc_agents.context.conversation import Conversation, SessionConfig
 from apc_agents.context.errors import ArgumentInvalid, ContextPressureError, ContextStoreError
-from apc_agents.context.gaps import with_gaps_told
-from apc_agents.context.linearity import ResourceClass
 from apc_agents.context.polynomial import VALID_DIRECTIONS, ContextState, state_of
-from apc_agents.context.projector import CompressionResult, ExpansionResult
 from apc_agents.context.prompt import PromptBuilder, default_prompts
 from apc_agents.context.render import ComponentRenderer
 from apc_agents.context.store import ContextStore, InMemoryContextStore
-from apc_agents.context.summarizing import ExtractiveSummarizer, Summarizer
-from apc_agents.context.threshold import AdaptiveThreshold
-from apc_agents.context.tokens import TokenCounter
-from apc_agents.context.turns import Turn, TurnRole
-from apc_agents.context.window import Clock, ContextWindow, utc_now
+from apc_agents.context.window.gaps import with_gaps_told
+from apc_agents.context.window.linearity import ResourceClass
+from apc_agents.context.window.threshold import AdaptiveThreshold
+from apc_agents.context.window.turns import Turn, TurnRole
+from apc_agents.context.window.window import Clock, ContextWindow, utc_now
+from apc_agents.text.summarizing import ExtractiveSummarizer, Summarizer
+from apc_agents.text.tokens import TokenCounter
 
 if TYPE_CHECKING:
     from apc_agents.context.operad import Composition

@@ -12,11 +12,11 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, valida
 from pydantic_core import PydanticCustomError
 
 from apc_agents.context.errors import ArgumentInvalid, UnknownPath
-from apc_agents.context.linearity import ResourceClass
 from apc_agents.context.session import ContextSession
-from apc_agents.context.summarizing import ExtractiveSummarizer
-from apc_agents.context.turns import Turn
-from apc_agents.context.window import ContextWindow
+from apc_agents.context.window.linearity import ResourceClass
+from apc_agents.context.window.turns import Turn
+from apc_agents.context.window.window import ContextWindow
+from apc_agents.text.summarizing import ExtractiveSummarizer
 
 Answer = dict[str, Any]
 Operation = Callable[..., Awaitable[Answer]]

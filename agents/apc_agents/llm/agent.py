@@ -14,6 +14,7 @@ from pydantic_ai.usage import RunUsage
 from apc_agents.actions import ActionContext, StateMemory, ToolRegistry
 from apc_agents.actions.context import REMEMBERED
 from apc_agents.agent import Agent
+from apc_agents.agent_context.assembler import given_context, user_of
 from apc_agents.clearance import Clearance
 from apc_agents.context import (
     ContextSession,
@@ -24,7 +25,7 @@ from apc_agents.context import (
     emit_compressions,
 )
 from apc_agents.errors import Reject, Retry
-from apc_agents.handler_context import HandlerContext
+from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.llm.compartment import Compartment
 from apc_agents.llm.errors import LLMError, ModelAway, ModelUnusable
 from apc_agents.llm.fencing import SOURCE, new_fence
@@ -36,7 +37,6 @@ from apc_agents.llm.recording import Recording
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.llm.summarizing import ModelSummarizer
 from apc_agents.memory import MemoryUnavailable
-from apc_agents.situation.assembler import given_context, user_of
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.envelope.packet import Packet

@@ -17,7 +17,6 @@ from pydantic_ai.usage import RunUsage
 
 from apc_agents.actions import ActionContext, StateMemory
 from apc_agents.actions.context import REMEMBERED
-from apc_agents.actions.tasks import TaskStore
 from apc_agents.context import ContextSession, ContextStale, MemoryContextStore, StreamResolver, Turn
 from apc_agents.context.audit import OnCompression
 from apc_agents.errors import AgentError
@@ -28,6 +27,7 @@ from apc_agents.llm.history import messages_of_turns
 from apc_agents.llm.mind import Exchange
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.memory import BaseMemoryStore, NewMessages, UnknownSession
+from apc_agents.tasks import TaskStore
 
 
 class DialogueBusy(AgentError):

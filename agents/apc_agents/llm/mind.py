@@ -16,16 +16,16 @@ from pydantic_ai.usage import RunUsage
 
 from apc_agents.actions import ActionContext, ActionExecutor, ActionReport, ActionsRefused, ToolRegistry
 from apc_agents.actions.context import WithheldMemory
-from apc_agents.actions.tasks import Task
 from apc_agents.clearance import lowest
 from apc_agents.context import ContextSession, EstimatedTokens, TokenCounter, Turn
 from apc_agents.context.render import IS_FOR_MODEL
-from apc_agents.context.summarizing import cut
 from apc_agents.llm.asking import ask_for_response
 from apc_agents.llm.fencing import new_fence
 from apc_agents.llm.prompting import Persona, messages_of, system_prompt
 from apc_agents.llm.recording import RecordedModel, Recording
 from apc_agents.llm.signals import TaskSignals
+from apc_agents.tasks import Task
+from apc_agents.text.summarizing import cut
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent.actions import STATUS_ERROR, AgentResponse, SecurityLevel
 from apc_contracts.agent.context import ResponseConstraints

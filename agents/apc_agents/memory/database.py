@@ -24,7 +24,7 @@ from apc_agents.memory.store import (
     state_place,
 )
 from apc_agents.memory.values import checked_id, encoded
-from apc_agents.words import stemmer_of
+from apc_agents.text.words import stemmer_of
 from apc_bus.settings import LanguageSettings
 
 EXPORT_PAGE: Final = 20

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from apc_agents.agent import Agent
-from apc_agents.handler_context import HandlerContext
-from apc_agents.situation.messages import context_message, message_of
+from apc_agents.agent_context.messages import context_message, message_of
+from apc_agents.handling.handler_context import HandlerContext
 from apc_contracts.agent.context import AgentContext, ContextMessage
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.payloads.by_type import Payload

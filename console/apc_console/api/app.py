@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from apc_agents.actions.tasks import TaskStore
 from apc_agents.llm import Dialogue, LLMAgent, Props
 from apc_agents.memory import BaseMemoryStore, UnknownSession
 from apc_agents.memory.values import checked_id
+from apc_agents.tasks import TaskStore
 from apc_console.api.bodies import NewMessage, Nothing, read_body, revision_of
 from apc_console.api.identity import Tokens
 from apc_console.api.refusals import REFUSED, Refusal, answer_refusal

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from apc_agents.actions.tasks import MemoryTaskStore, PostgresTaskStore, TaskEvent, TaskRunner, TaskStore
 from apc_agents.llm import LLMAgent
+from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskEvent, TaskRunner, TaskStore
 from apc_bus.settings import WorkerSettings
 from apc_bus.supervision import Health, keep_running
 from apc_console.chat.memory import ChatMemory

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import JsonValue
+from tests.agents.workshop import CLEARANCE, Workshop, in_context, internal, response, tool
 
 from apc_agents import Agent, AgentTestClient, EmitUnconfirmed, HandlerContext
 from apc_agents.actions import (
@@ -19,8 +20,8 @@ from apc_agents.actions import (
     StateMemory,
     ToolCall,
 )
-from apc_agents.actions.json_values import json_value
 from apc_agents.memory import ValueInvalid
+from apc_agents.tools.result_values import json_value
 from apc_contracts import (
     AgentResponse,
     ErrorPayload,
@@ -30,8 +31,6 @@ from apc_contracts import (
     Signal,
     SignalPayload,
 )
-
-from .conftest import CLEARANCE, Workshop, in_context, internal, response, tool
 
 
 async def run(workshop: Workshop, answer: AgentResponse, **settings: Any) -> ActionReport:

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agents.workshop import response, tool
 
 from apc_agents.actions.plan import make_plan
-
-from .conftest import response, tool
 
 
 def ids(*actions: Any) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from apc_agents import Agent, AgentTestClient, HandlerContext
 from apc_agents.context import CompressionAudit, ContextSession, InMemoryContextStore, SessionConfig, emit_compressions
 from apc_agents.context.audit import MAX_FOLDED_PER_PACKET
-from apc_agents.context.turns import digest_of
+from apc_agents.context.window.turns import digest_of
 from apc_contracts import Channel, Packet, PacketType, RunPhase, Signal, seal
 
 CONFIG = SessionConfig(max_tokens=1_000, keep_recent=1)

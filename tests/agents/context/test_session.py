@@ -29,8 +29,8 @@ from apc_agents.context import (
     TurnRole,
     UnknownResource,
 )
-from apc_agents.context.paging import is_pinned
-from apc_agents.context.placeholder import PLACEHOLDER_ID
+from apc_agents.context.compression.paging import is_pinned
+from apc_agents.context.window.placeholder import PLACEHOLDER_ID
 
 SMALL = SessionConfig(max_tokens=2_000)
 BROKEN = b'{"version": 1, "window": {"max_tokens": 9, "position": 4, "next_ordinal": 1, "turns": [], "linearity": {}}}'

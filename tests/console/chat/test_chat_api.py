@@ -16,10 +16,10 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from starlette.routing import Route
 
 from apc_agents.actions import ToolRegistry
-from apc_agents.actions.tasks import MemoryTaskStore
 from apc_agents.context import SessionConfig
 from apc_agents.llm import LLMAgent, LLMSettings, Persona
 from apc_agents.memory import InMemoryMemoryStore
+from apc_agents.tasks import MemoryTaskStore
 from apc_console.api import ChatServiceForm, Tokens, make_app, serve_chat
 from apc_console.api import app as chat_app
 from apc_console.errors import InputUnusable

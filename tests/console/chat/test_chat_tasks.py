@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from apc_agents.actions.tasks import PostgresTaskStore, Task, TaskStatus
+from apc_agents.tasks import PostgresTaskStore, Task, TaskStatus
 from apc_bus.database import open_pool
 from apc_orchestrator.testing import until
 

@@ -14,7 +14,7 @@ from pydantic import SecretStr, ValidationError
 from tests.integration.privilege.conftest import GuardedBroker
 
 from apc_agents import Agent, WorkerSettings
-from apc_agents.service import run_worker
+from apc_agents.running.service import run_worker
 from apc_bus.errors import BusUnavailable
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import apply_rabbit, connect_rabbit

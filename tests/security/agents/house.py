@@ -9,9 +9,9 @@ from uuid import uuid4
 
 from apc_agents import AgentTestClient
 from apc_agents.actions import ToolRegistry
-from apc_agents.actions.tasks import ENDED
 from apc_agents.clearance import Clearance, SenderRule
 from apc_agents.llm import LLMAgent, LLMSettings
+from apc_agents.tasks import ENDED
 from apc_contracts import IdeaPayload, PacketType, Signal, SignalPayload
 from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.envelope.packet import Actor

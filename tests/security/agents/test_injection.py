@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from apc_agents.actions import ToolRegistry
-from apc_agents.actions.registry import Tool
 from apc_agents.clearance import PROVENANCE, Trigger
+from apc_agents.tools.registry import Tool
 from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.envelope.packet import Actor
 

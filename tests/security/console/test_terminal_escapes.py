@@ -17,10 +17,10 @@ import orjson
 import pytest
 import typer
 
-from apc_agents.actions.tasks import NewTask, PostgresTaskStore, TaskSpec
 from apc_agents.effects import EffectId, PostgresEffectStore
 from apc_agents.effects.model import Claim
 from apc_agents.memory import ConversationContext, DatabaseMemoryStore, Message
+from apc_agents.tasks import NewTask, PostgresTaskStore, TaskSpec
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
 from apc_console.cli import app

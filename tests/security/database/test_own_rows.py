@@ -10,12 +10,12 @@ import pytest
 from tests.security.database.conftest import Logins
 
 from apc_agents.actions import ToolRegistry
-from apc_agents.actions.tasks import NewTask, PostgresTaskStore, Task, TaskSpec, TaskStatus
-from apc_agents.actions.tasks.runner import TaskRunner
 from apc_agents.errors import StateInvalid
+from apc_agents.handling.state import PostgresStateStore
 from apc_agents.memory import ConversationContext, DatabaseMemoryStore, Message, NewMessages, Removed, StaleRevision
 from apc_agents.memory.errors import OwnerForeign
-from apc_agents.state import PostgresStateStore
+from apc_agents.tasks import NewTask, PostgresTaskStore, Task, TaskSpec, TaskStatus
+from apc_agents.tasks.runner import TaskRunner
 from apc_contracts.agent.actions import ActionType, SecurityLevel
 
 TABLES = ("agent_tasks", "agent_task_events", "agent_task_effects", "agent_effects")

@@ -1,0 +1,1 @@
+"""Compression of a window, and its reversal."""

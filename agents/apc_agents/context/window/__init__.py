@@ -1,0 +1,1 @@
+"""The turns of a context and the window over them."""

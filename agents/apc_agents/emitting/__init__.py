@@ -1,0 +1,1 @@
+"""What an agent emits: packets and receipts."""

@@ -1,0 +1,193 @@
+"""Emits packets: judged locally, published confirmed, acknowledged where asked."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from logging import DEBUG
+from typing import Any
+
+import structlog
+from opentelemetry.trace import SpanKind
+
+from apc_agents.emitting.acknowledgements import Acknowledgements, Expectation
+from apc_agents.emitting.claim_checks import ClaimChecks
+from apc_agents.emitting.emission import Builder, Built, Draft
+from apc_agents.emitting.publishing import publish_confirmed
+from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
+from apc_agents.handling.coordination import NOT_FOLLOWED, Emission
+from apc_agents.metrics import counted_emit
+from apc_bus import headers
+from apc_bus.port import Bus, HeaderValue, Message, Publication
+from apc_bus.settings import WorkerSettings
+from apc_bus.telemetry import packet_ids
+from apc_bus.topology import INGRESS, RECEIPTS, intra_exchange, intra_key, is_urgent
+from apc_bus.tracing import current_trace, describe, in_span
+from apc_contracts.admission import admit
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import TYPE_OF_PAYLOAD, Packet
+from apc_contracts.errors import PacketRefused
+from apc_contracts.identity.ids import shard_of
+from apc_contracts.judging.facts import Facts
+from apc_contracts.vocabulary import Channel, DeliveryMode
+from apc_contracts.wire.sealing import SealedPacket, seal
+
+_log = structlog.get_logger("apc_agents")
+
+Sign = Callable[[SealedPacket], str]
+"""Makes the header apc-signature of a sealed packet."""
+
+
+class Emitter:
+    """The one way out of a worker."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        builder: Builder,
+        acknowledgements: Acknowledgements,
+        contract: Contract,
+        settings: WorkerSettings,
+        claim_checks: ClaimChecks,
+        *,
+        sign: Sign | None = None,
+        deliver_locally: Callable[[Packet[Any]], None],
+    ) -> None:
+        self._bus = bus
+        self._builder = builder
+        self._acknowledgements = acknowledgements
+        self.contract = contract
+        self._settings = settings
+        self._claim_checks = claim_checks
+        self._sign = sign
+        self._deliver_locally = deliver_locally
+        self.last_emit = 0.0
+        """Loop time, in seconds, of the last confirmed emit."""
+
+    async def emit(
+        self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission = NOT_FOLLOWED
+    ) -> Packet[Any]:
+        """Build, judge, publish; returns the packet when the broker has confirmed it.
+
+        With requires_ack it returns when every recipient (of a BROADCAST: the first) has sent its ACK. `emission`
+        is told of every station.
+
+        Raises:
+            EmitRefused: what the local admit() refuses, at once; or the gate's NACK while an ACK is awaited.
+            EmitUnconfirmed: no confirm within the publish deadline.
+            EmitRejected, EmitTimeout: a NACK, or no answer, while an ACK is awaited.
+        """
+        kind = TYPE_OF_PAYLOAD.get(type(draft.payload))
+        with counted_emit(self._builder.agent_id, kind), in_span("send", kind, SpanKind.PRODUCER):
+            return await self._emit(draft, cause, ordinal, emission)
+
+    async def _emit(self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission) -> Packet[Any]:
+        if draft.requires_ack and draft.ack_timeout is None:
+            draft = replace(draft, ack_timeout=self._settings.ack_timeout)
+        built, publication = await self._prepared(draft, cause, ordinal, emission)
+        packet = built.packet
+        if not packet.routing.requires_ack or packet.routing.delivery_mode is DeliveryMode.SUBSTRATE:
+            await self._publish(publication)
+            emission.published()
+        else:
+            with self._acknowledgements.expect(packet) as expectation:
+                await self._publish(publication)
+                emission.published()
+                await self._answered(packet, expectation, emission)
+        emission.answered(True)
+        if _log.is_enabled_for(DEBUG):
+            _log.debug("packet_emitted", **packet_ids(packet), cause=None if built.cause is None else str(built.cause))
+        if packet.channel is Channel.INTRA_AGENT:
+            await self._pass_on(packet, publication.message)
+        return packet
+
+    async def _pass_on(self, packet: Packet[Any], message: Message) -> None:
+        """To another module of the agent: here, or in any of its processes. The gate has it for the log."""
+        if self._settings.worker_intra == "process":
+            self._deliver_locally(packet)
+        else:
+            key = intra_key(is_urgent(packet.packet_type, packet.routing.priority))
+            await self._publish(Publication(intra_exchange(packet.sender.agent_id), key, message))
+
+    async def _prepared(
+        self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission
+    ) -> tuple[Built, Publication]:
+        try:
+            built = self._builder.build(draft, cause, ordinal)
+            sealed = await sealed_to_fit(built.packet, self.contract, self._claim_checks)
+        except EmitRefused:
+            emission.criticised(False)
+            raise
+        emission.criticised(True)
+        publication = self._publication(built, sealed)
+        emission.built()
+        return built, publication
+
+    async def _answered(self, packet: Packet[Any], expectation: Expectation, emission: Emission) -> None:
+        try:
+            await expectation.answered(_gate_waits(packet, self.contract) + self._settings.ack_grace)
+        except (EmitRefused, EmitRejected, EmitTimeout):
+            emission.answered(False)
+            raise
+
+    async def _publish(self, publication: Publication) -> None:
+        await publish_confirmed(self._bus, publication, self._settings.publish_deadline)
+        self.last_emit = asyncio.get_running_loop().time()
+
+    def _publication(self, built: Built, sealed: SealedPacket) -> Publication:
+        packet = built.packet
+        describe(packet)
+        values: dict[str, HeaderValue] = {**current_trace()}
+        if built.cause is not None and built.ordinal is not None:
+            values |= {headers.CAUSE: str(built.cause), headers.ORDINAL: built.ordinal}
+        if self._sign is not None:
+            values[headers.SIGNATURE] = self._sign(sealed)
+        message = Message(
+            sealed.body,
+            message_id=str(packet.packet_id),
+            type=packet.packet_type.value,
+            correlation_id=str(packet.trace.root_packet_id),
+            user_id=self._bus.user,
+            headers=values,
+        )
+        # Packets between an agent's own modules never pass the gate on their way: it sees them for the log.
+        exchange = RECEIPTS if packet.channel is Channel.INTRA_AGENT else INGRESS
+        return Publication(exchange, str(shard_of(packet.trace.session_id, self._settings.shards)), message)
+
+
+async def sealed_to_fit(packet: Packet[Any], contract: Contract, claim_checks: ClaimChecks) -> SealedPacket:
+    """As seal_judged; the longest texts of a packet that is too large go to the artifact store.
+
+    Raises:
+        EmitRefused: the contract refuses it.
+        Retry: the store cannot take the texts now.
+    """
+    try:
+        return seal_judged(packet, contract)
+    except EmitRefused as refused:
+        if (refused.code, refused.path) != ("TOO_LARGE", "$"):
+            raise
+    return seal_judged(await claim_checks.check_in(packet), contract)
+
+
+def seal_judged(packet: Packet[Any], contract: Contract) -> SealedPacket:
+    """The sealed packet, if the local admit() lets it pass: what needs a session or a registry is not judged here.
+
+    Raises:
+        EmitRefused: the contract refuses it.
+    """
+    try:
+        sealed = seal(packet)
+    except PacketRefused as refused:
+        raise EmitRefused(refused.code, refused.path, refused.message) from refused
+    refusal = admit(packet, None, Facts(now=packet.created_at), contract).refusal
+    if refusal is not None:
+        raise EmitRefused(refusal.code, refusal.path, refusal.message)
+    return sealed
+
+
+def _gate_waits(packet: Packet[Any], contract: Contract) -> timedelta:
+    """How long the gate waits for the ACKs of a packet, all attempts together."""
+    timeout_ms, retry_limit = packet.routing.ack_timeout_ms, packet.routing.retry_limit
+    retries = contract.session.ack_retry_limit if retry_limit is None else retry_limit
+    return timedelta(milliseconds=(timeout_ms or contract.session.ack_timeout_ms) * (1 + retries))

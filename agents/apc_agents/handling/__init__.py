@@ -1,0 +1,1 @@
+"""One run of a handler: its context, its state, and how it ends."""

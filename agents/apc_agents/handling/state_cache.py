@@ -1,0 +1,124 @@
+"""The state documents in use: read once, kept, saved when a handler changed them.
+
+A saved document also names the deliveries that led to it. A worker that dies after the save and before its
+receipts gets such a delivery again, and must not apply it to the state a second time.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+import orjson
+import structlog
+
+from apc_agents.errors import StateInvalid, StateUnavailable
+from apc_agents.handling.state import StateStore
+from apc_agents.memory import NewMessages
+from apc_agents.receiving.dedupe import DeliveryKey
+
+MAX_DOCUMENTS = 1_000
+MAX_HANDLED = 256
+"""Deliveries named in a saved document: more than a worker ever has unacknowledged in one queue by default."""
+LONGEST_WAIT = 2.0
+
+ResultT = TypeVar("ResultT")
+
+_log = structlog.get_logger("apc_agents")
+
+
+class StateDocument:
+    """The state of an agent in one session. `value` is the handler's own dict."""
+
+    def __init__(self, session_id: str, stored: bytes, revision: int) -> None:
+        loaded = orjson.loads(stored) if stored else {}
+        self.session_id = session_id
+        self.value: dict[str, Any] = loaded.get("state", {})
+        self._handled: list[str] = loaded.get("handled", [])
+        self._handled_packets = _packets(self._handled)
+        self._revision = revision
+        self._clean = _encode(self.value)
+        self.messages: NewMessages | None = None
+        """What was said meanwhile: saved with the value."""
+
+    def was_handled(self, key: DeliveryKey) -> bool:
+        """Whether this packet is part of the saved state, by this attempt or by one that the gate gave up too early."""
+        return bool(self._handled_packets) and str(key[0]) in self._handled_packets
+
+    def reset(self) -> None:
+        """Forget what a failed handler changed."""
+        self.value = orjson.loads(self._clean)
+        self.messages = None
+
+    async def save(self, store: StateStore, agent_id: str, key: DeliveryKey | None) -> None:
+        """Save if the value has changed. Raises StateInvalid, StateStale, StateUnavailable."""
+        encoded = _encode(self.value)
+        if encoded == self._clean and self.messages is None:
+            return
+        handled = self._handled[-(MAX_HANDLED - 1) :] + ([_word(key)] if key else [])
+        document = b'{"handled":%b,"state":%b}' % (orjson.dumps(handled), encoded)
+        self._revision = await store.save(agent_id, self.session_id, document, self._revision, self.messages)
+        self.messages = None
+        self._handled = handled
+        self._handled_packets = _packets(handled)
+        self._clean = encoded
+
+
+class StateCache:
+    """The documents of one agent; waits for a store that is away, because without its state no handler may run."""
+
+    def __init__(self, store: StateStore, agent_id: str) -> None:
+        self._store = store
+        self._agent_id = agent_id
+        self._documents: OrderedDict[str, StateDocument] = OrderedDict()
+
+    async def open(self, session_id: str) -> StateDocument:
+        """The document of a session."""
+        document = self._documents.get(session_id)
+        if document is not None:
+            self._documents.move_to_end(session_id)
+            return document
+        stored = await self._patiently(lambda: self._store.load(self._agent_id, session_id))
+        document = StateDocument(session_id, *(stored or (b"", 0)))
+        self._documents[session_id] = document
+        if len(self._documents) > MAX_DOCUMENTS:
+            self._documents.popitem(last=False)
+        return document
+
+    async def save(self, document: StateDocument, key: DeliveryKey | None) -> None:
+        """Save what a handler changed. Raises StateInvalid, StateStale."""
+        await self._patiently(lambda: document.save(self._store, self._agent_id, key))
+
+    def forget(self, session_id: str) -> None:
+        """Read the document again next time: another worker has saved it."""
+        self._documents.pop(session_id, None)
+
+    async def _patiently(self, action: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        wait = 0.1
+        while True:
+            try:
+                return await action()
+            except StateUnavailable as error:
+                _log.warning("state_store_unavailable", agent_id=self._agent_id, reason=str(error))
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LONGEST_WAIT)
+
+
+def _encode(value: dict[str, Any]) -> bytes:
+    if not isinstance(value, dict):
+        raise StateInvalid(f"ctx.state must be a dict, not {type(value).__name__}")
+    if not value:
+        return b"{}"
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME)
+    except TypeError as error:
+        raise StateInvalid(f"ctx.state holds something that is not JSON: {error}") from error
+
+
+def _packets(words: Iterable[str]) -> set[str]:
+    return {word.partition("/")[0] for word in words}
+
+
+def _word(key: DeliveryKey) -> str:
+    packet_id, attempt = key
+    return f"{packet_id}/{attempt}"

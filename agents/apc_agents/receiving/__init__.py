@@ -1,0 +1,1 @@
+"""What a worker takes from its queues."""

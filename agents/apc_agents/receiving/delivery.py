@@ -1,0 +1,123 @@
+"""A packet as the gate hands it to this worker, with what its headers say."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from apc_agents.phase import Moment
+from apc_agents.receiving.dedupe import DeliveryKey
+from apc_bus import headers
+from apc_bus.port import HeaderValue
+from apc_bus.telemetry import LogIds
+from apc_bus.tracing import NO_TRACE, TraceHeaders
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.ids import reply_id
+from apc_contracts.identity.registry import Right
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryHeaders:
+    """The gate's headers of one delivery."""
+
+    shard: int
+    epoch: int
+    batch_no: int
+    mark: tuple[int, int] | None
+    """None on the gate's NACKs, which belong to no batch."""
+    attempt: int
+    moment: Moment | None
+    """None when the gate holds no such session."""
+    rights: frozenset[Right] = frozenset()
+    """Those of the packet's sender."""
+
+
+@dataclass(slots=True, eq=False)
+class Inbound:
+    """A packet that waits for its handler, or is in it."""
+
+    packet: Packet[Any]
+    attempt: int
+    shard: int
+    has_receipts: bool
+    """False for what has no lifecycle at the gate: its NACKs, and packets between the agent's own modules."""
+    is_urgent: bool
+    trace: TraceHeaders = field(default_factory=lambda: NO_TRACE)
+    """The trace that the packet belongs to."""
+    rights: frozenset[Right] = frozenset()
+    """The sender's, as the gate knows them."""
+    is_heard: bool = False
+    """Read from the substrate, not delivered to this agent."""
+    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Ends when the delivery may be acknowledged, or fails with what the broker shall do instead."""
+
+    @property
+    def key(self) -> DeliveryKey:
+        """(packet_id, attempt)."""
+        return (self.packet.packet_id, self.attempt)
+
+    @property
+    def session_id(self) -> str:
+        """The packet's session."""
+        return self.packet.trace.session_id
+
+    def log_ids(self) -> LogIds:
+        """What every line says that is logged while it is handled."""
+        return {
+            "packet_id": str(self.packet.packet_id),
+            "session_id": self.session_id,
+            "run_id": self.packet.trace.run_id,
+            "attempt": self.attempt,
+        }
+
+
+def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
+    """The gate's headers; None when the message carries no epoch. Raises ValueError for what cannot be read."""
+    if headers.EPOCH not in values:
+        return None
+    return DeliveryHeaders(
+        shard=_number(values, headers.SHARD),
+        epoch=_number(values, headers.EPOCH),
+        batch_no=_number(values, headers.BATCH),
+        mark=_mark(values.get(headers.MARK)),
+        attempt=_number(values, headers.ATTEMPT, 1),
+        moment=_moment(values) if headers.STATE_STEP in values else None,
+        rights=_rights(values.get(headers.RIGHTS)),
+    )
+
+
+def is_refusal(packet: Packet[Any]) -> bool:
+    """Whether this is the gate's own NACK of a refused packet: no log entry, so it has no lifecycle."""
+    return (
+        packet.packet_type is PacketType.NACK
+        and packet.sender.agent_id == ORCHESTRATOR
+        and packet.packet_id == reply_id(packet.payload.acked_packet_id, ORCHESTRATOR, "nack")
+    )
+
+
+def _mark(value: HeaderValue) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    epoch, _, batch_no = str(value).partition(".")
+    return int(epoch), int(batch_no)
+
+
+def _rights(value: HeaderValue) -> frozenset[Right]:
+    """Return those that this version knows: a later gate may know more."""
+    named = str(value or "").split(",")
+    return frozenset(right for right in Right if right.value in named)
+
+
+def _moment(values: Mapping[str, HeaderValue]) -> Moment:
+    return Moment(
+        step=_number(values, headers.STATE_STEP),
+        run_phase=RunPhase(str(values.get(headers.PHASE, RunPhase.RESEARCH))),
+        round=_number(values, headers.ROUND),
+        generation=_number(values, headers.GENERATION),
+    )
+
+
+def _number(values: Mapping[str, HeaderValue], name: str, default: int = 0) -> int:
+    value = values.get(name, default)
+    return value if type(value) is int else int(str(value))

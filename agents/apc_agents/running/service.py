@@ -1,0 +1,133 @@
+"""Runs a worker as a process: connects with patience, drains at SIGTERM."""
+
+import asyncio
+import random
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
+
+import structlog
+
+from apc_agents.agent import Agent
+from apc_agents.effects import EffectStore, MemoryEffectStore, PostgresEffectStore
+from apc_agents.errors import AgentError
+from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, StateStore
+from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
+from apc_agents.running.worker import Worker
+from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskStore
+from apc_bus.artifacts import open_artifacts
+from apc_bus.chaos import disturb
+from apc_bus.errors import BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
+from apc_bus.settings import BusSettings, WorkerSettings
+
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 5.0
+"""Seconds between two attempts to start."""
+
+ResultT = TypeVar("ResultT")
+WorkerListener = Callable[[Worker], None]
+
+_log = structlog.get_logger("apc_agents")
+
+
+async def run_worker(
+    agent: Agent,
+    settings: WorkerSettings | None = None,
+    *,
+    bus_settings: BusSettings | None = None,
+    stop: asyncio.Event | None = None,
+    on_worker: WorkerListener | None = None,
+) -> None:
+    """Run an agent over RabbitMQ until SIGTERM or SIGINT (or `stop`), then drain.
+
+    While the broker, the database or the agent's queues are not there, it says so and tries again with back-off;
+    a connection that is lost while it runs is made again. `on_worker` is told of each worker that is made.
+
+    Raises:
+        AgentError: no broker is configured.
+        Exception: whatever on_start raised.
+    """
+    settings, bus_settings = settings or WorkerSettings(), bus_settings or BusSettings()
+    if not bus_settings.amqp_nodes:
+        raise AgentError("a worker process needs a broker: set APC_AMQP_URL, or run the agent inside `apc up`")
+    stop = stop or asyncio.Event()
+    with _stopped_by_signals(stop):
+        await _until(stop, lambda: _serve(agent, settings, bus_settings, stop, on_worker))
+
+
+async def _serve(
+    agent: Agent,
+    settings: WorkerSettings,
+    bus_settings: BusSettings,
+    stop: asyncio.Event,
+    on_worker: WorkerListener | None,
+) -> None:
+    from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
+
+    artifacts = open_artifacts(bus_settings)
+    async with _stores(settings) as (states, tasks, effects, memory):
+        connected = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}")
+        bus = disturb(connected, agent.agent_id, bus_settings)
+        try:
+            worker = Worker(
+                agent,
+                bus,
+                settings=settings,
+                states=states,
+                tasks=tasks,
+                effects=effects,
+                memory=memory,
+                artifacts=artifacts,
+            )
+            if on_worker is not None:
+                on_worker(worker)
+            await worker.run(stop)
+        finally:
+            await bus.close()
+
+
+async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> None:
+    wait = FIRST_WAIT
+    while not stop.is_set():
+        try:
+            return await serve()
+        except (BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost) as error:
+            _log.warning("worker_waits", reason=str(error), error=type(error).__name__)
+        try:
+            async with asyncio.timeout(wait * random.uniform(0.5, 1.0)):
+                await stop.wait()
+        except TimeoutError:
+            wait = min(wait * 2, LONGEST_WAIT)
+
+
+@asynccontextmanager
+async def _stores(
+    settings: WorkerSettings,
+) -> AsyncIterator[tuple[StateStore, TaskStore, EffectStore, BaseMemoryStore]]:
+    url = settings.url
+    if url is None:
+        reason = "APC_DATABASE_URL is not set: ctx.state, ctx.once, tasks and memory end with this process"
+        _log.warning("state_not_kept", reason=reason)
+        memory = InMemoryMemoryStore()
+        yield MemoryStateStore(memory), MemoryTaskStore(), MemoryEffectStore(), memory
+        return
+    from apc_bus.database import open_pool  # late: not needed without a database
+
+    pool = await open_pool(url, max_size=4 + settings.task_concurrency)
+    try:
+        yield PostgresStateStore(pool), PostgresTaskStore(pool), PostgresEffectStore(pool), DatabaseMemoryStore(pool)
+    finally:
+        await pool.close()
+
+
+@contextmanager
+def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,282 @@
+"""A worker: one agent at one bus. Takes packets from its two queues, handles them, reports what became of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from apc_agents.agent import Agent
+from apc_agents.concurrency import cancelled, first_of, running
+from apc_agents.effects import EffectMaker, EffectStore, MemoryEffectStore
+from apc_agents.emitting.acknowledgements import Acknowledgements
+from apc_agents.emitting.claim_checks import ClaimChecks
+from apc_agents.emitting.emission import Builder
+from apc_agents.emitting.emitter import Emitter, Sign
+from apc_agents.emitting.outbox import ReceiptOutbox
+from apc_agents.handling.dispatch import Dispatcher, FailureListener, InvocationListener
+from apc_agents.handling.state import MemoryStateStore, StateStore
+from apc_agents.handling.state_cache import StateCache
+from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
+from apc_agents.phase import Sessions
+from apc_agents.receiving.consuming import consume_in_bulk, consume_one_by_one
+from apc_agents.receiving.delivery import Inbound
+from apc_agents.receiving.inbox import Inbox
+from apc_agents.receiving.intake import Intake
+from apc_agents.receiving.listening import SubstrateListener
+from apc_agents.running.heartbeat import send_heartbeats
+from apc_agents.tasks import MemoryTaskStore, TaskRunner, TaskStore
+from apc_agents.tasks.announcing import announce_with
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.errors import GiveBack
+from apc_bus.port import Bus, Delivery
+from apc_bus.settings import WorkerSettings
+from apc_bus.supervision import Health, keep_running
+from apc_bus.topology import agent_queue
+from apc_bus.tracing import current_trace
+from apc_contracts.contract.contract import Contract, load_contract
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.ids import shard_of
+from apc_contracts.vocabulary import PRESENCE_SESSION
+
+_log = structlog.get_logger("apc_agents")
+
+
+class Worker:
+    """Runs one agent over one bus. Making it raises AgentKeyUnusable when it shall sign and cannot.
+
+    Args:
+        agent: what to run.
+        bus: connected as the broker user under which the agent is registered; stays the caller's.
+        settings: default from the environment.
+        states: where ctx.state is kept; default in memory.
+        tasks: where the tasks of an agent with tools are kept; default in memory.
+        effects: where ctx.once keeps what was made; default in memory.
+        memory: what ctx.memory is; default in memory.
+        artifacts: what ctx.artifacts is, and where the long texts of too large packets lie; default none.
+        contract: for the local admit() and ctx.contract; default the one that the settings name.
+        sign: makes the signature header of what the agent emits; default with the key that the settings name.
+        on_failure: told of every exception that a handler raised.
+        on_invocation: told of the steps of every run of a handler that emitted something.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        bus: Bus,
+        *,
+        settings: WorkerSettings | None = None,
+        states: StateStore | None = None,
+        tasks: TaskStore | None = None,
+        effects: EffectStore | None = None,
+        memory: BaseMemoryStore | None = None,
+        artifacts: ArtifactStore | None = None,
+        contract: Contract | None = None,
+        sign: Sign | None = None,
+        on_failure: FailureListener | None = None,
+        on_invocation: InvocationListener | None = None,
+    ) -> None:
+        settings = settings or WorkerSettings()
+        self._agent, self._bus, self._settings = agent, bus, settings
+        self._sessions = sessions = Sessions(agent.agent_id)
+        acknowledgements = Acknowledgements()
+        contract = contract or load_contract(settings.contract)
+        claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)
+        self._emitter = Emitter(
+            bus,
+            Builder(agent.actor, sessions),
+            acknowledgements,
+            contract,
+            settings,
+            claim_checks,
+            sign=sign or _signer(settings, agent.agent_id),
+            deliver_locally=self._deliver_locally,
+        )
+        self._intake = Intake(agent.agent_id, sessions, acknowledgements, settings.shards)
+        self._outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
+        self._inbox = Inbox()
+        self._tasks = tasks or (MemoryTaskStore() if agent.tools is not None else None)
+        self._effects = _effect_maker(effects or MemoryEffectStore(), agent.agent_id, settings)
+        self._dispatcher = Dispatcher(
+            agent,
+            self._emitter,
+            self._outbox,
+            StateCache(states or MemoryStateStore(), agent.agent_id),
+            sessions,
+            contract,
+            self._effects,
+            claim_checks,
+            artifacts=artifacts,
+            tasks=self._tasks,
+            memory=memory or InMemoryMemoryStore(),
+            on_failure=on_failure,
+            on_invocation=on_invocation,
+        )
+        self._health = Health()
+        self._is_stopping = False
+        self.ready = asyncio.Event()
+        """Set while handlers run: after on_start, until the worker stops."""
+
+    @property
+    def problems(self) -> list[str]:
+        """What stands against being ready, a sentence each; from any thread."""
+        found = [] if self.ready.is_set() else [f"the handlers of {self._agent.agent_id} do not run"]
+        return found + self._health.problems + self._bus.problems
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Take and handle packets until `stop` is set, then drain.
+
+        Draining: nothing new is taken, handlers that run may end within the drain timeout, what they reported is
+        confirmed; packets without a handler yet go back to the queue.
+
+        Raises:
+            QueueMissing: the agent has no queues: it is not registered, or the topology not applied.
+            Exception: whatever on_start raised.
+        """
+        with bound_contextvars(agent_id=self._agent.agent_id):
+            async with running(self._outbox.run()) as outbox, self._queues():
+                await self._serve(stop, outbox)
+
+    async def _serve(self, stop: asyncio.Event, outbox: asyncio.Task[None]) -> None:
+        settings, agent = self._settings, self._agent
+        beats = self._keep(
+            "the heartbeat", lambda: send_heartbeats(self._emitter, agent.agent_id, settings.heartbeat_silence), stop
+        )
+        handlers: list[asyncio.Task[None]] = []
+        try:
+            async with running(beats):
+                for starter in agent.starters:
+                    await self._dispatcher.start(starter, PRESENCE_SESSION)
+                handlers = [asyncio.create_task(self._handle_next()) for _ in range(agent.concurrency)]
+                self.ready.set()
+                _log.info("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
+                purging = self._keep("the purge of effects", self._effects.purge, stop)
+                await first_of(stop.wait(), outbox, *handlers, purging, *self._runners(stop), *self._listeners(stop))
+        finally:
+            self._turn_away()
+            await self._finish(handlers)
+            await self._confirm_receipts()
+            _log.info("worker_stopped", agent_id=agent.agent_id)
+
+    def _keep(self, task: str, work: Callable[[], Awaitable[None]], stop: asyncio.Event) -> Coroutine[Any, Any, None]:
+        return keep_running(work, task=task, health=self._health, stop=stop)
+
+    def _runners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+        """What runs the tasks of an agent with tools."""
+        tools, tasks, settings = self._agent.tools, self._tasks, self._settings
+        if tools is None or tasks is None:
+            return []
+        runner = TaskRunner(
+            self._agent.agent_id,
+            tools,
+            tasks,
+            announce_with(self._emitter, self._agent.agent_id),
+            security_level=self._agent.security_level,
+            concurrency=settings.task_concurrency,
+            lease=settings.task_lease,
+            poll=settings.task_poll,
+        )
+        return [self._keep("the runner of tasks", runner.run, stop)]
+
+    def _listeners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+        """What reads the substrate for an agent that listens."""
+        if self._agent.substrate_handler is None:
+            return []
+        listener = SubstrateListener(
+            self._bus, self._agent.agent_id, self._sessions, self._inbox.put, self._settings.shards
+        )
+        return [self._keep("the substrate", listener.run, stop)]
+
+    @asynccontextmanager
+    async def _queues(self) -> AsyncIterator[None]:
+        prefetch = self._settings.worker_prefetch
+        consume = consume_in_bulk if self._settings.worker_consumer == "bulk" else consume_one_by_one
+        async with AsyncExitStack() as stack:
+            for is_urgent in (True, False):
+                # A crash counts against every packet that the broker has handed over. Control traffic still flows,
+                # because a handler may wait for an ACK, and is handled first after a restart.
+                ahead = 1 if self._agent.may_crash and not is_urgent else prefetch
+                take = partial(self._take, is_urgent=is_urgent)
+                queue = agent_queue(self._agent.agent_id, is_urgent)
+                await stack.enter_async_context(consume(self._bus, queue, take, ahead))
+            yield
+
+    def _take(self, delivery: Delivery, *, is_urgent: bool) -> asyncio.Future[None]:
+        """Take a delivery; the future ends when it may be acknowledged, or with what else shall become of it."""
+        try:
+            if self._is_stopping:
+                raise GiveBack("this worker takes nothing any more")
+            inbound, is_new = self._intake.take(delivery, is_urgent)
+        except Exception as error:  # one bad delivery must not end the consumer
+            return _ended(error)
+        if inbound is None:
+            return _ended(None)
+        if is_new:
+            inbound.done.add_done_callback(partial(self._intake.end, inbound))
+            self._inbox.put(inbound)
+        return inbound.done
+
+    async def _handle_next(self) -> None:
+        while (inbound := await self._inbox.get()) is not None:
+            try:
+                await self._dispatcher.process(inbound)
+            finally:
+                self._inbox.release(inbound)
+
+    def _deliver_locally(self, packet: Packet[Any]) -> None:
+        """A packet between modules of this agent: handled here, logged by the gate, without receipts."""
+        shard = shard_of(packet.trace.session_id, self._settings.shards)
+        inbound = Inbound(packet, 1, shard, has_receipts=False, is_urgent=False, trace=current_trace())
+        inbound.done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._inbox.put(inbound)
+
+    def _turn_away(self) -> None:
+        self._is_stopping = True
+        self.ready.clear()
+        for inbound in self._inbox.close():
+            inbound.done.set_exception(GiveBack("the worker stopped before a handler took the packet"))
+
+    async def _finish(self, handlers: list[asyncio.Task[None]]) -> None:
+        if not handlers:
+            return
+        _, late = await asyncio.wait(handlers, timeout=self._settings.drain_timeout.total_seconds())
+        await cancelled(*late)
+
+    async def _confirm_receipts(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.drain_timeout.total_seconds()):
+                await self._outbox.drained()
+        except TimeoutError:
+            _log.warning("receipts_unconfirmed", agent_id=self._agent.agent_id)
+            self._intake.give_back(GiveBack("the receipts of the packet are not confirmed"))
+
+
+def _effect_maker(store: EffectStore, agent_id: str, settings: WorkerSettings) -> EffectMaker:
+    return EffectMaker(
+        store,
+        agent_id,
+        lease=settings.effect_lease,
+        poll=settings.effect_poll,
+        retention=settings.effect_retention,
+    )
+
+
+def _signer(settings: WorkerSettings, agent_id: str) -> Sign | None:
+    if settings.agent_key is None and settings.agent_key_file is None:
+        return None
+    from apc_agents.keys import find_key  # late: cryptography is slow to import, and few agents sign
+
+    key = find_key(settings, agent_id)
+    return key.sign if key is not None else None
+
+
+def _ended(error: Exception | None) -> asyncio.Future[None]:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+    return done

@@ -1,0 +1,29 @@
+"""Durable tasks: ASYNC actions, kept in a store, run by the workers of their agent."""
+
+from apc_agents.tasks.database import PostgresTaskStore
+from apc_agents.tasks.memory import MemoryTaskStore
+from apc_agents.tasks.model import (
+    ENDED,
+    NewTask,
+    Task,
+    TaskEvent,
+    TaskOrigin,
+    TaskSpec,
+    TaskStatus,
+)
+from apc_agents.tasks.runner import TaskRunner
+from apc_agents.tasks.store import TaskStore
+
+__all__ = [
+    "ENDED",
+    "MemoryTaskStore",
+    "NewTask",
+    "PostgresTaskStore",
+    "Task",
+    "TaskEvent",
+    "TaskOrigin",
+    "TaskRunner",
+    "TaskSpec",
+    "TaskStatus",
+    "TaskStore",
+]

@@ -1,0 +1,1 @@
+"""Words, tokens and summaries of texts."""

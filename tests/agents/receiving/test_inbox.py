@@ -1,0 +1,58 @@
+"""Urgent first, never more than eight in a row while a normal one waits, and one session at a time."""
+
+from typing import Any
+
+import pytest
+
+from apc_agents.receiving.delivery import Inbound
+from apc_agents.receiving.inbox import Inbox
+
+
+@pytest.fixture
+def make_inbound(make_packet: Any, idea: Any) -> Any:
+    def make(name: str, *, urgent: bool = False, session: str | None = None) -> Inbound:
+        packet = make_packet(idea(name), session_id=session or name)
+        return Inbound(packet, 1, 0, has_receipts=True, is_urgent=urgent)
+
+    return make
+
+
+async def drain(inbox: Inbox, count: int) -> list[str]:
+    names = []
+    for _ in range(count):
+        inbound = await inbox.get()
+        assert inbound is not None
+        names.append(inbound.packet.payload.method_id)
+        inbox.release(inbound)
+    return names
+
+
+async def test_eight_urgent_packets_then_a_normal_one(make_inbound: Any) -> None:
+    inbox = Inbox()
+    for number in range(3):
+        inbox.put(make_inbound(f"n{number}"))
+    for number in range(18):
+        inbox.put(make_inbound(f"u{number}", urgent=True))
+    names = await drain(inbox, 21)
+    assert names[:10] == [*(f"u{number}" for number in range(8)), "n0", "u8"]
+    assert names[17] == "n1"
+    assert names[-3:] == ["u16", "u17", "n2"]
+
+
+async def test_a_busy_session_waits_and_keeps_its_order(make_inbound: Any) -> None:
+    inbox = Inbox()
+    for name, session in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        inbox.put(make_inbound(name, session=session))
+    first, second = await inbox.get(), await inbox.get()
+    assert first is not None and second is not None
+    assert [first.packet.payload.method_id, second.packet.payload.method_id] == ["a1", "b1"]
+    inbox.release(first)
+    third = await inbox.get()
+    assert third is not None and third.packet.payload.method_id == "a2"
+
+
+async def test_a_closed_inbox_gives_back_what_waits(make_inbound: Any) -> None:
+    inbox = Inbox()
+    inbox.put(make_inbound("a"))
+    assert [inbound.packet.payload.method_id for inbound in inbox.close()] == ["a"]
+    assert await inbox.get() is None

@@ -1,0 +1,367 @@
+"""ASYNC actions in a real worker: started at once, run beside the handlers, told of in packets, given back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import JsonValue
+from tests.agents.workshop import CLEARANCE, Workshop, in_context, response, tool
+
+from apc_agents import Agent, AgentTestClient, EmitUnconfirmed, HandlerContext
+from apc_agents.actions import (
+    ActionContext,
+    ActionExecutor,
+    ActionReport,
+    Effect,
+    ObservationStatus,
+    ToolCall,
+    ToolRegistry,
+)
+from apc_agents.concurrency import running
+from apc_agents.tasks import MemoryTaskStore, Task, TaskEvent, TaskRunner, TaskSpec, TaskStatus
+from apc_contracts import ActionType, AgentResponse, Channel, Packet, PacketType, SecurityLevel, Signal, SignalPayload
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(10):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+def has_ended(store: MemoryTaskStore, *task_ids: str) -> Callable[[], Awaitable[bool]]:
+    async def holds() -> bool:
+        tasks = {str(task.task_id): task for task in await store.list()}
+        return all(tasks[task_id].finished_at is not None for task_id in task_ids)
+
+    return holds
+
+
+class Foreman:
+    """An agent that carries out an answer for each QUERY of somebody else."""
+
+    def __init__(self, tools: ToolRegistry, *answers: AgentResponse) -> None:
+        self.agent = Agent("builder-1", role="builder", swarm="linear", tools=tools, clearance=CLEARANCE)
+        self.reports: list[ActionReport] = []
+        self.told: list[JsonValue] = []
+        executor = ActionExecutor(tools)
+
+        @self.agent.on(PacketType.SIGNAL)
+        async def act(signal: Packet[SignalPayload], ctx: HandlerContext) -> None:
+            if signal.channel is Channel.INTRA_AGENT:
+                self.told.append((signal.metadata or {})["task"])
+                return
+            for answer in answers:
+                self.reports.append(await executor.run(answer, context=ActionContext.of(ctx)))
+
+
+async def test_an_asynchronous_action_starts_at_once_and_is_told_of(workshop: Workshop) -> None:
+    go_on = asyncio.Event()
+
+    @workshop.tools.tool()
+    async def build(call: ToolCall) -> JsonValue:
+        await go_on.wait()
+        await call.progress(0.5, "linking")
+        return {"file": "app"}
+
+    foreman = Foreman(
+        workshop.tools,
+        response(
+            tool("build", execution="ASYNC", action_id="build", display="building"),
+            tool("note", execution="ASYNC", params={"value": "built ${{results.build.file}} for ${{variables.who}}"}),
+            tool("note", params={"value": "now"}),
+            context={"variables": {"who": "you"}},
+        ),
+    )
+    async with AgentTestClient(foreman.agent) as client:
+        await client.send(SignalPayload(signal=Signal.QUERY))
+        (report,) = foreman.reports
+        build_id, note_id = report.task_ids.values()
+        assert [one.status for one in report.observations] == [
+            ObservationStatus.TASK_STARTED,
+            ObservationStatus.TASK_STARTED,
+            ObservationStatus.SUCCESS,
+        ]
+        assert (report.status, report.response.status) == ("TASK_STARTED", "TASK_STARTED")
+        assert [action.task_id for action in report.response.actions] == [build_id, note_id, None]
+        assert workshop.calls == ["now"]
+        go_on.set()
+        await until(has_ended(client.tasks, build_id, note_id))
+
+        async def is_told() -> bool:
+            return len(foreman.told) == 7
+
+        await until(is_told)
+        await client.settled()
+    assert workshop.calls == ["now", "built app for you"]
+    packets = [packet for packet in client.emitted if packet.channel is Channel.INTRA_AGENT]
+    assert [packet.metadata["task"] for packet in packets if packet.metadata] == foreman.told
+    assert {packet.payload.signal for packet in packets} == {Signal.QUERY}
+    assert {packet.trace.task_id for packet in packets} == {"task-1"}
+    assert all(packet.trace.parent_packet_id is not None for packet in packets)
+    told: list[Any] = foreman.told
+    assert [(one["status"], one["progress"], one.get("note")) for one in told if one["task_id"] == build_id] == [
+        ("PENDING", 0.0, None),
+        ("RUNNING", 0.0, None),
+        ("RUNNING", 0.5, "linking"),
+        ("SUCCEEDED", 1.0, "linking"),
+    ]
+
+
+async def test_a_handler_that_runs_again_finds_its_task(workshop: Workshop) -> None:
+    runs: list[int] = []
+    foreman = Foreman(workshop.tools, response(tool("note", execution="ASYNC", params={"value": 1})))
+
+    @foreman.agent.on(PacketType.SIGNAL, signal=Signal.RETRY)
+    async def again(signal: Packet[SignalPayload], ctx: HandlerContext) -> None:
+        answer = response(tool("note", execution="ASYNC", params={"value": f"run {len(runs)}"}))
+        report = await ActionExecutor(workshop.tools).run(answer, context=ActionContext.of(ctx))
+        foreman.reports.append(report)
+        runs.append(1)
+        if len(runs) == 1:
+            raise EmitUnconfirmed("id", "the broker was away")
+
+    async with AgentTestClient(foreman.agent) as client:
+        await client.send(SignalPayload(signal=Signal.RETRY))
+        first, second = foreman.reports
+        assert first.task_ids == second.task_ids
+        await until(has_ended(client.tasks, *first.task_ids.values()))
+    assert workshop.calls == ["run 0"]
+
+
+class Shop:
+    """A runner over tasks in memory, and what it announced."""
+
+    def __init__(self, tools: ToolRegistry) -> None:
+        self.tools = tools
+        self.store = MemoryTaskStore()
+        self.told: list[TaskEvent] = []
+        self.refusals: list[Exception] = []
+
+    async def start(self, *actions: dict[str, Any], **settings: Any) -> list[Task]:
+        report = await ActionExecutor(self.tools).run(
+            response(*actions), context=in_context(tasks=self.store, **settings)
+        )
+        started = set(report.task_ids.values())
+        return [task for task in reversed(await self.store.list()) if str(task.task_id) in started]
+
+    @asynccontextmanager
+    async def open(self, **settings: Any) -> AsyncIterator[None]:
+        runner = TaskRunner(
+            "builder-1", self.tools, self.store, self._announce, poll=timedelta(seconds=0.02), **settings
+        )
+        async with running(runner.run()):
+            yield
+
+    async def ended(self, *tasks: Task) -> list[Task]:
+        await until(has_ended(self.store, *(str(task.task_id) for task in tasks)))
+        return [await self.store.get(task.task_id) for task in tasks]
+
+    async def _announce(self, event: TaskEvent) -> None:
+        if self.refusals:
+            raise self.refusals.pop()
+        self.told.append(event)
+
+
+async def test_a_task_that_fails_says_why_and_cancels_what_needs_it(workshop: Workshop) -> None:
+    @workshop.tools.tool()
+    async def spoil() -> None:
+        raise ValueError("disk\0full")
+
+    shop = Shop(workshop.tools)
+    tasks = await shop.start(
+        tool("spoil", execution="ASYNC", action_id="a"),
+        tool("note", execution="ASYNC", depends_on=["a"]),
+        tool("note", execution="ASYNC", action_id="c", params={"value": {"x": 1}}),
+        tool("note", execution="ASYNC", params={"value": "${{results.c.y}}"}),
+        tool("add", execution="ASYNC", params={"a": "${{results.c.x}}"}),
+    )
+    async with shop.open():
+        ends = await shop.ended(*tasks)
+    assert [(end.status, end.error) for end in ends] == [
+        (TaskStatus.FAILED, "ValueError: disk\ufffdfull"),
+        (TaskStatus.CANCELLED, "it needs a, which failed: ValueError: disk\ufffdfull"),
+        (TaskStatus.SUCCEEDED, None),
+        (TaskStatus.FAILED, "${{results.c.y}} points nowhere: results.c has no 'y'; its names are x"),
+        (TaskStatus.SUCCEEDED, None),
+    ]
+    assert ends[-1].result == 2
+
+
+async def test_a_task_over_its_time_limit_has_failed(workshop: Workshop) -> None:
+    @workshop.tools.tool(time_limit=timedelta(milliseconds=10))
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    shop = Shop(workshop.tools)
+    tasks = await shop.start(tool("wait", execution="ASYNC"))
+    async with shop.open():
+        (end,) = await shop.ended(*tasks)
+    assert (end.status, end.error) == (TaskStatus.FAILED, "it was cancelled at its time limit of 0.01 s")
+
+
+async def test_a_running_task_is_cancelled_with_its_reason(workshop: Workshop) -> None:
+    ends: list[str] = []
+    started = asyncio.Event()
+
+    @workshop.tools.tool()
+    async def wait() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("cleaned up")
+
+    shop = Shop(workshop.tools)
+    tasks = await shop.start(tool("wait", execution="ASYNC"))
+    async with shop.open():
+        await started.wait()
+        await shop.store.cancel(tasks[0].task_id, "not needed")
+        (end,) = await shop.ended(*tasks)
+    assert (end.status, end.error, ends) == (TaskStatus.CANCELLED, "not needed", ["cleaned up"])
+
+
+async def test_a_worker_that_stops_gives_its_tasks_back(workshop: Workshop) -> None:
+    attempts: list[str | None] = []
+    started = asyncio.Event()
+
+    @workshop.tools.tool()
+    async def wait(call: ToolCall) -> int:
+        attempts.append(call.task_id)
+        started.set()
+        if len(attempts) == 1:
+            await asyncio.Event().wait()
+        return len(attempts)
+
+    shop = Shop(workshop.tools)
+    tasks = await shop.start(tool("wait", execution="ASYNC"))
+    async with shop.open():
+        await started.wait()
+    (open_task,) = await shop.store.list()
+    assert (open_task.status, open_task.lost_leases) == (TaskStatus.PENDING, 0)
+    async with shop.open():
+        (end,) = await shop.ended(*tasks)
+    assert (end.result, end.attempt, len(set(attempts))) == (2, 2, 1)
+
+
+async def test_a_worker_that_lost_its_lease_ends_its_attempt(workshop: Workshop) -> None:
+    ends: list[str] = []
+    started = asyncio.Event()
+
+    async def never(effect: Effect) -> JsonValue:
+        raise AssertionError("a lost attempt makes no effect")
+
+    @workshop.tools.tool()
+    async def wait(call: ToolCall) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("cancelled")
+
+    shop = Shop(workshop.tools)
+    (task,) = await shop.start(tool("wait", execution="ASYNC"))
+    async with shop.open():
+        await started.wait()
+        await shop.store.release(task.task_id, 1)
+        stolen = await shop.store.claim("builder-1", "somebody else", timedelta(minutes=1))
+        assert stolen is not None
+
+        async def has_let_go() -> bool:
+            return ends == ["cancelled"]
+
+        await until(has_let_go)
+    kept = await shop.store.get(task.task_id)
+    assert (kept.status, kept.worker, kept.attempt) == (TaskStatus.RUNNING, "somebody else", 2)
+
+
+async def test_no_more_tasks_run_at_a_time_than_allowed(workshop: Workshop) -> None:
+    now, most = 0, 0
+
+    @workshop.tools.tool()
+    async def work() -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= 1
+
+    shop = Shop(workshop.tools)
+    tasks = await shop.start(*[tool("work", execution="ASYNC") for _ in range(6)])
+    async with shop.open(concurrency=2):
+        await shop.ended(*tasks)
+    assert most <= 2
+
+
+async def test_what_cannot_be_told_now_is_told_later_and_in_order(workshop: Workshop) -> None:
+    shop = Shop(workshop.tools)
+    shop.refusals = [EmitUnconfirmed("id", "no broker"), EmitUnconfirmed("id", "no broker")]
+    await shop.start(tool("note", execution="ASYNC"))
+    async with shop.open():
+
+        async def is_told() -> bool:
+            return [event.number for event in shop.told] == [1, 2, 3]
+
+        await until(is_told)
+    assert [event.document["status"] for event in shop.told] == ["PENDING", "RUNNING", "SUCCEEDED"]
+    assert await shop.store.unannounced("builder-1") == []
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_tools_that_have_changed_since_are_not_run(workshop: Workshop, is_gone: bool) -> None:
+    shop = Shop(workshop.tools)
+    tasks = await shop.start(tool("note", execution="ASYNC"))
+    shop.tools = ToolRegistry()
+    if not is_gone:
+
+        @shop.tools.tool(security_level="admin")
+        async def note(value: Any = None) -> None: ...
+
+    async with shop.open():
+        (end,) = await shop.ended(*tasks)
+    words = "there is no tool 'note' any more" if is_gone else "'note' needs the security_level admin now, this is user"
+    assert (end.status, end.error) == (TaskStatus.FAILED, words)
+
+
+async def test_a_task_that_cannot_start_starts_nothing(workshop: Workshop) -> None:
+    shop = Shop(workshop.tools)
+    report = await ActionExecutor(workshop.tools).run(
+        response(
+            tool("note", action_id="a", params={"value": "text"}),
+            tool("add", execution="ASYNC", params={"a": "${{results.a}}"}),
+            tool("fail", action_id="b"),
+            tool("note", execution="ASYNC", depends_on=["b"]),
+        ),
+        context=in_context(tasks=shop.store),
+    )
+    assert [one.status.value for one in report.observations] == ["SUCCESS", "ERROR", "ERROR", "CANCELLED"]
+    assert await shop.store.list() == []
+
+
+async def test_others_can_be_told_of_a_task(workshop: Workshop) -> None:
+    foreman = Foreman(workshop.tools)
+    executor = ActionExecutor(workshop.tools)
+
+    @foreman.agent.on(PacketType.SIGNAL, signal=Signal.RETRY)
+    async def start(signal: Packet[SignalPayload], ctx: HandlerContext) -> None:
+        context = ActionContext.of(ctx, announce_to=("sentinel-1", "librarian-1"))
+        await executor.run(response(tool("note", execution="ASYNC")), context=context)
+
+    async with AgentTestClient(foreman.agent) as client:
+        await client.send(SignalPayload(signal=Signal.RETRY))
+
+        async def is_told() -> bool:
+            return len(client.emitted) == 3
+
+        await until(is_told)
+    assert {packet.channel for packet in client.emitted} == {Channel.INTER_AGENT}
+    assert {one.agent_id for packet in client.emitted for one in packet.recipients} == {"sentinel-1", "librarian-1"}
+
+
+def test_a_spec_survives_its_json() -> None:
+    spec = TaskSpec(
+        action_id="a", action="b", type=ActionType.TOOL, security_level=SecurityLevel.USER, params={"x": [1.5]}
+    )
+    assert TaskSpec.model_validate_json(spec.model_dump_json()) == spec

@@ -4,8 +4,9 @@ The roles meet in packets and in the artifact store alone. Importing this loads 
 processes do.
 """
 
+from apc_automl.collection import collect_outcome
 from apc_automl.errors import ModelRefused, TableInvalid, TrainingUnavailable
-from apc_automl.outcome import Outcome, collect_outcome
+from apc_automl.outcome import Outcome
 from apc_automl.progress import follow_run
 from apc_automl.roles import MODULE, ROLES, make_agents
 from apc_automl.workbench import Workbench

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apc_automl import work
-from apc_automl.outcome import Outcome, collect_outcome
+from apc_automl.collection import collect_outcome
+from apc_automl.outcome import Outcome
 from apc_automl.priors import LoggedPast
 from apc_automl.progress import follow_run
 from apc_automl.roles import MODULE, ROLES, make_agents

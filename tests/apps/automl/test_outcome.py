@@ -10,8 +10,9 @@ import pytest
 
 from apc_agents.context import ContextSession, MemoryContextStore
 from apc_agents.memory import DatabaseMemoryStore
+from apc_automl.collection import collect_outcome, narrative_of
 from apc_automl.narrative import Narrative
-from apc_automl.outcome import Outcome, collect_outcome, narrative_of
+from apc_automl.outcome import Outcome
 from apc_automl.report import write_report
 from apc_automl.roster import LIBRARIAN
 from apc_automl.run_log import LoggedPacket, Move, RunLog, TransferRecord

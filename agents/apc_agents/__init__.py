@@ -6,7 +6,7 @@ Write an `Agent`, register handlers with `@agent.on(...)`, run it with `apc work
 
 from apc_agents.agent import Agent
 from apc_agents.effects import EffectError, EffectNotMade, EffectResultLost, EffectSettled, EffectUnknown
-from apc_agents.emitting.emission import ALL, ROOT, SUBSTRATE
+from apc_agents.emitting.draft import ALL, ROOT, SUBSTRATE, EmitOptions
 from apc_agents.errors import (
     AgentError,
     AgentInvalid,
@@ -47,6 +47,7 @@ __all__ = [
     "EffectSettled",
     "EffectUnknown",
     "EmitError",
+    "EmitOptions",
     "EmitRefused",
     "EmitRejected",
     "EmitTimeout",

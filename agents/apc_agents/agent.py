@@ -4,11 +4,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from apc_agents.agent_context.relevance import resonance
 from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentInvalid
 from apc_agents.signature import AnyHandler, check_handler, check_listener, check_start
+from apc_agents.tools.registry import ToolRegistry
 from apc_bus.settings import LanguageSettings, RelevanceSettings
 from apc_bus.topology import AgentQueues
 from apc_contracts.agent.actions import SecurityLevel
@@ -18,9 +20,6 @@ from apc_contracts.envelope.parts import MAX_RETRY_LIMIT
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.model import ID_PATTERN
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
-
-if TYPE_CHECKING:
-    from apc_agents.tools.registry import ToolRegistry
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
 
@@ -67,7 +66,7 @@ class Agent:
         concurrency: int = 1,
         model_id: str | None = None,
         capabilities: Iterable[str] = (),
-        tools: "ToolRegistry | None" = None,
+        tools: ToolRegistry | None = None,
         clearance: Clearance | None = None,
         security_level: SecurityLevel = SecurityLevel.USER,
     ) -> None:
@@ -183,8 +182,6 @@ class Agent:
 
     def evaluate_relevance(self, message: ContextMessage, context: AgentContext) -> float:
         """The Symbolic Resonance Score of a message in a context, 0..1 (docs/reference/agent-context.md)."""
-        from apc_agents.agent_context.relevance import resonance  # late: it imports agents
-
         able = {*(self.tools.tools if self.tools is not None else ()), *(self.actor.capabilities or ())}
         parts = resonance(message, context, self._relevance, language=self._language, actions=able)
         return parts.score(self._relevance)

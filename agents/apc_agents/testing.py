@@ -1,20 +1,20 @@
 """Testing an agent in three lines and without a broker: the worker's real code over the in-process bus."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 from uuid import UUID
 
 import orjson
-from pydantic import JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.effects import MemoryEffectStore
 from apc_agents.emitting.claim_checks import ClaimChecks
-from apc_agents.emitting.emission import Builder, Draft, Parent
+from apc_agents.emitting.draft import Draft, PacketOptions
+from apc_agents.emitting.emission import Builder
 from apc_agents.emitting.emitter import sealed_to_fit
 from apc_agents.errors import AgentError, HandlerFailed
 from apc_agents.handling.coordination import LocalTransition
@@ -31,10 +31,10 @@ from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, is_urgent, routing_key
 from apc_contracts.contract.contract import Contract, load_contract
-from apc_contracts.envelope.packet import Actor, Lineage, Packet, ProofBundle
+from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import Payload
-from apc_contracts.vocabulary import CONTROL_TYPES, Channel, PacketType, RunPhase
+from apc_contracts.vocabulary import CONTROL_TYPES, PacketType, RunPhase
 from apc_contracts.wire.parsing import parse_packet
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, parse_receipts
 
@@ -135,62 +135,25 @@ class AgentTestClient:
         *,
         sender: str | Actor = "tester",
         phase: RunPhase = RunPhase.DISCOVERY,
-        generation: int = 0,
         round: int = 0,
         step: int = 0,
-        session_id: str = "session-1",
-        run_id: str = "run-1",
-        task_id: str = "task-1",
-        parent: Parent = None,
-        confidence: float = 1.0,
-        symbolic_keys: Sequence[str] = (),
-        capability_tags: Sequence[str] | None = None,
-        lineage: Lineage | None = None,
-        proof_bundle: ProofBundle | None = None,
-        priority: int = 4,
-        requires_ack: bool = False,
-        ack_timeout: timedelta | None = None,
-        retry_limit: int | None = None,
-        ttl: timedelta = timedelta(minutes=10),
-        channel: Channel = Channel.INTER_AGENT,
-        metadata: Mapping[str, JsonValue] | None = None,
-        packet_id: UUID | None = None,
         rights: Iterable[Right] = (),
+        **options: Unpack[PacketOptions],
     ) -> Packet[Any] | None:
         """Send a packet to the agent; returns the first packet that it emitted in answer, None when it did not.
 
-        `rights` are those that the gate would know the sender to have.
+        `phase`, `round` and `step` are the session's; `rights` those that the gate would know the sender to have.
+        `options` are those of `ctx.emit`, for session-1, run-1 and task-1 unless they say otherwise.
 
         Raises:
             EmitRefused: the contract refuses the packet.
             HandlerFailed: the handler raised; `__cause__` is what it raised.
         """
-        draft = Draft(
-            payload=payload,
-            to=self._agent.agent_id,
-            parent=parent,
-            confidence=confidence,
-            symbolic_keys=symbolic_keys,
-            capability_tags=capability_tags,
-            lineage=lineage,
-            proof_bundle=proof_bundle,
-            priority=priority,
-            requires_ack=requires_ack,
-            ack_timeout=ack_timeout,
-            retry_limit=retry_limit,
-            ttl=ttl,
-            channel=channel,
-            metadata=metadata,
-            run_phase=phase,
-            generation=generation,
-            session_id=session_id,
-            run_id=run_id,
-            task_id=task_id,
-            packet_id=packet_id,
-        )
+        options = {"session_id": "session-1", "run_id": "run-1", "task_id": "task-1", "generation": 0, **options}
+        draft = Draft(payload, to=self._agent.agent_id, run_phase=phase, **options)
         actor = Actor(agent_id=sender, role="tester", swarm_id="tests") if isinstance(sender, str) else sender
         packet = Builder(actor, Sessions(actor.agent_id)).build(draft, None, 0).packet
-        answers = await self.deliver(packet, Moment(step, phase, round, generation), rights=rights)
+        answers = await self.deliver(packet, Moment(step, phase, round, options.get("generation") or 0), rights=rights)
         return answers[0] if answers else None
 
     async def deliver(

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from logging import DEBUG
 from typing import Any
@@ -12,7 +11,8 @@ from opentelemetry.trace import SpanKind
 
 from apc_agents.emitting.acknowledgements import Acknowledgements, Expectation
 from apc_agents.emitting.claim_checks import ClaimChecks
-from apc_agents.emitting.emission import Builder, Built, Draft
+from apc_agents.emitting.draft import Draft
+from apc_agents.emitting.emission import Builder, Built
 from apc_agents.emitting.publishing import publish_confirmed
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
 from apc_agents.handling.coordination import NOT_FOLLOWED, Emission
@@ -82,8 +82,8 @@ class Emitter:
             return await self._emit(draft, cause, ordinal, emission)
 
     async def _emit(self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission) -> Packet[Any]:
-        if draft.requires_ack and draft.ack_timeout is None:
-            draft = replace(draft, ack_timeout=self._settings.ack_timeout)
+        if draft.options.get("requires_ack") and draft.options.get("ack_timeout") is None:
+            draft = draft.with_ack_timeout(self._settings.ack_timeout)
         built, publication = await self._prepared(draft, cause, ordinal, emission)
         packet = built.packet
         if not packet.routing.requires_ack or packet.routing.delivery_mode is DeliveryMode.SUBSTRATE:

@@ -10,22 +10,20 @@ from typing import Any
 import structlog
 from opentelemetry.trace import SpanKind
 
-from apc_agents.agent import Agent
-from apc_agents.effects import EffectError, EffectMaker
+from apc_agents.agent_context.messages import context_message, message_of
+from apc_agents.effects import EffectError
 from apc_agents.emitting.claim_checks import ClaimChecks
-from apc_agents.emitting.emitter import Emitter
+from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.outbox import ReceiptOutbox
 from apc_agents.errors import AgentError, EmitError, EmitUnconfirmed, Reject, Retry, StateStale
 from apc_agents.handling.coordination import LocalCoordination, LocalTransition
 from apc_agents.handling.handler_context import HandlerContext
+from apc_agents.handling.invocation import Invocation, Resources
 from apc_agents.handling.state_cache import StateCache, StateDocument
-from apc_agents.memory import BaseMemoryStore
 from apc_agents.metrics import ENDS, FAILED, count_end, time_handler
 from apc_agents.phase import Sessions
 from apc_agents.receiving.delivery import Inbound
 from apc_agents.signature import AnyHandler
-from apc_agents.tasks import TaskStore
-from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import DeadLetter, GiveBack
 from apc_bus.telemetry import begin_subject, end_subject
 from apc_bus.tracing import describe, fail, in_span
@@ -33,6 +31,7 @@ from apc_contracts.agent.local_walk import INTRA_AGENT_MACHINE
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.envelope.parts import MAX_TTL_MS
+from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import AckPayload, ErrorPayload, NackPayload, Payload
 from apc_contracts.vocabulary import CONTROL_TYPES, AckStatus, DeliveryMode, PacketType
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
@@ -61,32 +60,23 @@ class Dispatcher:
 
     def __init__(
         self,
-        agent: Agent,
-        emitter: Emitter,
+        resources: Resources,
         outbox: ReceiptOutbox,
         states: StateCache,
         sessions: Sessions,
         contract: Contract,
-        effects: EffectMaker,
         claim_checks: ClaimChecks,
         *,
-        artifacts: ArtifactStore | None = None,
-        tasks: TaskStore | None = None,
-        memory: BaseMemoryStore | None = None,
         on_failure: FailureListener | None = None,
         on_invocation: InvocationListener | None = None,
     ) -> None:
-        self._agent = agent
-        self._emitter = emitter
+        self._resources = resources
+        self._agent = resources.agent
         self._outbox = outbox
         self._states = states
         self._sessions = sessions
         self._machine = contract.machine(INTRA_AGENT_MACHINE)
-        self._effects = effects
         self._claim_checks = claim_checks
-        self._artifacts = artifacts
-        self._memory = memory
-        self._tasks = tasks
         self._on_failure = on_failure
         self._on_invocation = on_invocation
 
@@ -114,7 +104,7 @@ class Dispatcher:
     async def start(self, starter: AnyHandler, session_id: str) -> None:
         """Run an on_start function over the agent's own document."""
         document = await self._states.open(session_id)
-        await starter(self._context(None, document, session_id))
+        await starter(HandlerContext(self._invocation(None, document, session_id)))
         await self._states.save(document, None)
 
     async def _process(self, inbound: Inbound) -> Exception | None:
@@ -144,89 +134,82 @@ class Dispatcher:
         return handler or _default_handler(inbound.packet)
 
     async def _run(self, inbound: Inbound, handler: AnyHandler, document: StateDocument) -> Exception | None:
-        context = self._context(inbound.packet, document, inbound.session_id)
-        context.sender_rights = inbound.rights
+        invocation = self._invocation(inbound.packet, document, inbound.session_id, inbound.rights)
         self._report(inbound, ReceiptKind.DELIVERY_ACK, may_linger=True)
         began = perf_counter()
         try:
-            return await self._invoke(inbound, handler, document, context)
+            return await self._invoke(inbound, handler, invocation)
         finally:
             time_handler(self._agent.agent_id, inbound.packet.packet_type, began)
-            self._tell_invocation(inbound.packet, context)
+            self._tell_invocation(inbound.packet, invocation)
 
-    async def _invoke(
-        self, inbound: Inbound, handler: AnyHandler, document: StateDocument, context: HandlerContext
-    ) -> Exception | None:
+    async def _invoke(self, inbound: Inbound, handler: AnyHandler, invocation: Invocation) -> Exception | None:
         try:
-            packet = context.open(await self._claim_checks.redeem(inbound.packet))
-            context.not_handled = await self._irrelevance(packet, context)
-            result = None if context.not_handled else await handler(packet, context)
+            packet = invocation.open(await self._claim_checks.redeem(inbound.packet))
+            invocation.not_handled = await self._irrelevance(packet, invocation)
+            result = None if invocation.not_handled else await handler(packet, HandlerContext(invocation))
             self._report(inbound, ReceiptKind.CONSUMER_APPLY, may_linger=True)
-            await self._emit_results(packet, context, result)
-            await self._states.save(document, inbound.key)
+            await self._emit_results(packet, invocation, result)
+            await self._states.save(invocation.document, inbound.key)
         except (StateStale, EmitUnconfirmed):
-            _undo(document, context)
+            invocation.undo()
             raise
         except Retry as retry:
-            _undo(document, context)
+            invocation.undo()
             self._report(inbound, ReceiptKind.RETRY, error=retry.reason, after=retry.after)
             return None
         except Reject as reject:
-            _undo(document, context)
-            await self._reject(inbound, context, reject.reason)
+            invocation.undo()
+            await self._reject(inbound, invocation, reject.reason)
             return None
         except asyncio.CancelledError:
-            _undo(document, context)
+            invocation.undo()
             if _is_cancelled():
                 raise
-            return await self._fail(inbound, context, AgentError("the handler was cancelled from within"))
+            return await self._fail(inbound, invocation, AgentError("the handler was cancelled from within"))
         except Exception as failure:
-            _undo(document, context)
-            return await self._fail(inbound, context, failure)
-        self._report(inbound, ReceiptKind.OUTCOME, usage=_usage(context), error=context.not_handled)
+            invocation.undo()
+            return await self._fail(inbound, invocation, failure)
+        self._report(inbound, ReceiptKind.OUTCOME, usage=invocation.usage, error=invocation.not_handled)
         return None
 
-    async def _irrelevance(self, packet: Packet[Any], context: HandlerContext) -> str | None:
+    async def _irrelevance(self, packet: Packet[Any], invocation: Invocation) -> str | None:
         """Why the handler does not take this packet; None when it does."""
         minimum = self._agent.min_relevance_for(packet)
         if minimum is None:
             return None
-        from apc_agents.agent_context.messages import (  # late: as in Agent.evaluate_relevance
-            context_message,
-            message_of,
-        )
 
-        snapshot = await context.preview()
+        snapshot = await invocation.snapshot.preview()
         relevance = self._agent.evaluate_relevance(context_message(message_of(packet)), snapshot)
         if relevance >= minimum:
             return None
-        await context.pass_over()
+        await invocation.snapshot.pass_over()
         _log.info("packet_not_relevant", packet_id=str(packet.packet_id), relevance=relevance, min_relevance=minimum)
         return f"not handled: relevance {relevance:.3f} is below {minimum:.3f}"
 
-    async def _emit_results(self, packet: Packet[Any], context: HandlerContext, result: Any) -> None:
+    async def _emit_results(self, packet: Packet[Any], invocation: Invocation, result: Any) -> None:
         for payload in _payloads(result):
-            await context.emit(payload)
+            await invocation.emit(Draft(payload))
         if (
             packet.routing.requires_ack
             and not _is_for_all(packet)
-            and not context.has_answered
+            and not invocation.has_answered
             and packet.packet_type not in SILENT_TYPES
         ):
-            await context.answer(AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED))
+            await invocation.answer(AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED))
 
-    async def _reject(self, inbound: Inbound, context: HandlerContext, reason: str) -> None:
+    async def _reject(self, inbound: Inbound, invocation: Invocation, reason: str) -> None:
         packet = inbound.packet
-        if packet.packet_type not in SILENT_TYPES and not inbound.is_heard and not context.has_answered:
+        if packet.packet_type not in SILENT_TYPES and not inbound.is_heard and not invocation.has_answered:
             nack = NackPayload(
                 acked_packet_id=packet.packet_id,
                 ack_status=AckStatus.REJECTED,
                 reason=reason[:MAX_ERROR_LENGTH],
             )
-            await self._tell(context, nack)
+            await self._tell(invocation, nack)
         self._report(inbound, ReceiptKind.REJECT, error=reason)
 
-    async def _fail(self, inbound: Inbound, context: HandlerContext, failure: Exception) -> Exception | None:
+    async def _fail(self, inbound: Inbound, invocation: Invocation, failure: Exception) -> Exception | None:
         """Another attempt while the handler has some left; then the end: an ERROR, and a dead letter."""
         packet = inbound.packet
         text = f"{type(failure).__name__}: {failure}"[:MAX_ERROR_LENGTH]
@@ -246,12 +229,12 @@ class Dispatcher:
             self._report(inbound, ReceiptKind.RETRY, error=text)
         else:
             count_end(self._agent.agent_id, packet.packet_type, FAILED)
-            await self._tell_failure(inbound, context, text)
+            await self._tell_failure(inbound, invocation, text)
         if self._on_failure is not None:
             self._on_failure(packet, inbound.attempt, failure)
         return None if has_retries else DeadLetter(f"handler of {packet.packet_type} {packet.packet_id} failed: {text}")
 
-    async def _tell_failure(self, inbound: Inbound, context: HandlerContext, text: str) -> None:
+    async def _tell_failure(self, inbound: Inbound, invocation: Invocation, text: str) -> None:
         packet = inbound.packet
         if packet.packet_type not in SILENT_TYPES and not inbound.is_heard:
             error = ErrorPayload(
@@ -260,20 +243,21 @@ class Dispatcher:
                 retryable=False,
                 details={"packet_id": str(packet.packet_id), "attempt": inbound.attempt},
             )
-            await self._tell(context, error)
+            await self._tell(invocation, error)
 
-    async def _tell(self, context: HandlerContext, payload: Payload) -> None:
+    async def _tell(self, invocation: Invocation, payload: Payload) -> None:
         """Tell the sender how its packet ended; a refusal of that does not change how it ended."""
         try:
-            await context.answer(payload)
+            await invocation.answer(payload)
         except EmitUnconfirmed:
             raise
         except EmitError as refused:
             _log.warning("answer_refused", agent_id=self._agent.agent_id, reason=str(refused))
 
-    def _tell_invocation(self, packet: Packet[Any], context: HandlerContext) -> None:
-        if context.local_transitions and self._on_invocation is not None:
-            self._on_invocation(packet, context.local_transitions)
+    def _tell_invocation(self, packet: Packet[Any], invocation: Invocation) -> None:
+        transitions = tuple(invocation.coordination.transitions)
+        if transitions and self._on_invocation is not None:
+            self._on_invocation(packet, transitions)
 
     def _report(
         self,
@@ -303,21 +287,16 @@ class Dispatcher:
         )
         self._outbox.add(inbound.shard, receipt, may_linger=may_linger)
 
-    def _context(self, packet: Packet[Any] | None, document: StateDocument, session_id: str) -> HandlerContext:
+    def _invocation(
+        self,
+        packet: Packet[Any] | None,
+        document: StateDocument,
+        session_id: str,
+        sender_rights: frozenset[Right] = frozenset(),
+    ) -> Invocation:
         knowledge = self._sessions.of(session_id)
         coordination = LocalCoordination(self._machine)
-        return HandlerContext(
-            self._agent,
-            packet,
-            document,
-            knowledge,
-            self._emitter,
-            self._artifacts,
-            coordination,
-            self._effects,
-            self._tasks,
-            self._memory,
-        )
+        return Invocation(self._resources, packet, document, knowledge, coordination, sender_rights)
 
 
 async def _accept(packet: Packet[Any], context: HandlerContext) -> None:
@@ -331,12 +310,6 @@ async def _refuse(packet: Packet[Any], context: HandlerContext) -> None:
 def _is_for_all(packet: Packet[Any]) -> bool:
     """Whether the packet stands in the substrate, where nobody answers for the others."""
     return packet.routing.delivery_mode is DeliveryMode.SUBSTRATE
-
-
-def _undo(document: StateDocument, context: HandlerContext) -> None:
-    """What the handler changed is forgotten, and its invocation ends in LOCAL_HALT."""
-    document.reset()
-    context.halt()
 
 
 def _default_handler(packet: Packet[Any]) -> AnyHandler:
@@ -356,9 +329,3 @@ def _payloads(result: Any) -> tuple[Payload, ...]:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _usage(context: HandlerContext) -> Usage | None:
-    if not context.used_tokens and not context.used_cost:
-        return None
-    return Usage(tokens=context.used_tokens or None, cost=context.used_cost or None)

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import structlog
 
-from apc_agents.emitting.emission import Draft
+from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emitter import Emitter
 from apc_agents.errors import EmitError
 from apc_contracts.payloads.by_type import HeartbeatPayload

@@ -18,6 +18,7 @@ from apc_agents.emitting.emission import Builder
 from apc_agents.emitting.emitter import Emitter, Sign
 from apc_agents.emitting.outbox import ReceiptOutbox
 from apc_agents.handling.dispatch import Dispatcher, FailureListener, InvocationListener
+from apc_agents.handling.invocation import Resources
 from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.handling.state_cache import StateCache
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
@@ -101,17 +102,19 @@ class Worker:
         self._tasks = tasks or (MemoryTaskStore() if agent.tools is not None else None)
         self._effects = _effect_maker(effects or MemoryEffectStore(), agent.agent_id, settings)
         self._dispatcher = Dispatcher(
-            agent,
-            self._emitter,
+            Resources(
+                agent=agent,
+                emitter=self._emitter,
+                effects=self._effects,
+                memory=memory or InMemoryMemoryStore(),
+                artifacts=artifacts,
+                tasks=self._tasks,
+            ),
             self._outbox,
             StateCache(states or MemoryStateStore(), agent.agent_id),
             sessions,
             contract,
-            self._effects,
             claim_checks,
-            artifacts=artifacts,
-            tasks=self._tasks,
-            memory=memory or InMemoryMemoryStore(),
             on_failure=on_failure,
             on_invocation=on_invocation,
         )

@@ -1,7 +1,7 @@
 """Tells of tasks: as SIGNAL QUERY packets with metadata.task."""
 
 from apc_agents.clearance import PROVENANCE
-from apc_agents.emitting.emission import Draft, KnownParent
+from apc_agents.emitting.draft import Draft, KnownParent
 from apc_agents.emitting.emitter import Emitter
 from apc_agents.tasks.model import TaskEvent
 from apc_agents.tasks.runner import Announce

@@ -8,7 +8,8 @@ import asyncpg
 from apc_agents.context.audit import CompressionAudit, OnCompression, payload_of
 from apc_agents.emitting.acknowledgements import Acknowledgements
 from apc_agents.emitting.claim_checks import ClaimChecks
-from apc_agents.emitting.emission import Builder, Draft
+from apc_agents.emitting.draft import Draft
+from apc_agents.emitting.emission import Builder
 from apc_agents.emitting.emitter import Emitter, Sign
 from apc_agents.keys import find_key
 from apc_agents.llm import LLMAgent

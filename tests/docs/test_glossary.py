@@ -1,0 +1,33 @@
+"""The words of docs/glossary.md are in use, and its retired words are not."""
+
+import re
+from pathlib import Path
+
+from tests.support.retired_names import NOT_YET_RENAMED, retired_names
+
+ROOT = Path(__file__).parents[2]
+GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+WORD = re.compile(r"^\| (?P<word>[\w -]+) \| [^|]+ \|$", re.MULTILINE)
+
+
+def _words() -> list[str]:
+    return [word for word in WORD.findall(GLOSSARY.partition("## Retired words")[0]) if word not in ("word", "---")]
+
+
+def test_every_word_is_in_use() -> None:
+    files = [*ROOT.glob("*/apc_*/**/*.py"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("migrations/**/*.sql")]
+    text = " ".join(file.read_text(encoding="utf-8") for file in files if file.name != "glossary.md").lower()
+    normal = re.sub(r"[\s_-]+", " ", text)
+    assert [word for word in _words() if re.sub("[ -]", " ", word.lower()) not in normal] == []
+
+
+def test_the_words_are_in_order() -> None:
+    words = [word.lower() for word in _words()]
+    assert len(words) > 50
+    assert words == sorted(set(words))
+
+
+def test_no_retired_word_names_anything_new() -> None:
+    """The list of names that are not yet renamed only shrinks: `python -m tests.support.retired_names` writes it."""
+    listed = NOT_YET_RENAMED.read_text(encoding="utf-8").splitlines()
+    assert retired_names() == set(listed)

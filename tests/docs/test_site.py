@@ -1,0 +1,36 @@
+"""The documentation site has every page."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.support.site import index_for_models, pages
+
+ROOT = Path(__file__).parents[2]
+
+
+def _navigation(entries: Any) -> list[str]:
+    if isinstance(entries, str):
+        return [entries]
+    parts = entries.values() if isinstance(entries, dict) else entries
+    return [page for part in parts for page in _navigation(part)]
+
+
+def _configuration() -> dict[str, Any]:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    plain = text.replace("!!python/name:", "")
+    loaded: dict[str, Any] = yaml.safe_load(plain)
+    return loaded
+
+
+def test_every_page_of_the_documentation_is_in_the_navigation() -> None:
+    listed = set(_navigation(_configuration()["nav"]))
+    documentation = {str(page) for page in pages() if page.parts[0] == "docs"}
+    decisions = {page for page in documentation if page.startswith("docs/decisions/0")}
+    assert documentation - decisions - listed == set()
+    assert {page for page in listed if not page.startswith("api/") and not (ROOT / page).is_file()} == set()
+
+
+def test_the_index_for_models_lists_every_page() -> None:
+    index = index_for_models(pages())
+    assert [page for page in pages() if f"({page})" not in index] == []

@@ -1,0 +1,63 @@
+"""Names in the product that use a retired word of docs/glossary.md."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NOT_YET_RENAMED = ROOT / "tests/docs/not_yet_renamed.txt"
+RETIRED = (
+    ("tenure",),
+    ("mark",),
+    ("marks",),
+    ("stranger",),
+    ("strangers",),
+    ("telling",),
+    ("latecomer",),
+    ("latecomers",),
+    ("notary",),
+    ("outside",),
+    ("moment",),
+    ("moments",),
+    ("standing",),
+    ("stretch",),
+    ("stretches",),
+    ("shelf",),
+    ("roster",),
+    ("relic",),
+    ("relics",),
+    ("persevere",),
+    ("put", "off"),
+)
+ON_THE_WIRE = {"knowledge_relics"}
+TABLE = re.compile(r"CREATE (?:OR REPLACE )?(?:TABLE|VIEW|FUNCTION)(?: IF NOT EXISTS)? (apc_\w+\.\w+)", re.IGNORECASE)
+
+
+def retired_names() -> set[str]:
+    """Return the name of every module, class, function, table and setting that contains a retired word."""
+    return {name for name in _names() if _is_retired(name)}
+
+
+def _names() -> Iterator[str]:
+    for file in sorted(ROOT.glob("*/apc_*/**/*.py")):
+        yield file.stem
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.name
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and "settings" in file.parts:
+                yield node.target.id
+    for file in sorted((ROOT / "migrations/sql").rglob("*.sql")):
+        yield from TABLE.findall(file.read_text(encoding="utf-8"))
+
+
+def _is_retired(name: str) -> bool:
+    if name in ON_THE_WIRE:
+        return False
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace(".", "_").split("_")
+    return any(tuple(words[at : at + len(one)]) == one for one in RETIRED for at in range(len(words)))
+
+
+if __name__ == "__main__":
+    found = sorted(retired_names())
+    NOT_YET_RENAMED.write_text("".join(f"{name}\n" for name in found), encoding="utf-8")

@@ -26,7 +26,7 @@ from apc_bus.testing import (
 )
 from apc_bus.topology import build_topology
 
-pytest_plugins = ["tests.faults.results"]
+pytest_plugins = ["tests.faults.results", "tests.scheduling"]
 
 # Signs the checkpoints of every log of the tests, here and in the processes that they start; bytes 0 to 31.
 TEST_LOG_KEY = (

@@ -1,5 +1,6 @@
 """The `apc` command in a folder of its own, and one whole run that several tests look at."""
 
+import asyncio
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from apc_console.testing import ApcCommand, FinishedRun
+from apc_persister.embedded import start_embedded
 
 GENERATIONS = 13
 """Two generations with transfers: they begin at 11."""
@@ -35,7 +37,10 @@ def finished_run() -> Iterator[FinishedRun]:
             "out",
             timeout_seconds=360,
         )
-        yield FinishedRun(apc, process, apc.folder / "out")
+        with asyncio.Runner() as runner:  # one start of its database, not one for each command that reads the log
+            database = runner.run(start_embedded(apc.folder / ".apc"))
+            yield FinishedRun(apc, process, apc.folder / "out")
+            runner.run(database.stop())
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:

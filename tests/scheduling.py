@@ -1,0 +1,64 @@
+"""What the workers of pytest-xdist run in which order: files with one slow test first, and what shares a run together.
+
+Left alone, xdist begins with the files that have most tests: those of one test of two minutes come last, and three
+workers wait for the fourth.
+"""
+
+import pytest
+from xdist.scheduler.loadfile import LoadFileScheduling
+
+_TOGETHER = {
+    f"tests/acceptance/{name}.py": "tests/acceptance: finished_run"
+    for name in ("test_determinism", "test_evidence", "test_priors", "test_reading", "test_run_in_process")
+} | {"tests/acceptance/test_run_supervised.py": "tests/acceptance: finished_run"}
+"""The files whose tests look at one `apc run`: on one worker it is made once."""
+_FIRST = (
+    *_TOGETHER,
+    "tests/acceptance/test_bad_tables.py",
+    "tests/acceptance/test_chaos.py",
+    "tests/acceptance/test_up.py",
+    "tests/security/log/test_tampering.py",
+    "tests/security/console/test_terminal_escapes.py",
+    "tests/integration/privilege/test_whole_system.py",
+    "tests/integration/test_durable_tasks.py",
+    "tests/integration/test_processes_tell.py",
+    "tests/integration/test_fuzzed_gate.py",
+    "tests/integration/test_llm_worker.py",
+    "tests/integration/test_chat_audit.py",
+    "tests/console/chat/test_chat_command.py",
+    "tests/console/chat/test_chat_tasks.py",
+    "tests/agents/llm/test_scripted_chat.py",
+    "tests/agents/test_mind_table.py",
+    "tests/contracts/session/test_model.py",
+)
+"""Measured: over 20 s each on two calm cores, or few tests with much to wait for."""
+
+
+class SlowFirst(LoadFileScheduling):  # type: ignore[misc]
+    """As `--dist loadfile`, in the order in which the tests were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return _TOGETHER.get(file, file)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SlowFirst | None:
+    return SlowFirst(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {file: number for number, file in enumerate(_FIRST)}
+    items.sort(key=lambda item: places.get(_file_of(item), len(places)))
+    for item in items:
+        if "finished_run" in getattr(item, "fixturenames", ()) and _file_of(item) not in _TOGETHER:
+            raise pytest.UsageError(f"{_file_of(item)} uses finished_run: name it in tests/scheduling.py")
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.split("::", 1)[0]

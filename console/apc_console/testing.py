@@ -32,7 +32,7 @@ class ApcCommand:
         self, *arguments: str, stdin: str = "", timeout_seconds: float = 100, given: Settings = NONE
     ) -> subprocess.CompletedProcess[str]:
         """Run to the end; `given` is added to the process's environment."""
-        if not _STARTED.isdisjoint(arguments[:1]):
+        if not _STARTED.isdisjoint(arguments[:2]):
             return subprocess.run(
                 self._line(arguments),
                 cwd=self.folder,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from apc_bus.errors import BusUnavailable
 from apc_bus.telemetry import configure_logs
-from apc_console.running import run
+from apc_console.system.running import run
 from benchmarks.context import measure_context
 from benchmarks.fan_out import measure_fan_out
 from benchmarks.figures import Figures

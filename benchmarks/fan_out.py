@@ -11,7 +11,7 @@ from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.telemetry import configure_logs
-from apc_console.running import run
+from apc_console.system.running import run
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures
 from benchmarks.processes import running

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.telemetry import configure_logs
-from apc_console.embedded_system import run_embedded
-from apc_console.running import run
+from apc_console.system.embedded import run_embedded
+from apc_console.system.running import run
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures
 from benchmarks.pipeline import WARM_UP, check_rows

@@ -21,7 +21,7 @@ import orjson
 from aio_pika.abc import AbstractExchange, AbstractIncomingMessage
 
 from apc_bus.port import Publication
-from apc_console.running import run
+from apc_console.system.running import run
 from benchmarks.metering import Meter, Run
 from benchmarks.processes import running
 from benchmarks.servers import Servers

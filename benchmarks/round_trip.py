@@ -9,7 +9,7 @@ from typing import Any
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
-from apc_console.running import run
+from apc_console.system.running import run
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures
 from benchmarks.processes import running

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from apc_console.output import AsJson, print_json, print_rows
+from apc_console.output.output import AsJson, print_json, print_rows
 
 app = typer.Typer(help="The reference swarm: find the best model of a table.", no_args_is_help=True)
 bench = typer.Typer(help="Experiments with the reference swarm: figures with 95 % intervals.", no_args_is_help=True)
@@ -32,7 +32,7 @@ def run(
     Ends with the promoted model, report.html and a summary; exit 3 when nothing passed the gate.
     """
     from apc_automl.run import RunForm, run_swarm
-    from apc_console.running import run_quietly
+    from apc_console.system.running import run_quietly
 
     run_quietly(run_swarm(RunForm(data, target, generations, seed, budget_seconds, out, priors)))
 
@@ -44,7 +44,7 @@ def report(
 ) -> None:
     """Write model, report.html and summary of a run again, from the log; exit 3 when nothing was promoted."""
     from apc_automl.run import write_report
-    from apc_console.running import run_quietly
+    from apc_console.system.running import run_quietly
 
     run_quietly(write_report(run_id, out))
 
@@ -59,7 +59,7 @@ def homogenization(
     """Compare outcome and diversity with the contract's transfer windows and with open ones."""
     from apc_automl.bench.homogenization import measure_homogenization, tell_on_stderr
     from apc_automl.generated import Generator
-    from apc_console.running import run_quietly
+    from apc_console.system.running import run_quietly
 
     found = run_quietly(measure_homogenization(Generator(table), seeds, generations, tell_on_stderr))
     _print(found, "throttling on against off: means with 95 % intervals", as_json)
@@ -76,7 +76,7 @@ def priors(
     from apc_automl.bench.homogenization import tell_on_stderr
     from apc_automl.bench.priors import measure_priors
     from apc_automl.generated import Generator
-    from apc_console.running import run_quietly
+    from apc_console.system.running import run_quietly
 
     found = run_quietly(measure_priors(Generator(table), seeds, generations, tell_on_stderr))
     _print(found, "strategy priors: means with 95 % intervals", as_json)

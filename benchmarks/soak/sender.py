@@ -12,7 +12,7 @@ import orjson
 
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
-from apc_console.running import run
+from apc_console.system.running import run
 from apc_contracts import Packet, parse_packet, seal
 from apc_orchestrator.testing import Journal, ScriptedAgents, publish_until_confirmed
 from benchmarks.soak.cast import CAST, next_packet

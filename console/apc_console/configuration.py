@@ -7,7 +7,7 @@ from typing import Any
 
 from apc_bus.settings import READ_BY, SERVICES, all_settings, variable_of
 from apc_bus.settings.base import PREFIX
-from apc_console.secrecy import hide
+from apc_console.output.secrecy import hide
 
 EVERYBODY = "all"
 NO_SETTINGS = frozenset({"APC_CRASH_AT"})

@@ -112,7 +112,7 @@ def _fork_command(channel: int, *standard_files: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    from apc_console.cli import main
+    from apc_console.commands import main
 
     for module in _IMPORTED:
         import_module(module)

@@ -13,7 +13,7 @@ import orjson
 
 from apc_agents.keys import AgentKey
 from apc_bus import headers
-from apc_console.registration import publish_changes
+from apc_console.commands.agent.registration import publish_changes
 from apc_contracts import Packet, load_contract, seal
 from apc_orchestrator.testing import ScriptedWorker, make_idea, make_packet, publish_until_confirmed, until
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from apc_bus.port import QueueDepth
 from apc_bus.topology import agent_queue
-from apc_console.agents_view import ALIVE_WITHIN, listed
+from apc_console.commands.agent.agents_view import ALIVE_WITHIN, listed
 from apc_console.doctor import Finding, Status
 from apc_console.doctor.agents import look_at_agents
 from apc_console.doctor.dead_letters import look_at_dead_letters

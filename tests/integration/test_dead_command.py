@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from apc_bus.topology import agent_queue
-from apc_console.dead_letters_control import settle_dead
-from apc_console.dead_letters_view import Filter, dead_documents, dead_rows
+from apc_console.commands.dead_letter.dead_letters_control import settle_dead
+from apc_console.commands.dead_letter.dead_letters_view import Filter, dead_documents, dead_rows
 from apc_console.errors import InputUnusable
 from apc_console.testing import ApcCommand
 from apc_contracts.wire.receipts import ReceiptKind

@@ -15,7 +15,7 @@ import pytest
 from apc_agents.keys import make_key
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import build_topology
-from apc_console.registration import publish_changes
+from apc_console.commands.agent.registration import publish_changes
 from apc_contracts import parse_packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.vocabulary import PacketType

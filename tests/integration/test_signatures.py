@@ -13,7 +13,7 @@ import pytest
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
 from apc_agents.keys import AgentKey, make_key, read_key
 from apc_bus import headers
-from apc_console.registration import publish_changes
+from apc_console.commands.agent.registration import publish_changes
 from apc_console.testing import ApcCommand
 from apc_contracts import IdeaPayload, Packet, PacketType, load_contract, parse_packet, seal
 from apc_contracts.identity.ids import new_packet_id

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from apc_console.commands.packet.substrate_view import offset_of
 from apc_console.errors import InputUnusable
-from apc_console.substrate_view import offset_of
 from apc_console.testing import ApcCommand
 from apc_contracts.vocabulary import DeliveryMode
 from apc_orchestrator.testing import make_idea, make_packet, until

@@ -19,7 +19,7 @@ from apc_automl.bench.unthrottled import write_unthrottled
 from apc_automl.confidence import Interval
 from apc_automl.diversity import diversity_by_generation
 from apc_automl.generated import Generator, write_samples
-from apc_console.terminal import echo
+from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
 
 

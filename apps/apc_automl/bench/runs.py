@@ -14,7 +14,7 @@ from apc_automl.roles import make_agents
 from apc_automl.run_log import RunLog, read_run
 from apc_automl.workbench import Workbench
 from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
-from apc_console.embedded_system import run_embedded
+from apc_console.system.embedded import run_embedded
 
 PROCESSES = 2
 ROWS = 600

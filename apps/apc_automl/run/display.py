@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from apc_automl.progress import Event, Measured, Offered, Synced, Validated
-from apc_console.safe_console import SafeConsole
-from apc_console.terminal import echo
+from apc_console.output.safe_console import SafeConsole
+from apc_console.output.terminal import echo
 
 LIVES_A_SECOND = 4
 

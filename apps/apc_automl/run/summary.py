@@ -8,9 +8,9 @@ from shutil import which
 from typing import Any
 
 from apc_automl.outcome import Judged, Outcome
-from apc_console.files import write_bytes
-from apc_console.output import to_json
-from apc_console.terminal import echo
+from apc_console.output.files import write_bytes
+from apc_console.output.output import to_json
+from apc_console.output.terminal import echo
 
 SUMMARY_FILE = "summary.json"
 

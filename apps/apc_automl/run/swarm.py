@@ -19,10 +19,10 @@ from apc_automl.run.summary import print_summary, replay_command
 from apc_automl.workbench import Workbench
 from apc_bus.artifacts import open_artifacts
 from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
-from apc_console.database import open_log
+from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, Interrupted, NothingPassed
-from apc_console.running import stop_on_signals
-from apc_console.system import System, has_broker
+from apc_console.system.running import stop_on_signals
+from apc_console.system.system import System, has_broker
 from apc_persister.queries import list_agent_packets
 
 MOST_TRAINING_PROCESSES = 4
@@ -99,14 +99,14 @@ async def _check_table(settings: AutomlSettings, workbench: Workbench) -> None:
 @asynccontextmanager
 async def _system(plan: _Plan, workbench: Workbench) -> AsyncIterator[System]:
     if has_broker(plan.bus, plan.database):
-        from apc_console.supervised_system import AgentProcess, run_supervised
+        from apc_console.system.supervised import AgentProcess, run_supervised
 
         environment = environment_of(plan.settings)
         roles = [AgentProcess(f"{MODULE}:{role}", environment) for role in ROLES]
         async with run_supervised(plan.bus, plan.database, roles, logs=plan.out / "logs") as supervised:
             yield supervised
     else:
-        from apc_console.embedded_system import run_embedded
+        from apc_console.system.embedded import run_embedded
 
         async with run_embedded(plan.bus, plan.database) as embedded:
             await embedded.start_agents(make_agents(plan.settings, workbench, LoggedPast(embedded.database_url)))

@@ -9,7 +9,7 @@ import asyncpg
 from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
 from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_console.database import PATIENCE, database_url
+from apc_console.connections.database import PATIENCE, database_url
 from apc_console.errors import InputUnusable
 
 NEEDED_TABLE = "apc_app.conversation_history"

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 
 from apc_bus.port import QueueDepth
-from apc_console.agents_view import inbox_depths, listed
+from apc_console.commands.agent.agents_view import inbox_depths, listed
 from apc_console.doctor.finding import Finding, ok, warning
 
 

@@ -8,7 +8,7 @@ from apc_bus.port import QueueDepth
 from apc_bus.rabbit import Inspection, inspect_rabbit, takes_message_of
 from apc_bus.rabbit.connections import Nodes, Timing
 from apc_bus.topology import Topology, gate_queue
-from apc_console.broker import CONNECT_PATIENCE
+from apc_console.connections.broker import CONNECT_PATIENCE
 from apc_console.doctor.finding import Finding, ok, warning, wrong
 
 APPLY = "apc topology apply"

@@ -7,8 +7,10 @@ import asyncpg
 from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings
 from apc_bus.topology import Topology
-from apc_console.broker import topology_url
-from apc_console.database import PATIENCE, database_url
+from apc_console.commands.agent.registration import queues_of, registered_agents
+from apc_console.connections.broker import topology_url
+from apc_console.connections.database import PATIENCE, database_url
+from apc_console.connections.topology import topology_of
 from apc_console.doctor.agents import look_at_agents
 from apc_console.doctor.broker import (
     inspect_broker,
@@ -27,8 +29,6 @@ from apc_console.doctor.log_lag import look_at_lag
 from apc_console.doctor.looking import attempt, look
 from apc_console.doctor.permissions import look_at_permissions
 from apc_console.doctor.users import look_at_users
-from apc_console.registration import queues_of, registered_agents
-from apc_console.topology import topology_of
 
 PERMISSIONS_FIX = "correct APC_AMQP_URL, or register the agent that it names with another --broker-user"
 

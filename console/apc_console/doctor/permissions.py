@@ -4,7 +4,7 @@ from apc_bus.rabbit.grants import permissions
 from apc_bus.rabbit.rights import Rights, probe_rights
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, LOG, RECEIPTS, RETRY, Topology
-from apc_console.broker import broker_user
+from apc_console.connections.broker import broker_user
 from apc_console.doctor.finding import Finding, ok, warning
 
 PROBED = (INGRESS, RECEIPTS, INTER_AGENT, LOG, RETRY)

@@ -7,8 +7,8 @@ from apc_bus.rabbit.grants import Permission, permissions
 from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings
 from apc_bus.topology import Topology
-from apc_console.broker_users import open_management, own_users, vhost_of
-from apc_console.definitions import shared_users
+from apc_console.commands.agent.broker_users import open_management, own_users, vhost_of
+from apc_console.commands.topology.definitions import shared_users
 from apc_console.doctor.finding import Finding, ok, warning, wrong
 
 IMPERSONATOR = "impersonator"

@@ -10,7 +10,7 @@ import pytest
 
 from apc_bus.artifacts import ArtifactStore, object_key
 from apc_bus.errors import ArtifactError
-from apc_console.artifact_uploads import ArtifactUploads, UploadLimits
+from apc_console.commands.serve.artifact_uploads import ArtifactUploads, UploadLimits
 
 DATA = b"a model" * 1000
 HASH = f"sha256:{hashlib.sha256(DATA).hexdigest()}"

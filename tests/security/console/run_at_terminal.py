@@ -20,7 +20,7 @@ def main() -> None:
     lines: list[list[str]] = json.load(sys.stdin)
     if "--unguarded" in sys.argv:
         terminal_text.printable = str  # type: ignore[assignment]
-    from apc_console import cli
+    from apc_console import commands as cli
 
     said: dict[str, str] = {}
     for start in range(0, len(lines), AT_ONCE):

@@ -23,7 +23,7 @@ from apc_agents.memory import ConversationContext, DatabaseMemoryStore, Message
 from apc_agents.tasks import NewTask, PostgresTaskStore, TaskSpec
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
-from apc_console.cli import app
+from apc_console.commands import app
 from apc_contracts import ActionType, SecurityLevel
 from apc_persister.testing import LogBench, ScriptedGate, coordination, hop, packet_entry, session_row
 

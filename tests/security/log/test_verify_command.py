@@ -7,7 +7,7 @@ import pytest
 
 from apc_bus.settings import PersisterSettings
 from apc_bus.testing import PostgresServer
-from apc_console.log_verification import print_uncovered, verify_log
+from apc_console.commands.log.log_verification import print_uncovered, verify_log
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.coverage import UNCOVERED
 from apc_persister.evidence.derived import compare_derived

@@ -1,0 +1,113 @@
+"""The `apc` command. One module a command group; what a command needs is imported when it runs, so that
+`apc worker` starts without the server's libraries. Applications add their own groups."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+from pydantic import ValidationError
+
+from apc_console import __version__
+from apc_console.commands.agent.group import app as agent
+from apc_console.commands.applications import add_applications
+from apc_console.commands.arbitration.group import app as arbitration
+from apc_console.commands.asyncapi import asyncapi
+from apc_console.commands.chat import chat
+from apc_console.commands.config import config
+from apc_console.commands.contract.group import app as contract
+from apc_console.commands.dead_letter.group import app as dead_letter
+from apc_console.commands.doctor import doctor
+from apc_console.commands.effect.group import app as effect
+from apc_console.commands.key.group import app as key
+from apc_console.commands.log.group import app as log
+from apc_console.commands.memory.group import app as memory
+from apc_console.commands.migrate import migrate
+from apc_console.commands.packet.group import app as packet
+from apc_console.commands.protocol.group import app as protocol
+from apc_console.commands.serve.group import app as serve
+from apc_console.commands.session.group import app as session
+from apc_console.commands.task.group import app as task
+from apc_console.commands.topology.group import app as topology
+from apc_console.commands.up import up
+from apc_console.commands.worker import worker
+from apc_console.output.settings_errors import sentence_of
+from apc_console.output.terminal import echo
+from apc_contracts.errors import ApcError
+from apc_contracts.terminal_text import one_line
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="apc",
+    help="A message bus for swarms of agents: packets admitted by contract, written to an append-only log.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(up)
+app.command()(worker)
+app.command()(chat)
+app.add_typer(packet, name="packet")
+app.add_typer(log, name="log")
+app.add_typer(protocol, name="protocols")
+app.add_typer(arbitration, name="arbitrations")
+app.add_typer(contract, name="contract")
+app.add_typer(dead_letter, name="dead")
+app.add_typer(agent, name="agents")
+app.add_typer(key, name="keys")
+app.add_typer(session, name="session")
+app.add_typer(task, name="task")
+app.add_typer(effect, name="effects")
+app.add_typer(memory, name="memory")
+app.add_typer(topology, name="topology")
+app.add_typer(serve, name="serve")
+app.command()(asyncapi)
+app.command()(migrate)
+app.command()(config)
+app.command()(doctor)
+add_applications(app)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        echo(f"apc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="The version, and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit: every expected failure is one line on stderr and a code, never a traceback."""
+    try:
+        code = app(args=arguments, prog_name="apc", standalone_mode=False)
+    except typer.TyperException as error:
+        _fail(error.format_message(), error.exit_code)
+    except ApcError as error:
+        _fail(str(error), getattr(error, "exit_code", 2))
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("apc_"):
+            raise
+        _fail(f"this needs {error.name}, which is not installed: pip install 'apc-bus[server,embedded,automl,llm]'", 2)
+    except ValidationError as error:
+        _fail(sentence_of(error), 2)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe left (`apc packet trace | head`): nothing to say, and nowhere to say it.
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    if message:  # `apc` alone prints its help, and says no more
+        echo(f"apc: {one_line(message)}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""`apc agent`: who may take part, who does, and what waits for whom."""

@@ -1,0 +1,134 @@
+"""What an operator does with agents: add, revoke, list."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from apc_agents.loading import load_agent
+from apc_bus.settings import BusSettings
+from apc_console.commands.agent.broker_users import Remarks, cut_off, make_agent_users, user_of_agent
+from apc_console.commands.agent.database_logins import end_agent_login, make_agent_logins
+from apc_console.commands.agent.registration import (
+    LOG_PATIENCE,
+    addition,
+    publish_changes,
+    queues_of,
+    registered_agents,
+    wait_until_recorded,
+    with_keys,
+)
+from apc_console.commands.topology.definitions import shared_users
+from apc_console.connections.broker import apply, open_bus
+from apc_console.connections.database import open_log
+from apc_console.connections.topology import topology_of
+from apc_console.errors import InputUnusable
+from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
+from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
+
+KNOWN = "SELECT broker_user, is_revoked FROM apc_log.agents WHERE agent_id = $1"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentForm:
+    """What the operator typed."""
+
+    agent_id: str
+    role: str
+    swarm: str
+    rights: str
+    handles: str
+    keys: tuple[str, ...]
+    broker_user: str | None
+
+    def change(self, default_user: str) -> AgentAdded:
+        """The change it stands for. Raises InputUnusable with the option that is wrong."""
+        registration = Registration(
+            agent_id=self.agent_id,
+            broker_user=self.broker_user or default_user,
+            role=self.role,
+            swarm_id=self.swarm,
+            rights=frozenset(_members(Right, self.rights, "--rights")),
+            handles=frozenset(_members(PacketType, self.handles, "--handles")) - CONTROL_TYPES,
+            public_keys=dict(map(_key, self.keys)),
+        )
+        try:
+            return addition(registration)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise InputUnusable(f"{first['loc'][0]}: {first['msg']}") from error
+
+
+async def add_agent(form: AgentForm) -> Remarks:
+    """Declare the agent's queues, make its broker user, register it, and wait until the log has it."""
+    settings = BusSettings()
+    return await _add(settings, [form.change(user_of_agent(settings, form.agent_id))])
+
+
+async def register_agents(modules: Sequence[str]) -> tuple[list[str], Remarks]:
+    """Register agents as their code describes them; returns their ids, and what is to be known."""
+    settings = BusSettings()
+    agents = [load_agent(module) for module in modules]
+    described = [agent.registration(user_of_agent(settings, agent.agent_id)) for agent in agents]
+    async with open_log() as pool:
+        registrations = await with_keys(pool, described)
+    remarks = await _add(settings, [addition(registration) for registration in registrations])
+    return [registration.agent_id for registration in registrations], remarks
+
+
+async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:
+    added = [change.registration() for change in changes]
+    async with open_log() as pool, open_bus(settings) as bus:
+        await apply(topology_of(settings, list(map(queues_of, added))))
+        known = {one.agent_id: one for one in (*await registered_agents(pool), *added)}
+        remarks = await make_agent_users(settings, added, known.values())
+        remarks += await make_agent_logins(pool, added)
+        await publish_changes(bus, changes, settings.shards)
+        await wait_until_recorded(pool, changes, settings.shards, LOG_PATIENCE)
+    topology = topology_of(settings, list(map(queues_of, known.values())))
+    return [*remarks, *shared_users(topology)]
+
+
+async def revoke_agent(agent_id: str) -> Remarks:
+    """Take an agent's broker user away, revoke it, and wait until the log has it; repeating it does no harm.
+
+    The broker comes first: from then on nothing of the agent is taken, whether a gate runs or not.
+
+    Raises:
+        InputUnusable: there is none of that id.
+    """
+    settings = BusSettings()
+    async with open_log() as pool, open_bus(settings) as bus:
+        known = await pool.fetchrow(KNOWN, agent_id)
+        if known is None:
+            raise InputUnusable(f"agent {agent_id} is not registered")
+        user = known["broker_user"]
+        others = [one for one in await registered_agents(pool) if one.agent_id != agent_id]
+        sharing = [queues_of(one) for one in others if one.broker_user == user]
+        remarks = await cut_off(settings, agent_id, user, sharing)
+        remarks += await end_agent_login(pool, agent_id)
+        if known["is_revoked"]:
+            return [*remarks, f"agent {agent_id} was revoked before"]
+        change = AgentRevoked(change_id=new_packet_id(), agent_id=agent_id)
+        await publish_changes(bus, [change], settings.shards)
+        await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
+    return remarks
+
+
+def _members(kind: type[Right] | type[PacketType], text: str, option: str) -> Iterable[Any]:
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            yield kind(word.upper() if kind is PacketType else word.lower())
+        except ValueError as error:
+            known = ", ".join(member.value for member in kind)
+            raise InputUnusable(f"{option}: {word!r} is none of {known}") from error
+
+
+def _key(text: str) -> tuple[str, str]:
+    name, is_there, value = text.partition("=")
+    if not (name and is_there and value):
+        raise InputUnusable(f"--key {text!r}: write KEY_ID=BASE64")
+    return name, value

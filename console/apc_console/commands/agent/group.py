@@ -1,0 +1,90 @@
+"""`apc agents`: who may take part. An operator adds and revokes; the log remembers."""
+
+from typing import Annotated
+
+import typer
+
+from apc_console.commands.packet.group import ContractFile
+from apc_console.output.output import AsJson, print_rows, tell
+from apc_console.output.terminal import echo
+
+app = typer.Typer(help="Register, revoke, list and show agents.", no_args_is_help=True)
+
+AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, unique in the deployment.")]
+
+
+@app.command()
+def add(
+    agent_id: AgentId,
+    role: Annotated[str, typer.Option(help="Its role; what its packets must say.")],
+    swarm: Annotated[str, typer.Option(help="Its swarm; what its packets must say.")],
+    rights: Annotated[str, typer.Option(help="operate, decide, validate, veto; separated by commas.")] = "",
+    handles: Annotated[str, typer.Option(help="Packet types, separated by commas; control types come anyway.")] = "",
+    key: Annotated[list[str] | None, typer.Option(metavar="KEY_ID=BASE64", help="A public Ed25519 key.")] = None,
+    broker_user: Annotated[
+        str | None,
+        typer.Option(help="Its user at the broker; default agent.ID with APC_MANAGEMENT_URL, else our own."),
+    ] = None,
+) -> None:
+    """Declare the agent's queues, make its broker user and register it; repeat it to change.
+
+    Returns when the registry holds it. With APC_MANAGEMENT_URL the user is made, with the least rights; its password is
+    the one in APC_BROKER_PASSWORDS, or made and kept in APC_BROKER_PASSWORDS_FILE.
+    """
+    from apc_console.commands.agent.agents import AgentForm, add_agent
+    from apc_console.system.running import run_quietly
+
+    form = AgentForm(agent_id, role, swarm, rights, handles, tuple(key or ()), broker_user)
+    tell(run_quietly(add_agent(form)))
+    echo(f"agent {agent_id} is registered")
+
+
+@app.command()
+def register(
+    modules: Annotated[list[str], typer.Argument(metavar="MODULE:AGENT…", help="As `apc worker` takes them.")],
+) -> None:
+    """Register agents as their code describes them: role, swarm, rights and handled types."""
+    from apc_console.commands.agent.agents import register_agents
+    from apc_console.system.running import run_quietly
+
+    agents, remarks = run_quietly(register_agents(modules))
+    tell(remarks)
+    for agent_id in agents:
+        echo(f"agent {agent_id} is registered")
+
+
+@app.command()
+def revoke(agent_id: AgentId) -> None:
+    """Take the registration and the broker user away: nothing of it is taken from now on; its past stays in the log.
+
+    With APC_MANAGEMENT_URL its broker user is deleted, which closes its connections. Its keys count no more. Repeating
+    it does no harm.
+    """
+    from apc_console.commands.agent.agents import revoke_agent
+    from apc_console.system.running import run_quietly
+
+    tell(run_quietly(revoke_agent(agent_id)))
+    echo(f"agent {agent_id} is revoked")
+
+
+@app.command("list")
+def list_agents(as_json: AsJson = False) -> None:
+    """Who is registered with which rights, alive, last heard of, its open deliveries, and what waits in its queues."""
+    from apc_console.commands.agent.agents_view import agent_rows
+    from apc_console.system.running import run_quietly
+
+    print_rows(run_quietly(agent_rows()), title="Agents", as_json=as_json, empty="no agent is registered")
+
+
+@app.command()
+def show(
+    agent_id: AgentId,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most invocations, the newest first.")] = 20,
+    contract_file: ContractFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one agent and where its latest handler invocations stand in the machine `intra_agent_coordination`."""
+    from apc_console.commands.agent.agent_view import print_agent
+    from apc_console.system.running import run_quietly
+
+    run_quietly(print_agent(agent_id, contract_file, limit=limit, as_json=as_json))

@@ -1,0 +1,133 @@
+"""How an operator's word becomes a row of the registry: a change to every shard, and the wait until the log has it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import asyncpg
+import orjson
+
+from apc_agents.keys import find_key
+from apc_bus import headers
+from apc_bus.port import Bus, Message, Publication
+from apc_bus.settings import WorkerSettings
+from apc_bus.topology import RECEIPTS, AgentQueues
+from apc_console.connections.waiting import until
+from apc_console.errors import InputUnusable, ServiceAway
+from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, encode_registry_change
+from apc_contracts.vocabulary import PacketType
+
+LOG_PATIENCE = timedelta(seconds=8)
+"""How long to wait until gate and log writer have taken a change."""
+RECORDED = "SELECT count(DISTINCT (shard, change_id)) FROM apc_log.registry_events WHERE change_id = ANY($1)"
+REGISTERED = "SELECT * FROM apc_log.agents ORDER BY agent_id"
+
+
+def addition(registration: Registration) -> AgentAdded:
+    """The change that registers an agent, or replaces its registration. Raises pydantic's ValidationError."""
+    return AgentAdded(
+        change_id=new_packet_id(),
+        agent_id=registration.agent_id,
+        broker_user=registration.broker_user,
+        role=registration.role,
+        swarm_id=registration.swarm_id,
+        rights=tuple(sorted(registration.rights)),
+        handles=tuple(sorted(registration.handles)),
+        public_keys=dict(registration.public_keys),
+    )
+
+
+async def with_keys(pool: asyncpg.Pool, described: Sequence[Registration]) -> list[Registration]:
+    """Agents as their code describes them, with their keys, of which code says nothing.
+
+    Those that the registry holds stay; the one with which a worker of this environment signs is added. Raises
+    AgentKeyUnusable.
+    """
+    known = {one.agent_id: one.public_keys for one in await registered_agents(pool)}
+    settings = WorkerSettings()
+    complete = []
+    for one in described:
+        key = find_key(settings, one.agent_id)
+        own = {} if key is None else {key.key_id: key.public_key}
+        complete.append(replace(one, public_keys={**known.get(one.agent_id, {}), **own}))
+    return complete
+
+
+def queues_of(registration: Registration) -> AgentQueues:
+    """The inbox that a registered agent needs."""
+    return AgentQueues(registration.agent_id, registration.swarm_id, registration.handles, registration.broker_user)
+
+
+async def publish_changes(bus: Bus, changes: Sequence[AgentAdded | AgentRevoked], shards: int) -> None:
+    """Send changes to the gate of every shard, as the operator who owns this bus. Raises BusError."""
+    publications = [
+        Publication(
+            RECEIPTS,
+            str(shard),
+            # An id of its own for each shard: one id must not be in flight twice on a channel.
+            Message(
+                encode_registry_change(change),
+                message_id=str(new_packet_id()),
+                type=headers.TYPE_REGISTRY,
+                user_id=bus.user,
+            ),
+        )
+        for change in changes
+        for shard in range(shards)
+    ]
+    for outcome in await bus.publish_all(publications):
+        if outcome is not None:
+            raise outcome
+
+
+async def wait_until_recorded(
+    pool: asyncpg.Pool, changes: Sequence[AgentAdded | AgentRevoked], shards: int, patience: timedelta
+) -> None:
+    """Return when every shard has logged the changes: the registry table then holds them.
+
+    Raises:
+        ServiceAway: not within `patience`; the changes wait in the gate's queues and take effect later.
+    """
+    ids = [change.change_id for change in changes]
+
+    async def is_recorded() -> bool:
+        recorded: int = await pool.fetchval(RECORDED, ids)
+        return recorded == len(ids) * shards
+
+    try:
+        await until(is_recorded, patience)
+    except TimeoutError as error:
+        raise ServiceAway(
+            f"the change was sent, but is not in the log after {patience.total_seconds():g} s: do `apc serve "
+            "orchestrator` and `apc serve persister` run? It takes effect as soon as they do"
+        ) from error
+
+
+async def registered_agents(pool: asyncpg.Pool) -> list[Registration]:
+    """Every agent that is registered and not revoked."""
+    return [_registration(row) for row in await pool.fetch(REGISTERED) if not row["is_revoked"]]
+
+
+async def first_operator(pool: asyncpg.Pool, user: str) -> Registration:
+    """The first agent with the right operate whom a broker user may speak for. Raises InputUnusable without one."""
+    for agent in await registered_agents(pool):
+        if agent.broker_user == user and agent.has(Right.OPERATE):
+            return agent
+    raise InputUnusable(
+        f"no agent with the right operate is registered for the broker user {user}: "
+        "`apc agents add operator --role operator --swarm operators --rights operate`"
+    )
+
+
+def _registration(row: asyncpg.Record) -> Registration:
+    return Registration(
+        agent_id=row["agent_id"],
+        broker_user=row["broker_user"],
+        role=row["role"],
+        swarm_id=row["swarm_id"],
+        rights=frozenset(Right(right) for right in row["rights"]),
+        handles=frozenset(PacketType(packet_type) for packet_type in row["handles"]),
+        public_keys=orjson.loads(row["public_keys"]),
+    )

@@ -1,0 +1,1 @@
+"""`apc arbitration`: what was arbitrated, and how."""

@@ -1,0 +1,25 @@
+"""`apc chat`: talk to an agent."""
+
+from typing import Annotated
+
+import typer
+
+AgentOption = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="MODULE:AGENT", help="An LLMAgent; default one with the model of APC_LLM_MODEL."),
+]
+
+
+def chat(
+    agent: AgentOption = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Go on with it, or begin it.")] = None,
+    user: Annotated[str, typer.Option(help="Whose conversation; others do not see it.")] = "local",
+) -> None:
+    """Talk to an agent; /help lists the commands. Kept in APC_DATABASE_URL or the embedded database, if there is one.
+
+    Through a pipe each line is a message, and each answer a line of JSON.
+    """
+    from apc_console.chat import ChatForm, run_chat
+    from apc_console.system.running import run_quietly
+
+    run_quietly(run_chat(ChatForm(agent, session, user)))

@@ -1,0 +1,1 @@
+"""`apc contract`: the contract file, checked, shown and compared."""

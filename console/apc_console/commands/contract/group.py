@@ -1,0 +1,61 @@
+"""`apc contract`: walk its machines, draw them, check a contract file."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from apc_console.commands.packet.group import ContractFile
+from apc_console.output.terminal import echo
+
+app = typer.Typer(help="Walk, draw and check the contract.", no_args_is_help=True)
+
+MachineName = Annotated[
+    str, typer.Argument(help="inter_agent_coordination, intra_agent_coordination, packet_lifecycle.")
+]
+
+
+@app.command()
+def walk(
+    machine: MachineName,
+    events: Annotated[list[str], typer.Argument(metavar="EVENT…", help="The events, in order.")],
+    facts: Annotated[str, typer.Option(metavar="JSON", help="The facts that the guards read: one object.")] = "{}",
+    contract_file: ContractFile = None,
+) -> None:
+    """Print the initial state, then a state a line; exit 2 at an illegal event or a false guard."""
+    from apc_contracts.contract.contract import load_contract
+
+    known = _facts(facts)
+    walked = load_contract(contract_file).machine(machine)
+    state = walked.initial
+    echo(state)
+    for event in events:
+        state = walked.step(state, event, known)
+        echo(state)
+
+
+@app.command()
+def diagram(machine: MachineName, contract_file: ContractFile = None) -> None:
+    """Print a machine as a Mermaid state diagram."""
+    from apc_contracts.contract.contract import load_contract
+
+    echo(load_contract(contract_file).machine(machine).mermaid())
+
+
+@app.command()
+def check(file: Annotated[Path, typer.Argument(help="A contract file.")]) -> None:
+    """Check a contract file: schema, states, edges, guards; the first hole is named with its place (exit 2)."""
+    from apc_contracts.contract.contract import load_contract
+
+    echo(f"{file}: a usable contract, sha256 {load_contract(file).hash.hex()}")
+
+
+def _facts(text: str) -> dict[str, Any]:
+    try:
+        facts = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise typer.BadParameter(f"--facts is no JSON: {error}") from error
+    if not isinstance(facts, dict):
+        raise typer.BadParameter('--facts must be one JSON object, such as {"generation": 11}')
+    return facts

@@ -1,0 +1,1 @@
+"""`apc dead-letter`: deliveries that came to nothing, and what becomes of them."""

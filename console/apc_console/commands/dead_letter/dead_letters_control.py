@@ -1,0 +1,116 @@
+"""`apc dead requeue|discard`: an operator's receipts, and the wait until the log shows what came of them."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+
+from apc_bus import headers
+from apc_bus.port import Bus, Message, Publication
+from apc_bus.settings import BusSettings
+from apc_bus.topology import RECEIPTS
+from apc_console.commands.agent.registration import first_operator
+from apc_console.commands.dead_letter.dead_letters_view import Filter, Row, dead_of, matching
+from apc_console.connections.broker import broker_user, open_bus
+from apc_console.connections.database import open_log
+from apc_console.connections.waiting import until
+from apc_console.errors import InputUnusable, ServiceAway
+from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_persister.queries import DeadDelivery, DeliveryId, delivery_states
+
+RECEIPTS_A_MESSAGE = 100
+"""Fits 64 KiB with a note of the longest kind."""
+MAX_NOTE = 300
+PATIENCE = timedelta(seconds=8)
+PATIENCE_FOR_EACH = timedelta(milliseconds=20)
+DEAD = "DEAD_LETTERED"
+DONE = {ReceiptKind.REQUEUE: "requeued", ReceiptKind.DISCARD: "discarded"}
+
+
+async def settle_dead(
+    kind: ReceiptKind, texts: Sequence[str], narrowed: Filter, *, is_all: bool = False, note: str | None = None
+) -> list[Row]:
+    """Requeue or discard dead deliveries as an operator; returns what became of each.
+
+    A packet keeps its id: its next delivery is the next attempt. With `is_all`, what has expired is not requeued.
+
+    Raises:
+        InputUnusable: what is meant is not dead, or has expired; nobody whom this broker user may speak for has the
+            right operate; no broker.
+        ServiceAway: broker, database or gate do not answer.
+    """
+    if bool(texts) == is_all:
+        raise InputUnusable("name packets (`apc dead list` shows them), or give --all; not both, and not neither")
+    if note is not None and len(note) > MAX_NOTE:
+        raise InputUnusable(f"--note has {len(note)} characters: {MAX_NOTE} are allowed")
+    settings = BusSettings()
+    user = broker_user(settings)
+    async with open_log() as pool:
+        meant = await (matching(pool, narrowed) if is_all else dead_of(pool, texts, narrowed))
+        if kind is ReceiptKind.REQUEUE:
+            meant = _unexpired(meant, is_all=is_all)
+        operator = await first_operator(pool, user)
+        if meant:
+            said = f"{DONE[kind]} by {operator.agent_id}" + (f": {note}" if note else "")
+            async with open_bus(settings) as bus:
+                await _report(bus, kind, meant, said, settings.shards)
+            await _until_logged(pool, kind, meant)
+        states = await delivery_states(pool, [one.packet_id for one in meant])
+    return [_row(one.id, states) for one in meant]
+
+
+def _unexpired(meant: Sequence[DeadDelivery], *, is_all: bool) -> list[DeadDelivery]:
+    now = datetime.now(UTC)
+    expired = [one for one in meant if one.expires_at <= now]
+    if expired and not is_all:
+        one = expired[0]
+        raise InputUnusable(
+            f"packet {one.packet_id} expired at {one.expires_at:%Y-%m-%d %H:%M:%S} UTC, so nobody would handle it: "
+            "send a new packet, and `apc dead discard` this one"
+        )
+    return [one for one in meant if one.expires_at > now]
+
+
+async def _report(bus: Bus, kind: ReceiptKind, meant: Sequence[DeadDelivery], said: str, shards: int) -> None:
+    """The receipts, each message to the gate of its shard. Raises BusError."""
+    by_shard: dict[int, list[Receipt]] = {}
+    for one in meant:
+        receipt = Receipt(
+            packet_id=one.packet_id,
+            session_id=one.session_id,
+            recipient=one.recipient,
+            kind=kind,
+            attempt=one.attempt,
+            at=datetime.now(UTC),
+            error=said,
+        )
+        by_shard.setdefault(shard_of(one.session_id, shards), []).append(receipt)
+    for shard, receipts in by_shard.items():
+        for start in range(0, len(receipts), RECEIPTS_A_MESSAGE):
+            body = encode_receipts(receipts[start : start + RECEIPTS_A_MESSAGE])
+            message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=bus.user)
+            await bus.publish(Publication(RECEIPTS, str(shard), message))
+
+
+async def _until_logged(pool: asyncpg.Pool, kind: ReceiptKind, meant: Sequence[DeadDelivery]) -> None:
+    """Wait until none is dead in the attempt that was meant: one that failed again at once is another attempt."""
+    packet_ids = [one.packet_id for one in meant]
+
+    async def are_logged() -> bool:
+        states = await delivery_states(pool, packet_ids)
+        return all(states.get(one.id) != (DEAD, one.attempt) for one in meant)
+
+    patience = PATIENCE + len(meant) * PATIENCE_FOR_EACH
+    try:
+        await until(are_logged, patience)
+    except TimeoutError as error:
+        raise ServiceAway(
+            f"the {kind} was sent, but is not in the log after {patience.total_seconds():g} s: do `apc serve "
+            "orchestrator` and `apc serve persister` run? It counts as soon as they do"
+        ) from error
+
+
+def _row(delivery: DeliveryId, states: dict[DeliveryId, tuple[str, int]]) -> Row:
+    state, attempt = states[delivery]
+    return delivery._asdict() | {"state": state, "attempt": attempt}

@@ -1,0 +1,99 @@
+"""`apc dead`: deliveries that failed for good; look at them, requeue them, discard them."""
+
+from typing import Annotated
+
+import typer
+
+from apc_console.output.output import AsJson, print_rows
+from apc_contracts.wire.receipts import ReceiptKind
+
+app = typer.Typer(help="List, show, requeue and discard dead letters.", no_args_is_help=True)
+
+NOTHING = "no such delivery is dead"
+
+SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="Only of this session.")]
+AgentId = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only deliveries to this agent.")]
+Reason = Annotated[
+    str | None,
+    typer.Option(help="Only with a reason that begins so: handler_error, delivery_limit, overflow, retry_limit…"),
+]
+PacketIds = Annotated[list[str] | None, typer.Argument(metavar="PACKET_ID…", help="The packets.")]
+All = Annotated[bool, typer.Option("--all", help="Everything that is dead and that the filters let through.")]
+Note = Annotated[str | None, typer.Option(help="Why; the log keeps it.")]
+
+
+@app.command("list")
+def list_(
+    session_id: SessionId = None,
+    agent_id: AgentId = None,
+    reason: Reason = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most deliveries to print.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Print what is dead, oldest first: packet, recipient, attempt, why and since when."""
+    from apc_console.commands.dead_letter.dead_letters_view import Filter, dead_rows
+    from apc_console.system.running import run_quietly
+
+    rows = run_quietly(dead_rows(Filter(session_id, agent_id, reason), limit=limit))
+    print_rows(rows, title="dead letters", as_json=as_json, empty=NOTHING)
+
+
+@app.command()
+def show(
+    packet_id: Annotated[str, typer.Argument(metavar="PACKET_ID", help="The packet.")],
+    session_id: SessionId = None,
+    agent_id: AgentId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a packet's dead deliveries with everything that happened to them, attempt by attempt."""
+    from apc_console.commands.dead_letter.dead_letters_view import Filter, dead_documents, print_documents
+    from apc_console.system.running import run_quietly
+
+    print_documents(run_quietly(dead_documents(packet_id, Filter(session_id, agent_id))), as_json=as_json)
+
+
+@app.command()
+def requeue(
+    packet_ids: PacketIds = None,
+    is_all: All = False,
+    session_id: SessionId = None,
+    agent_id: AgentId = None,
+    reason: Reason = None,
+    note: Note = None,
+    as_json: AsJson = False,
+) -> None:
+    """Deliver dead packets once more, under their ids, as their next attempt; waits until the log says so."""
+    _settle(ReceiptKind.REQUEUE, packet_ids, is_all, session_id, agent_id, reason, note, as_json)
+
+
+@app.command()
+def discard(
+    packet_ids: PacketIds = None,
+    is_all: All = False,
+    session_id: SessionId = None,
+    agent_id: AgentId = None,
+    reason: Reason = None,
+    note: Note = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put dead packets to rest: they are archived, and nobody gets them any more."""
+    _settle(ReceiptKind.DISCARD, packet_ids, is_all, session_id, agent_id, reason, note, as_json)
+
+
+def _settle(
+    kind: ReceiptKind,
+    packet_ids: list[str] | None,
+    is_all: bool,
+    session_id: str | None,
+    agent_id: str | None,
+    reason: str | None,
+    note: str | None,
+    as_json: bool,
+) -> None:
+    from apc_console.commands.dead_letter.dead_letters_control import settle_dead
+    from apc_console.commands.dead_letter.dead_letters_view import Filter
+    from apc_console.system.running import run_quietly
+
+    narrowed = Filter(session_id, agent_id, reason)
+    rows = run_quietly(settle_dead(kind, packet_ids or (), narrowed, is_all=is_all, note=note))
+    print_rows(rows, title=f"{kind}: {len(rows)} deliveries", as_json=as_json, empty=NOTHING)

@@ -1,0 +1,1 @@
+"""`apc effect`: effects of agents on the world outside."""

@@ -1,0 +1,1 @@
+"""`apc key`: the signing keys of agents."""

@@ -1,0 +1,66 @@
+"""What an operator does with an agent's signing key: make it, show its public half, register that."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from apc_agents.keys import AGENT_ID, AgentKey, find_key, make_key, read_key
+from apc_bus.settings import BusSettings, WorkerSettings
+from apc_console.commands.agent.registration import (
+    LOG_PATIENCE,
+    addition,
+    publish_changes,
+    registered_agents,
+    wait_until_recorded,
+)
+from apc_console.connections.broker import open_bus
+from apc_console.connections.database import open_log
+from apc_console.errors import InputUnusable
+from apc_contracts.model import ID_PATTERN
+
+
+def default_file(agent_id: str) -> Path:
+    """Return where an agent's key is kept: APC_AGENT_KEY_FILE, else `<data_dir>/keys/<agent_id>.pem`.
+
+    Raises:
+        InputUnusable: the name is no agent id, so it must not become a path.
+    """
+    if not re.fullmatch(ID_PATTERN, agent_id):
+        raise InputUnusable(f"ID {agent_id!r} is no agent id: 1 to 64 letters, digits, '.', '_', ':' or '-'")
+    given = WorkerSettings().agent_key_file
+    if given is not None:
+        return Path(str(given).replace(AGENT_ID, agent_id))
+    return BusSettings().data_dir / "keys" / f"{agent_id}.pem"
+
+
+def new_key(agent_id: str, file: Path | None) -> tuple[AgentKey, Path]:
+    """Make a key, and say where. Raises AgentKeyUnusable when there is one, InputUnusable for no agent id."""
+    path = file or default_file(agent_id)
+    return make_key(path), path
+
+
+def present_key(agent_id: str, file: Path | None) -> AgentKey:
+    """The key in a file, else the one with which a worker of this environment would sign. Raises AgentKeyUnusable."""
+    if file is not None:
+        return read_key(file)
+    return find_key(WorkerSettings(), agent_id) or read_key(default_file(agent_id))
+
+
+async def register_key(agent_id: str, file: Path | None, *, is_only: bool) -> AgentKey:
+    """Add the public key to the agent's registration; with `is_only` its other keys end.
+
+    Raises:
+        InputUnusable: no such agent is registered.
+        ServiceAway: gate or log writer did not take the change in time.
+    """
+    settings, key = BusSettings(), present_key(agent_id, file)
+    async with open_log() as pool, open_bus(settings) as bus:
+        known = {one.agent_id: one for one in await registered_agents(pool)}
+        if agent_id not in known:
+            raise InputUnusable(f"agent {agent_id} is not registered: `apc agents add` comes first")
+        others = {} if is_only else known[agent_id].public_keys
+        keys = {**others, key.key_id: key.public_key}
+        change = addition(replace(known[agent_id], public_keys=keys))
+        await publish_changes(bus, [change], settings.shards)
+        await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
+    return key

@@ -1,0 +1,1 @@
+"""`apc log`: the evidence of the log, checked, exported, erased, rebuilt."""

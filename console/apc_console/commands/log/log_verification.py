@@ -1,0 +1,201 @@
+"""`apc log verify`: every shard recomputed, and compared with the checkpoints that are held outside."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from apc_bus.settings import PersisterSettings
+from apc_console.commands.log.log_keys import TrustedKeys
+from apc_console.connections.database import open_log_with_url
+from apc_console.errors import InputUnusable
+from apc_console.output.output import print_json
+from apc_console.output.terminal import echo
+from apc_contracts.contract.contract import load_contract
+from apc_persister.check import CheckFailed, Checkpoint, parse_note, split_notes
+from apc_persister.connection import AnyConnection
+from apc_persister.evidence.chunks import Helpers, check_note, start_helpers
+from apc_persister.evidence.coverage import UNCOVERED
+from apc_persister.evidence.derived import compare_derived
+from apc_persister.evidence.findings import Finding, Report
+from apc_persister.evidence.outside import folder_of, name_of
+from apc_persister.evidence.sessions import Sessions, compare_sessions
+from apc_persister.evidence.shards import find_strays, list_shards
+from apc_persister.evidence.verify import verify_shard
+
+_SIZES = "SELECT shard, coalesce(tree_size, 0) FROM apc_log.log_edges WHERE shard IS NOT NULL"
+LONG_LOG = 200_000
+"""Entries for which it is worth while to start processes: they verify fewer in the time that the start takes."""
+
+_MOST_UNPLAYED = 10
+"""Sessions that cannot be played again and are named one by one."""
+
+Outside = dict[int, list[Checkpoint]]
+"""Shard -> its checkpoints that are held outside."""
+
+
+def print_uncovered() -> None:
+    """Print what neither the tree covers nor the verification compares."""
+    for place, what in UNCOVERED.items():
+        echo(f"{place}\t{what}")
+
+
+async def verify_log(
+    first: int,
+    files: Sequence[Path],
+    keys: Sequence[str],
+    processes: int | None,
+    *,
+    contracts: Sequence[Path] | None = (),
+    as_json: bool,
+) -> bool:
+    """Verify every shard that the log or a checkpoint names; whether everything fits.
+
+    Without files the checkpoints are those of the folder that they are exported to. A long log is shared out to
+    `processes`; None = one for every two CPUs, since its backend in Postgres takes the other, and one for a short log.
+    Sessions are played again under the contracts that the log holds, the packaged one and those in `contracts`; None =
+    they are not.
+
+    Raises:
+        InputUnusable: a file that holds no checkpoints, or not those of this log.
+    """
+    trusted = TrustedKeys(keys)
+    at_hand = None if contracts is None else [load_contract(), *map(load_contract, contracts)]
+    outside = read_outside(files, trusted) if files else read_exported(trusted)
+    reports: list[Report] = []
+    async with open_log_with_url() as (pool, url), pool.acquire() as connection, AsyncExitStack() as stack:
+        shards = sorted({*await list_shards(connection), *outside})
+        sizes: dict[int, int] = {row[0]: row[1] for row in await connection.fetch(_SIZES)}
+        left = {shard: max(0, sizes.get(shard, 0) - first + 1) for shard in shards}
+        if processes is None:
+            processes = max(1, len(os.sched_getaffinity(0)) // 2) if sum(left.values()) >= LONG_LOG else 1
+        helpers = await stack.enter_async_context(start_helpers(url, processes)) if processes > 1 else None
+        for shard in shards:
+            with _progress(shard, left[shard], is_silent=as_json) as advance:
+                reports.append(await _verify(connection, shard, trusted, first, outside, advance, helpers))
+        beside = [*await find_strays(connection), *await compare_derived(connection)]
+        if at_hand is not None:
+            sessions = await compare_sessions(connection, at_hand)
+            beside += sessions.findings
+            _say_unplayed(sessions)
+    if beside:
+        reports.append(Report(None, findings=beside))
+    if as_json or not sys.stdout.isatty():
+        print_json([_document(report) for report in reports])
+    for report in reports:
+        _say(report, "checkpoints held outside" if outside else _nothing_outside())
+    if not reports:
+        echo("the log is empty", file=sys.stderr)
+    return not any(report.findings for report in reports)
+
+
+async def _verify(
+    connection: AnyConnection,
+    shard: int,
+    trusted: TrustedKeys,
+    first: int,
+    outside: Outside,
+    advance: Callable[[int], None],
+    helpers: Helpers | None,
+) -> Report:
+    try:
+        key, *older = trusted.all_of(shard)
+    except InputUnusable as error:
+        return Report(shard, findings=[Finding(shard, 1, f"there are rows of this shard: {error}", f"shard {shard}")])
+    held = outside.get(shard, ())
+    return await verify_shard(
+        connection, shard, key, older=older, first=first, outside=held, progress=advance, helpers=helpers
+    )
+
+
+def read_exported(trusted: TrustedKeys) -> Outside:
+    """The checkpoints in the folder that they are exported to; none when they go elsewhere. Raises InputUnusable."""
+    folder = folder_of(PersisterSettings().checkpoints_target)
+    return {} if folder is None else read_outside(sorted(folder.glob("shard-*.checkpoints")), trusted)
+
+
+def read_outside(files: Sequence[Path], trusted: TrustedKeys) -> Outside:
+    """The checkpoints of these files and folders. One that no trusted key has signed proves nothing: it is an error to
+    offer it, unless the file ends within it (it is being written, or was torn).
+
+    Raises:
+        InputUnusable: such a checkpoint, or none at all.
+    """
+    found: Outside = {}
+    for file in _files_in(files):
+        try:
+            text = file.read_text(encoding="utf-8")
+            notes = list(split_notes(text))
+            for place, note in enumerate(notes, 1):
+                try:
+                    parsed = parse_note(note)
+                    shard, keys = trusted.of_origin(parsed.checkpoint.origin)
+                    found.setdefault(shard, []).append(check_note(parsed, keys))
+                except CheckFailed:
+                    if place < len(notes) or text.endswith("\n\n"):
+                        raise
+        except (CheckFailed, OSError, UnicodeError) as error:
+            raise InputUnusable(f"{file}: {error}") from error
+    if files and not found:
+        raise InputUnusable(f"no checkpoints in {', '.join(map(str, files))}")
+    return found
+
+
+def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(one for one in path.rglob("*") if one.is_file())
+        else:
+            yield path
+
+
+@contextmanager
+def _progress(shard: int, total: int, *, is_silent: bool) -> Iterator[Callable[[int], None]]:
+    if is_silent or not sys.stderr.isatty():
+        yield lambda entries: None
+        return
+    from rich.progress import Progress
+
+    from apc_console.output.safe_console import SafeConsole
+
+    with Progress(console=SafeConsole(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"shard {shard}", total=total)
+        yield lambda entries: progress.advance(task, entries)
+
+
+def _document(report: Report) -> dict[str, object]:
+    return {**asdict(report), "is_whole": not report.findings}
+
+
+def _nothing_outside() -> str:
+    target = PersisterSettings().checkpoints_target
+    where = "" if folder_of(target) is not None else f" (they go to {name_of(target)}: fetch them, give --checkpoints)"
+    return f"checkpoints held outside{where}"
+
+
+def _say_unplayed(sessions: Sessions) -> None:
+    for sentence in sessions.unplayed[:_MOST_UNPLAYED]:
+        echo(f"not compared: {sentence}", file=sys.stderr)
+    if len(sessions.unplayed) > _MOST_UNPLAYED:
+        echo(f"not compared: {len(sessions.unplayed) - _MOST_UNPLAYED} sessions more", file=sys.stderr)
+
+
+def _say(report: Report, against: str) -> None:
+    """One line a shard on the standard error, where a person looks also when the output is piped."""
+    name = "the log" if report.shard is None else f"shard {report.shard}"
+    if report.first is not None:
+        echo(f"{name}: NOT WHOLE, {report.first.place}: {report.first.message}", file=sys.stderr)
+        for finding in report.findings:
+            if finding is not report.first:
+                echo(f"{name}: also {finding.place}: {finding.message}", file=sys.stderr)
+        if report.unlisted:
+            echo(f"{name}: and {report.unlisted} findings more", file=sys.stderr)
+        return
+    waiting = f"; {report.pending} more wait for the writer" if report.pending else ""
+    echo(
+        f"{name}: {report.size} entries fit tree and {report.checkpoints} stored checkpoints; "
+        f"compared with {report.outside or 'no'} {against}{waiting}",
+        file=sys.stderr,
+    )

@@ -1,0 +1,1 @@
+"""`apc memory`: what agents keep."""

@@ -1,0 +1,13 @@
+"""`apc migrate`: bring the database to the schema of this release."""
+
+from apc_console.output.terminal import echo
+
+
+def migrate() -> None:
+    """Bring the database at APC_DATABASE_URL to the schema of this release; harmless when it is there."""
+    from apc_bus.settings import DatabaseSettings
+    from apc_console.connections.database import migrate_database
+    from apc_console.system.running import run_quietly
+
+    run_quietly(migrate_database(DatabaseSettings()))
+    echo("the database has the schema of this release")

@@ -1,0 +1,234 @@
+"""`apc packet trace` and `apc packet replay`: the rows of the log as a person, or a program, reads them."""
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from apc_bus.body_encryption import is_sealed
+from apc_console.connections.database import open_log
+from apc_console.errors import InputUnusable
+from apc_console.output.cursors import read_cursor, write_cursor
+from apc_console.output.output import opened, print_json, show
+from apc_console.output.terminal import echo
+from apc_contracts.vocabulary import PacketType, RunPhase
+from apc_persister.queries import (
+    CoordinationRow,
+    LogRow,
+    PacketRow,
+    PacketTimeline,
+    Position,
+    TransitionRow,
+    replay,
+    replay_page,
+    trace,
+)
+
+PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What a packet must match to be traced; None = anything."""
+
+    run_id: str | None
+    session_id: str | None
+    task_id: str | None
+    packet_id: UUID | None
+    packet_type: PacketType | None
+    run_phase: RunPhase | None
+    trace_id: UUID | None
+
+    def given(self) -> dict[str, Any]:
+        """The filters that are set, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+async def print_trace(
+    filters: Filters, *, limit: int, with_events: bool, after: str | None = None, as_json: bool
+) -> None:
+    """Print at most `limit` packets, read in pages; the cursor of the next ones goes to the standard error."""
+    found: list[PacketTimeline] = []
+    position = None if after is None else Position(*read_cursor(after, int, int))
+    async with open_log() as pool:
+        while len(found) < limit:
+            page = await trace(
+                pool,
+                **filters.given(),
+                limit=min(PAGE, limit - len(found)),
+                with_events=with_events,
+                after=position,
+            )
+            found.extend(page.packets)
+            position = page.after
+            if position is None:
+                break
+    if as_json or not sys.stdout.isatty():
+        print_json([_timeline(one, with_events) for one in found])
+    elif found:
+        _print_table(found)
+    else:
+        echo("the log holds no such packet")
+    if position is not None:
+        echo(f"more packets: --after {write_cursor(*position)}", file=sys.stderr)
+
+
+async def print_replay(
+    run_id: str, task_id: str | None, out: Path | None, *, limit: int | None, after: str | None, as_json: bool
+) -> None:
+    """Print a run as it streams from the log: all that stands behind `after`, or a page of `limit` entries.
+
+    Raises InputUnusable when the log holds nothing of it there.
+    """
+    position = None if after is None else Position(*read_cursor(after, int, int))
+    async with open_log() as pool:
+        if limit is None:
+            rows, more = replay(pool, run_id, task_id, after=position), None
+        else:
+            page = await replay_page(pool, run_id, task_id, limit=limit, after=position)
+            rows, more = _each(page.rows), page.after
+        first = await anext(rows, None)
+        if first is None:
+            where = "" if after is None else " behind this cursor"
+            raise InputUnusable(f"the log holds no packet of run {run_id!r}{where}")
+        if out is not None or as_json or not sys.stdout.isatty():
+            count = await _write_json(first, rows, out)
+            if out is not None:
+                echo(f"{out}: {count} entries of run {run_id}", file=sys.stderr)
+        else:
+            await _print_lines(first, rows)
+    if more is not None:
+        echo(f"more entries: --after {write_cursor(*more)}", file=sys.stderr)
+
+
+async def _each(rows: Iterable[LogRow]) -> AsyncIterator[LogRow]:
+    for row in rows:
+        yield row
+
+
+async def _write_json(first: LogRow, rows: AsyncIterator[LogRow], out: Path | None) -> int:
+    """A JSON array, an entry a line, written as it comes: a run may be longer than the memory."""
+    count = 0
+    with opened(out) as file:
+        async for row in _chain(first, rows):
+            file.write(b"[\n" if count == 0 else b",\n")
+            file.write(orjson.dumps(_entry(row), default=show, option=orjson.OPT_UTC_Z))
+            count += 1
+        file.write(b"\n]\n")
+        file.flush()
+    return count
+
+
+async def _print_lines(first: LogRow, rows: AsyncIterator[LogRow]) -> None:
+    from rich.text import Text
+
+    from apc_console.output.safe_console import SafeConsole
+
+    console = SafeConsole()
+    async for row in _chain(first, rows):
+        line = Text()
+        line.append(f"{row.shard}/{row.seq:<7}", style="dim")
+        line.append_text(_LINES[type(row)](row))
+        console.print(line, soft_wrap=True)
+
+
+async def _chain(first: LogRow, rows: AsyncIterator[LogRow]) -> AsyncIterator[LogRow]:
+    yield first
+    async for row in rows:
+        yield row
+
+
+def _packet_line(row: PacketRow) -> Any:
+    from rich.text import Text
+
+    style = {"accepted": "green", "refused": "red", "held": "yellow"}[row.verdict]
+    text = Text(f"{show(row.judged_at)}  ")
+    text.append(f"{row.verdict:<9}", style=style)
+    text.append(f"{row.packet_type:<12}", style="bold")
+    text.append(f"{row.sender_agent_id} → {', '.join(row.recipients) or '-'}  ")
+    text.append(f"{row.run_phase} r{row.round} g{row.generation}  {row.packet_id}", style="dim")
+    if row.refusal is not None:
+        text.append(f"  {row.refusal['code']} at {row.refusal['path']}: {row.refusal['message']}", style="red")
+    if row.facts.get("warnings"):
+        text.append(f"  warning: {', '.join(row.facts['warnings'])}", style="yellow")
+    return text
+
+
+def _transition_line(row: TransitionRow) -> Any:
+    from rich.text import Text
+
+    to_whom = f" [{row.recipient} #{row.attempt}]" if row.recipient else ""
+    return Text(f"{' ' * 25}{row.event}: {row.from_state} → {row.to_state}{to_whom}  {row.packet_id}", style="dim")
+
+
+def _coordination_line(row: CoordinationRow) -> Any:
+    from rich.text import Text
+
+    place = f"step {row.step}, round {row.round}, generation {row.generation}"
+    return Text(f"{' ' * 25}{row.event}: {row.from_state} → {row.to_state}  ({place})", style="bold cyan")
+
+
+_LINES: Mapping[type, Callable[[Any], Any]] = {
+    PacketRow: _packet_line,
+    TransitionRow: _transition_line,
+    CoordinationRow: _coordination_line,
+}
+_KINDS = {PacketRow: "packet", TransitionRow: "transition", CoordinationRow: "coordination"}
+
+
+def _entry(row: LogRow) -> dict[str, Any]:
+    entry = {"kind": _KINDS[type(row)], **asdict(row)}
+    if isinstance(row, PacketRow):
+        body = entry.pop("body")
+        # What stays sealed was erased, or there is no master key here.
+        entry["packet"] = None if is_sealed(body) else orjson.loads(body)
+        entry["is_sealed"] = is_sealed(body)
+    return entry
+
+
+def _timeline(timeline: PacketTimeline, with_events: bool) -> dict[str, Any]:
+    entry = {"state": timeline.state, **_entry(timeline.packet)}
+    del entry["kind"]
+    if timeline.stale is not None:
+        entry["stale"] = asdict(timeline.stale)
+    if with_events:
+        entry["transitions"] = [asdict(row) for row in timeline.transitions]
+    return entry
+
+
+def _print_table(timelines: Sequence[PacketTimeline]) -> None:
+    from rich.table import Table
+
+    from apc_console.output.safe_console import SafeConsole
+
+    table = Table(box=None, header_style="bold", expand=True)
+    for name in ("judged at", "type"):
+        table.add_column(name, no_wrap=True)
+    for name, share in (("from → to, and what became of it", 5), ("phase", 2), ("state", 2), ("packet id", 3)):
+        table.add_column(name, overflow="fold", ratio=share)
+    for timeline in timelines:
+        packet = timeline.packet
+        way = f"{packet.sender_agent_id} → {', '.join(packet.recipients) or '-'}"
+        phase = f"{packet.run_phase} r{packet.round} g{packet.generation}"
+        state = f"{packet.refusal_code} {timeline.state}" if packet.refusal_code else timeline.state
+        if timeline.stale is not None:
+            state += " stale"
+        table.add_row(f"{packet.judged_at:%H:%M:%S}", packet.packet_type, way, phase, state, str(packet.packet_id))
+        warnings = packet.facts.get("warnings")
+        if warnings:
+            table.add_row("", "", f"warning: {', '.join(warnings)}", style="yellow")
+        for recipient, events in _events(timeline).items():
+            table.add_row("", "", f"{recipient or 'packet'}: {' '.join(events)}", style="dim")
+    SafeConsole().print(table)
+
+
+def _events(timeline: PacketTimeline) -> dict[str, list[str]]:
+    """What happened, by recipient; '' is the packet as a whole."""
+    events: dict[str, list[str]] = {}
+    for row in timeline.transitions:
+        events.setdefault(row.recipient, []).append(row.event)
+    return events

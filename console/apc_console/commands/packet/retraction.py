@@ -1,0 +1,133 @@
+"""`apc packet impact` and `apc packet retract`: what rests on a packet, and the packet that takes it back."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from apc_bus.settings import BusSettings, OrchestratorSettings
+from apc_console.commands.agent.registration import registered_agents
+from apc_console.connections.broker import broker_user, open_bus
+from apc_console.connections.database import open_log
+from apc_console.connections.sending import answer_to, send_packet
+from apc_console.errors import InputUnusable
+from apc_console.output.output import print_rows
+from apc_contracts.contract.contract import Contract, load_contract
+from apc_contracts.envelope.packet import Actor, Packet, Recipient, RetractionPacket, Routing, Trace
+from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.registry import Registration
+from apc_contracts.payloads.by_type import RetractionPayload
+from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase
+from apc_persister.queries import PacketImpact, PacketRow, get_packet_impact
+
+
+async def print_impact(packet_id: UUID, session_id: str | None, *, as_json: bool) -> None:
+    """Print what a retraction of this packet would mark stale. Raises InputUnusable when the log does not hold it."""
+    async with open_log() as pool:
+        _print(await _impact(pool, packet_id, session_id), as_json=as_json)
+
+
+async def retract(
+    packet_id: UUID,
+    session_id: str | None,
+    reason: str,
+    replacement: UUID | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Send the RETRACTION as the packet's sender, wait for the verdict, and print what is stale now.
+
+    Raises:
+        InputUnusable: no such packet, a sender that cannot be spoken for, or the gate refuses.
+        ServiceAway: broker, database or gate do not answer.
+    """
+    async with open_log() as pool:
+        impact = await _impact(pool, packet_id, session_id, replacement)
+        if not dry_run:
+            settings = BusSettings()
+            sender = await _sender(pool, impact.packet, broker_user(settings))
+            packet = retraction_of(impact.packet, sender, reason, replacement)
+            async with open_bus(settings) as bus:
+                await send_packet(bus, packet, settings.shards)
+            answer = await answer_to(pool, packet)
+            if answer.reason is not None:
+                raise InputUnusable(f"the gate refused the RETRACTION: {answer.reason}")
+            impact = await _impact(pool, packet_id, impact.packet.session_id, replacement)
+        _print(impact, as_json=as_json)
+
+
+def retraction_of(
+    target: PacketRow, sender: Registration, reason: str, replacement: UUID | None
+) -> Packet[RetractionPayload]:
+    """The RETRACTION of a logged packet by its sender, to the orchestrator."""
+    return RetractionPacket(
+        protocol_version=PROTOCOL_VERSION,
+        packet_id=new_packet_id(),
+        packet_type=PacketType.RETRACTION,
+        channel=Channel.INTER_AGENT,
+        run_phase=RunPhase(target.run_phase),
+        created_at=datetime.now(UTC),
+        sender=Actor(agent_id=sender.agent_id, role=sender.role, swarm_id=sender.swarm_id),
+        recipients=(Recipient(agent_id=ORCHESTRATOR),),
+        trace=Trace(
+            session_id=target.session_id,
+            run_id=target.run_id,
+            task_id=target.task_id,
+            root_packet_id=target.root_packet_id,
+            parent_packet_id=target.packet_id,
+            generation=target.generation,
+            step=target.step,
+        ),
+        routing=Routing(
+            delivery_mode=DeliveryMode.DIRECT,
+            priority=9,
+            ttl_ms=_contract().session.emission_ttl_ms,
+            requires_ack=False,
+        ),
+        confidence=1.0,
+        symbolic_keys=(),
+        payload=RetractionPayload(target_packet_id=target.packet_id, reason=reason, replacement_packet_id=replacement),
+    )
+
+
+async def _impact(
+    pool: asyncpg.Pool, packet_id: UUID, session_id: str | None, replacement: UUID | None = None
+) -> PacketImpact:
+    nothing = _contract().retraction.rests_on_nothing
+    impact = await get_packet_impact(
+        pool, packet_id, session_id=session_id, rests_on_nothing=nothing, replacement=replacement
+    )
+    if impact is None:
+        where = f" in session {session_id}" if session_id else ""
+        raise InputUnusable(f"the log holds no packet {packet_id}{where}")
+    return impact
+
+
+async def _sender(pool: asyncpg.Pool, target: PacketRow, user: str) -> Registration:
+    """The packet's sender, if the user of APC_AMQP_URL may speak for it; the gate would refuse any other."""
+    agent_id = target.sender_agent_id
+    if agent_id == ORCHESTRATOR:
+        raise InputUnusable(f"the orchestrator sent packet {target.packet_id}: it alone can take it back")
+    sender = next((one for one in await registered_agents(pool) if one.agent_id == agent_id), None)
+    if sender is None:
+        raise InputUnusable(f"{agent_id}, who sent packet {target.packet_id}, is not registered: only it can retract")
+    if sender.broker_user != user:
+        raise InputUnusable(
+            f"{agent_id} sent packet {target.packet_id} and alone can retract it: "
+            f"log in to APC_AMQP_URL as its broker user {sender.broker_user}, not as {user}"
+        )
+    return sender
+
+
+def _contract() -> Contract:
+    """The one that the gate judges by."""
+    return load_contract(OrchestratorSettings().contract)
+
+
+def _print(impact: PacketImpact, *, as_json: bool) -> None:
+    rows: list[dict[str, Any]] = [asdict(row) for row in impact.resting]
+    title = f"{len(rows)} packets rest on {impact.packet.packet_id}"
+    print_rows(rows, title=title, as_json=as_json, empty=f"nothing rests on {impact.packet.packet_id}")

@@ -1,0 +1,152 @@
+"""`apc packet transfer-arbitrate`: the file of packets that it reads, and what it prints.
+
+Source: docs/specification/contract.md section 14.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from apc_console.errors import InputUnusable
+from apc_console.output.files import read_bytes, write_output
+from apc_console.output.output import print_json, print_rows, to_json
+from apc_console.output.terminal import echo
+from apc_contracts.protocol.transfer_arbitration import TransferArbitration, TransferRow
+
+ACCEPTED_FORMS = "a list of packets, {packets: […]}, JSON lines or YAML"
+
+
+def read_packets(path: Path) -> list[bytes]:
+    """The packets of a file, each as its own JSON; whether it is a packet is not asked here.
+
+    Raises:
+        InputUnusable: the file cannot be read, or is in none of the accepted forms.
+    """
+    data = read_bytes(path)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputUnusable(f"{path} is not UTF-8: byte {error.start} cannot be read") from error
+    if not text.strip():
+        raise InputUnusable(f"{path} is empty: give {ACCEPTED_FORMS}")
+    lines = _json_lines(text)
+    if lines is not None:
+        return lines
+    return [_body(item) for item in _items(_document(text, path), path)]
+
+
+def print_arbitration(arbitration: TransferArbitration, out: Path | None, *, as_json: bool) -> None:
+    """JSON into a file or a pipe, a table at a terminal. Raises InputUnusable when the file cannot be written."""
+    document = arbitration.document
+    if out is not None:
+        write_output(out, to_json(document) + b"\n")
+        if str(out) != "-":
+            echo(f"{out}: {len(arbitration.selected)} of {document['input_count']} selected", file=sys.stderr)
+    elif as_json or not sys.stdout.isatty():
+        print_json(document)
+    else:
+        print_rows(_table(arbitration), title="Transfer arbitration", as_json=False, empty="no packets")
+
+
+def _json_lines(text: str) -> list[bytes] | None:
+    """One packet a line, as it stands there; None when the first line is no JSON object of its own, or one of many."""
+    # Not splitlines: a JSON string may hold other line separators as they are.
+    lines = [line for line in text.split("\n") if line.strip()]
+    try:
+        first = json.loads(lines[0])
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(first, dict) or "packets" in first:
+        return None
+    if len(lines) == 1 and "packet_type" not in first and "packet_id" not in first:
+        return None
+    return [line.strip().encode() for line in lines]
+
+
+def _document(text: str, path: Path) -> Any:
+    """The file as one JSON value, or else as YAML."""
+    try:
+        return json.loads(text, object_pairs_hook=_refuse_twice)
+    except (ValueError, RecursionError) as error:
+        if text.lstrip()[0] in "[{":
+            raise InputUnusable(f"{path} cannot be read as JSON: {error}; give {ACCEPTED_FORMS}") from error
+        return _yaml(text, path)
+
+
+def _yaml(text: str, path: Path) -> Any:
+    import yaml
+
+    class PlainLoader(yaml.SafeLoader):
+        """Times stay the text that they are in JSON."""
+
+    PlainLoader.yaml_implicit_resolvers = {
+        letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    try:
+        loader = PlainLoader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputUnusable(f"{path} is neither JSON nor YAML: {error}; give {ACCEPTED_FORMS}") from error
+
+
+def _items(document: Any, path: Path) -> list[Any]:
+    if isinstance(document, list):
+        return document
+    if not isinstance(document, dict):
+        raise InputUnusable(f"{path} holds {_kind(document)}: give {ACCEPTED_FORMS}")
+    if "packet_type" in document or "packet_id" in document:
+        return [document]
+    unknown = sorted(str(key) for key in document if key != "packets")
+    if "packets" not in document or unknown:
+        named = ", ".join(unknown) or "nothing"
+        raise InputUnusable(f"{path} is an object with {named}: the packets belong under the one key `packets`")
+    packets = document["packets"]
+    if not isinstance(packets, list):
+        raise InputUnusable(f"{path}: packets is {_kind(packets)}, not a list: give packets: [ … ]")
+    return packets
+
+
+def _body(item: Any) -> bytes:
+    """What was read, as the bytes that `parse_packet` takes: it judges them, not this."""
+    try:
+        return json.dumps(item, default=str).encode()
+    except (TypeError, ValueError, RecursionError):
+        return str(item).encode(errors="replace")  # keys that JSON does not have, a value inside itself: no packet
+
+
+def _refuse_twice(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return found
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case dict():
+            return "an object"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case _:
+            return "text" if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def _table(arbitration: TransferArbitration) -> list[dict[str, Any]]:
+    groups: tuple[tuple[str, Sequence[TransferRow]], ...] = (
+        ("selected", arbitration.selected),
+        ("not selected", arbitration.not_selected),
+        ("rejected", arbitration.rejected),
+    )
+    return [{"outcome": name, **row.document, "reason": row.reason} for name, rows in groups for row in rows]

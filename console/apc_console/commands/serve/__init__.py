@@ -1,0 +1,1 @@
+"""`apc serve`: services as processes of their own."""

@@ -1,0 +1,235 @@
+"""`apc serve artifacts`: the one process that writes a shared folder of artifacts; agents mount it read-only.
+
+`PUT /sha256/<64 hex digits>` with a Content-Length: the body goes to a file beside the store while it is hashed, and
+takes its place when the hash is the one of the path. An object that is there is never written again. One request a
+connection; every wait for a client has an end.
+"""
+
+import asyncio
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+
+import structlog
+
+from apc_bus.artifacts import ArtifactStore, object_key
+from apc_bus.errors import ArtifactCorrupt, ArtifactError
+from apc_bus.folders import make_private_folder, sync_below
+from apc_bus.settings import BusSettings
+from apc_console.errors import InputUnusable
+from apc_console.http.listening import listen_address
+from apc_console.system.running import stop_on_signals
+
+log = structlog.get_logger(__name__)
+
+_PATH = re.compile(r"/sha256/([0-9a-f]{64})")
+_PART_BYTES = 1 << 16
+_LONGEST_HEAD = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """What one client, and all of them together, may take."""
+
+    max_bytes: int
+    """Of one artifact."""
+    clients: int = 32
+    """At the same time; the next one is told to come again."""
+    clients_of_one_address: int = 8
+    head_seconds: float = 10.0
+    """For the head of a request."""
+    farewell_seconds: float = 2.0
+    """For what a client sends behind its answer."""
+    bytes_per_second: int = 256 << 10
+    """A body may take as long as this needs, and the time of a head."""
+    free_bytes: int = 1 << 30
+    """What must stay free on the disk of the store."""
+
+
+class _Refused(Exception):
+    """A request that is answered with a status and a reason."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class ArtifactUploads:
+    """Takes uploads into the folder of a store."""
+
+    def __init__(self, folder: Path, limits: UploadLimits) -> None:
+        self._folder = folder
+        self._incoming = folder / "incoming"
+        self._limits = limits
+        self._store = ArtifactStore(folder, max_bytes=limits.max_bytes)
+        self._clients: Counter[str] = Counter()
+        make_private_folder(self._incoming)
+        for left_over in self._incoming.iterdir():
+            left_over.unlink()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the one request of a connection, and close it."""
+        address = str((writer.get_extra_info("peername") or ("",))[0])
+        self._clients[address] += 1
+        try:
+            if self._are_too_many(address):
+                writer.write(_answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients: come again"))
+                return
+            await self._say(reader, writer, _answer(*await self._outcome(reader, writer)))
+        finally:
+            self._clients[address] -= 1
+            self._clients += Counter()  # forgets the addresses that have gone
+            writer.close()
+
+    def _are_too_many(self, address: str) -> bool:
+        everybody, here = self._clients.total(), self._clients[address]
+        return everybody > self._limits.clients or here > self._limits.clients_of_one_address
+
+    async def _outcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[HTTPStatus, str]:
+        try:
+            return await self._take(reader, writer)
+        except _Refused as refused:
+            return refused.status, str(refused)
+        except (TimeoutError, asyncio.IncompleteReadError):
+            return HTTPStatus.REQUEST_TIMEOUT, "the request came too slowly, or not whole"
+        except OSError as error:
+            log.error("artifact_not_stored", error=str(error))
+            return HTTPStatus.INSUFFICIENT_STORAGE, f"the store failed: {error.strerror}"
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[HTTPStatus, str]:
+        async with asyncio.timeout(self._limits.head_seconds):
+            method, path, fields = await _head(reader)
+        if (method, path) == ("GET", "/readyz"):
+            return HTTPStatus.OK, "ready"
+        digits = _digits(method, path)
+        size = self._size(fields)
+        if await self._is_there(f"sha256:{digits}"):
+            return HTTPStatus.OK, "it is there"
+        if fields.get("expect", "").lower() == "100-continue":
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        async with asyncio.timeout(self._limits.head_seconds + size / self._limits.bytes_per_second):
+            await self._receive(reader, size, digits)
+        log.info("artifact_stored", artifact=f"sha256:{digits}", bytes=size)
+        return HTTPStatus.CREATED, "stored"
+
+    def _size(self, fields: dict[str, str]) -> int:
+        text = fields.get("content-length", "")
+        if "transfer-encoding" in fields or not (text.isascii() and text.isdecimal() and len(text) < 20):
+            raise _Refused(HTTPStatus.LENGTH_REQUIRED, "send a Content-Length, and no Transfer-Encoding")
+        size = int(text)
+        if size > self._limits.max_bytes:
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{self._limits.max_bytes} bytes are allowed")
+        if shutil.disk_usage(self._folder).free - size < self._limits.free_bytes:
+            raise _Refused(HTTPStatus.INSUFFICIENT_STORAGE, "the disk of the store is nearly full")
+        return size
+
+    async def _is_there(self, artifact_hash: str) -> bool:
+        try:
+            if not await self._store.exists(artifact_hash):
+                return False
+            await self._store.check(artifact_hash)
+        except ArtifactCorrupt as error:
+            raise _Refused(
+                HTTPStatus.CONFLICT, f"{error}; nothing is overwritten here: an operator takes it away"
+            ) from error
+        except ArtifactError as error:
+            raise _Refused(HTTPStatus.INSUFFICIENT_STORAGE, str(error)) from error
+        return True
+
+    async def _receive(self, reader: asyncio.StreamReader, size: int, digits: str) -> None:
+        descriptor, name = tempfile.mkstemp(dir=self._incoming)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                digest, left = hashlib.sha256(), size
+                while left:
+                    part = await reader.read(min(left, _PART_BYTES))
+                    if not part:
+                        raise asyncio.IncompleteReadError(b"", left)
+                    left -= len(part)
+                    digest.update(part)
+                    await asyncio.to_thread(file.write, part)
+            if digest.hexdigest() != digits:
+                raise _Refused(HTTPStatus.UNPROCESSABLE_ENTITY, f"these bytes have the hash {digest.hexdigest()}")
+            await asyncio.to_thread(self._place, Path(name), digits)
+        finally:
+            os.unlink(name)
+
+    def _place(self, file: Path, digits: str) -> None:
+        """Give a whole file its name, unless another client was quicker with the same bytes."""
+        sync_below(file, file)
+        place = self._folder / object_key(f"sha256:{digits}")
+        make_private_folder(place.parent)
+        with suppress(FileExistsError):
+            os.link(file, place)
+        sync_below(self._folder, place)
+
+    async def _say(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes) -> None:
+        """Answer, and read on for a while: a client that still sends would lose the answer with the connection."""
+        try:
+            async with asyncio.timeout(self._limits.farewell_seconds):
+                writer.write(answer)
+                writer.write_eof()
+                while await reader.read(_PART_BYTES):
+                    pass
+        except (TimeoutError, OSError):
+            writer.transport.abort()
+
+
+def _answer(status: HTTPStatus, reason: str) -> bytes:
+    body = f"{reason}\n".encode()
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def _head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:
+    """Method, path and header fields of a request."""
+    try:
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        method, path, _ = lines[0].split(" ")
+    except (ValueError, asyncio.LimitOverrunError) as error:
+        raise _Refused(HTTPStatus.BAD_REQUEST, "this is no request of HTTP") from error
+    fields = (line.partition(":") for line in lines[1:] if line)
+    return method, path, {name.strip().lower(): value.strip() for name, _, value in fields}
+
+
+def _digits(method: str, path: str) -> str:
+    if method != "PUT":
+        raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "PUT alone")
+    match = _PATH.fullmatch(path)
+    if match is None:
+        raise _Refused(HTTPStatus.NOT_FOUND, "PUT /sha256/<64 hex digits>")
+    return match[1]
+
+
+def store_folder(settings: BusSettings) -> Path:
+    """The folder of the store that the settings name. Raises InputUnusable when it is none."""
+    location = settings.artifacts
+    if "://" in location and not location.startswith("file:///"):
+        raise InputUnusable(f"APC_ARTIFACTS_URL={location} is no folder: only one needs `apc serve artifacts`")
+    return Path(location.removeprefix("file://")).absolute()
+
+
+async def serve_artifacts(listen: str) -> None:
+    """Take uploads until the process is told to stop. Raises InputUnusable."""
+    settings = BusSettings()
+    host, port = listen_address(listen)
+    try:
+        uploads = ArtifactUploads(store_folder(settings), UploadLimits(settings.max_artifact_bytes))
+        server = await asyncio.start_server(uploads.answer, host, port, limit=_LONGEST_HEAD)
+    except OSError as error:
+        raise InputUnusable(f"cannot take artifacts at {listen}: {error.strerror}") from error
+    log.info("artifacts_taken", listen=listen)
+    try:
+        await stop_on_signals().wait()
+    finally:
+        server.close()

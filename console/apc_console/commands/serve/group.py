@@ -1,0 +1,70 @@
+"""`apc serve`: the services, one a process."""
+
+from typing import Annotated
+
+import typer
+
+from apc_console.commands.chat import AgentOption
+
+app = typer.Typer(help="Run a service.", no_args_is_help=True)
+
+
+@app.command()
+def orchestrator() -> None:
+    """The gate: judges what comes in, logs it, delivers it. Several are hot standbys of each other."""
+    from apc_console.commands.serve.services import run_orchestrator
+    from apc_console.system.running import run
+
+    run(run_orchestrator())
+
+
+@app.command()
+def persister() -> None:
+    """The log writer: applies log batches to Postgres, one transaction each."""
+    from apc_console.commands.serve.services import run_persister
+    from apc_console.system.running import run
+
+    run(run_persister())
+
+
+@app.command()
+def tiles(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8081",
+) -> None:
+    """Checkpoints and tiles of the log, for monitors and witnesses: /checkpoint and /tile/ of C2SP tlog-tiles."""
+    from apc_bus.settings import ConsoleSettings
+    from apc_console.commands.serve.log_tiles import serve_tiles
+    from apc_console.system.logs import configure
+    from apc_console.system.running import run
+
+    configure(ConsoleSettings().log_level)
+    run(serve_tiles(listen))
+
+
+@app.command()
+def artifacts(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8082",
+) -> None:
+    """Takes artifacts from agents that may only read the store: each once, under the hash of its bytes."""
+    from apc_bus.settings import ConsoleSettings
+    from apc_console.commands.serve.artifact_uploads import serve_artifacts
+    from apc_console.system.logs import configure
+    from apc_console.system.running import run
+
+    configure(ConsoleSettings().log_level)
+    run(serve_artifacts(listen))
+
+
+@app.command()
+def chat(
+    agent: AgentOption = None,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8080",
+) -> None:
+    """The frontend contract as JSON: what a web page needs to talk to an agent (docs/how-to/chat.md)."""
+    from apc_bus.settings import ConsoleSettings
+    from apc_console.api import ChatServiceForm, serve_chat
+    from apc_console.system.logs import configure
+    from apc_console.system.running import run
+
+    configure(ConsoleSettings().log_level)
+    run(serve_chat(ChatServiceForm(agent, listen)))

@@ -1,0 +1,1 @@
+"""`apc session`: where sessions stand, and an operator's word to them."""

@@ -1,0 +1,67 @@
+"""`apc session`: where sessions stand; pause, resume and stop them."""
+
+from typing import Annotated
+
+import typer
+
+from apc_console.output.output import AsJson
+from apc_console.output.terminal import echo
+from apc_contracts.vocabulary import Signal
+
+app = typer.Typer(help="List, show, pause, resume and stop sessions.", no_args_is_help=True)
+
+SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="The session.")]
+Sender = Annotated[
+    str | None,
+    typer.Option("--as", metavar="AGENT", help="In whose name; default the first operator of this broker user."),
+]
+Reason = Annotated[str | None, typer.Option(help="Why; the log keeps it.")]
+
+
+@app.command("list")
+def list_(
+    run_id: Annotated[str | None, typer.Option(help="Only this run.")] = None,
+    running: Annotated[bool, typer.Option("--running", help="Only sessions that have not ended.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Most sessions to print.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Print sessions, the latest first: state, round, generation, what was spent, why one was halted."""
+    from apc_console.commands.session.sessions_view import print_sessions
+    from apc_console.system.running import run_quietly
+
+    run_quietly(print_sessions(run_id, only_running=running, limit=limit, as_json=as_json))
+
+
+@app.command()
+def show(session_id: SessionId, as_json: AsJson = False) -> None:
+    """Print a session: state, budgets and what is left of them, members, pending ACKs, deadlines, held packets."""
+    from apc_console.commands.session.sessions_view import print_session
+    from apc_console.system.running import run_quietly
+
+    run_quietly(print_session(session_id, as_json=as_json))
+
+
+@app.command()
+def pause(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
+    """Let a session stand still: its deadlines too; what comes meanwhile is held."""
+    _send(session_id, Signal.PAUSE, sender, reason)
+
+
+@app.command()
+def resume(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
+    """Let a paused session go on; what was held is judged, in the order in which it came."""
+    _send(session_id, Signal.RESUME, sender, reason)
+
+
+@app.command()
+def stop(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
+    """End a session (HALTED), for good."""
+    _send(session_id, Signal.STOP, sender, reason)
+
+
+def _send(session_id: str, signal: Signal, sender: str | None, reason: str | None) -> None:
+    from apc_console.commands.session.session_control import signal_session
+    from apc_console.system.running import run_quietly
+
+    state = run_quietly(signal_session(session_id, signal, sender, reason))
+    echo(f"{signal} accepted: session {session_id} is {state}")

@@ -1,0 +1,97 @@
+"""`apc session pause|resume|stop`: an operator's SIGNAL, and what the gate says of it."""
+
+from datetime import UTC, datetime
+
+import asyncpg
+
+from apc_bus.settings import BusSettings, OrchestratorSettings
+from apc_console.commands.agent.registration import first_operator, registered_agents
+from apc_console.connections.broker import broker_user, open_bus
+from apc_console.connections.database import open_log
+from apc_console.connections.sending import answer_to, send_packet
+from apc_console.errors import InputUnusable
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.envelope.packet import Actor, Packet, Recipient, Routing, SignalPacket, Trace
+from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.registry import Registration
+from apc_contracts.payloads.by_type import SignalPayload
+from apc_contracts.session import SessionDocument
+from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, Signal
+from apc_persister.queries import get_session
+
+_WITHOUT_BROKER = (
+    "set APC_AMQP_URL: a system without a broker listens to nobody outside its process "
+    "(Ctrl-C ends it, and it goes on from the log at the next start)"
+)
+
+
+async def signal_session(session_id: str, signal: Signal, agent_id: str | None, reason: str | None) -> str:
+    """Send the SIGNAL as a registered operator and wait for the verdict; returns the state that follows.
+
+    Raises:
+        InputUnusable: no such session, nobody who may send it, or the gate refuses.
+        ServiceAway: broker, database or gate do not answer.
+    """
+    settings = BusSettings()
+    if not settings.amqp_nodes:
+        raise InputUnusable(_WITHOUT_BROKER)
+    async with open_log() as pool:
+        row = await get_session(pool, session_id)
+        if row is None:
+            raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
+        operator = await _operator(pool, broker_user(settings), agent_id)
+        packet = signal_of(row.document, signal, operator, reason)
+        async with open_bus(settings) as bus:
+            await send_packet(bus, packet, settings.shards)
+        answer = await answer_to(pool, packet)
+        if answer.reason is not None:
+            raise InputUnusable(f"the gate refused {signal}: {answer.reason}")
+        # The verdict and the session's state are of one transaction.
+        after = await get_session(pool, session_id)
+    assert after is not None
+    return "paused in " + after.document.state if after.document.paused_at is not None else after.document.state
+
+
+def signal_of(
+    document: SessionDocument, signal: Signal, sender: Registration, reason: str | None
+) -> Packet[SignalPayload]:
+    """A SIGNAL of an operator to the orchestrator: a root of its own, for it answers no packet."""
+    packet_id = new_packet_id()
+    return SignalPacket(
+        protocol_version=PROTOCOL_VERSION,
+        packet_id=packet_id,
+        packet_type=PacketType.SIGNAL,
+        channel=Channel.INTER_AGENT,
+        run_phase=document.run_phase,
+        created_at=datetime.now(UTC),
+        sender=Actor(agent_id=sender.agent_id, role=sender.role, swarm_id=sender.swarm_id),
+        recipients=(Recipient(agent_id=ORCHESTRATOR),),
+        trace=Trace(
+            session_id=document.session_id,
+            run_id=document.run_id,
+            task_id=document.task_id,
+            root_packet_id=packet_id,
+            # The session may begin a new round meanwhile: generation 0 was opened in each.
+            generation=0,
+            step=document.step,
+        ),
+        routing=Routing(
+            delivery_mode=DeliveryMode.DIRECT,
+            priority=9,
+            ttl_ms=load_contract(OrchestratorSettings().contract).session.emission_ttl_ms,
+            requires_ack=False,
+        ),
+        confidence=1.0,
+        symbolic_keys=(),
+        payload=SignalPayload(signal=signal, reason=reason),
+    )
+
+
+async def _operator(pool: asyncpg.Pool, user: str, agent_id: str | None) -> Registration:
+    """The agent in whose name it is sent: the one that was named, or the first whom this broker user may speak for."""
+    if agent_id is not None:
+        named = next((one for one in await registered_agents(pool) if one.agent_id == agent_id), None)
+        if named is None:
+            raise InputUnusable(f"--as: agent {agent_id} is not registered")
+        return named
+    return await first_operator(pool, user)

@@ -1,0 +1,1 @@
+"""`apc task`: durable tasks of agents."""

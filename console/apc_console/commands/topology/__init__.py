@@ -1,0 +1,1 @@
+"""`apc topology`: queues, exchanges and users of the broker."""

@@ -1,0 +1,67 @@
+"""`apc topology`: the exchanges, queues and bindings as data; shown, declared, or written as RabbitMQ definitions."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apc_console.output.output import AsJson, print_rows, tell
+from apc_console.output.terminal import echo
+
+app = typer.Typer(help="Show, declare or export the broker's topology.", no_args_is_help=True)
+
+
+@app.command()
+def show(as_json: AsJson = False) -> None:
+    """Print the topology: APC_SHARDS shards, and the registered agents when APC_DATABASE_URL is set."""
+    from apc_console.connections.broker import planned_topology
+    from apc_console.system.running import run_quietly
+
+    keys = ("exchange", "kind", "routing_key", "queue")
+    rows = [dict(zip(keys, row, strict=True)) for row in run_quietly(planned_topology()).rows()]
+    print_rows(rows, title="Topology", as_json=as_json, empty="nothing")
+
+
+@app.command()
+def apply() -> None:
+    """Declare it on the broker, as the deploy-time user of APC_TOPOLOGY_URL (default APC_AMQP_URL).
+
+    With APC_MANAGEMENT_URL the users of the services and of the registered agents are made too, with the least rights.
+    """
+    from apc_console.commands.topology.definitions import apply_planned
+    from apc_console.system.running import run_quietly
+
+    topology, remarks = run_quietly(apply_planned())
+    tell(remarks)
+    echo(
+        f"declared {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} "
+        f"bindings for {topology.shards} shards and {len(topology.agents)} agents"
+    )
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Option(help="The file; - is the standard output.")] = Path("-"),
+    vhost: Annotated[str, typer.Option(help="The virtual host that everything goes into.")] = "/",
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:AGENT", help="An agent that is not registered yet; its user is agent.<id>."),
+    ] = None,
+    passwords: Annotated[
+        Path | None,
+        typer.Option(help="JSON file (mode 0600), user -> password: hashed; what is missing is made and added to it."),
+    ] = None,
+) -> None:
+    """Write RabbitMQ definitions (`load_definitions`): a user with the least rights for each service and agent.
+
+    Without --passwords only the users of APC_BROKER_PASSWORDS get one; the others cannot log in until
+    `rabbitmqctl change_password`.
+    """
+    from apc_console.commands.topology.definitions import exported
+    from apc_console.output.files import write_output
+    from apc_console.output.output import to_json
+    from apc_console.system.running import run_quietly
+
+    definitions, remarks = run_quietly(exported(vhost, agent or (), passwords))
+    write_output(out, to_json(definitions) + b"\n")
+    tell(remarks)

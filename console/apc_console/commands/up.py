@@ -1,0 +1,27 @@
+"""`apc up`: the whole system."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def up(
+    agent: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE:AGENT", help="An agent to run as well; may be repeated.")
+    ] = None,
+    chaos: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROFILE", help="Strike the agents' messages with the faults of this TOML file; prints a scorecard."
+        ),
+    ] = None,
+) -> None:
+    """Run everything until SIGTERM: in this process by default, with an embedded PostgreSQL and no broker.
+
+    With APC_AMQP_URL and APC_DATABASE_URL set, one process for each service and agent, restarted when it dies.
+    """
+    from apc_console.system.running import run
+    from apc_console.system.up import run_everything
+
+    run(run_everything(agent or [], chaos))

@@ -1,0 +1,1 @@
+"""What a command connects to: the broker, the database, the gate."""

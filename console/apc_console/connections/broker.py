@@ -1,0 +1,75 @@
+"""The broker that a one-shot command works on: connected within seconds, or a clear line."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from urllib.parse import unquote, urlsplit
+
+from apc_bus.port import Bus
+from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
+from apc_bus.topology import AgentQueues, Topology
+from apc_console.commands.agent.registration import queues_of, registered_agents
+from apc_console.connections.database import open_log
+from apc_console.connections.topology import topology_of
+from apc_console.errors import InputUnusable, ServiceAway
+
+CONNECT_PATIENCE = timedelta(seconds=3)
+PATIENCE_SECONDS = 8.0
+"""For all that a command waits for from the broker."""
+
+
+def broker_user(settings: BusSettings) -> str:
+    """The user of APC_AMQP_URL. Raises InputUnusable when it is not set."""
+    if not settings.amqp_nodes:
+        raise InputUnusable("set APC_AMQP_URL: `apc up` without a broker registers its agents itself")
+    return unquote(urlsplit(settings.amqp_nodes[0]).username or "guest")
+
+
+@asynccontextmanager
+async def open_bus(settings: BusSettings) -> AsyncIterator[Bus]:
+    """The bus of APC_AMQP_URL, connected. Raises InputUnusable, BusUnavailable."""
+    from apc_bus.rabbit import connect_rabbit
+
+    broker_user(settings)
+    quick = settings.model_copy(update={"connect_patience": CONNECT_PATIENCE, "connect_timeout": CONNECT_PATIENCE})
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            bus = await connect_rabbit(quick, purpose="apc")
+    except TimeoutError as error:
+        raise ServiceAway("the broker does not answer: start RabbitMQ or check APC_AMQP_URL") from error
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+async def planned_topology(expected: Sequence[AgentQueues] = ()) -> Topology:
+    """The topology of APC_SHARDS, with an inbox for each registered agent when APC_DATABASE_URL is set.
+
+    Args:
+        expected: agents that get one even if they are not registered yet.
+    """
+    settings = BusSettings()
+    agents = {agent.agent_id: agent for agent in expected}
+    if DatabaseSettings().database_url is not None:
+        async with open_log() as pool:
+            agents |= {one.agent_id: queues_of(one) for one in await registered_agents(pool)}
+    return topology_of(settings, list(agents.values()))
+
+
+def topology_url(settings: BusSettings) -> str:
+    """AMQP URL of the deploy-time user, who may declare; needs APC_AMQP_URL or APC_TOPOLOGY_URL."""
+    given = ConsoleSettings().topology_url
+    return settings.with_certificates(given.get_secret_value()) if given else settings.amqp_nodes[0]
+
+
+async def apply(topology: Topology) -> None:
+    """Declare a topology as the user of APC_TOPOLOGY_URL. Raises TopologyConflict, BusUnavailable."""
+    from apc_bus.rabbit import apply_rabbit
+    from apc_bus.rabbit.connections import Timing
+
+    settings = BusSettings()
+    broker_user(settings)
+    seconds = CONNECT_PATIENCE.total_seconds()
+    await apply_rabbit(topology_url(settings), topology, timing=Timing(connect=seconds, patience=seconds))

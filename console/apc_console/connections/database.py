@@ -1,0 +1,90 @@
+"""The database that a command works on: the one of APC_DATABASE_URL, or the embedded one of the data folder."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import asyncpg
+
+from apc_bus.database import open_pool
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_console.errors import InputUnusable, ServiceAway
+from apc_console.output.secrecy import hide_password
+
+PATIENCE = timedelta(seconds=3)
+"""How long a one-shot command waits for a server that does not answer; with all the rest it ends within 10 s."""
+
+
+async def migrate_database(settings: DatabaseSettings) -> None:
+    """Upgrade the database of APC_DATABASE_URL. Raises InputUnusable without one, ServiceAway when it is away."""
+    if settings.url is None:
+        raise InputUnusable("set APC_DATABASE_URL; the embedded database is migrated when `apc up` starts")
+    await migrate_url(settings.url)
+
+
+async def migrate_url(url: str) -> None:
+    """Upgrade the database at `url`. Raises ServiceAway when it does not answer or refuses."""
+    from apc_persister.migrate import migrate
+
+    try:
+        # The pool waits for a server that starts, and says clearly what is wrong; the migration does neither.
+        pool = await open_pool(url, max_size=1, wait=PATIENCE)
+        await pool.close()
+        await migrate(url)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise ServiceAway(f"cannot migrate the database {hide_password(url)}: {first_line(error)}") from error
+
+
+@asynccontextmanager
+async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIterator[str]:
+    """The URL of the log's database; the embedded server of the data folder is started when it does not run.
+
+    Raises:
+        InputUnusable: no APC_DATABASE_URL, and the data folder holds no database.
+    """
+    if database.url is not None:
+        yield database.url
+        return
+    if not (bus.data_dir / "postgres" / "PG_VERSION").is_file():
+        raise InputUnusable(
+            f"there is no log in {bus.data_dir}: run `apc automl run` or `apc up` there first, "
+            "or set APC_DATA_DIR or APC_DATABASE_URL"
+        )
+    from apc_persister.embedded import start_embedded
+
+    server = await start_embedded(bus.data_dir)
+    try:
+        yield server.url
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def open_log() -> AsyncIterator[asyncpg.Pool]:
+    """A pool on the database of the log, for the commands that read it. Raises InputUnusable, DatabaseUnavailable."""
+    async with open_log_with_url() as (pool, _):
+        yield pool
+
+
+@asynccontextmanager
+async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
+    """As `open_log`, with the URL of the database for processes that read beside this one."""
+    settings = DatabaseSettings()
+    async with database_url(BusSettings(), settings) as url:
+        pool = await open_pool(url, max_size=2, wait=PATIENCE)
+        try:
+            if await pool.fetchval("SELECT to_regclass('apc_log.agent_packets')") is None:
+                raise InputUnusable("this database holds no log: run `apc migrate`")
+            yield pool, url
+        except BrokenPipeError:  # the reader of our output left, not the database
+            raise
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise ServiceAway(f"the database failed: {first_line(error)}") from error
+        finally:
+            await asyncio.wait_for(pool.close(), PATIENCE.total_seconds())
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its name when it has none."""
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,79 @@
+"""A packet that a command sends on somebody's behalf, and what the gate says of it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+
+from apc_agents.keys import find_key
+from apc_bus import headers
+from apc_bus.port import Bus, Message, Publication
+from apc_bus.settings import WorkerSettings
+from apc_bus.topology import INGRESS
+from apc_console.connections.waiting import until
+from apc_console.errors import ServiceAway
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.ids import shard_of
+from apc_contracts.wire.sealing import seal
+
+VERDICT = """
+SELECT verdict, refusal ->> 'code' AS code, refusal ->> 'path' AS path, refusal ->> 'message' AS message
+FROM apc_log.agent_packets WHERE session_id = $1 AND packet_id = $2
+UNION ALL
+SELECT 'refused', code, NULL, reason FROM apc_log.packet_conflicts WHERE packet_id = $2 AND kind = 'refused'
+"""
+PATIENCE = timedelta(seconds=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The gate's verdict: `accepted`, `refused` or `held`, and why it was refused."""
+
+    verdict: str
+    reason: str | None
+
+
+async def send_packet(bus: Bus, packet: Packet[Any], shards: int) -> None:
+    """Publish to the gate as the broker user of this bus, signed as the sender's worker in this environment would.
+
+    Raises:
+        BusError, PacketRefused, AgentKeyUnusable
+    """
+    trace, sealed = packet.trace, seal(packet)
+    key = find_key(WorkerSettings(), packet.sender.agent_id)
+    message = Message(
+        sealed.body,
+        str(packet.packet_id),
+        type=packet.packet_type.value,
+        correlation_id=str(trace.root_packet_id),
+        user_id=bus.user,
+        headers={} if key is None else {headers.SIGNATURE: key.sign(sealed)},
+    )
+    await bus.publish(Publication(INGRESS, str(shard_of(trace.session_id, shards)), message))
+
+
+async def answer_to(pool: asyncpg.Pool, packet: Packet[Any], patience: timedelta = PATIENCE) -> Answer:
+    """What the gate said of a packet, once the log has it.
+
+    Raises:
+        ServiceAway: not within `patience`; the packet waits in the gate's queue.
+    """
+    found: list[asyncpg.Record] = []
+
+    async def is_judged() -> bool:
+        found[:] = await pool.fetch(VERDICT, packet.trace.session_id, packet.packet_id)
+        return bool(found)
+
+    try:
+        await until(is_judged, patience)
+    except TimeoutError as error:
+        raise ServiceAway(
+            f"the packet was sent, but is not in the log after {patience.total_seconds():g} s: do `apc serve "
+            "orchestrator` and `apc serve persister` run? It is judged as soon as they do"
+        ) from error
+    row = found[0]
+    if row["code"] is None:
+        return Answer(row["verdict"], None)
+    place = f"{row['code']} at {row['path']}: " if row["path"] is not None else ""
+    return Answer(row["verdict"], f"{place}{row['message']}")

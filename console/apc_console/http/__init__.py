@@ -1,0 +1,1 @@
+"""The one HTTP server of the services, and what each says of itself."""

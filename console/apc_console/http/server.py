@@ -1,0 +1,196 @@
+"""The one HTTP server of the console's services: uvicorn with limits, and checks of Host, Origin and content type.
+
+Browsers let any page send requests to this machine: Host keeps away names that were pointed here (DNS rebinding),
+Origin keeps away other pages, and a body must be JSON, which no foreign page can send without a preflight.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from apc_console.http.names import LOOPBACK_NAMES, is_loopback, name_of
+
+_MEDIA_TYPE = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What the clients of a service may take."""
+
+    connections: int = 128
+    """Open at the same time; one more is closed at once."""
+    header_seconds: float = 10.0
+    """From the beginning of a connection or request to the end of its header."""
+    body_seconds: float = 30.0
+    """From the end of the header to the end of the body."""
+    write_seconds: float = 30.0
+    """For which a client may not read what waits for it."""
+
+
+def make_server(
+    app: ASGIApp,
+    host: str,
+    port: int,
+    *,
+    limits: HttpLimits | None = None,
+    lifespan: bool = False,
+    graceful_seconds: int = 15,
+) -> uvicorn.Server:
+    """Make the server of an application; port 0 takes a free one.
+
+    Args:
+        app: answers the requests that pass the checks.
+        host: listened on; a loopback address answers to the names of this machine only.
+        port: listened on.
+        limits: of the clients.
+        lifespan: whether the application has startup and shutdown of its own.
+        graceful_seconds: for which running requests may go on after SIGTERM; streams are cut then.
+    """
+    config = uvicorn.Config(
+        CheckedRequests(app, LOOPBACK_NAMES if is_loopback(host) else None),
+        host=host,
+        port=port,
+        http=_bounded(limits or HttpLimits()),
+        ws="none",
+        log_config=None,
+        lifespan="on" if lifespan else "off",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=graceful_seconds,
+    )
+    return uvicorn.Server(config)
+
+
+class CheckedRequests:
+    """Refuses requests that a foreign page makes a browser send, and bodies that are no JSON.
+
+    Args:
+        app: gets what passes.
+        hosts: names that Host may have; None = any, where a token decides.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on."""
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            await refusal(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        headers = Headers(scope=scope)
+        named = headers.getlist("host")
+        if len(named) != 1 or (self._hosts is not None and name_of(named[0]) not in self._hosts):
+            return _refuse(421, "WRONG_HOST", "this service does not answer to that name", "Host")
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() not in (f"http://{named[0].lower()}", f"https://{named[0].lower()}"):
+            return _refuse(403, "WRONG_ORIGIN", "pages of another origin may not ask", "Origin")
+        if _has_body(headers) and headers.get("content-type", "").partition(";")[0].strip().lower() != _MEDIA_TYPE:
+            return _refuse(415, "NOT_JSON", f"send Content-Type: {_MEDIA_TYPE}", "Content-Type")
+        return None
+
+
+def _has_body(headers: Headers) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+
+
+def _refuse(status: int, code: str, message: str, field: str) -> JSONResponse:
+    error = {"code": code, "message": message, "field": field}
+    return JSONResponse({"error": error}, status, {"Connection": "close"})
+
+
+def _bounded(limits: HttpLimits) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with these limits: uvicorn makes one for each connection by itself."""
+
+    class Bounded(BoundedProtocol):
+        http_limits = limits
+
+    return Bounded
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection that is cut when its client is slow, does not read, or is one too many."""
+
+    http_limits = HttpLimits()
+    _receiving: asyncio.TimerHandle | None = None
+    _writing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection, and begin to wait for its first request."""
+        super().connection_made(transport)
+        if len(self.connections) > self.http_limits.connections:
+            self._cut()
+        else:
+            self._wait_for_header()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers."""
+        self._stop_receiving()
+        self._stop_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, and set the limit for what has to come."""
+        if self._receiving is None and self._is_between_requests:
+            self._wait_for_header()
+        before = self.cycle
+        super().data_received(data)
+        self._follow(before)
+
+    def on_response_complete(self) -> None:
+        """Go on with what the client has sent behind the request."""
+        before = self.cycle
+        super().on_response_complete()
+        self._follow(before)
+
+    def pause_writing(self) -> None:
+        """Give the client a while to read."""
+        self.flow.pause_writing()
+        self._writing = self.loop.call_later(self.http_limits.write_seconds, self._cut)
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read."""
+        self._stop_writing()
+        self.flow.resume_writing()
+
+    def _follow(self, before: object) -> None:
+        """Set the limit for what has still to come of the request that runs."""
+        if self._is_between_requests:
+            return
+        if not self.cycle.more_body:
+            self._stop_receiving()
+        elif self.cycle is not before:
+            self._wait(self.http_limits.body_seconds)
+
+    @property
+    def _is_between_requests(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait_for_header(self) -> None:
+        self._wait(self.http_limits.header_seconds)
+
+    def _wait(self, seconds: float) -> None:
+        self._stop_receiving()
+        self._receiving = self.loop.call_later(seconds, self._cut)
+
+    def _cut(self) -> None:
+        self.transport.abort()
+
+    def _stop_receiving(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            self._receiving = None
+
+    def _stop_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None

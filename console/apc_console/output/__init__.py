@@ -1,0 +1,1 @@
+"""What a command reads and prints: tables, JSON, foreign text made harmless."""

@@ -1,0 +1,111 @@
+"""The scorecard of `apc up --chaos`: what struck the agents, and what the log says became of it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from apc_bus.chaos.score import Score
+from apc_bus.folders import make_private_folder
+from apc_console.errors import LogDiffers
+from apc_console.output.output import print_json, to_json
+
+SCORES = "chaos"
+"""Folder in the data folder: one file an agent's process, and the scorecard of the last run."""
+SCORECARD = "scorecard.json"
+SHOWN = 5
+SOME_TIME_AGO = "SELECT now() - $1::interval"
+LOGGED = """
+SELECT packet_id::text FROM apc_log.agent_packets WHERE packet_id = ANY($1)
+UNION SELECT packet_id::text FROM apc_log.packet_conflicts WHERE packet_id = ANY($1)
+"""
+VERDICTS = """
+SELECT coalesce(refusal_code, verdict) AS name, count(*) AS count FROM apc_log.agent_packets
+WHERE recorded_at >= $1 GROUP BY 1
+"""
+SET_ASIDE = "SELECT kind AS name, count(*) AS count FROM apc_log.packet_conflicts WHERE recorded_at >= $1 GROUP BY 1"
+DELIVERIES = """
+SELECT state AS name, count(*) AS count FROM apc_log.packet_recipient_state
+WHERE recipient <> '' AND recorded_at >= $1 GROUP BY 1
+"""
+RETRIED = """
+SELECT count(DISTINCT (packet_id, recipient)) FROM apc_log.packet_events WHERE attempt > 1 AND recorded_at >= $1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scorecard:
+    """What a run under chaos came to. Counts of the log are of everything since the run began."""
+
+    struck: Mapping[str, int]
+    confirmed: int
+    """Packets that the broker confirmed to agents."""
+    lost: tuple[str, ...]
+    """Of these, the packet_ids that the log does not know: there must be none."""
+    in_doubt: int
+    """Packets whose publish ended in doubt and was not repeated,"""
+    in_doubt_and_logged: int
+    """and how many of these came through."""
+    verdicts: Mapping[str, int]
+    set_aside: Mapping[str, int]
+    deliveries: Mapping[str, int]
+    retried: int
+
+
+class Scorer:
+    """Keeps the score of one run of `apc up --chaos`; `began` is the database's time at its start."""
+
+    def __init__(self, pool: asyncpg.Pool, folder: Path, began: datetime) -> None:
+        self._pool = pool
+        self._folder = folder
+        self._began = began
+
+    @classmethod
+    async def start(cls, pool: asyncpg.Pool, folder: Path, ago: timedelta) -> "Scorer":
+        """Since the run began, so long ago; `folder` is where the agents' processes leave their scores."""
+        return cls(pool, folder, await pool.fetchval(SOME_TIME_AGO, ago))
+
+    async def finish(self) -> None:
+        """Print the scorecard and keep it, once everything is drained.
+
+        Raises:
+            LogDiffers: a packet that the broker confirmed is not in the log.
+        """
+        scorecard = await self._add_up(Score.read(self._folder))
+        document = asdict(scorecard)
+        (self._folder.parent / SCORECARD).write_bytes(to_json(document))
+        print_json(document)
+        if scorecard.lost:
+            shown = ", ".join(scorecard.lost[:SHOWN])
+            raise LogDiffers(f"{len(scorecard.lost)} confirmed packets are not in the log: {shown}")
+
+    async def _add_up(self, score: Score) -> Scorecard:
+        ids = [UUID(one) for one in score.confirmed | score.unknown]
+        logged = {row["packet_id"] for row in await self._pool.fetch(LOGGED, ids)}
+        return Scorecard(
+            struck=dict(sorted(score.struck.items())),
+            confirmed=len(score.confirmed),
+            lost=tuple(sorted(score.confirmed - logged)),
+            in_doubt=len(score.unknown),
+            in_doubt_and_logged=len(score.unknown & logged),
+            verdicts=await self._counts(VERDICTS),
+            set_aside=await self._counts(SET_ASIDE),
+            deliveries=await self._counts(DELIVERIES),
+            retried=await self._pool.fetchval(RETRIED, self._began),
+        )
+
+    async def _counts(self, query: str) -> dict[str, Any]:
+        return {row["name"]: row["count"] for row in await self._pool.fetch(query, self._began)}
+
+
+def prepare(data_dir: Path) -> Path:
+    """An empty folder for the scores of a run."""
+    folder = data_dir / SCORES / "agents"
+    make_private_folder(folder)
+    for path in folder.glob("*.json"):
+        path.unlink()
+    return folder

@@ -1,0 +1,276 @@
+"""The whole system in this process: PostgreSQL of the data folder, in-process bus, gate, log writer, agents.
+
+What the log holds is as durable as Postgres. What is in flight is in memory: it ends with the process, and the next
+start takes it up again from the log.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import structlog
+
+from apc_agents.agent import Agent
+from apc_agents.effects import PostgresEffectStore
+from apc_agents.handling.state import PostgresStateStore
+from apc_agents.memory import DatabaseMemoryStore
+from apc_agents.running.worker import Worker
+from apc_agents.tasks import PostgresTaskStore
+from apc_bus.artifacts import ArtifactStore, open_artifacts
+from apc_bus.chaos import disturb
+from apc_bus.database import open_pool
+from apc_bus.folders import make_private_folder
+from apc_bus.memory import MemoryBroker
+from apc_bus.port import Bus
+from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings, WorkerSettings
+from apc_bus.topology import gate_queue, log_queue
+from apc_bus.trace_export import export_traces
+from apc_console.commands.agent.registration import (
+    addition,
+    publish_changes,
+    queues_of,
+    registered_agents,
+    wait_until_recorded,
+    with_keys,
+)
+from apc_console.connections.database import migrate_url
+from apc_console.connections.topology import topology_of
+from apc_console.connections.waiting import until
+from apc_console.errors import InputUnusable, ServiceAway
+from apc_contracts.identity.registry import Registration
+from apc_orchestrator.service import Orchestrator
+from apc_persister.embedded import start_embedded
+from apc_persister.evidence.checkpoint import ensure_key
+from apc_persister.service import serve_persister
+
+OPERATOR = "operator"
+DRAIN_LIMIT = timedelta(seconds=10)
+"""How long the end of the process waits for what is on its way to the log."""
+START_LIMIT = timedelta(seconds=20)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    name: str
+    task: asyncio.Task[None]
+    stop: asyncio.Event
+
+
+class EmbeddedSystem:
+    """A running system; made by `run_embedded`."""
+
+    def __init__(
+        self,
+        url: str,
+        settings: BusSettings,
+        pool: asyncpg.Pool,
+        artifacts: ArtifactStore,
+        contract: Path | None = None,
+    ) -> None:
+        self.database_url = url
+        self.artifacts = artifacts
+        self.pool = pool
+        """For reading the log and keeping agents' state; the services have pools of their own."""
+        self._settings = settings if contract is None else settings.model_copy(update={"contract": str(contract)})
+        self._broker = MemoryBroker(topology_of(self._settings))
+        self._operator = self.connect(OPERATOR)
+        self._services: list[_Service] = []
+
+    @property
+    def contract(self) -> str | None:
+        """Path of the contract file; None = the packaged one."""
+        return self._settings.contract
+
+    def connect(self, user: str) -> Bus:
+        """A bus as one broker user."""
+        return self._broker.connect(user)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Wait until `stop` is set. Raises what a service or an agent raised, if one ends before."""
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait(
+                {stopped, *(service.task for service in self._services)}, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            stopped.cancel()
+        for service in self._services:
+            if service.task.done():
+                service.task.result()
+
+    async def until_ready(self, orchestrator: Orchestrator) -> None:
+        """Wait until the gate holds every shard.
+
+        Raises:
+            ServiceAway: not in time; and what a service raised.
+        """
+
+        async def is_held() -> bool:
+            return all(shard.is_active for shard in orchestrator.shards)
+
+        try:
+            await self._unless_failed(until(is_held, START_LIMIT))
+        except TimeoutError as error:
+            raise ServiceAway(f"the gate did not start within {START_LIMIT.total_seconds():g} s") from error
+
+    async def restore(self) -> None:
+        """Give every agent that the registry already knows its inbox, so that open deliveries find it."""
+        self._declare(await registered_agents(self.pool))
+
+    def start_service(self, name: str, work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+        """Run a service until its `stop` is set; the last one started is the first one stopped."""
+        self._services.append(_Service(name, asyncio.create_task(work, name=name), stop))
+
+    async def start_agents(self, agents: Sequence[Agent]) -> None:
+        """Register agents as they describe themselves and start a worker for each, in order.
+
+        Raises:
+            ServiceAway: the registry did not take them in time.
+        """
+        registrations = await with_keys(self.pool, [agent.registration() for agent in agents])
+        self._declare(registrations)
+        changes = [addition(registration) for registration in registrations]
+        await publish_changes(self._operator, changes, self._settings.shards)
+        await self._unless_failed(wait_until_recorded(self.pool, changes, self._settings.shards, START_LIMIT))
+        for agent, registration in zip(agents, registrations, strict=True):
+            await self._start_worker(agent, registration.broker_user)
+
+    async def drain(self) -> None:
+        """Stop everything in order: agents, gate, log writer, each after what waits for it has been taken."""
+        queues = {"orchestrator": gate_queue, "persister": log_queue}
+        while self._services:
+            service = self._services.pop()
+            if service.name in queues and not service.task.done():
+                await self._until_empty([queues[service.name](n) for n in range(self._settings.shards)])
+            service.stop.set()
+            await asyncio.gather(service.task, return_exceptions=True)
+
+    async def _start_worker(self, agent: Agent, user: str) -> None:
+        stop = asyncio.Event()
+        bus = disturb(self.connect(user), agent.agent_id, self._settings)
+        worker = Worker(
+            agent,
+            bus,
+            settings=WorkerSettings(shards=self._settings.shards, contract=self.contract),
+            states=PostgresStateStore(self.pool),
+            tasks=PostgresTaskStore(self.pool),
+            effects=PostgresEffectStore(self.pool),
+            memory=DatabaseMemoryStore(self.pool),
+            artifacts=self.artifacts,
+        )
+        self.start_service(agent.agent_id, _work(worker, bus, stop), stop)
+        await self._unless_failed(worker.ready.wait())
+
+    async def _unless_failed(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Wait for the work; a service that fails meanwhile ends the wait with its error."""
+        done = asyncio.Event()
+        watching = asyncio.create_task(self.run(done))
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                await watching
+            await task
+        finally:
+            done.set()
+            task.cancel()
+            await asyncio.gather(task, watching, return_exceptions=True)
+
+    def _declare(self, registrations: Sequence[Registration]) -> None:
+        agents = [queues_of(registration) for registration in registrations]
+        self._broker.apply(topology_of(self._settings, agents))
+
+    async def _until_empty(self, queues: Sequence[str]) -> None:
+        async def are_empty() -> bool:
+            return not any([(await self._operator.depth(queue)).messages for queue in queues])
+
+        try:
+            await until(are_empty, DRAIN_LIMIT)
+        except TimeoutError:
+            log.warning("drain_incomplete", queues=queues)
+
+
+async def _work(worker: Worker, bus: Bus, stop: asyncio.Event) -> None:
+    try:
+        await worker.run(stop)
+    finally:
+        await bus.close()
+
+
+@asynccontextmanager
+async def run_embedded(
+    settings: BusSettings, database: DatabaseSettings, contract: Path | None = None
+) -> AsyncIterator[EmbeddedSystem]:
+    """Start everything but agents; leaving the context drains it.
+
+    `contract` is the file that gate and agents go by; by default the one that the settings name.
+
+    Raises:
+        InputUnusable: another system uses the data folder.
+        EmbeddedUnavailable, DatabaseUnavailable, ServiceAway: no database; says what to do.
+        TracingUnavailable: traces shall be exported, and nothing is installed that does.
+    """
+    export_traces("apc")
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_only_one(settings.data_dir))
+        url = await _database(stack, settings, database)
+        await migrate_url(url)
+        pools = [await _pool(stack, url, database) for _ in range(3)]
+        artifacts = open_artifacts(settings)
+        system = EmbeddedSystem(url, settings, pools[0], artifacts, contract)
+        await system.restore()
+        stack.push_async_callback(system.drain)
+        _start_persister(system, settings, pools[1])
+        await system.until_ready(_start_orchestrator(system, settings, pools[2]))
+        yield system
+
+
+def _start_persister(system: EmbeddedSystem, settings: BusSettings, pool: asyncpg.Pool) -> None:
+    stop = asyncio.Event()
+    own = PersisterSettings(shards=settings.shards, data_dir=settings.data_dir)
+    ensure_key(own)
+    system.start_service("persister", serve_persister(own, system.connect("persister"), pool, stop), stop)
+
+
+def _start_orchestrator(system: EmbeddedSystem, settings: BusSettings, pool: asyncpg.Pool) -> Orchestrator:
+    stop = asyncio.Event()
+    own = OrchestratorSettings(shards=settings.shards, operator_user=OPERATOR, contract=system.contract)
+    orchestrator = Orchestrator(own, system.connect("orchestrator"), pool, system.artifacts)
+    system.start_service("orchestrator", orchestrator.run(stop), stop)
+    return orchestrator
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """One system a data folder: two would take the log's shards from each other."""
+    from fasteners import InterProcessLock
+
+    make_private_folder(folder)
+    lock = InterProcessLock(folder / "system.lock")
+    if not lock.acquire(blocking=False):
+        raise InputUnusable(f"another `apc up` or `apc automl run` uses {folder}: wait for it, or set APC_DATA_DIR")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+async def _database(stack: AsyncExitStack, settings: BusSettings, database: DatabaseSettings) -> str:
+    if database.url is not None:
+        return database.url
+    server = await start_embedded(settings.data_dir)
+    stack.push_async_callback(server.stop)
+    return server.url
+
+
+async def _pool(stack: AsyncExitStack, url: str, database: DatabaseSettings) -> asyncpg.Pool:
+    pool = await open_pool(url, max_size=database.database_pool, wait=database.database_wait)
+    stack.push_async_callback(pool.close)
+    return pool

@@ -1,0 +1,78 @@
+"""`apc up`: everything, in this process or in supervised ones."""
+
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from apc_agents.loading import load_agent
+from apc_bus.chaos import load_profile
+from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
+from apc_console.output.terminal import echo
+from apc_console.system.chaos import Scorer, prepare
+from apc_console.system.logs import configure
+from apc_console.system.running import stop_on_signals
+from apc_console.system.system import System, has_broker
+
+
+async def run_everything(modules: Sequence[str], profile: Path | None = None) -> None:
+    """Run until SIGTERM, then drain.
+
+    Args:
+        modules: `module:agent` of each agent to run beside the services.
+        profile: faults that strike the messages of the agents; a scorecard is printed at the end.
+
+    Raises:
+        ChaosProfileInvalid: the file holds no profile; nothing was started.
+    """
+    configure(ConsoleSettings().log_level)
+    began = time.monotonic()
+    stop = stop_on_signals()
+    settings = BusSettings()
+    if profile is not None:
+        load_profile(profile)
+        settings = BusSettings(chaos_profile=profile, chaos_scores=prepare(settings.data_dir))
+    async with _system(modules, settings) as system:
+        started_in = timedelta(seconds=time.monotonic() - began)
+        scores = settings.chaos_scores
+        scorer = None if scores is None else await Scorer.start(system.pool, scores, started_in)
+        _say(f"ready after {started_in.total_seconds():.1f} s; Ctrl-C or SIGTERM ends it")
+        await system.run(stop)
+        _say("draining")
+        if scorer is not None:
+            await system.drain()
+            await scorer.finish()
+
+
+@asynccontextmanager
+async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterator[System]:
+    database = DatabaseSettings()
+    agents = [load_agent(module) for module in modules]
+    if has_broker(settings, database):
+        from apc_console.system.supervised import AgentProcess, run_supervised
+
+        processes = [AgentProcess(module, _chaos(settings)) for module in modules]
+        async with run_supervised(settings, database, processes) as supervised:
+            yield supervised
+    else:
+        from apc_console.system.embedded import run_embedded
+
+        _say(
+            f"one process, in-process bus, data in {settings.data_dir}: for development; "
+            "packets in flight end with it, the log stays"
+        )
+        async with run_embedded(settings, database) as embedded:
+            await embedded.start_agents(agents)
+            yield embedded
+
+
+def _chaos(settings: BusSettings) -> dict[str, str]:
+    """What the environment of an agent's process adds."""
+    named = {"APC_CHAOS_PROFILE": settings.chaos_profile, "APC_CHAOS_SCORES": settings.chaos_scores}
+    return {name: str(path.absolute()) for name, path in named.items() if path is not None}
+
+
+def _say(sentence: str) -> None:
+    echo(f"apc up: {sentence}", file=sys.stderr, flush=True)

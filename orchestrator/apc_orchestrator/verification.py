@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Self
+from uuid import UUID
 
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge, BusError
@@ -79,15 +80,19 @@ class Verifier:
         self._bounds = bounds
         self._slots = asyncio.Semaphore(bounds.at_once)
         self._pending: Counter[str] = Counter()
+        self._submitted_ids: set[UUID] = set()
         self._submitted: asyncio.Queue[Verification | Receipt] = asyncio.Queue()
 
     def submit(self, request: Verification) -> None:
         """Verify this packet; the result comes as a receipt. Beyond the bounds it is a failure, at once."""
-        sender = request.received.packet.sender.agent_id
+        packet_id, sender = request.received.packet.packet_id, request.received.packet.sender.agent_id
+        if packet_id in self._submitted_ids:
+            return  # its session left the memory and was loaded again meanwhile
         if self._pending.total() >= self._bounds.pending or self._pending[sender] >= self._bounds.pending_of_one:
             self._submitted.put_nowait(self._refusal(request))
             return
         self._pending[sender] += 1
+        self._submitted_ids.add(packet_id)
         self._submitted.put_nowait(request)
 
     async def run(self) -> None:
@@ -110,6 +115,7 @@ class Verifier:
             )
         finally:
             self._pending -= Counter([packet.sender.agent_id])
+            self._submitted_ids.discard(packet.packet_id)
         await self._tell(receipt)
 
     async def _tell(self, receipt: Receipt) -> None:

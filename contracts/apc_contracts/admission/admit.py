@@ -5,6 +5,7 @@ from typing import Any
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.admission.record import facts_record, note_warnings
 from apc_contracts.admission.rules.budget import budget_is_left
+from apc_contracts.admission.rules.capacity import bytes_have_room, session_has_room
 from apc_contracts.admission.rules.drift import warnings_of
 from apc_contracts.admission.rules.loop_guard import ends_no_loop
 from apc_contracts.admission.rules.order import plan
@@ -67,7 +68,7 @@ def judge(case: Case, stage: Stage) -> Verdict:
     """The verdict of a stage's rules, with the facts that a replay needs."""
     ruling = _first_ruling(case, stage)
     if ruling is VerdictKind.HELD and stage is Stage.ARRIVAL:
-        ruling = ends_no_loop(case) or quota_is_left(case) or budget_is_left(case) or ruling
+        ruling = _against_holding(case) or ruling
     record = facts_record(case, stage, ruling)
     if isinstance(ruling, Refusal):
         return Verdict(VerdictKind.REFUSED, ruling, facts=record)
@@ -77,6 +78,12 @@ def judge(case: Case, stage: Stage) -> Verdict:
     if warnings:
         note_warnings(record, case, warnings)
     return Verdict(ruling or VerdictKind.ACCEPTED, warnings=warnings, facts=record)
+
+
+def _against_holding(case: Case) -> Refusal | None:
+    """The rules that are asked once, when a packet comes, of one that will be held."""
+    rules = (ends_no_loop, quota_is_left, bytes_have_room, session_has_room, budget_is_left)
+    return next((refusal for rule in rules if (refusal := rule(case)) is not None), None)
 
 
 def _first_ruling(case: Case, stage: Stage) -> Ruling:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from apc_contracts.admission.case import Case, Ruling
-from apc_contracts.admission.rules.capacity import first_full
+from apc_contracts.admission.rules.capacity import bytes_have_room, first_full, session_has_room
 from apc_contracts.admission.rules.drift import DRIFT_FACTS
 from apc_contracts.admission.rules.routing import swarm_of, unreachable
 from apc_contracts.admission.stage import Stage
@@ -217,7 +217,9 @@ def _full(case: Case) -> Record:
         record["shared"] = True
     if case.session is not None and case.packet.routing.requires_ack:
         record["pending_acks"] = case.session.pending_acks
-    return record
+    if bytes_have_room(case) is not None and case.session is not None:
+        record["open_bytes"] = [case.session.open_bytes, case.session.open_bytes_of(case.sender_id)]
+    return record | _paused(case)
 
 
 def _quota(case: Case) -> Record:
@@ -235,6 +237,8 @@ def _budget(case: Case) -> Record:
     if packet.packet_type is PacketType.TASK_IR:
         record["cut_from"] = _parts(session.parts_to_cut(packet.payload.ir_header.task_id, task_id, now))
         record["task_budgets"] = session.task_budgets
+    if session_has_room(case) is not None:
+        record["items"] = session.items
     return record | _paused(case)
 
 

@@ -29,6 +29,9 @@ class SessionSnapshot:
     held_count: int = 0
     pending_acks: int = 0
     task_budgets: int = 0
+    items: int = 0
+    open_bytes: int = 0
+    own_open_bytes: int = 0
     parts: Mapping[str, Part] = field(default_factory=dict)
     cut_from: Mapping[str, Part] = field(default_factory=dict)
     givers: Mapping[str, str] = field(default_factory=dict)
@@ -48,6 +51,10 @@ class SessionSnapshot:
     def identity(self, packet_id: UUID) -> Identity | None:
         """What is remembered of a packet."""
         return self.identities.get(packet_id)
+
+    def open_bytes_of(self, sender: str) -> int:
+        """Bytes without an end of the sender at hand."""
+        return self.own_open_bytes
 
     def budget_parts(self, task_id: str, now: datetime) -> dict[str, Part]:
         """What is left for the task at hand."""

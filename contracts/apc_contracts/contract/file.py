@@ -262,6 +262,11 @@ class Limits(Section):
     `pending_acks` counts the ACKs that one session waits for, `task_budgets` the tasks in its tree budget: they live in
     its document, which every log batch carries. `swarms` bounds a SessionSpec: SYNC has a score of each. Without
     `quota` senders have none.
+
+    `list_items` bounds each list of names in a packet, `parents` the parent protocols of one. The next three bound what
+    the gate remembers of one session: `session_items` its admitted packets, with their recipients and the names that
+    they refer to; `refused_items` those of refused packets, beyond which a refused packet takes no id; `open_bytes` the
+    bodies of packets that have no end yet.
     """
 
     packet_bytes: Positive
@@ -275,6 +280,11 @@ class Limits(Section):
     swarms: Positive
     retry_after_ms: Positive
     quota: QuotaRules | None = None
+    list_items: Positive = 1000
+    parents: Positive = 64
+    session_items: Positive = 300_000
+    refused_items: Positive = 30_000
+    open_bytes: Positive = 64 * 1024 * 1024
     refused: RefusedInput = RefusedInput()
     usage: UsageCaps | None = None
 

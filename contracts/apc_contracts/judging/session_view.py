@@ -88,6 +88,20 @@ class SessionView(Protocol):
         ...
 
     @property
+    def items(self) -> int:
+        """Admitted packets that are remembered, with their recipients and the names that they refer to."""
+        ...
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of agents' packets that have no end yet."""
+        ...
+
+    def open_bytes_of(self, sender: str) -> int:
+        """Those of one sender."""
+        ...
+
+    @property
     def verified_scores(self) -> Mapping[str, float]:
         """swarm_id -> verified score in (0, 1]; empty before the first verified EVAL."""
         ...

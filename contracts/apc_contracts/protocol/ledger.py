@@ -28,6 +28,11 @@ DECAYED = "PROTOCOL_DECAYED"
 IDLE_TASKS_KEPT = 100_000
 """Tasks with EVALs in which nothing was transferred yet. Of more than that the oldest is forgotten."""
 
+PROTOCOLS_KEPT = 10_000
+"""Protocols with their evidence. Of more the one that was named longest ago is forgotten, unless it is blocked."""
+TASKS_KEPT = 100_000
+"""Tasks in which something was transferred. Of more the oldest is forgotten: its scores stay in the sums."""
+
 
 @dataclass(frozen=True, slots=True)
 class JudgedTransfer:
@@ -49,6 +54,8 @@ class ProtocolLedger:
         self._tallies: dict[Subject, ProtocolTally] = {}
         self._scores: dict[RunTask, EvalTally] = {}
         self._subjects: dict[RunTask, set[Subject]] = {}
+        self._named: OrderedDict[str, None] = OrderedDict()
+        """Protocols, the one named longest ago first."""
         self._idle: OrderedDict[RunTask, EvalTally] = OrderedDict()
         self._blocks: dict[Subject, DecayDecision] = {}
         self._families: dict[Subject, frozenset[str]] | None = {}
@@ -97,6 +104,8 @@ class ProtocolLedger:
             # A descendant that was refused stays known as one: it cannot come again without its parents.
             self._lineage.declare(transfer.protocol_id, transfer.parent_protocol_ids)
             self._find_covered_again()
+            roots = self._lineage.roots(transfer.protocol_id)
+            self._note_named(*transfer.parent_protocol_ids, *sorted(roots), transfer.protocol_id)
         if counts:
             for subject in self._subjects_of(transfer.protocol_id):
                 self._count(subject, transfer)
@@ -123,6 +132,8 @@ class ProtocolLedger:
         """A block or a recovery that stands in the log. Of two shards that say the same at once the first counts."""
         if decision.kind is DecayKind.BLOCKED:
             self._blocks.setdefault(decision.subject, decision)
+            if len(self._blocks) > PROTOCOLS_KEPT:
+                del self._blocks[next(iter(self._blocks))]
             self._find_covered_again()
             return
         block = self._blocks.get(decision.subject)
@@ -170,6 +181,32 @@ class ProtocolLedger:
             self._scores[task] = self._idle.pop(task, EvalTally())
         tally.scores.add(self._scores[task])
         self._subjects.setdefault(task, set()).add(subject)
+        if len(self._scores) > TASKS_KEPT:
+            self._forget_task(next(iter(self._scores)))
+
+    def _note_named(self, *names: str) -> None:
+        """Names were heard: of very many the one that was not heard for longest is forgotten."""
+        for name in names:
+            self._named[name] = None
+            self._named.move_to_end(name)
+        if len(self._named) <= PROTOCOLS_KEPT:
+            return
+        blocked = {subject.protocol_id for subject in self._blocks}
+        for _ in range(len(self._named)):
+            if len(self._named) <= PROTOCOLS_KEPT:
+                return
+            name, _ = self._named.popitem(last=False)
+            if name in blocked and len(blocked) < PROTOCOLS_KEPT:
+                self._named[name] = None
+                continue
+            self._lineage.forget(name)
+            for scope in DecayScope:
+                self._forget(Subject(scope, name))
+
+    def _forget_task(self, task: RunTask) -> None:
+        del self._scores[task]
+        for subject in self._subjects.pop(task, ()):
+            self._tallies[subject].tasks.discard(task)
 
     def _forget(self, subject: Subject) -> None:
         tally = self._tallies.pop(subject, None)

@@ -5,6 +5,9 @@ Source: docs/specification/contract.md section 6.
 
 from collections.abc import Iterable
 
+ROOTS_KEPT = 64
+"""Ancestors without parents that a protocol is measured with; of more the first by name."""
+
 
 class ProtocolLineage:
     """The lineages that TRANSFERs declared, in the order of the log.
@@ -16,7 +19,8 @@ class ProtocolLineage:
 
     def __init__(self) -> None:
         self._roots: dict[str, frozenset[str]] = {}
-        self._children: dict[str, list[str]] = {}
+        self._children: dict[str, dict[str, None]] = {}
+        self._parents: dict[str, tuple[str, ...]] = {}
 
     def declare(self, protocol_id: str, parent_protocol_ids: Iterable[str]) -> None:
         """A TRANSFER of this protocol was judged. Idempotent: only the first one of a protocol tells its parents."""
@@ -25,9 +29,22 @@ class ProtocolLineage:
         parents = tuple(dict.fromkeys(parent for parent in parent_protocol_ids if parent != protocol_id))
         for parent in parents:
             self._roots.setdefault(parent, frozenset({parent}))
-            self._children.setdefault(parent, []).append(protocol_id)
+            self._children.setdefault(parent, {})[protocol_id] = None
         inherited = frozenset().union(*(self._roots[parent] for parent in parents))
+        if len(inherited) > ROOTS_KEPT:
+            inherited = frozenset(sorted(inherited)[:ROOTS_KEPT])
         self._roots[protocol_id] = inherited or frozenset({protocol_id})
+        if parents:
+            self._parents[protocol_id] = parents
+
+    def forget(self, protocol_id: str) -> None:
+        """Forget a protocol: it and what descends from it are strangers from now on."""
+        self._roots.pop(protocol_id, None)
+        self._children.pop(protocol_id, None)
+        for parent in self._parents.pop(protocol_id, ()):
+            siblings = self._children.get(parent)
+            if siblings is not None:
+                siblings.pop(protocol_id, None)
 
     def roots(self, protocol_id: str) -> frozenset[str]:
         """Its ancestors without parents; itself when it has no parents or was never named."""

@@ -124,7 +124,8 @@ class SessionReplay:
         is_refused = verdict.refusal is not None
         if self.session is None and not is_refused and self._session_id != PRESENCE_SESSION:
             self.session = open_session(packet, entry.judged_at, contract)
-            self.session.identities.update(self._strangers)
+            for packet_id, identity in self._strangers.items():
+                self.session.remember(packet_id, identity)
         note_place(verdict.facts, packet, self.session)
         self._compare(entry, "facts", dict(entry.facts), as_json(verdict.facts))
         self._check_recipients(entry, packet)

@@ -4,7 +4,7 @@ Orchestrator, replay and tests call the same functions; nothing here reads a clo
 """
 
 from apc_contracts.judging.session_view import Identity, SessionView
-from apc_contracts.session.advance import Advanced, advance, confirm_substrate
+from apc_contracts.session.advance import Advanced, advance, confirm_substrate, ends_session
 from apc_contracts.session.delivery.recipients import handles, resolve_recipients
 from apc_contracts.session.document import SessionDocument, decode_document
 from apc_contracts.session.effects import (
@@ -52,6 +52,7 @@ __all__ = [
     "confirm_substrate",
     "decay_packet",
     "decode_document",
+    "ends_session",
     "handles",
     "hops_without_session",
     "open_session",

@@ -9,7 +9,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.stretches import read_loop
-from apc_contracts.judging.verdict import Verdict, VerdictKind
+from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 from apc_contracts.session import budgets, emissions, verdicts
 from apc_contracts.session.conditions import settle
 from apc_contracts.session.counting import count
@@ -222,7 +222,7 @@ def _note_verified(session: Session, opened: OpenPacket, contract: Contract) -> 
 
 def _remember(session: Session, given: PacketInput, packet_round: int, contract: Contract) -> None:
     received, packet = given.received, given.received.packet
-    session.identities[packet.packet_id] = Identity(
+    identity = Identity(
         packet_hash=received.packet_hash,
         payload_hash=received.payload_hash,
         packet_type=packet.packet_type,
@@ -241,6 +241,7 @@ def _remember(session: Session, given: PacketInput, packet_round: int, contract:
         step=session.step,
         stretch=read_loop(given.verdict.facts.get("loop")).stretch,
     )
+    session.remember(packet.packet_id, identity)
     if given.verdict.kind is not VerdictKind.REFUSED:
         session.roots.add(packet.trace.root_packet_id)
         verification.note_claims(session, packet)
@@ -279,12 +280,16 @@ def _hear_agent(session: Session, agent_id: str) -> None:
 
 def _note_refusal(moment: Moment, given: PacketInput) -> None:
     """The session's last packet is spent: it ends. While a task has some left, it does not."""
-    refusal, document = given.verdict.refusal, moment.session.document
-    budget = document.budgets.get("packets")
-    if refusal is None or refusal.code != "BUDGET_EXHAUSTED" or moment.session.is_terminal or budget is None:
-        return
-    if document.spent.get("packets", 0) >= budget:
-        document.halt_reason = "BUDGET_EXHAUSTED packets"
+    if given.verdict.refusal is not None and ends_session(moment.session, given.verdict.refusal):
+        moment.session.document.halt_reason = "BUDGET_EXHAUSTED packets"
+
+
+def ends_session(session: Session, refusal: Refusal) -> bool:
+    """Whether a refusal halts the session: its last packet is spent."""
+    budget = session.document.budgets.get("packets")
+    if refusal.code != "BUDGET_EXHAUSTED" or session.is_terminal or budget is None:
+        return False
+    return session.document.spent.get("packets", 0) >= budget
 
 
 def _end(moment: Moment) -> None:

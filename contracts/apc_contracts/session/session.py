@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.session_view import Identity, Part
 from apc_contracts.judging.stretches import NO_LOOP, LoopState, extend, longest
+from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.session import budgets
 from apc_contracts.session.document import LONGEST_KEY, SessionDocument, checksum
 from apc_contracts.session.knowledge.grounds import Grounds
@@ -70,6 +71,43 @@ class HeldPacket:
     """Held because the session is paused."""
 
 
+WaitingPacket = TypeVar("WaitingPacket", bound=OpenPacket | HeldPacket)
+
+
+class Waiting(dict[UUID, WaitingPacket]):
+    """Packets that have no end yet, by id. Counts the bytes of agents' bodies, by sender, in `sizes`."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        super().__init__()
+        self._sizes = sizes
+
+    def __setitem__(self, packet_id: UUID, packet: WaitingPacket) -> None:
+        self._count(self.get(packet_id), -1)
+        self._count(packet, 1)
+        super().__setitem__(packet_id, packet)
+
+    def __delitem__(self, packet_id: UUID) -> None:
+        self._count(self[packet_id], -1)
+        super().__delitem__(packet_id)
+
+    def pop(self, packet_id: UUID, *default: Any) -> Any:
+        """As of a dict."""
+        self._count(self.get(packet_id), -1)
+        return super().pop(packet_id, *default)
+
+    def _count(self, packet: OpenPacket | HeldPacket | None, times: int) -> None:
+        if packet is None:
+            return
+        sender = packet.received.packet.sender.agent_id
+        if sender == ORCHESTRATOR:
+            return
+        size = self._sizes.get(sender, 0) + times * len(packet.received.body)
+        if size:
+            self._sizes[sender] = size
+        else:
+            del self._sizes[sender]
+
+
 @dataclass(slots=True)
 class Session:
     """Satisfies `SessionView`. Changed in place by `advance` alone: a copy per packet would cost more than judging it,
@@ -80,8 +118,12 @@ class Session:
     score_epsilon: float
     """Of the contract: keeps a verified score above 0 and finite for a perfect outcome."""
     identities: dict[UUID, Identity] = field(default_factory=dict)
-    open: dict[UUID, OpenPacket] = field(default_factory=dict)
-    held: dict[UUID, HeldPacket] = field(default_factory=dict)
+    refused_items: int = field(default=0, compare=False)
+    """Refused packets among the identities, with their recipients."""
+    waiting_bytes: dict[str, int] = field(default_factory=dict)
+    """Sender -> the bytes of its packets in `open` and `held`."""
+    open: Waiting[OpenPacket] = field(init=False)
+    held: Waiting[HeldPacket] = field(init=False)
     outstanding: dict[str, int] = field(default_factory=dict)
     """recipient -> open deliveries of this session; `_substrate` is one here, but nobody waits for it."""
     roots: set[UUID] = field(default_factory=set)
@@ -97,11 +139,14 @@ class Session:
     grounds: Grounds = field(default_factory=Grounds)
     claims: set[str] = field(default_factory=set)
     """Ids of the claims that admitted CLAIMs and TASK_IRs have made."""
+    admitted_items: int = 0
+    """Admitted packets among the identities, with their recipients."""
     document_bytes: int = field(default=4096, compare=False)
     """How large the document was when it was last logged."""
 
     def __post_init__(self) -> None:
         document = self.document
+        self.open, self.held = Waiting(self.waiting_bytes), Waiting(self.waiting_bytes)
         self.swarm_of = {agent: swarm for swarm, agents in document.swarms.items() for agent in agents}
         self.members = frozenset({*self.swarm_of, *document.members, document.opener, ORCHESTRATOR})
         self.keys = set(document.symbolic_keys)
@@ -193,6 +238,25 @@ class Session:
         if self.is_paused or not self.document.deadlines:
             return None
         return min(self.document.deadlines.values())
+
+    @property
+    def items(self) -> int:
+        return self.admitted_items + self.grounds.edges + len(self.claims)
+
+    @property
+    def open_bytes(self) -> int:
+        return sum(self.waiting_bytes.values())
+
+    def open_bytes_of(self, sender: str) -> int:
+        return self.waiting_bytes.get(sender, 0)
+
+    def remember(self, packet_id: UUID, identity: Identity) -> None:
+        """Take a packet's id; it is never forgotten while the session is in memory."""
+        self.identities[packet_id] = identity
+        if identity.verdict is VerdictKind.REFUSED:
+            self.refused_items += 1 + len(identity.recipients)
+        else:
+            self.admitted_items += 1 + len(identity.recipients)
 
     def identity(self, packet_id: UUID) -> Identity | None:
         return self.identities.get(packet_id)

@@ -18,7 +18,7 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.judging.facts import Facts
-from apc_contracts.judging.verdict import Verdict, VerdictKind
+from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 from apc_contracts.session import (
     Advanced,
     Denial,
@@ -30,6 +30,7 @@ from apc_contracts.session import (
     advance,
     confirm_substrate,
     decay_packet,
+    ends_session,
     hops_without_session,
     open_session,
     resolve_recipients,
@@ -168,12 +169,18 @@ class Judge:
             repeats.repeat(batch, received, session, facts)
         elif verdict.kind is VerdictKind.RERUN:
             repeats.record_conflict(batch, received, facts, "rerun", None, "another payload for the same cause")
-        elif refusal is not None and refusal.code in self._id_codes:
+        elif refusal is not None and (refusal.code in self._id_codes or self._is_crowded(session, refusal)):
             if repeats.record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason):
                 self._answers.refusal(batch, received, refusal, facts.user_id)
         else:
             self._record(batch, received, verdict, facts, signature)
         return verdict
+
+    def _is_crowded(self, session: Session | None, refusal: Refusal) -> bool:
+        """Return whether the session knows so many refused packets that another one takes no id in it."""
+        if session is None or session.refused_items < self._contract.limits.refused_items:
+            return False
+        return not ends_session(session, refusal)
 
     def _record(
         self, batch: Batch, received: ReceivedPacket, verdict: Verdict, facts: Facts, signature: str | None
@@ -216,7 +223,8 @@ class Judge:
         if session is None and session_id != PRESENCE_SESSION:
             session = open_session(packet, batch.now, self._contract)
             # What was refused under this name before keeps its id and its refusal.
-            session.identities.update(self._sessions.strangers(session_id))
+            for packet_id, identity in self._sessions.strangers(session_id).items():
+                session.remember(packet_id, identity)
             self._sessions.add(session)
         return session
 

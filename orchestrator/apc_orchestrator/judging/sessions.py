@@ -12,6 +12,10 @@ REFUSED_KEPT = 1000
 """Refused packets remembered under each of them."""
 STRANGER_BYTES = 64 << 20
 """What all of them may take of the memory, by an estimate; the longest unheard names are forgotten first."""
+ITEMS_KEPT = 500_000
+"""Packets, recipients and references that all loaded sessions may remember, at about 600 bytes each."""
+BODY_BYTES_KEPT = 128 << 20
+"""Bodies of packets without an end, over all loaded sessions."""
 _NAME_BYTES, _IDENTITY_BYTES, _TEXT_BYTES = 600, 1200, 60
 """Measured: a name with its dictionary, an identity with its ids and hashes, a text beside its characters."""
 
@@ -26,6 +30,8 @@ class Sessions:
         self._last_batch: dict[str, int] = {}
         self._evicted: set[str] = set()
         """Left the memory with deliveries on their way, which count on: the inboxes are as full as before."""
+        self._ended: dict[str, int] = {}
+        """Ended sessions at the last eviction -> their last batch then."""
 
     def get(self, session_id: str) -> Session | None:
         """The session, if it exists and is in memory."""
@@ -99,25 +105,46 @@ class Sessions:
             self._loaded.move_to_end(session_id)
 
     def evict(self, committed: int, most: int) -> list[str]:
-        """Forget sessions beyond `most`, and those that ended, as far as their last batch is committed."""
+        """Forget the longest untouched sessions beyond the bounds, and those that ended.
+
+        A session stays until its last batch is committed. One that ended with open deliveries stays until nothing came
+        for it between two calls.
+        """
         gone = []
-        surplus = len(self._loaded) - most
+        surplus, items, size = (
+            len(self._loaded) - most,
+            self._items() - ITEMS_KEPT,
+            self._body_bytes() - BODY_BYTES_KEPT,
+        )
         for session_id, session in list(self._loaded.items()):
-            is_over = session.is_terminal and not session.open
-            if not is_over and surplus <= 0:
+            last_batch = self._last_batch.get(session_id, 0)
+            is_quiet = not session.open or self._ended.get(session_id) == last_batch
+            is_over = session.is_terminal and is_quiet
+            if not is_over and max(surplus, items, size) <= 0:
                 continue
-            if self._last_batch.get(session_id, 0) <= committed:
+            if last_batch <= committed:
                 del self._loaded[session_id]
                 if session.outstanding:
                     self._evicted.add(session_id)
                 self._last_batch.pop(session_id, None)
                 gone.append(session_id)
-                surplus -= 1
+                surplus, items = surplus - 1, items - _items_of(session)
+                size -= session.open_bytes
+        ended = (one.session_id for one in self._loaded.values() if one.is_terminal)
+        self._ended = {session_id: self._last_batch.get(session_id, 0) for session_id in ended}
         return gone
 
     def has_surplus(self, most: int) -> bool:
         """Whether `evict` could have something to do."""
-        return len(self._loaded) > most or any(s.is_terminal and not s.open for s in self._loaded.values())
+        if len(self._loaded) > most or any(session.is_terminal for session in self._loaded.values()):
+            return True
+        return self._items() > ITEMS_KEPT or self._body_bytes() > BODY_BYTES_KEPT
+
+    def _items(self) -> int:
+        return sum(map(_items_of, self._loaded.values()))
+
+    def _body_bytes(self) -> int:
+        return sum(session.open_bytes for session in self._loaded.values())
 
     def loaded(self) -> list[Session]:
         """The sessions in memory."""
@@ -125,6 +152,10 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._loaded)
+
+
+def _items_of(session: Session) -> int:
+    return session.items + session.refused_items
 
 
 def _bytes_of(identity: Identity) -> int:

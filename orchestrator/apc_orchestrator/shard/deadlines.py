@@ -3,6 +3,9 @@
 import heapq
 from datetime import datetime
 
+OUTDATED_KEPT = 1024
+"""Outdated entries of the heap that are kept at least; beyond twice the sessions the heap is built again."""
+
 
 class Deadlines:
     """The earliest deadline of each session; a heap whose outdated entries are passed over."""
@@ -18,6 +21,13 @@ class Deadlines:
         elif self._current.get(session_id) != due:
             self._current[session_id] = due
             heapq.heappush(self._heap, (due, session_id))
+            if len(self._heap) > 2 * len(self._current) + OUTDATED_KEPT:
+                self._heap = [(moment, name) for name, moment in self._current.items()]
+                heapq.heapify(self._heap)
+
+    def __len__(self) -> int:
+        """Entries of the heap, outdated ones included."""
+        return len(self._heap)
 
     @property
     def next(self) -> datetime | None:

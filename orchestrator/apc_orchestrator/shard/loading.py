@@ -160,7 +160,8 @@ async def load_session(
 def _add_identities(session: Session, rows: Iterable[asyncpg.Record], bodies: Bodies, contract: Contract) -> None:
     for row in rows:
         content = _content(row, bodies)
-        identity = session.identities[row["packet_id"]] = _identity(row, content)
+        identity = _identity(row, content)
+        session.remember(row["packet_id"], identity)
         if identity.refusal is None:
             session.roots.add(identity.root)
             _add_references(session, row, content, contract)
@@ -314,7 +315,9 @@ def _add_held(session: Session, row: asyncpg.Record, received: ReceivedPacket) -
 
 
 def _add_open(session: Session, row: asyncpg.Record, received: ReceivedPacket) -> None:
-    opened = session.open.setdefault(row["packet_id"], OpenPacket(received, row["round"], {}))
+    opened = session.open.get(row["packet_id"])
+    if opened is None:
+        opened = session.open[row["packet_id"]] = OpenPacket(received, row["round"], {})
     attempt, state = row["attempt"] or 1, row["state"] or "ROUTED"
     is_confirmed = row["is_local"] and state != "ROUTED"
     is_open = row["ended_attempt"] != attempt and not is_confirmed

@@ -1,6 +1,6 @@
 """Agents that are played by hand, all of one broker user: what they publish, receive and report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -50,10 +50,14 @@ class ScriptedAgents:
             **fields,
         )
 
-    async def register(self) -> None:
-        """Send the registrations to the gate of every shard, as the operator does."""
+    async def register(self, users: Mapping[str, str] | None = None) -> None:
+        """Send the registrations to the gate of every shard, as the operator does.
+
+        `users` names the broker user of each agent that has one of its own.
+        """
         for agent_id in self.cast:
-            body = encode_registry_change(self.registration(agent_id))
+            user = (users or {}).get(agent_id, self.bus.user)
+            body = encode_registry_change(self.registration(agent_id).model_copy(update={"broker_user": user}))
             for shard in range(self._shards):
                 message = Message(body, str(uuid4()), type=headers.TYPE_REGISTRY, user_id=self.bus.user)
                 await self.bus.publish(Publication(RECEIPTS, str(shard), message))

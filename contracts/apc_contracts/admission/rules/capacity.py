@@ -48,6 +48,31 @@ def acks_have_room(case: Case) -> Refusal | None:
     return Refusal("OVERLOADED", "acks_have_room", "routing.requires_ack", message, retry_after_ms)
 
 
+def bytes_have_room(case: Case) -> Refusal | None:
+    """The session keeps the bodies of packets without an end. A sender may have as many bytes there as are free."""
+    session, bound = case.session, case.contract.limits.open_bytes
+    if session is None or _is_relief(case):
+        return None
+    own, total = session.open_bytes_of(case.sender_id), session.open_bytes
+    if total + own < bound:
+        return None
+    message = f"session {session.session_id} has {total} bytes of packets without an end, {own} of {case.sender_id}: "
+    message += "send a new packet later"
+    retry_after_ms = case.contract.limits.retry_after_ms
+    return Refusal("OVERLOADED", "bytes_have_room", "trace.session_id", message, retry_after_ms)
+
+
+def session_has_room(case: Case) -> Refusal | None:
+    """The session does not remember too many packets. What answers or controls has as much room again."""
+    session, bound = case.session, case.contract.limits.session_items
+    if session is None or session.items < bound or _is_relief(case):
+        return None
+    if case.packet.packet_type in CONTROL_TYPES and session.items < 2 * bound:
+        return None
+    message = f"session {session.session_id} has taken {bound} packets, recipients and references: open a new one"
+    return Refusal("BUDGET_EXHAUSTED", "session_has_room", "trace.session_id", message)
+
+
 def first_full(case: Case, agent_id: str) -> str | None:
     """The agent behind a recipient that has reached the bound; of `_all` the smallest id."""
     bound = case.facts.outstanding_bound

@@ -14,6 +14,32 @@ def spec_has_room(case: Case) -> Refusal | None:
     return Refusal("TOO_LARGE", "spec_has_room", "payload.session.swarms", message)
 
 
+def lists_have_room(case: Case) -> Refusal | None:
+    """No list of names in the packet is longer than what the gate can remember of it."""
+    packet, limits = case.packet, case.contract.limits
+    lineage, bundle = packet.lineage, packet.proof_bundle
+    if lineage is not None and len(lineage.parent_protocol_ids) > limits.parents:
+        return _too_long("lineage.parent_protocol_ids", len(lineage.parent_protocol_ids), limits.parents)
+    lists: list[tuple[str, int]] = [("recipients", len(packet.recipients))]
+    if lineage is not None:
+        lists.append(("lineage.ancestor_swarms", len(lineage.ancestor_swarms)))
+    if bundle is not None:
+        lists.append(("proof_bundle.evidence_refs", len(bundle.evidence_refs)))
+    if packet.packet_type is PacketType.TASK_IR:
+        lists.append(("payload.objects", len(packet.payload.objects)))
+    elif packet.packet_type is PacketType.ARBITRATION:
+        named = sum(len(candidate.packet_ref_ids) for candidate in packet.payload.candidates)
+        lists.append(("payload.candidates", max(named, len(packet.payload.candidates))))
+    for path, count in lists:
+        if count > limits.list_items:
+            return _too_long(path, count, limits.list_items)
+    return None
+
+
+def _too_long(path: str, count: int, limit: int) -> Refusal:
+    return Refusal("TOO_LARGE", "lists_have_room", path, f"{count} names, the limit is {limit}: name fewer")
+
+
 def session_is_here(case: Case) -> Refusal | None:
     """The session exists and belongs to this shard. START opens one; HEARTBEAT has the reserved `_presence`."""
     session_id = case.packet.trace.session_id

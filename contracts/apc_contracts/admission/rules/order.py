@@ -45,6 +45,7 @@ _AGENTS = Scope.AGENTS
 
 ARRIVAL: tuple[Rule, ...] = (
     Rule("TOO_LARGE", life.spec_has_room, _AGENTS, _SIGNALS),
+    Rule("TOO_LARGE", life.lists_have_room, _AGENTS),
     Rule("SENDER_MISMATCH", sender.no_copies, _LIVE),
     Rule("SENDER_MISMATCH", sender.sender_is_authentic, _LIVE),
     Rule("UNKNOWN_SENDER", sender.sender_is_known, _LIVE),
@@ -112,7 +113,11 @@ ROOM: tuple[Rule, ...] = (
 )
 """Judged when the packet would be delivered, as RELEASE."""
 
+KEEPING: tuple[Rule, ...] = (Rule("OVERLOADED", capacity.bytes_have_room, _SESSION | _AGENTS),)
+"""Judged once, when the packet comes, held ones included: from then on its body is kept."""
+
 SPENDING: tuple[Rule, ...] = (
+    Rule("BUDGET_EXHAUSTED", capacity.session_has_room, _SESSION | _AGENTS),
     Rule("BUDGET_EXHAUSTED", budget.budget_is_left, _SESSION | _AGENTS, _WORK),
     Rule("BUDGET_EXHAUSTED", budget.reservation_fits, _SESSION | _AGENTS, _TASK_IR),
 )
@@ -121,7 +126,7 @@ SPENDING: tuple[Rule, ...] = (
 RESERVING: tuple[Rule, ...] = (Rule("BUDGET_EXHAUSTED", budget.held_reservation_fits, _SESSION | _AGENTS, _TASK_IR),)
 """Judged at RESUME: what a held TASK_IR asks for is reserved only then."""
 
-RULES = ARRIVAL + STANDING + WAITING + RELEASE + REPEATING + RATE + ROOM + SPENDING
+RULES = ARRIVAL + STANDING + WAITING + RELEASE + REPEATING + RATE + ROOM + KEEPING + SPENDING
 """All rules, in the order of docs/specification/contract.md section 12. The other codes before SENDER_MISMATCH are
 `parse_packet`'s.
 """

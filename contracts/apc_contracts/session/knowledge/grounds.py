@@ -25,14 +25,18 @@ class Grounds:
     """ARTIFACT -> its hash."""
     replaced: dict[UUID, UUID] = field(default_factory=dict)
     """Retracted packet -> the one that its sender named in its place; it rests on the one before in nothing."""
+    edges: int = 0
+    """How many times a packet names another packet or an artifact."""
 
     def note(
         self, packet_id: UUID, packet_type: PacketType, parent: UUID | None, refers: Iterable[str], names: Sequence[str]
     ) -> None:
         """One more packet: `refers` and `names` as `apc_contracts.envelope.references` reads them."""
         if parent is not None:
+            self.edges += 1
             self.resting.setdefault(parent, []).append(packet_id)
         for reference in refers:
+            self.edges += 1
             named = packet_named(reference)
             if named is not None:
                 self.resting.setdefault(named, []).append(packet_id)

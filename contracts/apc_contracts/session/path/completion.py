@@ -136,7 +136,7 @@ def _completion_events(session: Session, opened: OpenPacket, progress: Progress,
 
 def _forget(session: Session, packet_id: UUID) -> OpenPacket | None:
     """All machines of a packet are at their end."""
-    opened = session.open.pop(packet_id, None)
+    opened: OpenPacket | None = session.open.pop(packet_id, None)
     if opened is not None and opened.verification == "pending":
         session.document.verifying -= 1
     session.document.superseded.pop(packet_id, None)

@@ -10,12 +10,12 @@ from uuid import UUID
 import msgspec
 
 from apc_bus.database import open_pool
-from apc_bus.log_batch import PacketEntry
 from apc_bus.memory import MemoryBroker
 from apc_bus.topology import build_topology
 from apc_contracts.session.knowledge.grounds import Grounds
 from apc_contracts.vocabulary import PacketType
-from apc_persister.queries import get_packet_impact
+from apc_log.batch import PacketEntry
+from apc_log.queries import get_packet_impact
 from apc_persister.testing import LogBench, ScriptedGate, packet_entry, session_row
 from benchmarks.figures import Figure, Figures
 from benchmarks.servers import Servers

@@ -8,7 +8,7 @@ import psutil
 
 from apc_bus.database import open_pool
 from apc_bus.settings import PersisterSettings
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.chunks import Helpers, start_helpers
 from apc_persister.evidence.documents import find_packet, prove_entry

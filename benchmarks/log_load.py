@@ -12,7 +12,9 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from msgspec.structs import replace
 
-from apc_bus.log_batch import (
+from apc_bus.port import Delivery, Message
+from apc_bus.settings import PersisterSettings
+from apc_log.batch import (
     EPOCH_OPEN_TYPE,
     LOG_BATCH_TYPE,
     LOG_BATCH_VERSION,
@@ -25,8 +27,6 @@ from apc_bus.log_batch import (
     SessionRow,
     encode,
 )
-from apc_bus.port import Delivery, Message
-from apc_bus.settings import PersisterSettings
 from apc_persister.connection import drop_connection, take_connection
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.notary import Notary

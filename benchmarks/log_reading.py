@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import asyncpg
 
 from apc_contracts.contract.contract import load_contract
-from apc_persister.queries import Position, get_packet_impact, get_packet_lineage_summary, replay_page, trace
+from apc_log.queries import Position, get_packet_impact, get_packet_lineage_summary, replay_page, trace
 from benchmarks.figures import Figure, Figures
 from benchmarks.log_load import RARE_PHASE
 

@@ -9,13 +9,13 @@ from typing import Any
 import asyncpg
 
 from apc_bus.database import open_pool
-from apc_bus.log_batch import Entry
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import build_topology
 from apc_contracts import seal
+from apc_log.batch import Entry
+from apc_log.rows import rows_of
 from apc_persister.intake import Head, Intake
-from apc_persister.rows import rows_of
 from apc_persister.service import Persister
 from apc_persister.testing import ScriptedGate, lifecycle, packet_entry, session_row, until
 from benchmarks import agents, packets

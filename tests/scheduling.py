@@ -11,7 +11,7 @@ _TOGETHER = {
     f"tests/acceptance/{name}.py": "tests/acceptance: finished_run"
     for name in ("test_determinism", "test_evidence", "test_priors", "test_reading", "test_run_in_process")
 } | {"tests/acceptance/test_run_supervised.py": "tests/acceptance: finished_run"}
-"""The files whose tests look at one `apc run`: on one worker it is made once."""
+"""The files whose tests look at one `apc automl run`: on one worker it is made once."""
 _FIRST = (
     *_TOGETHER,
     "tests/acceptance/test_bad_tables.py",

@@ -22,7 +22,6 @@ ApcError
     DatabaseUnavailable   Postgres does not answer, or refuses the credentials
     DatabaseNotDurable    committed rows may be lost: fsync, full_page_writes or synchronous_commit off
   TracingUnavailable      traces shall be exported, and the extra `otel` is not installed
-  BodyUnreadable          an encrypted body and the keys at hand do not fit
 """
 
 from apc_contracts.errors import ApcError
@@ -115,10 +114,6 @@ class DatabaseUnavailable(BusError):
 
 class DatabaseNotDurable(BusError):
     """The server may lose committed rows: fsync, full_page_writes or synchronous_commit is off."""
-
-
-class BodyUnreadable(ApcError):
-    """An encrypted body cannot be read with the keys at hand, which is not the same as erased."""
 
 
 class TracingUnavailable(ApcError):

@@ -11,8 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from apc_bus import headers
-from apc_bus.log_batch import CONTENT_TYPE as LOG_CONTENT_TYPE
-from apc_bus.log_batch import EPOCH_OPEN_TYPE, LOG_BATCH_TYPE
 from apc_bus.topology import (
     DEAD,
     DEAD_QUEUE,
@@ -37,6 +35,8 @@ from apc_console import __version__
 from apc_contracts.envelope.packet import PACKET_TYPES
 from apc_contracts.schema_export import packet_schema, receipts_schema, registry_change_schema
 from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PacketType, RunPhase
+from apc_log.batch import CONTENT_TYPE as LOG_CONTENT_TYPE
+from apc_log.batch import EPOCH_OPEN_TYPE, LOG_BATCH_TYPE
 
 Document = dict[str, Any]
 

@@ -8,11 +8,11 @@ from uuid import UUID
 import msgspec
 from opentelemetry.trace import Span
 
-from apc_bus.log_batch import LOG_BATCH_VERSION, Entry, LogBatch
 from apc_bus.port import Publication
 from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.session import Session, Verification
 from apc_contracts.wire.refused_input import Flood
+from apc_log.batch import LOG_BATCH_VERSION, Entry, LogBatch
 from apc_orchestrator.judging.entries import session_row, size_of
 
 FULL_BYTES = 1_310_720

@@ -11,12 +11,12 @@ import structlog
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
-from apc_bus.protocol_evidence import Positions
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health, reason_of
 from apc_bus.topology import RECEIPTS, gate_queue
 from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.ids import new_packet_id
+from apc_log.protocol_evidence import Positions
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.fence import Fence, keep_hearing
 from apc_orchestrator.judging.inputs import PROBE_BODY, TYPE_RECEIPTS

@@ -10,8 +10,8 @@ import asyncpg
 import structlog
 
 from apc_bus.errors import PublishNotTaken, PublishRefused, PublishUnroutable
-from apc_bus.log_batch import LOG_BATCH_VERSION, EpochOpen
 from apc_bus.port import Subscription
+from apc_log.batch import LOG_BATCH_VERSION, EpochOpen
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.lease import Lease
 from apc_orchestrator.publications import epoch_open

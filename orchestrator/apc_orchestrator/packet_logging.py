@@ -6,11 +6,11 @@ from logging import DEBUG
 import orjson
 import structlog
 
-from apc_bus.log_batch import ConflictEntry, Entry, PacketEntry
 from apc_bus.port import Delivery
 from apc_bus.telemetry import LogIds, packet_ids
 from apc_contracts.errors import PacketRefused
 from apc_contracts.wire.parsing import parse_packet
+from apc_log.batch import ConflictEntry, Entry, PacketEntry
 
 _log = structlog.get_logger("apc_orchestrator")
 

@@ -6,7 +6,6 @@ from math import ceil
 from typing import Any
 
 from apc_bus import headers
-from apc_bus.log_batch import CONTENT_TYPE, EPOCH_OPEN_TYPE, LOG_BATCH_TYPE, EpochOpen, LogBatch, encode
 from apc_bus.port import HeaderValue, Message, Publication
 from apc_bus.topology import (
     INTER_AGENT,
@@ -28,6 +27,7 @@ from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_contracts.wire.sealing import SealedPacket
+from apc_log.batch import CONTENT_TYPE, EPOCH_OPEN_TYPE, LOG_BATCH_TYPE, EpochOpen, LogBatch, encode
 from apc_orchestrator.lease import Lease
 
 MILLISECOND = timedelta(milliseconds=1)

@@ -7,7 +7,7 @@ trigger. So what stands in the catalog is compared with what the migrations of t
 import asyncio
 from dataclasses import dataclass
 
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
 from apc_persister.migrate import migrations_folder
 
 FILE = "objects.txt"

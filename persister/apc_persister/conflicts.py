@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import msgspec
 
-from apc_bus.log_batch import ConflictEntry, Entry, PacketEntry, SessionRow
+from apc_log.batch import ConflictEntry, Entry, PacketEntry, SessionRow
 
 DUPLICATE_ID = "duplicate_id"
 """The packet's id is in the log already: the first row stands."""

@@ -6,9 +6,6 @@ from datetime import timedelta
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-AnyConnection = asyncpg.Connection | PoolConnectionProxy
-"""A connection, or a pool's proxy of one."""
-
 _PLAN_BY_INDEX = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 """The writer only looks ids up. Without these the planner reads the whole of a middle-sized table instead."""
 

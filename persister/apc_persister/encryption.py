@@ -10,13 +10,13 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from apc_bus.body_encryption import SealedContent, SubjectKey
-from apc_bus.log_batch import ConflictEntry, Entry, HopEntry, LineageEntry, PacketEntry
 from apc_bus.settings import EncryptionSettings
-from apc_bus.subject_keys import KeyRing, require
+from apc_log.batch import ConflictEntry, Entry, HopEntry, LineageEntry, PacketEntry
+from apc_log.body_encryption import SealedContent, SubjectKey
+from apc_log.connection import AnyConnection
+from apc_log.rows import Placed
+from apc_log.subject_keys import KeyRing, require
 from apc_persister.conflicts import UNSTORABLE, unstorable
-from apc_persister.connection import AnyConnection
-from apc_persister.rows import Placed
 
 UNATTRIBUTED = ""
 """The subject of what cannot be attributed."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from apc_bus.body_encryption import MARK
-from apc_persister.connection import AnyConnection
+from apc_log.body_encryption import MARK
+from apc_log.connection import AnyConnection
 from apc_persister.encryption import UNATTRIBUTED
 from apc_persister.errors import SubjectUnknown
 

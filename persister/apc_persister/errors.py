@@ -17,17 +17,12 @@ ApcError
     LogKeyUnusable        it cannot be read, or is no Ed25519 key
     ProofImpossible       there is nothing to prove, or not yet
     ExportFailed          checkpoints could not be brought outside
-    BundleUnreadable      a file that is no bundle of a run
     SubjectUnknown        there is no key of that subject: nothing to erase
 """
 
 from pathlib import Path
 
-from apc_contracts.errors import ApcError
-
-
-class LogError(ApcError):
-    """The log failed."""
+from apc_log.errors import LogError
 
 
 class LogStopped(LogError):
@@ -170,7 +165,3 @@ class SubjectUnknown(LogError):
             "stored without APC_ENCRYPT_BODIES"
         )
         self.subject = subject
-
-
-class BundleUnreadable(LogError):
-    """A file that is no bundle of a run."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from apc_bus.log_batch import EpochOpen, LogBatch
-from apc_persister.connection import AnyConnection
+from apc_log.batch import EpochOpen, LogBatch
+from apc_log.connection import AnyConnection
 from apc_persister.intake import Epoch, Head, Intake, Received
 
 _LOCK = """

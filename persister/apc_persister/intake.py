@@ -13,7 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from apc_bus.log_batch import (
+from apc_bus.port import Delivery
+from apc_log.batch import (
     EPOCH_OPEN_TYPE,
     LOG_BATCH_TYPE,
     LOG_BATCH_VERSION,
@@ -25,10 +26,9 @@ from apc_bus.log_batch import (
     decode_batch,
     decode_epoch_open,
 )
-from apc_bus.port import Delivery
+from apc_log.rows import Placed
 from apc_persister.conflicts import FENCED, UNREADABLE, whole_message
 from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
-from apc_persister.rows import Placed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from apc_bus.log_batch import LogBatch
+from apc_log.batch import LogBatch
 from apc_persister.intake import Received
 
 _COMMIT_SECONDS = Histogram(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import structlog
 
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
 from apc_persister.errors import SchemaUnknown
 from apc_persister.guard import harden, is_superuser, read_guard, warn_of_guard
 from apc_persister.logins import complete_logins

@@ -15,8 +15,8 @@ import orjson
 
 from apc_contracts.envelope.references import ARTIFACT_PREFIX
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
-from apc_persister.queries.rows import PacketRow
-from apc_persister.queries.trace import list_agent_packets
+from apc_log.queries.rows import PacketRow
+from apc_log.queries.trace import list_agent_packets
 
 PRODUCER = "urn:apc-bus"
 """Who says so: the project has no public address."""

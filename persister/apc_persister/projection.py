@@ -4,12 +4,12 @@ are read from."""
 from collections.abc import Sequence
 from datetime import datetime
 
-from apc_bus.log_batch import HopEntry, PacketEntry, SessionRow
 from apc_contracts.vocabulary import PacketType
+from apc_log.batch import HopEntry, PacketEntry, SessionRow
+from apc_log.connection import AnyConnection
+from apc_log.rows import Placed
 from apc_persister.conflicts import UNSTORABLE, unstorable
-from apc_persister.connection import AnyConnection
 from apc_persister.intake import Intake
-from apc_persister.rows import Placed
 from apc_persister.store import ENTRY_ERRORS, store
 
 _UPSERT_SESSIONS = """

@@ -8,7 +8,7 @@ from the gate's batches and are in no entry: they stay as they are.
 from contextlib import suppress
 from dataclasses import dataclass
 
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.notary import load_tree

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from apc_bus.log_batch import RegistryEntry
 from apc_contracts.errors import PacketRefused
+from apc_log.batch import RegistryEntry
+from apc_log.rows import Placed
 from apc_persister.conflicts import UNSTORABLE, unstorable
-from apc_persister.rows import Placed
 
 
 def check_changes(placed: Iterable[Placed]) -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from apc_bus.crash_points import crash_point
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
+from apc_log.rows import leaves_of, rows_of
 from apc_persister.encryption import Encryption
 from apc_persister.errors import LogStopped
 from apc_persister.evidence.notary import Notary
@@ -13,7 +14,6 @@ from apc_persister.head import begin_intake, lock_head, move_head
 from apc_persister.intake import Intake, Received
 from apc_persister.projection import project_sessions, project_sessions_carefully, tally
 from apc_persister.registry import check_changes, with_checked_changes
-from apc_persister.rows import leaves_of, rows_of
 from apc_persister.store import ENTRY_ERRORS, replace_duplicates, store, store_carefully
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from apc_console.testing import FinishedRun
-from apc_persister import check
+from apc_log import offline_verifier
 
 pytestmark = pytest.mark.timeout(330)
 
@@ -23,7 +23,7 @@ def test_the_log_verifies_against_the_checkpoints_that_left_it(finished_run: Fin
     assert report["is_whole"] and report["entries"] == report["size"] > 1000
     newest = apc("log", "checkpoint").stdout.removesuffix("\n")
     assert int(newest.split("\n")[1]) == report["size"]
-    exported = list(check.split_notes((apc.folder / ".apc/checkpoints/shard-0.checkpoints").read_text()))
+    exported = list(offline_verifier.split_notes((apc.folder / ".apc/checkpoints/shard-0.checkpoints").read_text()))
     assert newest in exported and report["outside"] == len(set(exported))
 
 
@@ -34,8 +34,8 @@ def test_the_run_is_exported_and_checked_elsewhere(finished_run: FinishedRun, tm
     exported = apc("log", "export", "--run-id", run_id, "--out", "run.bundle")
     assert exported.returncode == 0, exported.stderr
     shutil.copy(apc.folder / "run.bundle", tmp_path)
-    shutil.copy(check.__file__, tmp_path)
-    command = [sys.executable, "check.py", "run.bundle", "--key", key]
+    shutil.copy(offline_verifier.__file__, tmp_path)
+    command = [sys.executable, "offline_verifier.py", "run.bundle", "--key", key]
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
     assert f"run {run_id}: " in checked.stdout
@@ -47,8 +47,8 @@ def test_a_packet_and_the_growth_of_the_log_are_proven(finished_run: FinishedRun
     packet_id = json.loads(apc("packet", "trace", "--run-id", run_id, "--limit", "1").stdout)[0]["packet_id"]
     assert apc("log", "prove", packet_id, "--out", "packet.proof").returncode == 0
     assert "its bytes have the hash" in apc("log", "check", "packet.proof", "--no-key").stdout
-    notes = check.split_notes((apc.folder / ".apc/checkpoints/shard-0.checkpoints").read_text())
-    sizes = [check.parse_note(note).checkpoint.size for note in notes]
+    notes = offline_verifier.split_notes((apc.folder / ".apc/checkpoints/shard-0.checkpoints").read_text())
+    sizes = [offline_verifier.parse_note(note).checkpoint.size for note in notes]
     assert apc("log", "consistency", str(sizes[0]), str(sizes[-1]), "--out", "growth.proof").returncode == 0
     assert "extends" in apc("log", "check", "growth.proof", "--no-key").stdout
     proof = apc.folder / "packet.proof"

@@ -23,13 +23,14 @@ from pydantic import SecretStr
 
 from apc_bus.database import open_pool
 from apc_bus.errors import BusError
-from apc_bus.log_batch import LogBatch, decode_batch
 from apc_bus.port import Delivery
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings, LogKeySettings
 from apc_bus.testing import PrivateNode
 from apc_bus.topology import DEAD_QUEUE, agent_queue, build_topology, gate_queue, log_queue
 from apc_contracts import Packet
+from apc_log.batch import LogBatch, decode_batch
+from apc_log.offline_verifier import parse_note, split_notes
 from apc_orchestrator.testing import (
     AGENTS,
     Cast,
@@ -44,7 +45,6 @@ from apc_orchestrator.testing import (
     violated_equalities,
 )
 from apc_orchestrator.testing.worker import PAUSE_SECONDS
-from apc_persister.check import parse_note, split_notes
 from apc_persister.embedded import start_embedded
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.verify import verify_shard

@@ -27,8 +27,8 @@ from apc_contracts.payloads.by_type import MetricSet, Thresholds
 from apc_contracts.protocol.decay import read_decision
 from apc_contracts.protocol.effectiveness import EvalTally
 from apc_contracts.vocabulary import TransferMode
+from apc_log.queries import list_protocols
 from apc_orchestrator.shard.protocols import OtherShards, load_protocols
-from apc_persister.queries import list_protocols
 
 Build = Callable[..., Packet[Any]]
 

@@ -9,12 +9,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from apc_bus.body_encryption import MasterKey
 from apc_bus.database import open_pool
-from apc_bus.log_batch import LOG_BATCH_TYPE, EpochOpen, encode
 from apc_bus.port import Delivery, Message
 from apc_bus.settings import PersisterSettings
-from apc_bus.subject_keys import KeyRing
 from apc_bus.topology import RETRY
 from apc_contracts import Packet, load_contract, read_packet
 from apc_contracts.judging.verdict import Verdict
@@ -24,6 +21,9 @@ from apc_contracts.session import Session, decode_document
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_contracts.wire.sealing import seal
+from apc_log.batch import LOG_BATCH_TYPE, EpochOpen, encode
+from apc_log.body_encryption import MasterKey
+from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import OPERATOR_KINDS, ORCHESTRATOR_KINDS, read_input
 from apc_orchestrator.judging.judge import Judge

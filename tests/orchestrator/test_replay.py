@@ -13,7 +13,7 @@ import pytest
 from apc_contracts import Packet
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.replay import Entry, RecordedPacket
-from apc_persister.queries import DatabaseRecords, Replayed, read_recorded, verify_run
+from apc_log.queries import DatabaseRecords, Replayed, read_recorded, verify_run
 from apc_persister.testing import lift_guard
 from apc_persister.testing.batch_records import BatchRecords
 

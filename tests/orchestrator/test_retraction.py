@@ -5,7 +5,7 @@ from typing import Any
 
 from apc_contracts import ClaimPayload, Packet, ProofBundle, RetractionPayload
 from apc_contracts.vocabulary import PacketType, Signal
-from apc_persister.queries import get_packet_impact
+from apc_log.queries import get_packet_impact
 
 Build = Callable[..., Packet[Any]]
 STALE = "SELECT packet_id, because_packet_id, retraction_packet_id FROM apc_log.packet_stale"

@@ -11,7 +11,7 @@ from apc_contracts import IdeaPayload, Packet, ProofBundle, SignalPayload, load_
 from apc_contracts.admission import judge_recorded
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
-from apc_persister.queries import get_packet_timeline, list_arbitrations
+from apc_log.queries import get_packet_timeline, list_arbitrations
 
 from ..contracts.session.path.test_path import brief, evaluation
 from ..contracts.session.path.test_transfers import offer

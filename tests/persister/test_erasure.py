@@ -10,15 +10,15 @@ import asyncpg
 import msgspec
 import pytest
 
-from apc_bus.body_encryption import is_sealed, key_id_of
-from apc_bus.log_batch import ConflictEntry, LineageEntry, PacketEntry
 from apc_bus.settings import PersisterSettings
-from apc_bus.subject_keys import KeyRing
+from apc_log.batch import ConflictEntry, LineageEntry, PacketEntry
+from apc_log.body_encryption import is_sealed, key_id_of
+from apc_log.queries import PacketRow, replay_page, trace
+from apc_log.subject_keys import KeyRing
 from apc_persister.erasure import erase_subject
 from apc_persister.errors import SubjectUnknown
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.verify import verify_shard
-from apc_persister.queries import PacketRow, replay_page, trace
 from apc_persister.testing import LogBench, bytes_of_tables, hop, lifecycle, packet_entry
 
 SECRET = "the tender rose of Ispahan"

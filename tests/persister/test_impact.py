@@ -11,12 +11,12 @@ import asyncpg
 import msgspec
 import pytest
 
-from apc_bus.log_batch import HopEntry, PacketEntry
 from apc_contracts import load_contract
 from apc_contracts.session.delivery.lifecycle import ADVANCE
 from apc_contracts.session.knowledge.grounds import Grounds
 from apc_contracts.vocabulary import PacketType
-from apc_persister.queries import get_packet_impact, trace
+from apc_log.batch import HopEntry, PacketEntry
+from apc_log.queries import get_packet_impact, trace
 from apc_persister.testing import LogBench, packet_entry, session_row
 
 TYPES = ("CLAIM", "EVAL", "ARTIFACT", "ARBITRATION", "DECISION", "SIGNAL", "RETRACTION", "ACK")

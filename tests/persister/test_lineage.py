@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from apc_bus.database import open_pool
-from apc_bus.log_batch import Entry, HopEntry, LineageEntry, PacketEntry
 from apc_bus.memory import MemoryBroker
 from apc_bus.topology import build_topology
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.protocol.effectiveness import effectiveness
-from apc_persister.connection import AnyConnection
-from apc_persister.queries import (
+from apc_log.batch import Entry, HopEntry, LineageEntry, PacketEntry
+from apc_log.connection import AnyConnection
+from apc_log.queries import (
     get_packet_lineage_summary,
     get_protocol_effectiveness,
     get_transfer_eval_correlation,

@@ -10,7 +10,7 @@ from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, R
 from openlineage.client.facet_v2 import DatasetFacet, RunFacet, parent_run
 from openlineage.client.serde import Serde
 
-from apc_bus.log_batch import PacketEntry
+from apc_log.batch import PacketEntry
 from apc_persister.openlineage import Event, events_of, openlineage_events
 from apc_persister.testing import LogBench, packet_entry, session_row
 

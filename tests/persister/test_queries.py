@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from apc_bus.log_batch import PacketEntry
-from apc_persister.queries import (
+from apc_log.batch import PacketEntry
+from apc_log.queries import (
     CoordinationRow,
     LogRow,
     PacketRow,

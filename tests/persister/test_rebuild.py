@@ -6,8 +6,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from apc_bus.log_batch import Entry
 from apc_console.testing import ApcCommand
+from apc_log.batch import Entry
 from apc_persister.errors import TreeBroken
 from apc_persister.rebuild import COUNTS, Rebuilt, rebuild_projections
 from apc_persister.testing import LogBench, disable_guards, lifecycle, packet_entry

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from apc_persister.queries import get_packet_tree
+from apc_log.queries import get_packet_tree
 from apc_persister.testing import LogBench, packet_entry
 
 

@@ -2,8 +2,8 @@
 
 import asyncpg
 
-from apc_bus.log_batch import PacketEntry
 from apc_contracts import load_contract
+from apc_log.batch import PacketEntry
 from apc_persister.testing import LogBench, coordination, lifecycle, packet_entry, session_row
 
 

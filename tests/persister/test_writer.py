@@ -8,7 +8,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from apc_bus.log_batch import (
+from apc_bus.port import Delivery, Message
+from apc_log.batch import (
     CONTENT_TYPE,
     LOG_BATCH_TYPE,
     LOG_BATCH_VERSION,
@@ -21,7 +22,6 @@ from apc_bus.log_batch import (
     RegistryEntry,
     encode,
 )
-from apc_bus.port import Delivery, Message
 from apc_persister.connection import drop_connection, take_connection
 from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
 from apc_persister.evidence.checkpoint import load_signer

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build/site"
-API = ("apc_agents", "apc_contracts", "apc_bus", "apc_persister.queries")
+API = ("apc_agents", "apc_contracts", "apc_bus", "apc_log.queries")
 LEFT_OUT = {".github", "tests"}
 LINK = re.compile(r"(\]\()(?!https?://|mailto:|#)([^)#\s]+)(#[^)\s]+)?(\))")
 

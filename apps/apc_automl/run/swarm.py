@@ -23,7 +23,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, Interrupted, NothingPassed
 from apc_console.system.running import stop_on_signals
 from apc_console.system.system import System, has_broker
-from apc_persister.queries import list_agent_packets
+from apc_log.queries import list_agent_packets
 
 MOST_TRAINING_PROCESSES = 4
 

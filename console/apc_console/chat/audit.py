@@ -22,7 +22,7 @@ from apc_console.errors import InputUnusable
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.vocabulary import Channel
-from apc_persister.queries import get_session
+from apc_log.queries import get_session
 
 
 @asynccontextmanager

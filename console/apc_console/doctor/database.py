@@ -7,7 +7,7 @@ import asyncpg
 
 from apc_bus.database import undurable_settings
 from apc_console.doctor.finding import Finding, ok, warning, wrong
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
 from apc_persister.guard import read_guard
 from apc_persister.migrate import SCHEMA_REVISION, read_revision
 

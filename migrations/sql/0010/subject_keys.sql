@@ -8,7 +8,7 @@ CREATE TABLE apc_keys.subject_keys (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 
--- A sealed body (00 'apc1' …, apc_bus.body_encryption) has no jsonb.
+-- A sealed body (00 'apc1' …, apc_log.body_encryption) has no jsonb.
 CREATE OR REPLACE VIEW apc_log.packets AS
 SELECT shard, seq, session_id, packet_id, packet_type, verdict, judged_at,
        CASE WHEN position('\x0061706331'::bytea IN substring(body_stored FROM 1 FOR 5)) = 0

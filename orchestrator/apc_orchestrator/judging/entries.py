@@ -5,7 +5,12 @@ from uuid import UUID
 
 import orjson
 
-from apc_bus.log_batch import (
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.verdict import Verdict
+from apc_contracts.session import Hop, Session, Transition
+from apc_contracts.vocabulary import PacketType
+from apc_contracts.wire.parsing import ReceivedPacket
+from apc_log.batch import (
     ConflictEntry,
     CoordinationEntry,
     Entry,
@@ -15,11 +20,6 @@ from apc_bus.log_batch import (
     RegistryEntry,
     SessionRow,
 )
-from apc_contracts.envelope.packet import Packet
-from apc_contracts.judging.verdict import Verdict
-from apc_contracts.session import Hop, Session, Transition
-from apc_contracts.vocabulary import PacketType
-from apc_contracts.wire.parsing import ReceivedPacket
 
 _FIELDS, _FIELDS_OF_A_PACKET, _ID_BYTES = 250, 700, 66
 """Bytes of what has a bound: ids, hashes and times of an entry, and an id in a list."""

@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Any
 from uuid import UUID
 
-from apc_bus.log_batch import RegistryEntry
 from apc_bus.port import Message
 from apc_contracts.admission import admit, judge_held, note_place
 from apc_contracts.contract.contract import Contract
@@ -41,6 +40,7 @@ from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSI
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_contracts.wire.receipts import Receipt
 from apc_contracts.wire.sealing import payload_hash, seal
+from apc_log.batch import RegistryEntry
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.judging.answers import Answers
 from apc_orchestrator.judging.entries import coordination_entry, hop_entry, lineage_entry, packet_entry

@@ -2,10 +2,10 @@
 
 from uuid import UUID
 
-from apc_bus.log_batch import ConflictEntry
 from apc_contracts.contract.file import RefusedInput
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.wire.refused_input import Flood, RefusedQuotas, kept_of
+from apc_log.batch import ConflictEntry
 from apc_orchestrator.batch import Batch
 
 FLOOD = "flood"

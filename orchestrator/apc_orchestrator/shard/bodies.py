@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from apc_bus.body_encryption import SealedContent, SubjectKey, is_sealed, key_id_of
-from apc_bus.subject_keys import Connection, KeyRing, require
+from apc_log.body_encryption import SealedContent, SubjectKey, is_sealed, key_id_of
+from apc_log.subject_keys import Connection, KeyRing, require
 
 
 @dataclass(frozen=True, slots=True)

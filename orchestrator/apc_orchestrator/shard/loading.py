@@ -8,8 +8,6 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from apc_bus.body_encryption import SealedContent
-from apc_bus.subject_keys import KeyRing
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.references import CLAIM_PREFIX, defines, refers_to
 from apc_contracts.judging.stretches import read_loop
@@ -37,6 +35,8 @@ from apc_contracts.vocabulary import (
     RunPhase,
 )
 from apc_contracts.wire.parsing import ReceivedPacket, parse_packet, read_packet
+from apc_log.body_encryption import SealedContent
+from apc_log.subject_keys import KeyRing
 from apc_orchestrator.judging.sessions import REFUSED_KEPT
 from apc_orchestrator.shard.bodies import Bodies, open_bodies
 

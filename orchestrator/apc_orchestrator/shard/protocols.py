@@ -6,9 +6,9 @@ import asyncio
 import asyncpg
 import structlog
 
-from apc_bus.protocol_evidence import HEADS, Positions, read_ledger, read_shard
 from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.ledger import ProtocolLedger
+from apc_log.protocol_evidence import HEADS, Positions, read_ledger, read_shard
 
 _log = structlog.get_logger("apc_orchestrator")
 _UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)

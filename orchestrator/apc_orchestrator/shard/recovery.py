@@ -9,11 +9,11 @@ import msgspec
 import orjson
 import structlog
 
-from apc_bus.subject_keys import KeyRing
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.limits import Limits
 from apc_contracts.session import Denial, decode_document
 from apc_contracts.wire.parsing import read_packet
+from apc_log.subject_keys import KeyRing
 from apc_orchestrator.shard.bodies import open_bodies
 
 _log = structlog.get_logger("apc_orchestrator")

@@ -13,9 +13,9 @@ from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from apc_bus.crash_points import crash_point
 from apc_bus.port import Delivery
-from apc_bus.subject_keys import KeyRing
 from apc_bus.tracing import NO_TRACE
 from apc_contracts.limits import Limits
+from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import is_probe, read_input, session_ids
 from apc_orchestrator.judging.judge import Judge

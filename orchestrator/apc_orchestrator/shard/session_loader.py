@@ -6,10 +6,10 @@ from collections.abc import Iterable
 import asyncpg
 import structlog
 
-from apc_bus.subject_keys import KeyRing
 from apc_contracts.session import Hop, Session
 from apc_contracts.session.path.verification import repeated
 from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.entries import hop_entry

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from apc_bus.folders import make_private_folder
 from apc_bus.settings import LogKeySettings
 from apc_contracts.identity.signing import pem_of, private_key_of
-from apc_persister.check import CheckFailed, Checkpoint, Contents, PublicKey, parse_key
+from apc_log.offline_verifier import CheckFailed, Checkpoint, Contents, PublicKey, parse_key
 from apc_persister.errors import LogKeyMissing, LogKeyUnusable, PreviousKeyUnusable
 
 KEY_FILE = "log-key.pem"

@@ -16,8 +16,8 @@ from multiprocessing import get_context
 
 import asyncpg
 
-from apc_persister.check import CheckFailed, Checkpoint, Note, PublicKey, parse_note
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
+from apc_log.offline_verifier import CheckFailed, Checkpoint, Note, PublicKey, parse_note
 from apc_persister.evidence.merkle import TILE_WIDTH, fold
 from apc_persister.evidence.reading import Leaves, leaves_of, prepare_reader, read_rows
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import asyncpg
 
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
 from apc_persister.evidence.findings import MOST_FINDINGS, Finding
 from apc_persister.evidence.verify import UNREADABLE
 

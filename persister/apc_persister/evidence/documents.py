@@ -1,4 +1,4 @@
-"""The files that `apc_persister.check` verifies: proofs of inclusion and of consistency, and the bundle of a run.
+"""The files that `apc_log.offline_verifier` verifies: proofs of inclusion and of consistency, and the bundle of a run.
 
 docs/reference/log-format.md holds the formats.
 """
@@ -11,7 +11,8 @@ from uuid import UUID
 
 import orjson
 
-from apc_persister.check import (
+from apc_log.connection import AnyConnection
+from apc_log.offline_verifier import (
     BUNDLE,
     CONSISTENCY,
     PROOF,
@@ -23,7 +24,6 @@ from apc_persister.check import (
     parse_note,
     root_by_inclusion,
 )
-from apc_persister.connection import AnyConnection
 from apc_persister.errors import ProofImpossible, TreeBroken
 from apc_persister.evidence.checkpoint import Signer
 from apc_persister.evidence.proofs import consistency_path, inclusion_path

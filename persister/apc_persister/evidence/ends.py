@@ -8,9 +8,9 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
+from apc_log.entries import KINDS
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.entries import KINDS
 from apc_persister.evidence.findings import Report
 from apc_persister.evidence.merkle import TILE_WIDTH, Tree
 from apc_persister.evidence.notary import load_tree

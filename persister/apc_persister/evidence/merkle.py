@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from apc_persister.check import node_hash
+from apc_log.offline_verifier import node_hash
 
 TILE_WIDTH = 256
 HASH_SIZE = 32

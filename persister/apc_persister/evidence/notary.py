@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from apc_bus.crash_points import crash_point
-from apc_persister.check import CheckFailed, parse_note
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
+from apc_log.offline_verifier import CheckFailed, parse_note
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.checkpoint import Signer
 from apc_persister.evidence.chunks import check_note

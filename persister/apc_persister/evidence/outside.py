@@ -16,7 +16,7 @@ from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import ObjectStore, from_url
 
 from apc_bus.folders import make_private_folder
-from apc_persister.check import CheckFailed, parse_note
+from apc_log.offline_verifier import CheckFailed, parse_note
 from apc_persister.errors import ExportFailed
 
 _TIMEOUT = timedelta(seconds=10)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
-from apc_persister.check import COLUMNS, leaf_hash
-from apc_persister.connection import AnyConnection
-from apc_persister.evidence.entries import BYTES_COLUMN, HASHES, KINDS, stored_entry
+from apc_log.connection import AnyConnection
+from apc_log.entries import BYTES_COLUMN, HASHES, KINDS, stored_entry
+from apc_log.offline_verifier import COLUMNS, leaf_hash
 
 NO_LEAF = b""
 """Stands where no row gives a leaf."""

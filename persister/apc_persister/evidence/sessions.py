@@ -12,11 +12,11 @@ from apc_contracts.errors import ApcError
 from apc_contracts.replay import Entry, ReplayDiffers, ReplayImpossible, SessionReplay
 from apc_contracts.session import Session
 from apc_contracts.vocabulary import PRESENCE_SESSION
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
+from apc_log.queries.recorded import DatabaseRecords
+from apc_log.queries.verify import ContractBook
 from apc_persister.evidence.findings import Finding
 from apc_persister.evidence.verify import UNREADABLE
-from apc_persister.queries.recorded import DatabaseRecords
-from apc_persister.queries.verify import ContractBook
 
 _IDS = """
 SELECT DISTINCT session_id FROM (

@@ -1,7 +1,7 @@
 """Which shards a log has: also those that only a stray row names, and rows that name none."""
 
-from apc_persister.connection import AnyConnection
-from apc_persister.evidence.entries import KINDS
+from apc_log.connection import AnyConnection
+from apc_log.entries import KINDS
 from apc_persister.evidence.findings import Finding
 
 _TABLES = (*KINDS.values(), "log_tiles", "log_checkpoints", "log_edges", "shards", "shard_epochs")

@@ -1,6 +1,6 @@
 """What can be told of a log without reading it: where it ends, and whether the registry's changes are in the tree."""
 
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.ends import read_ends
 from apc_persister.evidence.findings import Finding, Report

@@ -1,6 +1,6 @@
 """Reads the tiles of a shard's tree: those that are full from log_tiles, the others from the edge."""
 
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Tree
 from apc_persister.evidence.notary import load_tree

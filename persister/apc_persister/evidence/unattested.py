@@ -8,9 +8,9 @@ waits there for the writer. Anything else was not sent by a gate.
 from collections.abc import AsyncIterator
 from itertools import count
 
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
+from apc_log.entries import KINDS
 from apc_persister.errors import EntryForeign
-from apc_persister.evidence.entries import KINDS
 from apc_persister.evidence.reading import Leaves, leaves_of, prepare_reader, read_rows
 
 RECORDED_KINDS = ("log",)

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import asyncpg
 
-from apc_persister.check import Checkpoint, PublicKey
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
+from apc_log.offline_verifier import Checkpoint, PublicKey
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.chunks import Chunk, Helpers, Keys, StoredCheckpoint, read_here
 from apc_persister.evidence.ends import Ends, compare_epochs, first_below, read_ends

@@ -6,14 +6,14 @@ from typing import Any
 
 import orjson
 
-from apc_bus.log_batch import CoordinationEntry, HopEntry, LogBatch, PacketEntry
 from apc_contracts.replay import Entry, RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.replay.columns import ENVELOPE_COLUMNS
 from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_log.batch import CoordinationEntry, HopEntry, LogBatch, PacketEntry
 
 
 class BatchRecords:
-    """The entries of log batches of one shard, as `apc_persister.queries.verify.Records`."""
+    """The entries of log batches of one shard, as `apc_log.queries.verify.Records`."""
 
     def __init__(self, batches: Sequence[LogBatch]) -> None:
         self.entries: dict[str, list[Entry]] = {}

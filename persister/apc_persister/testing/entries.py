@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID, uuid4
 
-from apc_bus.log_batch import CoordinationEntry, HopEntry, PacketEntry, SessionRow
+from apc_log.batch import CoordinationEntry, HopEntry, PacketEntry, SessionRow
 
 
 def packet_entry(

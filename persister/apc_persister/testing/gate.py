@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
-from apc_bus.log_batch import (
+from apc_bus.port import Bus, Message, Publication
+from apc_bus.topology import LOG
+from apc_log.batch import (
     CONTENT_TYPE,
     EPOCH_OPEN_TYPE,
     LOG_BATCH_TYPE,
@@ -16,8 +18,6 @@ from apc_bus.log_batch import (
     SessionRow,
     encode,
 )
-from apc_bus.port import Bus, Message, Publication
-from apc_bus.topology import LOG
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ import asyncpg
 import msgspec
 import pytest
 
-from apc_bus.log_batch import Entry, PacketEntry
 from apc_bus.settings import PersisterSettings
-from apc_persister.check import Checkpoint, parse_note
+from apc_log.batch import Entry, PacketEntry
+from apc_log.offline_verifier import Checkpoint, parse_note
 from apc_persister.evidence.checkpoint import Signer, load_signer
 from apc_persister.evidence.chunks import Helpers
 from apc_persister.evidence.verify import Report, verify_shard

@@ -1,7 +1,7 @@
 """A second verifier, written from docs/reference/log-format.md, RFC 6962 and C2SP signed-note alone: it imports nothing
 of ours.
 
-Where `apc_persister.check` walks a path from the leaf up (RFC 9162), this one follows the recursive definitions of
+Where `apc_log.offline_verifier` walks a path from the leaf up (RFC 9162), this one follows the recursive definitions of
 RFC 6962 section 2.1. Every function raises Refused, or returns.
 """
 

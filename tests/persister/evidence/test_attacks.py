@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.persister.evidence.conftest import WrittenLog
 
-from apc_persister.check import leaf_hash
+from apc_log.offline_verifier import leaf_hash
 from apc_persister.evidence import chunks
 from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.reading import prepare_reader, read_entries, read_leaves

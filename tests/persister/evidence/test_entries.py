@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apc_bus.database import open_pool
-from apc_bus.log_batch import (
+from apc_log.batch import (
     ConflictEntry,
     CoordinationEntry,
     Entry,
@@ -23,9 +23,9 @@ from apc_bus.log_batch import (
     PacketEntry,
     RegistryEntry,
 )
-from apc_persister.check import COLUMNS, parse_entry
+from apc_log.entries import KINDS, canonical_value
+from apc_log.offline_verifier import COLUMNS, parse_entry
 from apc_persister.connection import drop_connection, take_connection
-from apc_persister.evidence.entries import KINDS, canonical_value
 from apc_persister.evidence.reading import prepare_reader, read_entries, read_leaves
 from apc_persister.intake import Head, Intake
 from apc_persister.store import ENTRY_ERRORS, store

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from apc_bus.settings import PersisterSettings
-from apc_persister.check import parse_note, split_notes
+from apc_log.offline_verifier import parse_note, split_notes
 from apc_persister.errors import ExportFailed
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.exporter import Exporter

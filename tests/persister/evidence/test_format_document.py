@@ -10,7 +10,8 @@ from tests.persister.evidence import independent_verifier
 
 import apc_orchestrator.shard.loading
 from apc_bus.settings import PersisterSettings
-from apc_persister.check import (
+from apc_log.entries import BYTES_COLUMN, KINDS
+from apc_log.offline_verifier import (
     COLUMNS,
     Note,
     leaf_hash,
@@ -22,7 +23,6 @@ from apc_persister.check import (
 )
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.coverage import UNCOVERED
-from apc_persister.evidence.entries import BYTES_COLUMN, KINDS
 from apc_persister.evidence.merkle import Tree
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.persister.evidence import independent_verifier
 from tests.persister.evidence.conftest import CONTRACT, WrittenLog
 
-from apc_persister import check
+from apc_log import offline_verifier
 from apc_persister.errors import ProofImpossible, TreeBroken
 from apc_persister.evidence.documents import bundle_lines, find_packet, prove_consistency, prove_entry
 from apc_persister.testing import disable_guards
@@ -42,9 +42,9 @@ async def documents_of(written: WrittenLog) -> list[str]:
 def verdicts(text: str, key: str) -> tuple[bool, bool]:
     """What each verifier says."""
     try:
-        check.check_file(iter(text.splitlines(keepends=True)), [check.parse_key(key)])
+        offline_verifier.check_file(iter(text.splitlines(keepends=True)), [offline_verifier.parse_key(key)])
         ours = True
-    except check.CheckFailed:
+    except offline_verifier.CheckFailed:
         ours = False
     try:
         independent_verifier.verify(text, [key])
@@ -134,8 +134,8 @@ def test_a_bundle_lacks_nothing(documents: tuple[list[str], str]) -> None:
     for left in (entries[1:], entries[:60] + entries[61:], entries[:-1], entries[:20], []):
         text = "\n".join([header, *left, json.dumps({"entries": len(left)})]) + "\n"
         assert verdicts(text, key) == (False, False)
-        with pytest.raises(check.CheckFailed, match="is of the run and missing in the bundle"):
-            check.check_file(iter(text.splitlines(keepends=True)), [check.parse_key(key)])
+        with pytest.raises(offline_verifier.CheckFailed, match="is of the run and missing in the bundle"):
+            offline_verifier.check_file(iter(text.splitlines(keepends=True)), [offline_verifier.parse_key(key)])
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_an_entry_that_was_changed_is_not_proven(written: WrittenLog) -> N
 
 def test_another_key_is_refused_by_both(documents: tuple[list[str], str]) -> None:
     texts, key = documents
-    other = check.PublicKey(check.parse_key(key).name, b"k" * 32)
+    other = offline_verifier.PublicKey(offline_verifier.parse_key(key).name, b"k" * 32)
     for text in texts:
         assert verdicts(text, str(other)) == (False, False)
 
@@ -199,7 +199,7 @@ def test_another_key_is_refused_by_both(documents: tuple[list[str], str]) -> Non
 def test_the_checker_runs_alone(documents: tuple[list[str], str], tmp_path: Path) -> None:
     """Copied to an empty folder, in an interpreter that finds the standard library and cryptography only."""
     texts, key = documents
-    (tmp_path / "check.py").write_bytes(Path(check.__file__).read_bytes())
+    (tmp_path / "offline_verifier.py").write_bytes(Path(offline_verifier.__file__).read_bytes())
     (tmp_path / "bundle").write_text(texts[-1], encoding="utf-8")
     alone = """
 import importlib.abc, runpy, sys
@@ -209,8 +209,8 @@ class Refuse(importlib.abc.MetaPathFinder):
         if name.partition(".")[0] not in ALLOWED:
             raise ImportError(f"{name} is neither the standard library nor cryptography")
 sys.meta_path.insert(0, Refuse())
-sys.argv = ["check.py", *sys.argv[1:]]
-runpy.run_path("check.py", run_name="__main__")
+sys.argv = ["offline_verifier.py", *sys.argv[1:]]
+runpy.run_path("offline_verifier.py", run_name="__main__")
 """
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

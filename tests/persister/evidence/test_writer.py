@@ -16,11 +16,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from apc_bus.database import open_pool
-from apc_bus.log_batch import Entry
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import build_topology
-from apc_persister.check import parse_note, split_notes
+from apc_log.batch import Entry
+from apc_log.offline_verifier import parse_note, split_notes
 from apc_persister.errors import LogStopped, PreviousKeyUnusable, TreeBroken
 from apc_persister.evidence.checkpoint import Signer, ensure_key, load_signer
 from apc_persister.evidence.merkle import Tree

@@ -13,14 +13,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from apc_bus.log_batch import Entry
 from apc_bus.settings import PersisterSettings
 from apc_bus.testing import PostgresServer, asked_version, containers_asked, local_postgres
+from apc_log.batch import Entry
+from apc_log.rows import Placed
 from apc_persister.embedded import start_embedded
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.notary import Notary
 from apc_persister.migrate import migrate
-from apc_persister.rows import Placed
 from apc_persister.store import store
 from apc_persister.testing import coordination, lifecycle, packet_entry
 

@@ -10,11 +10,11 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from apc_bus.log_batch import ConflictEntry, HopEntry, encode
 from apc_contracts import Packet
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import PacketType, RunPhase
+from apc_log.batch import ConflictEntry, HopEntry, encode
 from apc_orchestrator import batch as batches
 from apc_orchestrator.batch import FULL_BYTES, Batch
 from apc_orchestrator.judging import sessions

@@ -7,11 +7,11 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from apc_bus.log_batch import ConflictEntry, Entry, LineageEntry, PacketEntry, RegistryEntry
 from apc_bus.memory import MemoryBroker
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology
-from apc_persister.check import Checkpoint, parse_note
+from apc_log.batch import ConflictEntry, Entry, LineageEntry, PacketEntry, RegistryEntry
+from apc_log.offline_verifier import Checkpoint, parse_note
 from apc_persister.evidence.checkpoint import Signer, load_signer
 from apc_persister.testing import (
     LogBench,

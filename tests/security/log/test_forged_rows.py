@@ -12,11 +12,11 @@ import pytest
 from apc_bus.settings import PersisterSettings
 from apc_console.doctor import Status
 from apc_console.doctor.evidence import look_at_evidence
-from apc_persister.check import leaf_hash
+from apc_log.entries import KINDS
+from apc_log.offline_verifier import leaf_hash
 from apc_persister.errors import EntryForeign, TreeBroken
 from apc_persister.evidence import notary, unattested, verify
 from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.entries import KINDS
 from apc_persister.evidence.notary import Notary, load_tree
 from apc_persister.evidence.reading import prepare_reader, read_entries
 from apc_persister.evidence.verify import Report, verify_shard

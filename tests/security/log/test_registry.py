@@ -6,11 +6,11 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from apc_bus.log_batch import RegistryEntry
 from apc_bus.settings import PersisterSettings
 from apc_console.doctor import Status
 from apc_console.doctor.evidence import look_at_evidence
 from apc_contracts.identity.registry import Registration, Right
+from apc_log.batch import RegistryEntry
 from apc_orchestrator.judging.registry import Registry
 from apc_persister.errors import EntryForeign
 from apc_persister.evidence.checkpoint import load_signer

@@ -8,8 +8,8 @@ from tests.contracts.session.walk import Walk
 from tests.orchestrator.test_loading import CONTRACT, JudgedSimulation
 from tests.security.log.tamperings import Tamperer
 
-from apc_bus.log_batch import LOG_BATCH_TYPE, encode
-from apc_persister.connection import AnyConnection
+from apc_log.batch import LOG_BATCH_TYPE, encode
+from apc_log.connection import AnyConnection
 from apc_persister.evidence.coverage import is_covered
 from apc_persister.evidence.findings import Finding
 from apc_persister.evidence.sessions import compare_sessions

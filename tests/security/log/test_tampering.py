@@ -13,7 +13,7 @@ from tests.security.log.tamperings import Tamperer
 
 from apc_bus.database import open_pool
 from apc_bus.testing import PostgresServer
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
 from apc_persister.evidence.coverage import is_covered
 from apc_persister.evidence.derived import compare_derived
 from apc_persister.evidence.findings import Finding

@@ -10,7 +10,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import print_json, print_rows
 from apc_contracts.contract.contract import load_contract
-from apc_persister.queries import list_invocations
+from apc_log.queries import list_invocations
 
 
 async def print_agent(agent_id: str, contract_file: Path | None, *, limit: int, as_json: bool) -> None:

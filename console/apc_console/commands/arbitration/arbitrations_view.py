@@ -7,7 +7,7 @@ from dataclasses import asdict
 from apc_console.connections.database import open_log
 from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
-from apc_persister.queries import ArbitrationRow, list_arbitrations
+from apc_log.queries import ArbitrationRow, list_arbitrations
 
 
 async def print_arbitrations(

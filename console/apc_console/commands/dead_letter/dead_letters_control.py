@@ -17,7 +17,7 @@ from apc_console.connections.waiting import until
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
-from apc_persister.queries import DeadDelivery, DeliveryId, delivery_states
+from apc_log.queries import DeadDelivery, DeliveryId, delivery_states
 
 RECEIPTS_A_MESSAGE = 100
 """Fits 64 KiB with a note of the longest kind."""

@@ -11,7 +11,7 @@ import asyncpg
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import print_json, print_rows
-from apc_persister.queries import (
+from apc_log.queries import (
     DeadDelivery,
     DeliveryId,
     delivery_history,

@@ -142,7 +142,7 @@ def check(
     ] = False,
 ) -> None:
     """Verify a proof or a bundle offline: no database, no network, no settings. Exit 1 when something does not hold."""
-    from apc_persister.check import main
+    from apc_log.offline_verifier import main
 
     options = [part for key in keys or [] for part in ("--key", key)]
     raise typer.Exit(main([str(file), *options, *(["--no-key"] if no_key else [])]))

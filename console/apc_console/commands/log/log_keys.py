@@ -5,7 +5,7 @@ from pathlib import Path
 
 from apc_bus.settings import LogKeySettings
 from apc_console.errors import InputUnusable
-from apc_persister.check import CheckFailed, PublicKey, parse_key, read_keys
+from apc_log.offline_verifier import CheckFailed, PublicKey, parse_key, read_keys
 from apc_persister.evidence.checkpoint import Signer, load_signer
 
 

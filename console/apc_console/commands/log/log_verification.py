@@ -14,8 +14,8 @@ from apc_console.errors import InputUnusable
 from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
-from apc_persister.check import CheckFailed, Checkpoint, parse_note, split_notes
-from apc_persister.connection import AnyConnection
+from apc_log.connection import AnyConnection
+from apc_log.offline_verifier import CheckFailed, Checkpoint, parse_note, split_notes
 from apc_persister.evidence.chunks import Helpers, check_note, start_helpers
 from apc_persister.evidence.coverage import UNCOVERED
 from apc_persister.evidence.derived import compare_derived

@@ -12,7 +12,7 @@ from apc_console.output.cursors import read_cursor, write_cursor
 from apc_console.output.output import print_json, print_rows
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
-from apc_persister.queries import AfterProtocol, LineageSummary, get_packet_lineage_summary
+from apc_log.queries import AfterProtocol, LineageSummary, get_packet_lineage_summary
 
 
 async def print_lineage_summary(

@@ -9,14 +9,14 @@ from uuid import UUID
 
 import orjson
 
-from apc_bus.body_encryption import is_sealed
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.cursors import read_cursor, write_cursor
 from apc_console.output.output import opened, print_json, show
 from apc_console.output.terminal import echo
 from apc_contracts.vocabulary import PacketType, RunPhase
-from apc_persister.queries import (
+from apc_log.body_encryption import is_sealed
+from apc_log.queries import (
     CoordinationRow,
     LogRow,
     PacketRow,

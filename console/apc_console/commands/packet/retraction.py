@@ -20,7 +20,7 @@ from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.payloads.by_type import RetractionPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase
-from apc_persister.queries import PacketImpact, PacketRow, get_packet_impact
+from apc_log.queries import PacketImpact, PacketRow, get_packet_impact
 
 
 async def print_impact(packet_id: UUID, session_id: str | None, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from apc_console.connections.database import open_log
 from apc_console.output.output import print_json, print_rows
 from apc_contracts.contract.contract import load_contract
-from apc_persister.queries import ProtocolRow, list_protocols
+from apc_log.queries import ProtocolRow, list_protocols
 
 _SHORT = 19
 """Of an id so much stands in the table: `sha256:` and twelve digits; JSON has it whole."""

@@ -17,7 +17,7 @@ from apc_contracts.identity.registry import Registration
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.session import SessionDocument
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, Signal
-from apc_persister.queries import get_session
+from apc_log.queries import get_session
 
 _WITHOUT_BROKER = (
     "set APC_AMQP_URL: a system without a broker listens to nobody outside its process "

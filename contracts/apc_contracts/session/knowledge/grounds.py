@@ -1,6 +1,6 @@
 """What rests on what in a session: parents, evidence_refs, packet_ref_ids of ARBITRATIONs, artifact hashes.
 
-The log computes the same closure in one query (`apc_persister.queries.impact`); a test keeps both equal.
+The log computes the same closure in one query (`apc_log.queries.impact`); a test keeps both equal.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -6,11 +6,11 @@ from datetime import datetime
 
 import asyncpg
 
-from apc_bus.protocol_evidence import read_ledger
 from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.decay import DecayDecision
 from apc_contracts.protocol.ledger import ProtocolLedger
-from apc_persister.queries.lineage import ProtocolEffectiveness, get_protocol_effectiveness
+from apc_log.protocol_evidence import read_ledger
+from apc_log.queries.lineage import ProtocolEffectiveness, get_protocol_effectiveness
 
 
 @dataclass(frozen=True, slots=True)

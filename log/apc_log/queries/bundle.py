@@ -12,12 +12,12 @@ from uuid import UUID
 
 import orjson
 
-from apc_bus.body_encryption import is_sealed
 from apc_contracts.replay import Entry, RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.replay.columns import ENVELOPE_COLUMNS
 from apc_contracts.vocabulary import PRESENCE_SESSION
-from apc_persister.check import BUNDLE, COLUMNS
-from apc_persister.errors import BundleUnreadable
+from apc_log.body_encryption import is_sealed
+from apc_log.errors import BundleUnreadable
+from apc_log.offline_verifier import BUNDLE, COLUMNS
 
 _PLACE = ("shard", "seq", "epoch", "batch_no")
 _UUIDS = frozenset({"root_packet_id", "parent_packet_id", "cause_packet_id", "packet_id"})

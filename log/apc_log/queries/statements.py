@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import orjson
 from asyncpg import Record
 
-from apc_persister.queries.rows import CoordinationRow, PacketRow, TransitionRow
+from apc_log.queries.rows import CoordinationRow, PacketRow, TransitionRow
 
 RowT = TypeVar("RowT", PacketRow, TransitionRow, CoordinationRow)
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from apc_bus.errors import BodyUnreadable
+from apc_log.errors import BodyUnreadable
 
 MARK = b"\x00apc1"
 KEY_BYTES = 32

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_persister.queries.bodies import opened_bodies
-from apc_persister.queries.rows import PacketRow, PacketTimeline, Position, StaleMark, TracePage, TransitionRow
-from apc_persister.queries.statements import STALE, STATES, TRANSITIONS, page_of_packets, to_row
+from apc_log.queries.bodies import opened_bodies
+from apc_log.queries.rows import PacketRow, PacketTimeline, Position, StaleMark, TracePage, TransitionRow
+from apc_log.queries.statements import STALE, STATES, TRANSITIONS, page_of_packets, to_row
 
 BEGINNING = Position(-1, 0)
 """Before the first entry of the log."""

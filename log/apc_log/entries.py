@@ -2,7 +2,7 @@
 
 The writer makes them of the rows that it is about to store, `verify` and `prove` of the rows that Postgres gives back:
 both are the same bytes, whatever passes through PostgreSQL on the way. Columns by kind and version:
-`apc_persister.check.COLUMNS`.
+`apc_log.offline_verifier.COLUMNS`.
 """
 
 import re
@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import rfc8785
 
-from apc_persister.check import COLUMNS, leaf_hash
+from apc_log.offline_verifier import COLUMNS, leaf_hash
 
 KINDS: Mapping[str, str] = {
     "packet": "agent_packets",

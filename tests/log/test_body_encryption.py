@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apc_bus.body_encryption import MARK, MasterKey, SealedContent, is_sealed, key_id_of, subject_key
-from apc_bus.errors import BodyUnreadable
 from apc_bus.settings import EncryptionSettings
+from apc_log.body_encryption import MARK, MasterKey, SealedContent, is_sealed, key_id_of, subject_key
+from apc_log.errors import BodyUnreadable
 
 SECRET = bytes(range(32))
 KEY = subject_key(UUID(int=7), SECRET)

@@ -7,9 +7,9 @@ from uuid import UUID
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from apc_bus.body_encryption import MasterKey, SubjectKey
-from apc_bus.errors import BodyUnreadable
 from apc_bus.settings import EncryptionSettings
+from apc_log.body_encryption import MasterKey, SubjectKey
+from apc_log.errors import BodyUnreadable
 
 _KEPT = 10_000
 """Unwrapped keys in memory; whether one still exists is asked of the table each time."""

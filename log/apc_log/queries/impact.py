@@ -9,8 +9,8 @@ import asyncpg
 
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import PacketType
-from apc_persister.queries.rows import PacketRow, Position
-from apc_persister.queries.trace import list_agent_packets
+from apc_log.queries.rows import PacketRow, Position
+from apc_log.queries.trace import list_agent_packets
 
 # The session is asked for in a form that no index answers: each step is a look-up of one packet's dependents, never a
 # scan of the session. `defines` travels along, for an artifact's hash leads on as its packet does; names of claims in

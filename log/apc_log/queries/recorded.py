@@ -9,11 +9,11 @@ from typing import Any
 import asyncpg
 import orjson
 
-from apc_bus.body_encryption import is_sealed
 from apc_contracts.replay import Entry, RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.replay.columns import ENVELOPE_COLUMNS
 from apc_contracts.vocabulary import PRESENCE_SESSION
-from apc_persister.connection import AnyConnection
+from apc_log.body_encryption import is_sealed
+from apc_log.connection import AnyConnection
 
 _PLACE = "shard, seq, epoch, batch_no"
 _PACKETS = f"""

@@ -1,7 +1,7 @@
 """Checks proofs and exported bundles of the log, offline: Python's standard library and `cryptography`, nothing else.
 
-This file runs alone: `python check.py FILE --key KEY`. Formats: docs/reference/log-format.md; hashing: RFC 6962 section
-2.1; checkpoints: C2SP tlog-checkpoint and signed-note with Ed25519.
+This file runs alone: `python offline_verifier.py FILE --key KEY`. Formats: docs/reference/log-format.md; hashing:
+RFC 6962 section 2.1; checkpoints: C2SP tlog-checkpoint and signed-note with Ed25519.
 """
 
 import argparse

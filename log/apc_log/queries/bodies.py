@@ -6,10 +6,10 @@ from dataclasses import replace
 import asyncpg
 import orjson
 
-from apc_bus.body_encryption import SubjectKey, is_sealed, key_id_of
 from apc_bus.settings import EncryptionSettings
-from apc_bus.subject_keys import KeyRing
-from apc_persister.queries.rows import PacketRow
+from apc_log.body_encryption import SubjectKey, is_sealed, key_id_of
+from apc_log.queries.rows import PacketRow
+from apc_log.subject_keys import KeyRing
 
 
 async def opened_bodies(

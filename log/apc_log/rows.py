@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 from msgspec.structs import astuple
 
-from apc_bus.body_encryption import is_sealed
-from apc_bus.log_batch import (
+from apc_log.batch import (
     ConflictEntry,
     CoordinationEntry,
     Entry,
@@ -19,7 +18,8 @@ from apc_bus.log_batch import (
     PacketEntry,
     RegistryEntry,
 )
-from apc_persister.evidence.entries import ENTRY_VERSION, leaf_maker
+from apc_log.body_encryption import is_sealed
+from apc_log.entries import ENTRY_VERSION, leaf_maker
 
 Row = tuple[Any, ...]
 

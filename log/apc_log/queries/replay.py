@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from apc_persister.queries.bodies import opened_bodies
-from apc_persister.queries.rows import CoordinationRow, LogRow, Position, TransitionRow
-from apc_persister.queries.statements import HEADS, columns, to_row
-from apc_persister.queries.trace import BEGINNING, list_agent_packets
+from apc_log.queries.bodies import opened_bodies
+from apc_log.queries.rows import CoordinationRow, LogRow, Position, TransitionRow
+from apc_log.queries.statements import HEADS, columns, to_row
+from apc_log.queries.trace import BEGINNING, list_agent_packets
 
 PAGE = 500
 

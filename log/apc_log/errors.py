@@ -1,0 +1,21 @@
+"""Errors of the log.
+
+ApcError
+  LogError                the log failed; apc_persister.errors has those of writing and proving
+    BundleUnreadable      a file that is no bundle of a run
+  BodyUnreadable          an encrypted body and the available keys do not fit
+"""
+
+from apc_contracts.errors import ApcError
+
+
+class LogError(ApcError):
+    """The log failed."""
+
+
+class BundleUnreadable(LogError):
+    """A file that is no bundle of a run."""
+
+
+class BodyUnreadable(ApcError):
+    """An encrypted body cannot be read with the keys at hand, which is not the same as erased."""

@@ -37,10 +37,11 @@ class PacketRefused(ContractError):
 
 
 class ContractInvalid(ContractError):
-    """A contract file that cannot be used; `place` names the spot in it."""
+    """A contract file that cannot be used; `place` names the spot in it, `file` the file where it is known."""
 
-    def __init__(self, place: str, message: str) -> None:
-        super().__init__(f"contract invalid at {place}: {message}")
+    def __init__(self, place: str, message: str, file: str | None = None) -> None:
+        contract = "contract" if file is None else f"contract {file}"
+        super().__init__(f"{contract} invalid at {place}: {message}")
         self.place = place
         self.message = message
 

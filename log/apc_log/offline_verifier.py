@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import IO, Any
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -407,8 +407,8 @@ def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequenc
         raise CheckFailed("a contract stands twice in the bundle")
     entries = packets = 0
     named: set[str] = set()
-    for line in lines:
-        item = _read_object(line)
+    for number, line in enumerate(lines, 2):
+        item = _read_line(line, number)
         if "entries" in item:
             _end_bundle(item, lines, entries, awaited)
             if named != contracts:
@@ -532,9 +532,21 @@ def _field(document: Mapping[str, Any], name: str, kind: type) -> Any:
     return value
 
 
+def _read_line(text: str, number: int) -> dict[str, Any]:
+    """Return what a line of a bundle holds. Raises CheckFailed with the line's number in the file."""
+    try:
+        return _read_object(text)
+    except CheckFailed as error:
+        if not text.endswith("\n"):
+            raise CheckFailed(f"line {number}: the file was cut off here, or is no bundle to its end") from None
+        raise CheckFailed(f"line {number}: {error}") from None
+
+
 def _read_object(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text, object_pairs_hook=_each_once)
+    except json.JSONDecodeError as error:
+        raise CheckFailed(f"not JSON: {error.msg}, at character {error.pos + 1}") from None
     except (ValueError, RecursionError) as error:
         raise CheckFailed(f"not JSON: {error}") from None
     if not isinstance(document, dict):
@@ -569,7 +581,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("give the key that you trust with --key, or --no-key to check without one", file=sys.stderr)
         return 2
     try:
-        keys = [key for text in options.key for key in _keys_of(text)]
+        keys = [key for text in options.key for key in keys_of(text)]
+    except CheckFailed as error:
+        print(f"--key {_shown(str(error))}", file=sys.stderr)
+        return 2
+    try:
         with open(options.file, encoding="utf-8") as file:
             for sentence in check_file(file, keys):
                 print(_shown(sentence))
@@ -577,7 +593,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"NOT PROVEN: {_shown(str(error))}", file=sys.stderr)
         return 1
     except (OSError, UnicodeError) as error:
-        print(f"cannot read it: {error}", file=sys.stderr)
+        print(f"cannot read {_shown(options.file)}: {_reason(error)}", file=sys.stderr)
         return 2
     if not keys:
         print("no key was given: compare the key above with the one that the log's owner publishes")
@@ -589,12 +605,27 @@ def _shown(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def _keys_of(text: str) -> list[PublicKey]:
+def keys_of(text: str) -> list[PublicKey]:
+    """Return the key that the text is, or those of the file that it names. Raises CheckFailed."""
     if text.count("+") >= 2:
         return [parse_key(text)]
-    file: IO[str]
-    with open(text, encoding="utf-8") as file:
-        return read_keys(file.read())
+    try:
+        with open(text, encoding="utf-8") as file:
+            found = read_keys(file.read())
+    except FileNotFoundError:
+        raise CheckFailed(f"{text!r} is neither a public key as `apc log key` prints it nor a file of them") from None
+    except (OSError, UnicodeError) as error:
+        raise CheckFailed(f"{text}: {_reason(error)}") from None
+    except CheckFailed as error:
+        raise CheckFailed(f"{text}: {error}") from None
+    if not found:
+        raise CheckFailed(f"{text}: the file holds no key")
+    return found
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    """Return why a file cannot be read, without its name."""
+    return error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8"
 
 
 if __name__ == "__main__":

@@ -130,7 +130,9 @@ def load_profile(path: Path) -> ChaosProfile:
     """
     try:
         return ChaosProfile.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ChaosProfileInvalid(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise ChaosProfileInvalid(f"{path}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ChaosProfileInvalid(f"{path} is no TOML: {error}") from error

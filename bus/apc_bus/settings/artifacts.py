@@ -1,7 +1,8 @@
 """Where the artifacts are."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from apc_bus.settings.base import check_scheme
 from apc_bus.settings.deployment import DeploymentSettings
 
 
@@ -17,6 +18,13 @@ class ArtifactSettings(DeploymentSettings):
     """`http://host:port` of `apc serve artifacts`, which stores what is put; none = this process writes itself."""
     max_artifact_bytes: int = Field(default=1 << 30, ge=1)
     """Largest artifact that the store takes."""
+
+    @field_validator("artifacts_url")
+    @classmethod
+    def _check_artifacts_url(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_scheme(value, ("file", "s3", "memory"), or_folder=True)
+        return value
 
     @property
     def artifacts(self) -> str:

@@ -1,6 +1,7 @@
 """Where a setting comes from: the environment, else `.env`, else the file of a secret, else its default."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -32,6 +33,19 @@ class ApcSettings(BaseSettings):
             if isinstance(value, SecretStr) and _OF_THE_EXAMPLE.search(value.get_secret_value()):
                 raise ValueError(f"{variable_of(type(self), name)} holds a password of deploy/example.env: change it")
         return self
+
+
+def check_scheme(url: str, schemes: Sequence[str], *, or_folder: bool = False) -> None:
+    """Check how a URL begins; with `or_folder` it may be the path of a folder.
+
+    Raises:
+        ValueError: it begins otherwise.
+    """
+    scheme, is_url, _ = url.partition("://")
+    if (is_url and scheme in schemes) or (or_folder and not is_url):
+        return
+    wanted = " or ".join(f"{scheme}://" for scheme in schemes) + (", or be a folder" if or_folder else "")
+    raise ValueError(f"must begin with {wanted} (got {f'{scheme}://' if is_url else 'no URL'})")
 
 
 def variable_of(kind: type[BaseSettings], field: str) -> str:

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
-from apc_bus.settings.base import ApcSettings
+from apc_bus.settings.base import ApcSettings, check_scheme
 
 
 class ConsoleSettings(ApcSettings):
@@ -30,3 +30,17 @@ class ConsoleSettings(ApcSettings):
     """Whether the process ends when its standard input does: set by commands that start processes (`apc up`)."""
     chat_tokens: SecretStr | None = None
     """`user=token,user=token`: who may talk to `apc serve chat`; none = whoever is on this machine, as one user."""
+
+    @field_validator("topology_url")
+    @classmethod
+    def _check_topology_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            check_scheme(value.get_secret_value(), ("amqp", "amqps"))
+        return value
+
+    @field_validator("management_url")
+    @classmethod
+    def _check_management_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            check_scheme(value.get_secret_value(), ("http", "https"))
+        return value

@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from pydantic import Field, FilePath, SecretStr
+from pydantic import Field, FilePath, SecretStr, field_validator
 
 from apc_bus.durations import Duration
-from apc_bus.settings.base import ApcSettings
+from apc_bus.settings.base import ApcSettings, check_scheme
 from apc_bus.tls import with_query
 
 
@@ -26,6 +26,13 @@ class DatabaseSettings(ApcSettings):
     """How long a start waits for a database that does not answer."""
     allow_undurable_database: bool = False
     """Start on a server with fsync, full_page_writes or synchronous_commit off (tests only)."""
+
+    @field_validator("database_url")
+    @classmethod
+    def _check_database_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            check_scheme(value.get_secret_value(), ("postgresql", "postgres"))
+        return value
 
     @property
     def url(self) -> str | None:

@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from apc_bus.durations import Duration
-from apc_bus.settings.base import ApcSettings
+from apc_bus.settings.base import ApcSettings, check_scheme
 
 
 class LLMSettings(ApcSettings):
@@ -40,3 +40,10 @@ class LLMSettings(ApcSettings):
     """The same, of those that are answered."""
     temperature: float | None = Field(default=None, ge=0, le=2)
     """None = the model's own."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _check_base_url(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_scheme(value, ("https", "http"))
+        return value

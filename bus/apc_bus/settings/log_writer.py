@@ -2,9 +2,10 @@
 
 from datetime import timedelta
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from apc_bus.durations import Duration, Interval
+from apc_bus.settings.base import check_scheme
 from apc_bus.settings.log_key import LogKeySettings
 
 
@@ -28,6 +29,13 @@ class LogWriterSettings(LogKeySettings):
     database_heartbeat: Interval = timedelta(seconds=10)
     """The server ends a statement or an idle transaction of the writer after this time, so that a frozen
     writer does not hold the shard."""
+
+    @field_validator("checkpoints_url")
+    @classmethod
+    def _check_checkpoints_url(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_scheme(value, ("file", "s3", "https", "http", "memory"), or_folder=True)
+        return value
 
     @property
     def checkpoints_target(self) -> str:

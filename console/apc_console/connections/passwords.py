@@ -64,7 +64,9 @@ def _read(file: Path) -> dict[str, str]:
         text = file.read_text()
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InputUnusable(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise InputUnusable(f"cannot read {file}: {error}") from error
     return _parse(text, str(file))
 

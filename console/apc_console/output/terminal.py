@@ -4,7 +4,28 @@ import sys
 from io import BufferedIOBase
 from typing import IO, Any
 
+import typer
+
+from apc_console.errors import InputUnusable
 from apc_contracts.terminal_text import printable, printable_json
+
+
+def ask_whether(what: str) -> None:
+    """Ask the operator whether to go on with something that cannot be undone.
+
+    Raises:
+        InputUnusable: nobody can answer. typer.Abort: the answer was no.
+    """
+    try:
+        answer = typer.confirm(what)
+    except typer.Abort as error:
+        if sys.stdin.isatty():
+            raise
+        raise InputUnusable(
+            "nobody can answer, there is no terminal: give --yes to go on without a question"
+        ) from error
+    if not answer:
+        raise typer.Abort
 
 
 def echo(*texts: object, file: IO[str] | None = None, flush: bool = False) -> None:

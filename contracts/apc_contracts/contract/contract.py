@@ -123,11 +123,12 @@ def load_contract(path: Path | str | None = None) -> Contract:
     if path is None:
         return _packaged_contract()
     try:
-        body = Path(path).read_bytes()
+        contract = contract_from_bytes(Path(path).read_bytes())
+        check_guards(contract)
     except OSError as error:
-        raise ContractInvalid("$", f"cannot read {path}: {error.strerror}") from error
-    contract = contract_from_bytes(body)
-    check_guards(contract)
+        raise ContractInvalid("$", f"cannot read it: {error.strerror}", str(path)) from error
+    except ContractInvalid as error:
+        raise ContractInvalid(error.place, error.message, str(path)) from error
     return contract
 
 

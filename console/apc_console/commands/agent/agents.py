@@ -64,6 +64,7 @@ class AgentForm:
 
 async def add_agent(form: AgentForm) -> Remarks:
     """Declare the agent's queues, make its broker user, register it, and wait until the log has it."""
+    form.change(form.broker_user or form.agent_id)  # what was typed comes before what the environment lacks
     settings = BusSettings()
     return await _add(settings, [form.change(user_of_agent(settings, form.agent_id))])
 

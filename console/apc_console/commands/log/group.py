@@ -7,6 +7,7 @@ import typer
 
 from apc_console.commands.log.openlineage_command import openlineage
 from apc_console.output.output import AsJson
+from apc_console.output.terminal import ask_whether
 
 app = typer.Typer(help="Prove the log, and verify it.", no_args_is_help=True)
 app.command()(openlineage)
@@ -170,5 +171,5 @@ def erase(
     from apc_console.system.running import run_quietly
 
     if not is_sure:
-        typer.confirm(f"Destroy the key of {subject!r} for good?", abort=True)
+        ask_whether(f"Destroy the key of {subject!r} for good?")
     run_quietly(erase_from_log(subject))

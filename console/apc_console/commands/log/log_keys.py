@@ -1,11 +1,10 @@
 """Whose checkpoints `apc log` believes."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from apc_bus.settings import LogKeySettings
 from apc_console.errors import InputUnusable
-from apc_log.offline_verifier import CheckFailed, PublicKey, parse_key, read_keys
+from apc_log.offline_verifier import CheckFailed, PublicKey, keys_of
 from apc_persister.evidence.checkpoint import Signer, load_signer
 
 
@@ -51,6 +50,6 @@ class TrustedKeys:
 
 def _read_key(text: str) -> list[PublicKey]:
     try:
-        return [parse_key(text)] if text.count("+") >= 2 else read_keys(Path(text).read_text(encoding="utf-8"))
-    except (CheckFailed, OSError, UnicodeError) as error:
-        raise InputUnusable(f"--key {text}: {error}") from error
+        return keys_of(text)
+    except CheckFailed as error:
+        raise InputUnusable(f"--key {error}") from error

@@ -136,7 +136,9 @@ def read_outside(files: Sequence[Path], trusted: TrustedKeys) -> Outside:
                 except CheckFailed:
                     if place < len(notes) or text.endswith("\n\n"):
                         raise
-        except (CheckFailed, OSError, UnicodeError) as error:
+        except OSError as error:
+            raise InputUnusable(f"cannot read {file}: {error.strerror}") from error
+        except (CheckFailed, UnicodeError) as error:
             raise InputUnusable(f"{file}: {error}") from error
     if files and not found:
         raise InputUnusable(f"no checkpoints in {', '.join(map(str, files))}")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from apc_console.output.output import AsJson
+from apc_console.output.terminal import ask_whether
 
 app = typer.Typer(help="Conversations and states that agents keep.", no_args_is_help=True)
 
@@ -75,7 +76,7 @@ def erase(owner: Owner = "apc", user: User = None, is_sure: IsSure = False, as_j
     from apc_console.system.running import run_quietly
 
     if not is_sure:
-        typer.confirm(f"Delete all that {owner!r} keeps of user {user or owner!r} for good?", abort=True)
+        ask_whether(f"Delete all that {owner!r} keeps of user {user or owner!r} for good?")
     run_quietly(erase_user(owner, user or owner, as_json=as_json))
 
 
@@ -91,5 +92,5 @@ def purge(
     from apc_console.system.running import run_quietly
 
     if not is_sure:
-        typer.confirm(f"Delete what {owner!r} has not written for {days} days for good?", abort=True)
+        ask_whether(f"Delete what {owner!r} has not written for {days} days for good?")
     run_quietly(purge_older(owner, days, as_json=as_json))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import orjson
 
 from apc_console.connections.database import open_log
@@ -47,11 +48,20 @@ class Filters:
         """The filters that are set, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    def named(self) -> dict[str, Any]:
+        """Return the ids among them, by name: what they name should be there."""
+        found = {name: value for name, value in self.given().items() if name not in ("packet_type", "run_phase")}
+        return {name: value for name, value in found.items() if value is not None}
+
 
 async def print_trace(
     filters: Filters, *, limit: int, with_events: bool, after: str | None = None, as_json: bool
 ) -> None:
-    """Print at most `limit` packets, read in pages; the cursor of the next ones goes to the standard error."""
+    """Print at most `limit` packets, read in pages; the cursor of the next ones goes to the standard error.
+
+    Raises:
+        InputUnusable: the log holds nothing of the run, session, task, packet or trace that was named.
+    """
     found: list[PacketTimeline] = []
     position = None if after is None else Position(*read_cursor(after, int, int))
     async with open_log() as pool:
@@ -67,6 +77,8 @@ async def print_trace(
             position = page.after
             if position is None:
                 break
+        if not found and after is None:
+            await _check_names(pool, filters.named())
     if as_json or not sys.stdout.isatty():
         print_json([_timeline(one, with_events) for one in found])
     elif found:
@@ -75,6 +87,12 @@ async def print_trace(
         echo("the log holds no such packet")
     if position is not None:
         echo(f"more packets: --after {write_cursor(*position)}", file=sys.stderr)
+
+
+async def _check_names(pool: asyncpg.Pool, named: Mapping[str, Any]) -> None:
+    if named and not (await trace(pool, **named, limit=1, with_events=False)).packets:
+        names = ", ".join(f"{name} {value}" for name, value in named.items())
+        raise InputUnusable(f"the log holds no packet of {names}")
 
 
 async def print_replay(

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from apc_console.output.output import AsJson
+from apc_console.output.terminal import ask_whether
 
 app = typer.Typer(help="Durable tasks of agents.", no_args_is_help=True)
 
@@ -64,5 +65,5 @@ def purge(
     from apc_console.system.running import run_quietly
 
     if not is_sure:
-        typer.confirm(f"Delete the tasks that ended more than {days} days ago for good?", abort=True)
+        ask_whether(f"Delete the tasks that ended more than {days} days ago for good?")
     run_quietly(purge_tasks(days, agent_id, as_json=as_json))

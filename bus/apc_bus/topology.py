@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
+from apc_bus.delay_queues import RETRY_DELAYS_MS, retry_key, retry_queue
 from apc_bus.errors import TopologyInvalid
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
@@ -35,9 +36,6 @@ SHARD_MAX_BYTES = 1 << 30
 DEAD_MAX_MESSAGES = 100_000
 SUBSTRATE_MAX_BYTES = 1 << 30
 SUBSTRATE_SEGMENT_BYTES = 50_000_000
-RETRY_DELAYS_MS = tuple(125 << step for step in range(12))
-"""How long the delay queues keep a message: 125 ms, twice as long each, up to 256 s. One time for all that is in a
-queue: a broker looks at the head only, where a long one would keep back the short ones behind it."""
 RETRY_MAX_MESSAGES = 100_000
 URGENT_PRIORITY = 5
 """From this priority on a packet goes through the urgent queue, like the control types."""
@@ -173,29 +171,6 @@ def gate_queue(shard: int) -> str:
 def log_queue(shard: int) -> str:
     """The queue of the log batches of a shard."""
     return f"apc.log.{shard}"
-
-
-def retry_queue(delay_ms: int) -> str:
-    """The queue in which what was put off waits for so long."""
-    return f"apc.retry.{delay_ms}ms"
-
-
-def retry_key(delay_ms: int, shard: int) -> str:
-    """The key on apc.retry, and again on apc.receipts when the time is over."""
-    return f"{delay_ms}ms.{shard}"
-
-
-def retry_delay_ms(left_ms: int) -> int:
-    """Which delay queue takes a message that has so long to wait.
-
-    The shortest one that is at most a quarter too long; else the longest that is not too long, and what is then left
-    is another round: two on average, up to the longest delay.
-    """
-    for delay in RETRY_DELAYS_MS:
-        if left_ms <= delay:
-            is_close = delay <= left_ms * 5 / 4 or delay == RETRY_DELAYS_MS[0]
-            return delay if is_close else delay // 2
-    return RETRY_DELAYS_MS[-1]
 
 
 def is_urgent(packet_type: PacketType, priority: int) -> bool:

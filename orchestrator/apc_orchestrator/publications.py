@@ -6,18 +6,9 @@ from math import ceil
 from typing import Any
 
 from apc_bus import headers
+from apc_bus.delay_queues import retry_delay_ms, retry_key
 from apc_bus.port import HeaderValue, Message, Publication
-from apc_bus.topology import (
-    INTER_AGENT,
-    LOG,
-    RECEIPTS,
-    RETRY,
-    SUBSTRATE,
-    is_urgent,
-    retry_delay_ms,
-    retry_key,
-    routing_key,
-)
+from apc_bus.topology import INTER_AGENT, LOG, RECEIPTS, RETRY, SUBSTRATE, is_urgent, routing_key
 from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import new_packet_id
@@ -40,6 +31,7 @@ def delivery(
     lease: Lease,
     batch_no: int,
     now: datetime,
+    *,
     trace: TraceHeaders = NO_TRACE,
     sender: Registration | None = None,
 ) -> Message:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from apc_bus.topology import RETRY_DELAYS_MS, agent_queue, retry_queue
+from apc_bus.delay_queues import RETRY_DELAYS_MS, retry_queue
+from apc_bus.topology import agent_queue
 from apc_contracts import Packet
 from apc_contracts.wire.receipts import ReceiptKind
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity, ChannelPreconditionFailed
 
+from apc_bus.delay_queues import RETRY_DELAYS_MS, retry_queue
 from apc_bus.errors import BusUnavailable, QueueMissing, TopologyConflict
 from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Nodes, Timing
 from apc_bus.rabbit.consumer import CHANNEL_GONE
 from apc_bus.rabbit.depth import queue_depth
-from apc_bus.topology import INGRESS, RETRY_DELAYS_MS, Topology, agent_bindings, gate_queue, log_queue, retry_queue
+from apc_bus.topology import INGRESS, Topology, agent_bindings, gate_queue, log_queue
 from apc_contracts.vocabulary import PacketType
 
 FAREWELL_SECONDS = 1.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from apc_bus.rabbit.grants import Limits, permissions, user_limits
-from apc_bus.topology import Topology
+from apc_bus.topology import Binding, Exchange, Queue, Topology
 
 
 def export_definitions(
@@ -36,39 +36,36 @@ def export_definitions(
         "topic_permissions": [],
         "parameters": [],
         "policies": [],
-        "exchanges": [
-            {
-                "name": exchange.name,
-                "vhost": vhost,
-                "type": exchange.kind.value,
-                "durable": True,
-                "auto_delete": False,
-                "internal": False,
-                "arguments": {},
-            }
-            for exchange in topology.exchanges
-        ],
-        "queues": [
-            {
-                "name": queue.name,
-                "vhost": vhost,
-                "durable": True,
-                "auto_delete": False,
-                "arguments": queue.arguments,
-            }
-            for queue in topology.queues
-        ],
-        "bindings": [
-            {
-                "source": binding.exchange,
-                "vhost": vhost,
-                "destination": binding.queue,
-                "destination_type": "queue",
-                "routing_key": binding.key,
-                "arguments": {},
-            }
-            for binding in topology.bindings
-        ],
+        "exchanges": [_exchange(exchange, vhost) for exchange in topology.exchanges],
+        "queues": [_queue(queue, vhost) for queue in topology.queues],
+        "bindings": [_binding(binding, vhost) for binding in topology.bindings],
+    }
+
+
+def _exchange(exchange: Exchange, vhost: str) -> dict[str, Any]:
+    return {
+        "name": exchange.name,
+        "vhost": vhost,
+        "type": exchange.kind.value,
+        "durable": True,
+        "auto_delete": False,
+        "internal": False,
+        "arguments": {},
+    }
+
+
+def _queue(queue: Queue, vhost: str) -> dict[str, Any]:
+    return {"name": queue.name, "vhost": vhost, "durable": True, "auto_delete": False, "arguments": queue.arguments}
+
+
+def _binding(binding: Binding, vhost: str) -> dict[str, Any]:
+    return {
+        "source": binding.exchange,
+        "vhost": vhost,
+        "destination": binding.queue,
+        "destination_type": "queue",
+        "routing_key": binding.key,
+        "arguments": {},
     }
 
 

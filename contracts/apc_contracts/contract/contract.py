@@ -21,6 +21,7 @@ from apc_contracts.contract import file as shape
 from apc_contracts.contract.checks import check_contract
 from apc_contracts.contract.file import ContractFile
 from apc_contracts.contract.guards import Guard
+from apc_contracts.contract.limit_sections import Limits
 from apc_contracts.contract.machine import Machine
 from apc_contracts.contract.policies import (
     DriftChecks,
@@ -56,7 +57,7 @@ class Contract:
     promotion_gate: PromotionGate
     drift: DriftChecks
     loops: shape.Loops
-    limits: shape.Limits
+    limits: Limits
     verification: shape.VerificationRules
     retraction: shape.RetractionRules
     superseding: shape.SupersedingRules

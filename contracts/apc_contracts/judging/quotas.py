@@ -5,7 +5,7 @@ Source: docs/specification/contract.md section 12, QUOTA_EXCEEDED.
 
 from datetime import datetime, timedelta
 
-from apc_contracts.contract.file import Quota, QuotaRules
+from apc_contracts.contract.limit_sections import Quota, QuotaRules
 from apc_contracts.judging.token_buckets import Pace, TokenBuckets
 
 _MILLISECOND = timedelta(milliseconds=1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 from uuid import UUID
 
 from apc_contracts.admission import judge_held, judge_in_session, note_place
@@ -17,6 +17,7 @@ from apc_contracts.protocol.decay import read_decision
 from apc_contracts.replay.columns import as_json, envelope_columns
 from apc_contracts.replay.entries import Entry, RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.replay.errors import ReplayDiffers, ReplayImpossible
+from apc_contracts.replay.recorded_batch import NOTHING, RecordedBatch, compare, differ
 from apc_contracts.replay.reports import is_substrate_confirm, receipts_of, verification_of
 from apc_contracts.replay.what_if import WhatIf
 from apc_contracts.session import (
@@ -40,12 +41,9 @@ from apc_contracts.session import (
     timer,
     timer_kind,
 )
-from apc_contracts.session.delivery.retries import planned_at
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PRESENCE_SESSION
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from apc_contracts.wire.sealing import seal
-
-NOTHING = "nothing"
 
 
 class SessionReplay:
@@ -70,8 +68,7 @@ class SessionReplay:
         self.transitions = 0
         self._strangers: dict[UUID, Identity] = {}
         self._contract: Contract | None = None
-        self._entries: Sequence[Entry] = ()
-        self._at = 0
+        self._batch = RecordedBatch(())
         self._now: datetime | None = None
 
     def take(self, entries: Sequence[Entry]) -> None:
@@ -81,10 +78,9 @@ class SessionReplay:
             ReplayDiffers: the first entry that does not come out again as it was recorded.
             ReplayImpossible: a body or a contract that the replay needs is not there.
         """
-        self._entries, self._at = entries, 0
-        self._now = _moment_of(entries) or self._now
-        while self._at < len(entries):
-            entry = entries[self._at]
+        self._batch = RecordedBatch(entries)
+        self._now = self._batch.judged_at() or self._now
+        while (entry := self._batch.current) is not None:
             try:
                 self._take_input(entry)
             except (ReplayDiffers, ReplayImpossible):
@@ -112,7 +108,7 @@ class SessionReplay:
         elif isinstance(entry, RecordedHop):
             self._take_hop(entry)
         else:
-            self._differ(entry, "coordination_events", f"{entry.event} to {entry.to_state}", NOTHING)
+            differ(entry, "coordination_events", f"{entry.event} to {entry.to_state}", NOTHING)
 
     def _take_packet(self, entry: RecordedPacket, expected: Packet[Any] | None) -> None:
         contract = self._contract_for(entry)
@@ -127,19 +123,19 @@ class SessionReplay:
             for packet_id, identity in self._strangers.items():
                 self.session.remember(packet_id, identity)
         note_place(verdict.facts, packet, self.session)
-        self._compare(entry, "facts", dict(entry.facts), as_json(verdict.facts))
+        compare(entry, "facts", dict(entry.facts), as_json(verdict.facts))
         self._check_recipients(entry, packet)
         self.packets += 1
         if self.session is None:
             self._pass_without_session(entry, received, verdict)
             return
-        decayed = self._decayed()
+        decayed = self._batch.decayed()
         given = PacketInput(received, verdict, entry.recipients, entry.cause_packet_id, entry.judged_at, decayed)
         advanced = advance(self.session, given, contract)
         identity = self.session.identities[packet.packet_id]
-        self._compare(entry, "round", entry.round, identity.round)
+        compare(entry, "round", entry.round, identity.round)
         # A packet that a barrier of its own making releases bears the step before it.
-        self._compare(entry, "step", entry.step, identity.step)
+        compare(entry, "step", entry.step, identity.step)
         self._follow(advanced, packet.packet_id)
 
     def _read(self, entry: RecordedPacket, contract: Contract) -> ReceivedPacket:
@@ -152,22 +148,22 @@ class SessionReplay:
             received = read_packet(entry.body, limits)
         except PacketRefused as error:
             raise ReplayDiffers(entry.shard, entry.seq, "agent_packets.body_stored", "a packet", error) from error
-        self._compare(entry, "packet_hash", entry.packet_hash.hex(), received.packet_hash.hex())
-        self._compare(entry, "packet_id", entry.packet_id, received.packet.packet_id)
+        compare(entry, "packet_hash", entry.packet_hash.hex(), received.packet_hash.hex())
+        compare(entry, "packet_id", entry.packet_id, received.packet.packet_id)
         for name, value in envelope_columns(received.packet).items():
-            self._compare(entry, name, entry.envelope[name], value)
+            compare(entry, name, entry.envelope[name], value)
         return received
 
     def _judge(self, entry: RecordedPacket, received: ReceivedPacket, contract: Contract) -> Verdict:
         facts = dict(entry.facts)
-        self._compare(entry, "facts.now", facts.get("now"), entry.judged_at.isoformat())
-        self._compare(entry, "facts.user", facts.get("user") or "", entry.user_id)
+        compare(entry, "facts.now", facts.get("now"), entry.judged_at.isoformat())
+        compare(entry, "facts.user", facts.get("user") or "", entry.user_id)
         cause = None if entry.cause_packet_id is None else str(entry.cause_packet_id)
-        self._compare(entry, "facts.cause", facts.get("cause"), cause)
+        compare(entry, "facts.cause", facts.get("cause"), cause)
         verdict = judge_in_session(received, facts, self.session, contract)
-        self._compare(entry, "verdict", entry.verdict, verdict.kind.value)
+        compare(entry, "verdict", entry.verdict, verdict.kind.value)
         refusal = None if verdict.refusal is None else verdict.refusal.document
-        self._compare(entry, "refusal", entry.refusal, refusal)
+        compare(entry, "refusal", entry.refusal, refusal)
         if self._what_if is not None:
             self._what_if.note_packet(entry, received, self.session, verdict)
         return verdict
@@ -175,10 +171,10 @@ class SessionReplay:
     def _check_own(self, entry: RecordedPacket, received: ReceivedPacket, expected: Packet[Any] | None) -> None:
         """A packet of the orchestrator follows from the session to the byte."""
         if expected is None:
-            self._differ(entry, "agent_packets", f"{entry.envelope['packet_type']} of the orchestrator", NOTHING)
+            differ(entry, "agent_packets", f"{entry.envelope['packet_type']} of the orchestrator", NOTHING)
         body = seal(expected).body
         if body != received.body:
-            self._differ(entry, "agent_packets.body_stored", received.body.decode(), body.decode())
+            differ(entry, "agent_packets.body_stored", received.body.decode(), body.decode())
 
     def _timer(self, entry: RecordedPacket, contract: Contract) -> Packet[Any] | None:
         """The timer packet that this one claims to be, if such a deadline runs and has passed."""
@@ -192,10 +188,10 @@ class SessionReplay:
         """Only the registry knows who a BROADCAST reaches: for that the recorded recipients are taken as they are."""
         if self.session is None or packet.recipients[0].agent_id != ALL_RECIPIENTS:
             named = tuple(recipient.agent_id for recipient in packet.recipients)
-            self._compare(entry, "recipients", entry.recipients, named)
+            compare(entry, "recipients", entry.recipients, named)
         elif not {*entry.recipients} <= self.session.members:
             nobody = resolve_recipients(packet, self.session, {})
-            self._differ(entry, "agent_packets.recipients", entry.recipients, f"members only, or {nobody}")
+            differ(entry, "agent_packets.recipients", entry.recipients, f"members only, or {nobody}")
 
     def _pass_without_session(self, entry: RecordedPacket, received: ReceivedPacket, verdict: Verdict) -> None:
         refusal = verdict.refusal
@@ -209,16 +205,16 @@ class SessionReplay:
         """Receipts, a verification's result, the stream's confirm: whatever made this hop is taken again."""
         session, contract, now = self.session, self._contract, self._now
         if session is None or contract is None or now is None:
-            self._differ(hop, "packet_events", hop.events, "nothing before START")
+            differ(hop, "packet_events", hop.events, "nothing before START")
         if is_substrate_confirm(hop):
-            advanced = confirm_substrate(session, hop.packet_id, now, contract, self._decayed())
+            advanced = confirm_substrate(session, hop.packet_id, now, contract, self._batch.decayed())
         else:
             receipts = verification_of(hop, self._session_id) or receipts_of(hop, self._session_id)
-            advanced = advance(session, ReceiptsInput(receipts, now, self._decayed()), contract)
-        before = self._at
+            advanced = advance(session, ReceiptsInput(receipts, now, self._batch.decayed()), contract)
+        before = self._batch.position
         self._follow(advanced, hop.packet_id)
-        if self._at == before:
-            self._differ(hop, "packet_events", f"{hop.from_state} to {hop.to_state} by {list(hop.events)}", NOTHING)
+        if self._batch.position == before:
+            differ(hop, "packet_events", f"{hop.from_state} to {hop.to_state} by {list(hop.events)}", NOTHING)
 
     def _follow(self, advanced: Advanced, cause: UUID) -> None:
         """Everything that one input caused, in the order in which the gate logs it."""
@@ -238,54 +234,36 @@ class SessionReplay:
 
     def _account_for(self, session: Session, final: FinalVerdict) -> None:
         """Blocks and recoveries of protocols: each must follow from its own evidence and be said as it is recorded."""
-        while (entry := self._decay_of(final)) is not None:
+        while (entry := self._batch.decay_of(final)) is not None:
             contract = self._contract_for(entry)
             decision = read_decision(entry.facts["decay"])
             if not decision.is_justified(contract.effectiveness):
-                self._differ(entry, "agent_packets.facts.decay", decision.record, "a decision that its evidence bears")
+                differ(entry, "agent_packets.facts.decay", decision.record, "a decision that its evidence bears")
             packet = decay_packet(session, decision, final.packet, entry.judged_at, contract)
             self._take_packet(self._next_packet(packet), packet)
-
-    def _decay_of(self, final: FinalVerdict) -> RecordedPacket | None:
-        """The next entry, if it says what became of a protocol by this verdict."""
-        entry = self._entries[self._at] if self._at < len(self._entries) else None
-        if not isinstance(entry, RecordedPacket) or "decay" not in entry.facts:
-            return None
-        return entry if entry.envelope["parent_packet_id"] == final.packet.packet_id else None
-
-    def _decayed(self) -> frozenset[str]:
-        """The blocked protocols that the rulings of the input at hand found: the ledger of all sessions knows them."""
-        found: set[str] = set()
-        for entry in self._entries[self._at :]:
-            if isinstance(entry, RecordedPacket):
-                if entry.envelope["sender_agent_id"] != ORCHESTRATOR:
-                    break
-            elif isinstance(entry, RecordedHop):
-                found.update((entry.metadata or {}).get("facts", {}).get("decayed", ()))
-        return frozenset(found)
 
     def _release(self, session: Session, item: HeldPacket, cause: UUID, *, is_last: bool) -> None:
         """RESUME: a packet that the pause held is judged. Held once more, for its barrier, it leaves no entry."""
         contract, now = self._contract, self._now
         assert contract is not None and now is not None
         packet = item.received.packet
-        entry = self._entries[self._at] if self._at < len(self._entries) else None
+        entry = self._batch.current
         record: Mapping[str, Any] | None = None
         if isinstance(entry, RecordedHop) and entry.packet_id == packet.packet_id:
             record = (entry.metadata or {}).get("facts")
         facts = Facts(now=now) if record is None else recorded_facts(item.received, dict(record))
         verdict = judge_held(packet, session, facts, contract)
-        advanced = advance(session, ReleaseInput(item, verdict, cause, now, is_last, self._decayed()), contract)
+        advanced = advance(session, ReleaseInput(item, verdict, cause, now, is_last, self._batch.decayed()), contract)
         self._follow(advanced, cause)
 
     def _expect_hop(self, hop: Hop) -> None:
         wanted = f"{hop.from_state} to {hop.to_state} of {hop.packet_id} for {hop.recipient!r}"
-        entry = self._next(RecordedHop, wanted)
+        entry = self._batch.next(RecordedHop, wanted)
         for name in ("packet_id", "recipient", "attempt", "from_state", "to_state", "actor"):
-            self._compare(entry, name, getattr(entry, name), getattr(hop, name))
-        self._compare(entry, "events", list(entry.events), hop.events)
-        self._compare(entry, "occurred_at", list(entry.occurred_at), hop.occurred_at)
-        self._compare(entry, "metadata", entry.metadata, as_json(hop.metadata))
+            compare(entry, name, getattr(entry, name), getattr(hop, name))
+        compare(entry, "events", list(entry.events), hop.events)
+        compare(entry, "occurred_at", list(entry.occurred_at), hop.occurred_at)
+        compare(entry, "metadata", entry.metadata, as_json(hop.metadata))
         self.hops += 1
         self._note_ruling(entry)
 
@@ -296,29 +274,17 @@ class SessionReplay:
             self._what_if.note_ruling(hop, opened.received, record)
 
     def _expect_transition(self, transition: Transition) -> None:
-        entry = self._next(RecordedTransition, f"{transition.event} to {transition.to_state}")
+        entry = self._batch.next(RecordedTransition, f"{transition.event} to {transition.to_state}")
         for name in ("event", "from_state", "to_state", "round", "generation", "step", "cause"):
-            self._compare(entry, name, getattr(entry, name), getattr(transition, name))
-        self._compare(entry, "facts", dict(entry.facts), as_json(transition.facts))
+            compare(entry, name, getattr(entry, name), getattr(transition, name))
+        compare(entry, "facts", dict(entry.facts), as_json(transition.facts))
         self.transitions += 1
         if self._what_if is not None:
             self._what_if.note_transition(entry)
 
     def _next_packet(self, expected: Packet[Any] | None) -> RecordedPacket:
         wanted = "a packet" if expected is None else f"{expected.packet_type.value} {expected.packet_id}"
-        entry: RecordedPacket = self._next(RecordedPacket, wanted)
-        return entry
-
-    def _next(self, kind: type[Any], wanted: str) -> Any:
-        """The next entry, if it is of the kind that must follow now."""
-        if self._at >= len(self._entries):
-            last = self._entries[-1]
-            self._differ(last, "the entries that follow in its batch", NOTHING, wanted)
-        entry = self._entries[self._at]
-        if not isinstance(entry, kind):
-            self._differ(entry, entry.table, f"an entry of {entry.table}", wanted)
-        self._at += 1
-        return entry
+        return self._batch.next(RecordedPacket, wanted)
 
     def _contract_for(self, entry: RecordedPacket) -> Contract:
         if self._contract is None or self._contract.hash != entry.contract_hash:
@@ -328,29 +294,3 @@ class SessionReplay:
                 raise ReplayImpossible(entry.shard, entry.seq, message)
             self._contract = found
         return self._contract
-
-    def _compare(self, entry: Entry, column: str, recorded: Any, recomputed: Any) -> None:
-        if recorded != recomputed:
-            self._differ(entry, f"{entry.table}.{column}", recorded, recomputed)
-
-    @staticmethod
-    def _differ(entry: Entry, what: str, recorded: Any, recomputed: Any) -> NoReturn:
-        raise ReplayDiffers(entry.shard, entry.seq, what, recorded, recomputed)
-
-
-def _moment_of(entries: Sequence[Entry]) -> datetime | None:
-    """The moment of a log batch, at which all its inputs were judged.
-
-    Packets name it; a batch without one shows it in the gate's own hops, or in when a retry is due. Where none of
-    these is, nothing depends on it.
-    """
-    for entry in entries:
-        if isinstance(entry, RecordedPacket):
-            return entry.judged_at
-    for entry in entries:
-        if isinstance(entry, RecordedHop) and entry.actor == ORCHESTRATOR and entry.occurred_at:
-            return entry.occurred_at[-1]
-    for entry in entries:
-        if isinstance(entry, RecordedHop) and "retry" in (entry.metadata or {}):
-            return planned_at(dict(entry.metadata or {})["retry"])
-    return None

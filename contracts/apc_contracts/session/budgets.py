@@ -17,7 +17,7 @@ from math import ceil, fsum
 from typing import Any
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.contract.file import UsageCaps
+from apc_contracts.contract.limit_sections import UsageCaps
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.session_view import Part
 from apc_contracts.payloads.budget_expression import RESOURCES, budget_of

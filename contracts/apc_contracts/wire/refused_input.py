@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
-from apc_contracts.contract.file import RefusedInput
+from apc_contracts.contract.limit_sections import RefusedInput
 from apc_contracts.judging.token_buckets import Pace, TokenBuckets
 
 _GRAIN = 64

@@ -1,11 +1,11 @@
 """From verdicts, hops and transitions to the entries of a log batch."""
 
 from typing import Any
-from uuid import UUID
 
 import orjson
 
 from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.session import Hop, Session, Transition
 from apc_contracts.vocabulary import PacketType
@@ -31,8 +31,7 @@ def packet_entry(
     recipients: tuple[str, ...],
     session: Session | None,
     contract_hash: bytes,
-    cause: UUID | None,
-    user_id: str,
+    facts: Facts,
     signature: str | None,
 ) -> PacketEntry:
     """The row of a packet in agent_packets."""
@@ -49,7 +48,7 @@ def packet_entry(
         task_id=trace.task_id,
         root_packet_id=trace.root_packet_id,
         parent_packet_id=trace.parent_packet_id,
-        cause_packet_id=cause,
+        cause_packet_id=facts.proven_cause,
         sender_agent_id=sender.agent_id,
         sender_role=sender.role,
         sender_swarm_id=sender.swarm_id,
@@ -67,7 +66,7 @@ def packet_entry(
         body=received.body,
         packet_hash=received.packet_hash,
         payload_hash=received.payload_hash,
-        user_id=user_id,
+        user_id=facts.user_id or "",
         signature=signature,
     )
 

@@ -198,10 +198,8 @@ class Judge:
             decayed = self._memory.protocols.decayed(batch.now)
             given = PacketInput(received, verdict, recipients, facts.proven_cause, batch.now, decayed)
             advanced = advance(session, given, self._contract)
-        user_id, cause, contract_hash = facts.user_id or "", facts.proven_cause, self._contract.hash
-        batch.entries.append(
-            packet_entry(received, verdict, recipients, session, contract_hash, cause, user_id, signature)
-        )
+        row = packet_entry(received, verdict, recipients, session, self._contract.hash, facts, signature)
+        batch.entries.append(row)
         lineage = lineage_entry(packet)
         if lineage is not None:
             batch.entries.append(lineage)

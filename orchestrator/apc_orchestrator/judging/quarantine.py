@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from apc_contracts.contract.file import RefusedInput
+from apc_contracts.contract.limit_sections import RefusedInput
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.wire.refused_input import Flood, RefusedQuotas, kept_of
 from apc_log.batch import ConflictEntry

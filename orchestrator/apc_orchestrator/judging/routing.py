@@ -39,7 +39,7 @@ class Routing:
         trace = self._memory.traces.of(batch, packet.packet_id)
         sender = registry.get(packet.sender.agent_id)
         message = publications.delivery(
-            route.received, route.attempt, session, lease, batch.number, batch.now, trace, sender
+            route.received, route.attempt, session, lease, batch.number, batch.now, trace=trace, sender=sender
         )
         for recipient in route.recipients:
             publication = publications.addressed(message, packet, recipient, registry)

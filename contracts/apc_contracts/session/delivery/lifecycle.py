@@ -33,6 +33,7 @@ def move(
     now: datetime,
     effects: Effects,
     contract: Contract,
+    *,
     remark: Record | None = None,
 ) -> None:
     """Take the events of one hop that is the gate's own; `remark` is the hop's metadata."""

@@ -1,6 +1,7 @@
 """What receipts do to a delivery: they move its machine, end it or begin it again, and charge what handling it cost."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
@@ -28,7 +29,7 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
     if opened is None or first.recipient not in opened.recipients:
         _note_strangers(session, given.receipts, effects)
         return None
-    progress, machine = opened.recipients[first.recipient], contract.machine(LIFECYCLE)
+    progress = opened.recipients[first.recipient]
     if first.attempt != progress.attempt:
         _charge_late(session, opened, progress, given.receipts, effects, contract)
         return None
@@ -37,35 +38,62 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
         if expired is None:
             return None
         arrived = (expired,)
-    events: list[str] = []
-    times: list[datetime] = []
-    before, ended, told, planned = progress.state, None, None, None
-    for received in arrived:
-        receipt = retries.within_limit(received, opened.packet, progress.attempt, contract)
-        for event in _events_of(receipt.kind, progress.state):
-            progress.state = machine.step(progress.state, event)
-            events.append(event)
-            times.append(receipt.at)
-        if receipt.kind in ENDING_KINDS and progress.is_open:
-            ended = told = receipt
-            end_delivery(session, opened, first.recipient, effects)
-        if not REROUTING.isdisjoint(events):
-            told = receipt
-            if receipt.kind is ReceiptKind.RETRY:
-                planned = retries.plan(receipt, opened.packet, given.now, contract)
-            break  # what follows speaks of an attempt that is over
-        if receipt.kind is ReceiptKind.DISCARD and events[-1:] == ["discarded"]:
-            told = receipt
-    spent = {} if told is None else _spend(session, opened, told.usage, contract)
-    _log_receipts(opened, first, before, progress, events, times, ended, told, spent, planned, effects)
-    if not REROUTING.isdisjoint(events):
-        reroute(session, opened, first.recipient, progress, effects, retries.due_at(planned))
-    elif events:
+    moves = _take(session, opened, progress, arrived, given.now, effects, contract)
+    spent = {} if moves.told is None else _spend(session, opened, moves.told.usage, contract)
+    _log_moves(opened, first, progress, moves, spent, effects)
+    if not REROUTING.isdisjoint(moves.events):
+        reroute(session, opened, first.recipient, progress, effects, retries.due_at(moves.planned))
+    elif moves.events:
         progress.not_before = None
     if progress.state == "APPLIED":
         verify(session, opened, effects, contract)
     complete(session, opened, given.now, effects, contract)
     return opened
+
+
+@dataclass(slots=True)
+class _Moves:
+    """What receipts did to the machine of one delivery."""
+
+    before: str
+    events: list[str] = field(default_factory=list)
+    times: list[datetime] = field(default_factory=list)
+    ended: Receipt | None = None
+    """The receipt with which the delivery was over."""
+    told: Receipt | None = None
+    """The receipt that ended the attempt."""
+    planned: Record | None = None
+    """When the next attempt of a retry is due."""
+
+
+def _take(
+    session: Session,
+    opened: OpenPacket,
+    progress: Progress,
+    arrived: Iterable[Receipt],
+    now: datetime,
+    effects: Effects,
+    contract: Contract,
+) -> _Moves:
+    """Move the machine of one delivery by its receipts, up to the end of its attempt."""
+    machine, moves = contract.machine(LIFECYCLE), _Moves(progress.state)
+    for received in arrived:
+        receipt = retries.within_limit(received, opened.packet, progress.attempt, contract)
+        for event in _events_of(receipt.kind, progress.state):
+            progress.state = machine.step(progress.state, event)
+            moves.events.append(event)
+            moves.times.append(receipt.at)
+        if receipt.kind in ENDING_KINDS and progress.is_open:
+            moves.ended = moves.told = receipt
+            end_delivery(session, opened, receipt.recipient, effects)
+        if not REROUTING.isdisjoint(moves.events):
+            moves.told = receipt
+            if receipt.kind is ReceiptKind.RETRY:
+                moves.planned = retries.plan(receipt, opened.packet, now, contract)
+            break  # later receipts are about an attempt that is over
+        if receipt.kind is ReceiptKind.DISCARD and moves.events[-1:] == ["discarded"]:
+            moves.told = receipt
+    return moves
 
 
 def confirm_substrate(
@@ -104,34 +132,22 @@ def _events_of(kind: ReceiptKind, state: str) -> Iterable[str]:
     return [*handed, "consumer_reject" if kind is ReceiptKind.REJECT else "retry_scheduled"]
 
 
-def _log_receipts(
-    opened: OpenPacket,
-    first: Receipt,
-    before: str,
-    progress: Progress,
-    events: list[str],
-    times: list[datetime],
-    ended: Receipt | None,
-    told: Receipt | None,
-    spent: Record,
-    planned: Record | None,
-    effects: Effects,
+def _log_moves(
+    opened: OpenPacket, first: Receipt, progress: Progress, moves: _Moves, spent: Record, effects: Effects
 ) -> None:
-    """`told` is the receipt that ended the attempt, `ended` the same if the delivery is over with it; `spent` is what
-    it has cost, `planned` says when the next attempt of a retry is due."""
+    """Log what receipts did as one hop; `spent` is what handling the packet has cost."""
+    events, times, after, ended = moves.events, moves.times, progress.state, moves.ended
     if not events:
         if ended is None:
             return
         events, times, after = [str(ended.kind)], [ended.at], ""
-    else:
-        after = progress.state
     metadata: Record = {}
     if ended is not None:
         metadata |= {"ended": str(ended.kind), "ended_at": ended.at.isoformat()}
-    if told is not None:
-        metadata |= spent | _error_of(told)
-    if planned is not None:
-        metadata["retry"] = planned
+    if moves.told is not None:
+        metadata |= spent | _error_of(moves.told)
+    if moves.planned is not None:
+        metadata["retry"] = moves.planned
     attempt = first.attempt
     is_new_attempt = after == "ROUTED"
     if is_new_attempt:
@@ -140,7 +156,7 @@ def _log_receipts(
         opened.packet.packet_id,
         first.recipient,
         attempt,
-        before,
+        moves.before,
         after,
         events,
         times,

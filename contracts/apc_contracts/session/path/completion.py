@@ -44,7 +44,7 @@ def settle_verification(
         # It rests: the result moves nothing yet, and must be in the log all the same.
         event = [str(receipt.kind)]
         effects.hops.append(Hop(opened.packet.packet_id, "", 1, "", "", event, [now], ORCHESTRATOR, remark))
-    complete(session, opened, now, effects, contract, remark)
+    complete(session, opened, now, effects, contract, remark=remark)
     return opened
 
 
@@ -68,9 +68,9 @@ def complete(
         events = _completion_events(session, opened, progress, contract) if moves else []
         if events and events[0] == SUPERSEDED[0]:
             by = {"superseded_by": str(session.document.superseded[opened.packet.packet_id])}
-            move(opened, recipient, progress, events, now, effects, contract, by)
+            move(opened, recipient, progress, events, now, effects, contract, remark=by)
         elif events:
-            move(opened, recipient, progress, events, now, effects, contract, remark)
+            move(opened, recipient, progress, events, now, effects, contract, remark=remark)
         is_at_end = is_at_end and progress.state in terminal and not progress.is_open
     if is_at_end and _forget(session, opened.packet.packet_id) is not None:
         ended = overall_state([progress.state for progress in opened.recipients.values()])

@@ -143,16 +143,17 @@ def test_every_law_is_tried_with_the_cases_that_the_page_says(monkeypatch: pytes
 
 
 def _property_tests() -> Iterator[tuple[str, int]]:
-    """The tests with generated cases by `folder/file.py::name`, and how many cases each tries."""
+    """Yield the tests with generated cases by `folder/file.py::name`, and how many cases each tries."""
     tests = Path(__file__).parent
-    for folder in ("context", "situation", "memory"):
-        for file in sorted((tests / folder).glob("test_*.py")):
-            module = importlib.import_module(f"tests.agents.{folder}.{file.stem}")
+    for folder in ("context", "agent_context", "memory"):
+        for file in sorted((tests / folder).rglob("test_*.py")):
+            path = file.relative_to(tests)
+            module = importlib.import_module(".".join(("tests.agents", *path.with_suffix("").parts)))
             for owner, prefix in ((module, ""), *_classes_of(module)):
                 for name, function in vars(owner).items():
                     if inspect.isfunction(function) and is_hypothesis_test(function):
                         used: settings = vars(function)["_hypothesis_internal_use_settings"]
-                        yield f"{folder}/{file.name}::{prefix}{name}", used.max_examples
+                        yield f"{path}::{prefix}{name}", used.max_examples
 
 
 def _classes_of(module: ModuleType) -> Iterator[tuple[type, str]]:

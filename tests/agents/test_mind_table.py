@@ -145,7 +145,7 @@ def test_every_law_is_tried_with_the_cases_that_the_page_says(monkeypatch: pytes
 def _property_tests() -> Iterator[tuple[str, int]]:
     """Yield the tests with generated cases by `folder/file.py::name`, and how many cases each tries."""
     tests = Path(__file__).parent
-    for folder in ("context", "agent_context", "memory"):
+    for folder in ("context", "agent_context", "memory", "text"):
         for file in sorted((tests / folder).rglob("test_*.py")):
             path = file.relative_to(tests)
             module = importlib.import_module(".".join(("tests.agents", *path.with_suffix("").parts)))

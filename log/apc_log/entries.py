@@ -37,6 +37,8 @@ BYTES_COLUMN: Mapping[str, tuple[str, str]] = {
 """kind -> the column of bytes that stands in the entry by its SHA-256 alone, and the name of that hash there."""
 
 JSON = frozenset({"facts", "refusal", "metadata", "change", "detail"})
+NULLABLE_JSON = frozenset({"refusal", "metadata"})
+"""Of those, the columns that may be NULL."""
 _FLOATS = frozenset({"confidence", "sender_score", "receiver_score"})
 TIMES = frozenset({"recorded_at", "created_at", "expires_at", "judged_at"})
 TIME_LISTS = frozenset({"occurred_at"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from apc_log.connection import AnyConnection
-from apc_log.entries import BYTES_COLUMN, HASHES, KINDS, stored_entry
+from apc_log.entries import BYTES_COLUMN, HASHES, KINDS, NULLABLE_JSON, stored_entry
 from apc_log.offline_verifier import COLUMNS, leaf_hash
 
 NO_LEAF = b""
@@ -30,6 +30,9 @@ def _array(kind: str, version: int) -> str:
 def _value(column: str) -> str:
     if column == "raw_hash":
         return "NULL"
+    if column in NULLABLE_JSON:
+        # JSON's null would stand in the array as SQL's does. The writer stores none: a string fits no leaf.
+        return f"CASE jsonb_typeof({column}) WHEN 'null' THEN to_jsonb('null'::text) ELSE {column} END"
     return f"encode({column}, 'hex')" if column in HASHES else column
 
 

@@ -69,7 +69,13 @@ def packet_entry(
 
 
 def hop(
-    packet: PacketEntry, events: Sequence[str], from_state: str, to_state: str, recipient: str = "", attempt: int = 0
+    packet: PacketEntry,
+    events: Sequence[str],
+    from_state: str,
+    to_state: str,
+    recipient: str = "",
+    attempt: int = 0,
+    metadata: bytes | None = b'{"note": "scripted"}',
 ) -> HopEntry:
     """One hop of a packet, all its events now."""
     now = datetime.now(UTC)
@@ -83,12 +89,12 @@ def hop(
         events=list(events),
         occurred_at=[now] * len(events),
         actor=recipient or "orchestrator",
-        metadata=b'{"note": "scripted"}',
+        metadata=metadata,
     )
 
 
 def lifecycle(packet: PacketEntry) -> list[HopEntry]:
-    """The three hops of a packet that goes through: routed, applied and archived."""
+    """The three hops of a packet that goes through: routed, applied and archived, the last without metadata."""
     routed = hop(packet, ["emit", "schema_pass", "policy_pass", "route_selected"], "DRAFT", "ROUTED", attempt=1)
     hops = [routed]
     for recipient in packet.recipients:
@@ -101,6 +107,7 @@ def lifecycle(packet: PacketEntry) -> list[HopEntry]:
                 "ARCHIVED",
                 recipient,
                 1,
+                metadata=None,
             ),
         ]
     return hops

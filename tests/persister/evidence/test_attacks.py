@@ -17,6 +17,12 @@ FORGED = "convert_to('{\"packet_id\": \"forged\"}', 'UTF8')"
 SIMPLE_ATTACKS = {
     "edit": ("UPDATE apc_log.packet_events SET actor = 'somebody' WHERE seq = 302", 302),
     "edit of a fact": ("UPDATE apc_log.agent_packets SET facts = '{\"outstanding\": 4}' WHERE seq = 303", 303),
+    "a refusal that says nothing": (
+        "ALTER TABLE apc_log.agent_packets DROP CONSTRAINT agent_packets_check; "
+        "UPDATE apc_log.agent_packets SET refusal = 'null' WHERE seq = 303",
+        303,
+    ),
+    "metadata that say nothing": ("UPDATE apc_log.packet_events SET metadata = 'null' WHERE seq = 306", 306),
     "edit of a time by a microsecond": (
         "UPDATE apc_log.packet_events SET occurred_at[1] = occurred_at[1] + '1 microsecond' WHERE seq = 304",
         304,

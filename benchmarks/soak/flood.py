@@ -64,7 +64,8 @@ async def measure(folder: Path) -> int:
     """One flood; 1 when the memory did not come back, or the gate did."""
     async with hostile_system(folder) as system:
         before, highest, after = await flood(system)
-        row, starts = await system.pool.fetchrow(LOGGED), await system.gate_starts()
+        (row,) = await system.pool.fetch(LOGGED)
+        starts = await system.gate_starts()
     print(f"gate: {before:.1f} MB before, {highest:.1f} MB at most, {after:.1f} MB after {SETTLE_SECONDS:g} s")
     print(f"in the log: {row[0]} entries with {(row[1] or 0) / 1e6:.2f} MB of bodies; the gate started {starts} times")
     return int(after > RETURNED * before or starts > 1)

@@ -88,7 +88,12 @@ async def test_what_is_counted_is_the_same_after_a_takeover(
 ) -> None:
     loaded: list[Session] = []
     add = Sessions.add
-    monkeypatch.setattr(Sessions, "add", lambda self, session: (loaded.append(session), add(self, session))[1])
+
+    def note(self: Sessions, session: Session) -> None:
+        loaded.append(session)
+        add(self, session)
+
+    monkeypatch.setattr(Sessions, "add", note)
     async with house.persister():
         async with house.gate():
             await house.open(start())

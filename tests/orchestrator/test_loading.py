@@ -23,6 +23,7 @@ from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_contracts.wire.sealing import seal
 from apc_log.batch import LOG_BATCH_TYPE, EpochOpen, encode
 from apc_log.body_encryption import MasterKey
+from apc_log.sessions.loading import load_session
 from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import OPERATOR_KINDS, ORCHESTRATOR_KINDS, read_input
@@ -31,7 +32,6 @@ from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.judging.sessions import Sessions
 from apc_orchestrator.lease import Lease
-from apc_orchestrator.shard.loading import load_session
 from apc_persister.connection import drop_connection, take_connection
 from apc_persister.encryption import HIDDEN, Encryption
 from apc_persister.evidence.checkpoint import load_signer

@@ -8,7 +8,8 @@ import pytest
 
 from apc_bus.topology import gate_queue
 from apc_contracts import Packet
-from apc_orchestrator.shard import loading, sending, session_loader
+from apc_log.sessions import loading
+from apc_orchestrator.shard import sending, session_loader
 
 Build = Callable[..., Packet[Any]]
 

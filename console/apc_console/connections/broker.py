@@ -9,10 +9,11 @@ from urllib.parse import unquote, urlsplit
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_bus.topology import AgentQueues, Topology
-from apc_console.commands.agent.registration import queues_of, registered_agents
+from apc_console.commands.agent.registration import queues_of
 from apc_console.connections.database import open_log
 from apc_console.connections.topology import topology_of
 from apc_console.errors import InputUnusable, ServiceAway
+from apc_log.registry import registered_agents
 
 CONNECT_PATIENCE = timedelta(seconds=3)
 PATIENCE_SECONDS = 8.0

@@ -7,7 +7,7 @@ import asyncpg
 from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings
 from apc_bus.topology import Topology
-from apc_console.commands.agent.registration import queues_of, registered_agents
+from apc_console.commands.agent.registration import queues_of
 from apc_console.connections.broker import topology_url
 from apc_console.connections.database import PATIENCE, database_url
 from apc_console.connections.topology import topology_of
@@ -29,6 +29,7 @@ from apc_console.doctor.log_lag import look_at_lag
 from apc_console.doctor.looking import attempt, look
 from apc_console.doctor.permissions import look_at_permissions
 from apc_console.doctor.users import look_at_users
+from apc_log.registry import registered_agents
 
 PERMISSIONS_FIX = "correct APC_AMQP_URL, or register the agent that it names with another --broker-user"
 

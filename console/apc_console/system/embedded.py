@@ -30,19 +30,13 @@ from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings, WorkerSettings
 from apc_bus.topology import gate_queue, log_queue
 from apc_bus.trace_export import export_traces
-from apc_console.commands.agent.registration import (
-    addition,
-    publish_changes,
-    queues_of,
-    registered_agents,
-    wait_until_recorded,
-    with_keys,
-)
+from apc_console.commands.agent.registration import addition, publish_changes, queues_of, wait_until_recorded, with_keys
 from apc_console.connections.database import migrate_url
 from apc_console.connections.topology import topology_of
 from apc_console.connections.waiting import until
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.registry import Registration
+from apc_log.registry import registered_agents
 from apc_orchestrator.service import Orchestrator
 from apc_persister.embedded import start_embedded
 from apc_persister.evidence.checkpoint import ensure_key

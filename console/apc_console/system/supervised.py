@@ -16,14 +16,7 @@ from apc_bus.database import open_pool
 from apc_bus.errors import BusError
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, PersisterSettings
 from apc_bus.topology import agent_queue, gate_queue, log_queue
-from apc_console.commands.agent.registration import (
-    addition,
-    publish_changes,
-    queues_of,
-    registered_agents,
-    wait_until_recorded,
-    with_keys,
-)
+from apc_console.commands.agent.registration import addition, publish_changes, queues_of, wait_until_recorded, with_keys
 from apc_console.commands.topology.definitions import shared_users
 from apc_console.connections.broker import apply, broker_user, open_bus
 from apc_console.connections.database import PATIENCE, migrate_url
@@ -32,6 +25,7 @@ from apc_console.connections.waiting import until
 from apc_console.errors import ServiceAway
 from apc_console.system.supervisor import ProcessSpec, Supervisor
 from apc_contracts.identity.registry import Registration
+from apc_log.registry import registered_agents
 from apc_persister.evidence.checkpoint import ensure_key
 
 START_LIMIT = timedelta(seconds=30)

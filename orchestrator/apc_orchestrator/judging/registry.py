@@ -5,16 +5,11 @@ from dataclasses import replace
 from uuid import UUID
 
 import asyncpg
-import orjson
 
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
-
-AGENTS = """
-SELECT agent_id, broker_user, role, swarm_id, rights, handles, public_keys, is_revoked FROM apc_log.agents
-"""
-KNOWN_CHANGES = "SELECT change_id FROM apc_log.registry_events WHERE shard = $1"
+from apc_log.registry import read_changes, read_registry
 
 
 class Registry:
@@ -35,10 +30,8 @@ class Registry:
     @classmethod
     async def load(cls, pool: asyncpg.Pool, broker_user: str, shard: int) -> "Registry":
         """Read the registry as the log of this shard left it."""
-        rows = await pool.fetch(AGENTS)
-        known = await pool.fetch(KNOWN_CHANGES, shard)
-        registrations = {row["agent_id"]: _registration(row) for row in rows}
-        return cls(broker_user, registrations, {row["change_id"] for row in known})
+        registrations = await read_registry(pool)
+        return cls(broker_user, registrations, await read_changes(pool, shard))
 
     def apply(self, change: AgentAdded | AgentRevoked) -> bool:
         """Apply a change once; False when it was applied before."""
@@ -66,16 +59,3 @@ class Registry:
             return found
         having = [one for one in self.by_id.values() if one.broker_user == user_id and one.agent_id != ORCHESTRATOR]
         return having[0] if len(having) == 1 else None
-
-
-def _registration(row: asyncpg.Record) -> Registration:
-    return Registration(
-        agent_id=row["agent_id"],
-        broker_user=row["broker_user"],
-        role=row["role"],
-        swarm_id=row["swarm_id"],
-        rights=frozenset(Right(right) for right in row["rights"]),
-        handles=frozenset(PacketType(packet_type) for packet_type in row["handles"]),
-        public_keys=orjson.loads(row["public_keys"]),
-        is_revoked=row["is_revoked"],
-    )

@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from apc_contracts.session import Identity, Session
+from apc_log.sessions.loading import REFUSED_KEPT
 
 STRANGERS_KEPT = 10_000
 """Names of sessions that do not exist."""
-REFUSED_KEPT = 1000
-"""Refused packets remembered under each of them."""
 STRANGER_BYTES = 64 << 20
 """What all of them may take of the memory, by an estimate; the longest unheard names are forgotten first."""
 ITEMS_KEPT = 500_000

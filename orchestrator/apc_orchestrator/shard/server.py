@@ -15,6 +15,7 @@ from apc_bus.crash_points import crash_point
 from apc_bus.port import Delivery
 from apc_bus.tracing import NO_TRACE
 from apc_contracts.limits import Limits
+from apc_log.sessions.recovery import open_sessions, unanswered_denials
 from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import is_probe, read_input, session_ids
@@ -24,7 +25,6 @@ from apc_orchestrator.metrics import count_batch
 from apc_orchestrator.packet_logging import ids_of
 from apc_orchestrator.shard.intake import Intake, Stopping
 from apc_orchestrator.shard.pipeline import Pipeline
-from apc_orchestrator.shard.recovery import open_sessions, unanswered_denials
 from apc_orchestrator.shard.reports import Reports
 from apc_orchestrator.shard.resources import ShardResources
 from apc_orchestrator.shard.session_loader import SessionLoader

@@ -15,7 +15,6 @@ from apc_console.commands.agent.registration import (
     addition,
     publish_changes,
     queues_of,
-    registered_agents,
     wait_until_recorded,
     with_keys,
 )
@@ -28,8 +27,7 @@ from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
-
-KNOWN = "SELECT broker_user, is_revoked FROM apc_log.agents WHERE agent_id = $1"
+from apc_log.registry import read_registry, registered_agents
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +101,16 @@ async def revoke_agent(agent_id: str) -> Remarks:
     """
     settings = BusSettings()
     async with open_log() as pool, open_bus(settings) as bus:
-        known = await pool.fetchrow(KNOWN, agent_id)
+        registry = await read_registry(pool)
+        known = registry.pop(agent_id, None)
         if known is None:
             raise InputUnusable(f"agent {agent_id} is not registered")
-        user = known["broker_user"]
-        others = [one for one in await registered_agents(pool) if one.agent_id != agent_id]
+        user = known.broker_user
+        others = [one for one in registry.values() if not one.is_revoked]
         sharing = [queues_of(one) for one in others if one.broker_user == user]
         remarks = await cut_off(settings, agent_id, user, sharing)
         remarks += await end_agent_login(pool, agent_id)
-        if known["is_revoked"]:
+        if known.is_revoked:
             return [*remarks, f"agent {agent_id} was revoked before"]
         change = AgentRevoked(change_id=new_packet_id(), agent_id=agent_id)
         await publish_changes(bus, [change], settings.shards)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import asyncpg
-import orjson
 
 from apc_agents.keys import find_key
 from apc_bus import headers
@@ -17,12 +16,10 @@ from apc_console.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, encode_registry_change
-from apc_contracts.vocabulary import PacketType
+from apc_log.registry import count_recorded, registered_agents
 
 LOG_PATIENCE = timedelta(seconds=8)
 """How long to wait until gate and log writer have taken a change."""
-RECORDED = "SELECT count(DISTINCT (shard, change_id)) FROM apc_log.registry_events WHERE change_id = ANY($1)"
-REGISTERED = "SELECT * FROM apc_log.agents ORDER BY agent_id"
 
 
 def addition(registration: Registration) -> AgentAdded:
@@ -93,8 +90,7 @@ async def wait_until_recorded(
     ids = [change.change_id for change in changes]
 
     async def is_recorded() -> bool:
-        recorded: int = await pool.fetchval(RECORDED, ids)
-        return recorded == len(ids) * shards
+        return await count_recorded(pool, ids) == len(ids) * shards
 
     try:
         await until(is_recorded, patience)
@@ -105,11 +101,6 @@ async def wait_until_recorded(
         ) from error
 
 
-async def registered_agents(pool: asyncpg.Pool) -> list[Registration]:
-    """Every agent that is registered and not revoked."""
-    return [_registration(row) for row in await pool.fetch(REGISTERED) if not row["is_revoked"]]
-
-
 async def first_operator(pool: asyncpg.Pool, user: str) -> Registration:
     """The first agent with the right operate whom a broker user may speak for. Raises InputUnusable without one."""
     for agent in await registered_agents(pool):
@@ -118,16 +109,4 @@ async def first_operator(pool: asyncpg.Pool, user: str) -> Registration:
     raise InputUnusable(
         f"no agent with the right operate is registered for the broker user {user}: "
         "`apc agents add operator --role operator --swarm operators --rights operate`"
-    )
-
-
-def _registration(row: asyncpg.Record) -> Registration:
-    return Registration(
-        agent_id=row["agent_id"],
-        broker_user=row["broker_user"],
-        role=row["role"],
-        swarm_id=row["swarm_id"],
-        rights=frozenset(Right(right) for right in row["rights"]),
-        handles=frozenset(PacketType(packet_type) for packet_type in row["handles"]),
-        public_keys=orjson.loads(row["public_keys"]),
     )

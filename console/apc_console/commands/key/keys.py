@@ -6,17 +6,12 @@ from pathlib import Path
 
 from apc_agents.keys import AGENT_ID, AgentKey, find_key, make_key, read_key
 from apc_bus.settings import BusSettings, WorkerSettings
-from apc_console.commands.agent.registration import (
-    LOG_PATIENCE,
-    addition,
-    publish_changes,
-    registered_agents,
-    wait_until_recorded,
-)
+from apc_console.commands.agent.registration import LOG_PATIENCE, addition, publish_changes, wait_until_recorded
 from apc_console.connections.broker import open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_contracts.model import ID_PATTERN
+from apc_log.registry import registered_agents
 
 
 def default_file(agent_id: str) -> Path:

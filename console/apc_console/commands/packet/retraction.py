@@ -8,7 +8,6 @@ from uuid import UUID
 import asyncpg
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
-from apc_console.commands.agent.registration import registered_agents
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
 from apc_console.connections.sending import answer_to, send_packet
@@ -21,6 +20,7 @@ from apc_contracts.identity.registry import Registration
 from apc_contracts.payloads.by_type import RetractionPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase
 from apc_log.queries import PacketImpact, PacketRow, get_packet_impact
+from apc_log.registry import registered_agents
 
 
 async def print_impact(packet_id: UUID, session_id: str | None, *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import asyncpg
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
-from apc_console.commands.agent.registration import first_operator, registered_agents
+from apc_console.commands.agent.registration import first_operator
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
 from apc_console.connections.sending import answer_to, send_packet
@@ -18,6 +18,7 @@ from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.session import SessionDocument
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, Signal
 from apc_log.queries import get_session
+from apc_log.registry import registered_agents
 
 _WITHOUT_BROKER = (
     "set APC_AMQP_URL: a system without a broker listens to nobody outside its process "

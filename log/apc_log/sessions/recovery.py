@@ -13,8 +13,8 @@ from apc_contracts.judging.verdict import Refusal
 from apc_contracts.limits import Limits
 from apc_contracts.session import Denial, decode_document
 from apc_contracts.wire.parsing import read_packet
+from apc_log.sessions.bodies import open_bodies
 from apc_log.subject_keys import KeyRing
-from apc_orchestrator.shard.bodies import open_bodies
 
 _log = structlog.get_logger("apc_orchestrator")
 

@@ -36,10 +36,11 @@ from apc_contracts.vocabulary import (
 )
 from apc_contracts.wire.parsing import ReceivedPacket, parse_packet, read_packet
 from apc_log.body_encryption import SealedContent
+from apc_log.sessions.bodies import Bodies, open_bodies
 from apc_log.subject_keys import KeyRing
-from apc_orchestrator.judging.sessions import REFUSED_KEPT
-from apc_orchestrator.shard.bodies import Bodies, open_bodies
 
+REFUSED_KEPT = 1000
+"""Refused packets remembered under the name of a session that does not exist."""
 DOCUMENT = "SELECT document FROM apc_log.sessions WHERE session_id = $1"
 _IDENTITIES = """
 SELECT packet.packet_id, packet.packet_hash, ids.payload_hash, packet.packet_type, packet.sender_agent_id,

@@ -1,0 +1,1 @@
+"""Sessions from the log, as a gate that takes a shard needs them."""

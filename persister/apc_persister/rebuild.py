@@ -1,18 +1,25 @@
 """Makes anew, from the entries of the log, what stands beside it: for a database whose projections were spoiled.
 
 Counts and rulings follow from the entries alone. The edge of the tree follows from the entries too, and the last signed
-checkpoint says whether it is the right one. The registry is a view, which cannot be spoiled. Documents of sessions come
-from the gate's batches and are in no entry: they stay as they are.
+checkpoint says whether it is the right one. Sessions are played again. Ids of packets and contracts that are missing
+are added; those that are there are append-only, and stay as they are. The registry is a view, which cannot be spoiled.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import asyncpg
+
+from apc_contracts.contract.contract import Contract
+from apc_contracts.errors import PacketRefused
+from apc_contracts.wire.parsing import read_packet
 from apc_log.connection import AnyConnection
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.notary import load_tree
 from apc_persister.evidence.reading import prepare_reader, read_leaves
+from apc_persister.session_rebuild import RebuiltSessions, rebuild_sessions
 
 COUNTS = ("task_tallies", "transfer_rulings", "protocol_tallies")
 """Tables of schema apc_log that function `tally` fills."""
@@ -23,6 +30,19 @@ SELECT tree_size, root_hash FROM apc_log.log_checkpoints WHERE shard = $1 ORDER 
 _STORE_EDGE = """
 INSERT INTO apc_log.log_edges (shard, tree_size, hashes) VALUES ($1, $2, $3)
 ON CONFLICT (shard) DO UPDATE SET tree_size = excluded.tree_size, hashes = excluded.hashes
+"""
+_MISSING_IDS = """
+SELECT packet.session_id, packet.packet_id, packet.packet_hash, packet.shard, packet.seq, packet.body_stored AS body
+FROM apc_log.agent_packets AS packet LEFT JOIN apc_log.packet_ids AS named USING (session_id, packet_id)
+WHERE named.session_id IS NULL
+"""
+_ADD_ID = """
+INSERT INTO apc_log.packet_ids (session_id, packet_id, packet_hash, payload_hash, shard, seq)
+VALUES ($1, $2, $3, $4, $5, $6)
+"""
+_ADD_CONTRACT = """
+INSERT INTO apc_log.contracts (contract_hash, document)
+SELECT $1, $2 WHERE EXISTS (SELECT FROM apc_log.agent_packets WHERE contract_hash = $1) ON CONFLICT DO NOTHING
 """
 _PIECE = 50_000
 
@@ -36,12 +56,17 @@ class Rebuilt:
     """Trees whose edge was not the signed one, and is again."""
     rows: int
     """Rows of counts and rulings that were made."""
+    packet_ids: int
+    """Ids of packets that were missing."""
+    contracts: int
+    """Contracts that entries name, that were missing and at hand."""
+    sessions: RebuiltSessions
 
 
-async def rebuild_projections(connection: AnyConnection) -> Rebuilt:
-    """Make counts, rulings and edges anew; all of it or nothing. Writers wait meanwhile.
+async def rebuild_projections(connection: AnyConnection, contracts: Sequence[Contract] = ()) -> Rebuilt:
+    """Make ids, counts, rulings, edges and sessions anew; all of it or nothing. Writers wait meanwhile.
 
-    The user needs the rights of apc_owner.
+    The user needs the rights of apc_owner. `contracts` are at hand beside those that the log holds.
 
     Raises:
         TreeBroken: the entries do not give the root that was signed last; nothing was changed.
@@ -49,12 +74,37 @@ async def rebuild_projections(connection: AnyConnection) -> Rebuilt:
     async with connection.transaction():
         heads = await connection.fetch(_HEADS)
         edges = [await _mend_edge(connection, head["shard"]) for head in heads]
+        added = [await connection.execute(_ADD_CONTRACT, one.hash, one.body) for one in contracts]
+        ids = await _add_ids(connection)
         for table in COUNTS:
             await connection.execute(f"DELETE FROM apc_log.{table}")
         for head in heads:
             await connection.execute("SELECT apc_log.tally($1, 1, $2)", head["shard"], head["next_seq"] - 1)
         rows = [await connection.fetchval(f"SELECT count(*) FROM apc_log.{table}") for table in COUNTS]
-    return Rebuilt(len(heads), sum(edges), sum(rows))
+        sessions = await rebuild_sessions(connection, contracts)
+    return Rebuilt(len(heads), sum(edges), sum(rows), ids, added.count("INSERT 0 1"), sessions)
+
+
+async def _add_ids(connection: AnyConnection) -> int:
+    rows = await connection.fetch(_MISSING_IDS)
+    for row in rows:
+        place = (row["shard"], row["seq"])
+        await connection.execute(
+            _ADD_ID, row["session_id"], row["packet_id"], row["packet_hash"], _payload_hash(row), *place
+        )
+    return len(rows)
+
+
+def _payload_hash(row: asyncpg.Record) -> bytes:
+    """Return the hash of the payload; where the body is encrypted or unreadable that of the packet.
+
+    With the latter a repeat in another envelope is taken for another packet, and refused.
+    """
+    try:
+        return read_packet(row["body"]).payload_hash
+    except (PacketRefused, ValueError):
+        found: bytes = row["packet_hash"]
+        return found
 
 
 async def _mend_edge(connection: AnyConnection, shard: int) -> bool:

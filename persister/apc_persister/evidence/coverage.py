@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 UNCOVERED: Mapping[str, str] = {
     "checkpoint_exports.*": "how far each place outside was told; what was told is compared with --checkpoints",
-    "contracts.*": "contract files: the entries name each by its hash; a replay names one that is missing",
+    "contracts.recorded_at": "when a contract was stored",
     "log_checkpoints.recorded_at": "when a checkpoint was stored",
     "log_tiles.recorded_at": "when a tile was stored",
     "packet_ids.payload_hash": "by which a repeat with another envelope is told from another packet",

@@ -1,4 +1,6 @@
-"""Compares what stands beside the entries with what follows from them: ids, counts, rulings, derived columns."""
+"""Compares what stands beside the entries with what follows from them: ids, counts, rulings, contracts, derived
+columns.
+"""
 
 from collections.abc import Mapping
 
@@ -77,6 +79,20 @@ WHERE refers_to IS DISTINCT FROM CASE
 ORDER BY shard, seq LIMIT $1
 """
 """The expressions of migration 0003."""
+# A log whose gates have brought no contract (table contracts is empty) is played again under those at hand.
+_CONTRACTS = """
+SELECT coalesce(encode(contract_hash, 'hex'), 'NULL') AS name, 'the bytes do not have this hash' AS what
+FROM apc_log.contracts WHERE contract_hash IS DISTINCT FROM sha256(document)
+UNION ALL
+SELECT encode(contract_hash, 'hex'), 'it is stored several times'
+FROM apc_log.contracts GROUP BY contract_hash HAVING count(*) > 1
+UNION ALL
+SELECT encode(contract_hash, 'hex'), 'entries name it, and it is missing'
+FROM (SELECT DISTINCT contract_hash FROM apc_log.agent_packets) AS named
+WHERE EXISTS (SELECT FROM apc_log.contracts)
+  AND NOT EXISTS (SELECT FROM apc_log.contracts AS kept WHERE kept.contract_hash = named.contract_hash)
+LIMIT $1
+"""
 _LONGEST = 300
 
 
@@ -96,6 +112,8 @@ async def compare_derived(connection: AnyConnection) -> list[Finding]:
         for row in await _rows(connection, _DERIVED_COLUMNS, "agent_packets", findings):
             message = "refers_to and defines are not what the bytes of the packet say"
             findings.append(Finding(row["shard"], row["seq"], message, f"entry {row['seq']}"))
+        for row in await _rows(connection, _CONTRACTS, "contracts", findings):
+            findings.append(Finding(None, 1, f"contract {row['name']}: {row['what']}", f"contracts {row['name']}"))
     return findings
 
 

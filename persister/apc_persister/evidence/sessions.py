@@ -30,7 +30,7 @@ SELECT shard, epoch, batch_no, run_id, state, is_terminal, round, generation, st
        document::text AS document
 FROM apc_log.sessions WHERE session_id = $1
 """
-_UNPLAYABLE = (ApcError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+UNPLAYABLE = (ApcError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What entries raise that no gate has written."""
 
 
@@ -59,7 +59,7 @@ async def compare_sessions(connection: AnyConnection, contracts: Iterable[Contra
         unnamed = await connection.fetchval(_UNNAMED)
         if unnamed:
             sessions.findings.append(Finding(None, 1, f"{unnamed} rows of sessions name no session", "sessions"))
-        for (session_id,) in await connection.fetch(_IDS, PRESENCE_SESSION):
+        for session_id in await list_sessions(connection):
             try:
                 async with connection.transaction():
                     await _compare(connection, records, book, session_id, sessions)
@@ -69,20 +69,37 @@ async def compare_sessions(connection: AnyConnection, contracts: Iterable[Contra
                 sessions.findings.append(_finding(error.shard, error.seq, session_id, str(error)))
             except ReplayImpossible as error:
                 sessions.unplayed.append(f"session {session_id!r}: {error}")
-            except (*UNREADABLE, *_UNPLAYABLE) as error:
+            except (*UNREADABLE, *UNPLAYABLE) as error:
                 sessions.findings.append(_finding(None, 1, session_id, f"cannot be read: {error!r}"))
     return sessions
 
 
-async def _compare(
-    connection: AnyConnection, records: DatabaseRecords, book: ContractBook, session_id: str, sessions: Sessions
-) -> None:
+async def list_sessions(connection: AnyConnection) -> list[str]:
+    """Return every session that has a row or a packet that was not refused."""
+    return [row[0] for row in await connection.fetch(_IDS, PRESENCE_SESSION)]
+
+
+async def play_session(
+    records: DatabaseRecords, book: ContractBook, session_id: str
+) -> tuple[SessionReplay, Entry | None]:
+    """Play a session again; return where it stands, and its last entry.
+
+    Raises:
+        ReplayDiffers: an entry does not come out again. ReplayImpossible: a body or a contract is not there.
+    """
     replay = SessionReplay(session_id, book.get)
     last: Entry | None = None
     async for batch in records.batches(session_id):
         await book.look_up(batch)
         replay.take(batch)
         last = batch[-1]
+    return replay, last
+
+
+async def _compare(
+    connection: AnyConnection, records: DatabaseRecords, book: ContractBook, session_id: str, sessions: Sessions
+) -> None:
+    replay, last = await play_session(records, book, session_id)
     sessions.compared += 1
     rows = await connection.fetch(_ROWS, session_id)
     wanted = 0 if replay.session is None else 1

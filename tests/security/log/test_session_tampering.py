@@ -11,11 +11,15 @@ from tests.security.log.tamperings import Tamperer
 from apc_log.batch import LOG_BATCH_TYPE, encode
 from apc_log.connection import AnyConnection
 from apc_persister.evidence.coverage import is_covered
+from apc_persister.evidence.derived import compare_derived
 from apc_persister.evidence.findings import Finding
 from apc_persister.evidence.sessions import compare_sessions
+from apc_persister.rebuild import rebuild_projections
 from apc_persister.testing import LogBench, disable_guards
 
 TAMPERINGS = 60
+_KEEP = "INSERT INTO apc_log.contracts (contract_hash, document) VALUES ($1, $2)"
+_CHECKS = "SELECT conname FROM pg_constraint WHERE conrelid = 'apc_log.contracts'::regclass AND contype = 'c'"
 
 
 async def compare(connection: AnyConnection) -> list[Finding]:
@@ -58,3 +62,66 @@ async def test_a_session_without_its_contract_is_not_compared(walked: LogBench) 
     async with walked.pool.acquire() as connection:
         sessions = await compare_sessions(connection, [])
     assert sessions.findings == [] and "contract" in sessions.unplayed[0]
+
+
+SPOILED = (
+    "UPDATE apc_log.sessions SET state = 'FINALIZED', is_terminal = true, document = document - 'round'",
+    "DELETE FROM apc_log.sessions",
+    "INSERT INTO apc_log.sessions (shard, epoch, batch_no, session_id, run_id, state, is_terminal, round, generation, "
+    "step, open_deliveries, document) VALUES (0, 1, 1, 'planted', 'r', 'RESEARCHING', false, 0, 0, 0, 9, '{}')",
+    "DELETE FROM apc_log.packet_ids WHERE seq % 3 = 0",
+    "DELETE FROM apc_log.contracts",
+)
+
+
+async def stored(connection: AnyConnection) -> dict[str, list[tuple[object, ...]]]:
+    columns = {
+        "sessions": "shard, epoch, batch_no, session_id, run_id, state, is_terminal, round, generation, step, "
+        "open_deliveries, document::text",
+        "packet_ids": "session_id, packet_id, packet_hash, payload_hash, shard, seq",
+        "contracts": "contract_hash, document",
+    }
+    return {
+        table: sorted(map(tuple, await connection.fetch(f"SELECT {names} FROM apc_log.{table}")), key=repr)
+        for table, names in columns.items()
+    }
+
+
+@pytest.mark.parametrize("statement", SPOILED)
+async def test_what_was_spoiled_is_rebuilt_from_the_entries(walked: LogBench, statement: str) -> None:
+    async with walked.pool.acquire() as connection:
+        await connection.execute(_KEEP, CONTRACT.hash, CONTRACT.body)
+        before = await stored(connection)
+        await connection.execute(statement)
+        assert await stored(connection) != before
+        done = await rebuild_projections(connection, [CONTRACT])
+        assert done.sessions.left == []
+        assert await stored(connection) == before
+        assert await compare(connection) == [] and await compare_derived(connection) == []
+        again = await rebuild_projections(connection, [CONTRACT])
+        assert (again.sessions.mended, again.packet_ids, again.contracts) == (0, 0, 0)
+
+
+async def test_a_session_without_its_contract_is_left_as_it_is(walked: LogBench) -> None:
+    async with walked.pool.acquire() as connection:
+        before = await stored(connection)
+        done = await rebuild_projections(connection)
+        assert "contract" in done.sessions.left[0] and await stored(connection) == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("UPDATE apc_log.contracts SET document = 'x'", "the bytes do not have this hash"),
+        ("UPDATE apc_log.contracts SET contract_hash = sha256('x'), document = 'x'", "it is missing"),
+    ],
+)
+async def test_a_contract_that_was_changed_is_found(walked: LogBench, statement: str, says: str) -> None:
+    async with walked.pool.acquire() as connection:
+        await connection.execute(_KEEP, CONTRACT.hash, CONTRACT.body)
+        assert await compare_derived(connection) == []
+        for (name,) in await connection.fetch(_CHECKS):
+            await connection.execute(f'ALTER TABLE apc_log.contracts DROP CONSTRAINT "{name}"')
+        await connection.execute(statement)
+        (finding,) = await compare_derived(connection)
+        assert says in finding.message and finding.place.startswith("contracts ")

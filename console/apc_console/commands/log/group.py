@@ -150,15 +150,19 @@ def check(
 
 
 @app.command()
-def rebuild() -> None:
-    """Make what stands beside the log anew from its entries: counts, rulings, the edge of the tree.
+def rebuild(
+    contract: Annotated[
+        list[Path] | None, typer.Option(help="File of a contract that sessions were judged by; may be repeated.")
+    ] = None,
+) -> None:
+    """Make what stands beside the log anew from its entries: ids, counts, rulings, sessions, the edge of the tree.
 
     As a member of apc_owner. For projections that somebody has changed; `verify` names them.
     """
     from apc_console.commands.log.rebuilding import rebuild_beside_log
     from apc_console.system.running import run_quietly
 
-    run_quietly(rebuild_beside_log())
+    run_quietly(rebuild_beside_log(contract or []))
 
 
 @app.command()

@@ -1,15 +1,27 @@
 """What `apc log rebuild` does and says."""
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from apc_console.connections.database import open_log
 from apc_console.output.terminal import echo
+from apc_contracts import load_contract
 from apc_persister.rebuild import rebuild_projections
 
+_MOST_NAMED = 10
+"""Sessions that cannot be played again and are named one by one."""
 
-async def rebuild_beside_log() -> None:
+
+async def rebuild_beside_log(contracts: Sequence[Path]) -> None:
     """Make the projections anew. Raises TreeBroken, and ServiceAway when the user lacks the rights."""
+    at_hand = [load_contract(), *map(load_contract, contracts)]
     async with open_log() as pool, pool.acquire() as connection:
-        done = await rebuild_projections(connection)
+        done = await rebuild_projections(connection, at_hand)
     echo(f"{done.shards} shards: {done.rows} rows of counts made anew, {done.edges} edges of the tree mended")
-    echo("session documents are in no entry and stay as they are (docs/explanation/log-security.md)", file=sys.stderr)
+    echo(f"{done.sessions.mended} sessions mended, {done.packet_ids} ids of packets, {done.contracts} contracts added")
+    left = done.sessions.left
+    for sentence in left[:_MOST_NAMED]:
+        echo(f"as it was: {sentence}", file=sys.stderr)
+    if len(left) > _MOST_NAMED:
+        echo(f"as they were: {len(left) - _MOST_NAMED} sessions more", file=sys.stderr)

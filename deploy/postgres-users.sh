@@ -11,7 +11,7 @@ SELECT format('CREATE ROLE %I NOLOGIN', name) FROM unnest(ARRAY['apc_owner', 'ap
 WHERE to_regrole(name) IS NULL \gexec
 CREATE ROLE apc_gate LOGIN PASSWORD :'gate' IN ROLE apc_reader;
 CREATE ROLE apc_log_writer LOGIN PASSWORD :'log_writer' IN ROLE apc_writer;
--- The logins of agents are made by `apc agents add|register`. The librarian's is made here, because it also looks into the
+-- The logins of agents are made by `apc agent add`. The librarian's is made here, because it also looks into the
 -- log of earlier runs for what worked.
 CREATE ROLE "agent.librarian" LOGIN PASSWORD :'librarian' IN ROLE apc_agent, apc_reader;
 -- The operator also looks after the tasks, effects and memories of agents, and makes their logins.

@@ -43,7 +43,7 @@ class Agent:
         role: as registered by the operator.
         swarm: the swarm it belongs to, as registered.
         rights: what it needs from the operator (`apc up` registers it with these; over RabbitMQ
-            `apc agents add` does).
+            `apc agent add` does).
         concurrency: how many sessions it handles at once. Packets of one session are handled one after the
             other, in the order of its queues.
         model_id: the model behind the agent, told in every packet it sends.

@@ -58,7 +58,7 @@ def read_key(path: Path) -> AgentKey:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise AgentKeyUnusable(str(path), f"{reason}; `apc keys new` makes one") from error
+        raise AgentKeyUnusable(str(path), f"{reason}; `apc key new` makes one") from error
     return _parse(text, str(path))
 
 

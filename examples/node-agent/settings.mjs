@@ -23,7 +23,7 @@ export function readSettings(environment) {
   };
 }
 
-/** An Ed25519 key in PEM, with the id under which `apc keys register` makes it known. */
+/** An Ed25519 key in PEM, with the id under which `apc key register` makes it known. */
 function readKey(path) {
   const privateKey = createPrivateKey(readFileSync(path));
   const raw = Buffer.from(createPublicKey(privateKey).export({ format: "jwk" }).x, "base64url");

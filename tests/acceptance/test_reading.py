@@ -64,7 +64,7 @@ def test_the_lineage_of_a_run(finished_run: FinishedRun) -> None:
 
 
 def test_an_agent_with_its_invocations(finished_run: FinishedRun) -> None:
-    said = finished_run.apc("agents", "show", "builder-linear", "--limit", "5")
+    said = finished_run.apc("agent", "show", "builder-linear", "--limit", "5")
     agent = json.loads(said.stdout)
     assert (agent["agent_id"], agent["role"]) == ("builder-linear", "builder")
     assert len(agent["invocations"]) == 5
@@ -72,7 +72,7 @@ def test_an_agent_with_its_invocations(finished_run: FinishedRun) -> None:
     assert (newest["cause_type"], newest["state"], newest["ended"]) == ("SIGNAL", "LOCAL_IDLE", "outcome")
     assert [step["event"] for step in newest["steps"]][:3] == ["task_assigned", "context_complete", "idea_packet_ready"]
     assert len(newest["steps"]) == 8 * newest["emissions"]
-    unknown = finished_run.apc("agents", "show", "nobody")
+    unknown = finished_run.apc("agent", "show", "nobody")
     assert unknown.returncode == 2
     assert "was ever registered" in unknown.stderr
 

@@ -127,7 +127,7 @@ def test_trace_filters(finished_run: FinishedRun) -> None:
 
 
 def test_arbitrations_are_listed(finished_run: FinishedRun) -> None:
-    listed = finished_run.apc("arbitrations", "list", "--run-id", finished_run.summary["run_id"])
+    listed = finished_run.apc("arbitration", "list", "--run-id", finished_run.summary["run_id"])
 
     rows = json.loads(listed.stdout)
     assert {row["subject"] for row in rows} == {"transfers", "candidates"}
@@ -141,7 +141,7 @@ def test_arbitrations_are_listed(finished_run: FinishedRun) -> None:
 
 
 def test_the_agents_are_registered(finished_run: FinishedRun) -> None:
-    listed = json.loads(finished_run.apc("agents", "list").stdout)
+    listed = json.loads(finished_run.apc("agent", "list").stdout)
 
     assert {"librarian", "sentinel", "builder-linear", "builder-trees", "builder-neighbours"} == {
         agent["agent_id"] for agent in listed
@@ -167,7 +167,7 @@ def test_the_report_can_be_made_again_from_the_log(finished_run: FinishedRun) ->
 
 
 def test_the_protocols_of_the_run_are_measured(finished_run: FinishedRun) -> None:
-    listed = finished_run.apc("protocols", "list", "--run-id", finished_run.summary["run_id"])
+    listed = finished_run.apc("protocol", "list", "--run-id", finished_run.summary["run_id"])
     assert listed.returncode == 0, listed.stderr
 
     rows = json.loads(listed.stdout)

@@ -59,14 +59,14 @@ def end(running: subprocess.Popen[str]) -> str:
 
 
 def listed(apc: ApcCommand, given: Settings = NONE) -> dict[str, dict[str, Any]]:
-    """`apc agents list`, by id."""
-    shown = apc("agents", "list", given=given)
+    """`apc agent list`, by id."""
+    shown = apc("agent", "list", given=given)
     assert shown.returncode == 0, shown.stderr
     return {row["agent_id"]: row for row in json.loads(shown.stdout)}
 
 
 def test_in_one_process_it_registers_its_agents_and_drains(apc: ApcCommand, reviewer: str) -> None:
-    key_id = apc("keys", "new", "reviewer-1", "--file", "reviewer-1.pem").stdout.partition("=")[0]
+    key_id = apc("key", "new", "reviewer-1", "--file", "reviewer-1.pem").stdout.partition("=")[0]
     with up(apc, "--agent", reviewer, given={"APC_AGENT_KEY_FILE": "{agent_id}.pem"}) as running:
         agents = listed(apc)
 
@@ -117,7 +117,7 @@ def test_an_operator_adds_changes_and_revokes(apc: ApcCommand, amqp_vhost_url: s
     given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
     with up(apc, given=given) as running:
         first = apc(
-            "agents", "add", "planner-1", "--role", "planner", "--swarm", "alpha",
+            "agent", "add", "planner-1", "--role", "planner", "--swarm", "alpha",
             "--handles", "IDEA,EVAL", "--rights", "veto", given=given,
         )  # fmt: skip
         assert first.returncode == 0, first.stderr
@@ -125,15 +125,15 @@ def test_an_operator_adds_changes_and_revokes(apc: ApcCommand, amqp_vhost_url: s
         assert (added["role"], added["rights"], added["waiting"]) == ("planner", ["veto"], 0)
         assert set(added["handles"]) == {"IDEA", "EVAL"}
 
-        second = apc("agents", "add", "planner-1", "--role", "thinker", "--swarm", "alpha", given=given)
+        second = apc("agent", "add", "planner-1", "--role", "thinker", "--swarm", "alpha", given=given)
         assert second.returncode == 0, second.stderr
         assert listed(apc, given)["planner-1"]["role"] == "thinker"
 
-        assert apc("agents", "revoke", "planner-1", given=given).returncode == 0
+        assert apc("agent", "revoke", "planner-1", given=given).returncode == 0
         assert listed(apc, given)["planner-1"]["is_revoked"] is True
-        again = apc("agents", "revoke", "planner-1", given=given)
+        again = apc("agent", "revoke", "planner-1", given=given)
         assert again.returncode == 0 and "agent planner-1 was revoked before" in again.stderr, "repeating does no harm"
-        nobody = apc("agents", "revoke", "nobody", given=given)
+        nobody = apc("agent", "revoke", "nobody", given=given)
         assert (nobody.returncode, nobody.stderr) == (2, "apc: agent nobody is not registered\n")
 
         shown = json.loads(apc("topology", "show", given=given).stdout)
@@ -146,7 +146,7 @@ def test_agents_are_registered_as_their_code_describes_them(
 ) -> None:
     given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
     with up(apc, given=given) as running:
-        registered = apc("agents", "register", reviewer, given=given)
+        registered = apc("agent", "add", reviewer, given=given)
 
         assert (registered.returncode, registered.stdout) == (0, "agent reviewer-1 is registered\n")
         agent = listed(apc, given)["reviewer-1"]
@@ -154,9 +154,9 @@ def test_agents_are_registered_as_their_code_describes_them(
             "reviewer", "review", ["IDEA"], 0,
         )  # fmt: skip
 
-        key_id = apc("keys", "new", "reviewer-1").stdout.partition("=")[0]
-        assert apc("keys", "register", "reviewer-1", given=given).returncode == 0
-        assert apc("agents", "register", reviewer, given=given).returncode == 0
+        key_id = apc("key", "new", "reviewer-1").stdout.partition("=")[0]
+        assert apc("key", "register", "reviewer-1", given=given).returncode == 0
+        assert apc("agent", "add", reviewer, given=given).returncode == 0
         assert listed(apc, given)["reviewer-1"]["keys"] == [key_id], "code says nothing of keys: they stay"
         end(running)
 
@@ -172,7 +172,7 @@ def test_agents_are_registered_as_their_code_describes_them(
 )
 def test_a_form_that_cannot_be_used_is_one_line(apc: ApcCommand, options: tuple[str, ...], says: str) -> None:
     refused = apc(
-        "agents", "add", "a", "--role", "r", "--swarm", "s", *options, given={"APC_AMQP_URL": "amqp://127.0.0.1:9/"}
+        "agent", "add", "a", "--role", "r", "--swarm", "s", *options, given={"APC_AMQP_URL": "amqp://127.0.0.1:9/"}
     )
 
     assert refused.returncode == 2
@@ -184,7 +184,7 @@ def test_without_services_a_change_waits_and_says_so(apc: ApcCommand, amqp_vhost
     given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
     assert apc("topology", "apply", given=given).returncode == 0
 
-    refused = apc("agents", "add", "a", "--role", "r", "--swarm", "s", given=given)
+    refused = apc("agent", "add", "a", "--role", "r", "--swarm", "s", given=given)
 
     assert refused.returncode == 2
     assert "takes effect as soon as they do" in refused.stderr

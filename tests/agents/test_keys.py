@@ -45,5 +45,5 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_a_worker_that_cannot_sign_does_not_start(memory_broker: MemoryBroker, tmp_path: Path) -> None:
     agent = Agent("red-1", role="role", swarm="red")
-    with pytest.raises(AgentKeyUnusable, match=r"No such file.*apc keys new"):
+    with pytest.raises(AgentKeyUnusable, match=r"No such file.*apc key new"):
         Worker(agent, memory_broker.connect("red-1"), settings=WorkerSettings(agent_key_file=tmp_path / "none.pem"))

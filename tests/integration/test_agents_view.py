@@ -1,4 +1,4 @@
-"""What `apc agents list` and `apc doctor` say of agents and dead letters, from a log with both."""
+"""What `apc agent list` and `apc doctor` say of agents and dead letters, from a log with both."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -52,7 +52,7 @@ async def test_alive_open_and_dead(house: Any) -> None:
         (dead,) = await look_at_dead_letters(house.pool)
         assert dead.status is Status.WARNING
         assert "1 deliveries ended as dead letters (1 " in dead.finding
-        assert "apc dead" in dead.fix
+        assert "apc dead-letter" in dead.fix
 
         told = {finding.finding.split(":")[0]: finding for finding in await look_at_agents(house.pool, {})}
         assert set(told) == {"red-1", "blue-1", "sentinel", "librarian"}, "nobody consumes"
@@ -61,4 +61,4 @@ async def test_alive_open_and_dead(house: Any) -> None:
         assert "sentinel" not in {finding.finding.split(":")[0] for finding in found}
         (quiet,) = [finding for finding in found if finding.finding.startswith("red-1")]
         assert quiet.finding == "red-1: never heard of; 8 packets wait"
-        assert quiet.fix == "start its worker, or `apc agents revoke red-1`"
+        assert quiet.fix == "start its worker, or `apc agent revoke red-1`"

@@ -1,4 +1,4 @@
-"""`apc dead`, as an operator runs it beside the services."""
+"""`apc dead-letter`, as an operator runs it beside the services."""
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ async def test_what_cannot_be_done_is_said_in_a_line(running: Any, monkeypatch: 
     await until(is_over)
     unknown = str(uuid4())
     for call, words in (
-        (settle_dead(REQUEUE, [], ANY), "name packets (`apc dead list` shows them), or give --all"),
+        (settle_dead(REQUEUE, [], ANY), "name packets (`apc dead-letter list` shows them), or give --all"),
         (settle_dead(DISCARD, [unknown], ANY, is_all=True), "not both"),
         (settle_dead(REQUEUE, ["x"], ANY), "'x' is no packet_id"),
         (settle_dead(DISCARD, [unknown], ANY), f"the log holds no packet {unknown}"),
@@ -132,7 +132,7 @@ async def test_the_command_prints_json_and_one_line_of_error(running: Any, postg
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": running.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
     dead = await die(running, "blue-1")
-    discarded = await asyncio.to_thread(apc, "dead", "discard", str(dead.packet_id), "--json", given=given)
+    discarded = await asyncio.to_thread(apc, "dead-letter", "discard", str(dead.packet_id), "--json", given=given)
     assert json.loads(discarded.stdout) == [
         {
             "session_id": SESSION,
@@ -142,5 +142,5 @@ async def test_the_command_prints_json_and_one_line_of_error(running: Any, postg
             "attempt": 1,
         }
     ], discarded.stderr
-    failed = await asyncio.to_thread(apc, "dead", "requeue", str(dead.packet_id), given=given)
+    failed = await asyncio.to_thread(apc, "dead-letter", "requeue", str(dead.packet_id), given=given)
     assert failed.returncode == 2 and not failed.stdout and len(failed.stderr.splitlines()) == 1, failed.stderr

@@ -105,7 +105,7 @@ async def test_an_operator_registers_the_key_of_a_worker(
     given = {"APC_AMQP_URL": running.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
 
     async def run(*arguments: str) -> Any:
-        return await asyncio.to_thread(apc, "keys", *arguments, given=given)
+        return await asyncio.to_thread(apc, "key", *arguments, given=given)
 
     made = await run("new", "blue-1")
     assert made.returncode == 0, made.stderr

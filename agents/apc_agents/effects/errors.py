@@ -34,7 +34,7 @@ class EffectUnknown(EffectError):
         super().__init__(
             effect_id,
             f"is unknown: {worker} began it at {since.isoformat(timespec='seconds')} and {why}. Find out whether it "
-            "happened, then ctx.settle(key, result) or ctx.release(key), or `apc effects settle`",
+            "happened, then ctx.settle(key, result) or ctx.release(key), or `apc effect settle`",
         )
         self.since = since
         self.worker = worker
@@ -48,7 +48,7 @@ class EffectResultLost(EffectError):
         super().__init__(
             effect_id,
             f"was made, but its result cannot be kept: {problem}. Give it one with ctx.settle(key, result), "
-            "or `apc effects settle`",
+            "or `apc effect settle`",
         )
         self.problem = problem
 

@@ -59,7 +59,7 @@ def permissions(topology: Topology) -> dict[str, Permission]:
         if agent.user in (TOPOLOGY_USER, ORCHESTRATOR_USER, PERSISTER_USER):
             raise TopologyInvalid(
                 f"agent {agent.agent_id!r} has the broker user {agent.user!r}, which is a service's: "
-                "`apc agents add` with another --broker-user"
+                "`apc agent add` with another --broker-user"
             )
         owned.setdefault(agent.user, []).append(agent)
     return grants | {user: agent_permission(agents) for user, agents in owned.items()}

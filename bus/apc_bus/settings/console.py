@@ -15,9 +15,9 @@ class ConsoleSettings(ApcSettings):
     """AMQP URL of the deploy-time user who may declare; none = APC_AMQP_URL."""
     management_url: SecretStr | None = None
     """`http(s)://user:password@host:15672` of RabbitMQ's management plugin, a user with tag administrator: lets
-    `apc agents add` and `revoke` make and delete broker users, and `apc doctor` look at them; none = they do not."""
+    `apc agent add` and `revoke` make and delete broker users, and `apc doctor` look at them; none = they do not."""
     broker_passwords: SecretStr | None = None
-    """JSON object, broker user -> password: what `apc topology export` and `apc agents add` give to the users."""
+    """JSON object, broker user -> password: what `apc topology export` and `apc agent add` give to the users."""
     broker_passwords_file: Path | None = None
     """Where the passwords that they make are kept, mode 0600; none = `<data_dir>/broker-passwords.json`."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

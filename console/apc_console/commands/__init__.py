@@ -42,7 +42,6 @@ app = typer.Typer(
     name="apc",
     help="A message bus for swarms of agents: packets admitted by contract, written to an append-only log.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command()(up)
@@ -50,15 +49,15 @@ app.command()(worker)
 app.command()(chat)
 app.add_typer(packet, name="packet")
 app.add_typer(log, name="log")
-app.add_typer(protocol, name="protocols")
-app.add_typer(arbitration, name="arbitrations")
+app.add_typer(protocol, name="protocol")
+app.add_typer(arbitration, name="arbitration")
 app.add_typer(contract, name="contract")
-app.add_typer(dead_letter, name="dead")
-app.add_typer(agent, name="agents")
-app.add_typer(key, name="keys")
+app.add_typer(dead_letter, name="dead-letter")
+app.add_typer(agent, name="agent")
+app.add_typer(key, name="key")
 app.add_typer(session, name="session")
 app.add_typer(task, name="task")
-app.add_typer(effect, name="effects")
+app.add_typer(effect, name="effect")
 app.add_typer(memory, name="memory")
 app.add_typer(topology, name="topology")
 app.add_typer(serve, name="serve")

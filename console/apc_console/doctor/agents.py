@@ -34,5 +34,5 @@ def _agent(row: dict[str, Any], depths: Mapping[str, QueueDepth], now: datetime)
     if not is_consumed:
         said = f"nobody consumes its queues; {said}"
     waits = f"; {waiting} packets wait" if waiting else ""
-    fix = f"start its worker, or `apc agents revoke {row['agent_id']}`"
+    fix = f"start its worker, or `apc agent revoke {row['agent_id']}`"
     return warning("agents", f"{row['agent_id']}: {said}{waits}", fix)

@@ -21,7 +21,9 @@ WHERE dead.to_state = 'DEAD_LETTERED' AND NOT EXISTS (
 )
 GROUP BY 1 ORDER BY 2 DESC, 1
 """
-FIX = "`apc dead list` shows them; send them again with `apc dead requeue`, or `apc dead discard` them"
+FIX = (
+    "`apc dead-letter list` shows them; then `apc dead-letter requeue` sends them again, or `discard` puts them to rest"
+)
 SHOWN = 5
 """Reasons that are named."""
 

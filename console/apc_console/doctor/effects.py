@@ -10,7 +10,7 @@ from apc_agents.effects.model import UNSETTLED
 from apc_agents.effects.store import MAX_LISTED
 from apc_console.doctor.finding import Finding, ok, warning
 
-FIX = "`apc effects list --state unknown --state result_lost` shows them; say what happened with `apc effects settle`"
+FIX = "`apc effect list --state unknown --state result_lost` shows them; say what happened with `apc effect settle`"
 
 
 async def look_at_effects(pool: asyncpg.Pool) -> list[Finding]:

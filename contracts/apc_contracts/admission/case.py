@@ -10,8 +10,8 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.loop_state import NO_LOOP, LoopState
 from apc_contracts.judging.session_view import Identity, SessionView
-from apc_contracts.judging.stretches import NO_LOOP, LoopState
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 

@@ -16,8 +16,8 @@ from apc_contracts.admission.stage import Stage
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Right
 from apc_contracts.judging.facts import SignatureState
+from apc_contracts.judging.loop_state import NO_LOOP
 from apc_contracts.judging.session_view import Identity, Part, SessionView
-from apc_contracts.judging.stretches import NO_LOOP
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType
 

@@ -13,8 +13,8 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.judging.facts import Facts, SignatureState
+from apc_contracts.judging.loop_state import read_loop
 from apc_contracts.judging.session_view import Identity, Part, SessionView
-from apc_contracts.judging.stretches import read_loop
 from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
 from apc_contracts.wire.parsing import ReceivedPacket

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.loop_state import NO_LOOP, LoopState
 from apc_contracts.judging.session_view import Identity, Part
-from apc_contracts.judging.stretches import NO_LOOP, LoopState
 from apc_contracts.vocabulary import RunPhase
 
 

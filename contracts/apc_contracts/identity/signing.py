@@ -127,7 +127,7 @@ def _verify(signature: str, public_keys: Mapping[str, str], text: bytes) -> None
     if not separator:
         raise SignatureInvalid("the signature is not `<key id>:<base64>`: sign with a registered key")
     if key_id not in public_keys:
-        raise SignatureInvalid("the signer has no key with this id: register it with `apc agents add --key`")
+        raise SignatureInvalid("the signer has no key with this id: register it with `apc agent add --key`")
     read_public_key(public_keys[key_id]).verify(_decode(encoded, "signature"), text)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.judging.stretches import LoopState, Stretch
+from apc_contracts.judging.loop_state import LoopState, Stretch
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import PacketType, RunPhase
 

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.loop_state import read_loop
 from apc_contracts.judging.session_view import Identity
-from apc_contracts.judging.stretches import read_loop
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 from apc_contracts.session import budgets, emissions, verdicts
 from apc_contracts.session.conditions import settle

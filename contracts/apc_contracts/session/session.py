@@ -7,8 +7,8 @@ from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.loop_state import NO_LOOP, LoopState, extend, longest
 from apc_contracts.judging.session_view import Identity, Part
-from apc_contracts.judging.stretches import NO_LOOP, LoopState, extend, longest
 from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.session import budgets
 from apc_contracts.session.document import LONGEST_KEY, SessionDocument, checksum

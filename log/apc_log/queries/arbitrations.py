@@ -1,4 +1,4 @@
-"""`apc arbitrations list`: what the orchestrator weighed, and who was selected.
+"""`apc arbitration list`: what the orchestrator weighed, and who was selected.
 
 Source: docs/specification/contract.md sections 5, 10.
 """

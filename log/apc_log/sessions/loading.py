@@ -10,7 +10,7 @@ import orjson
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.references import CLAIM_PREFIX, defines, refers_to
-from apc_contracts.judging.stretches import read_loop
+from apc_contracts.judging.loop_state import read_loop
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.limits import Limits
 from apc_contracts.session import (

@@ -1,4 +1,4 @@
-"""`apc effects`, as an operator runs it beside the services."""
+"""`apc effect`, as an operator runs it beside the services."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ async def test_an_operator_looks_at_effects_and_settles_them(postgres_url: str, 
     apc = ApcCommand(tmp_path)
 
     async def run(*arguments: str) -> Any:
-        return await asyncio.to_thread(apc, "effects", *arguments, given={"APC_DATABASE_URL": postgres_url})
+        return await asyncio.to_thread(apc, "effect", *arguments, given={"APC_DATABASE_URL": postgres_url})
 
     pool = await open_pool(postgres_url)
     store, packet_id = PostgresEffectStore(pool), uuid4()

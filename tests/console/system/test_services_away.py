@@ -17,14 +17,14 @@ NO_DATABASE = "postgresql://someone:secret@127.0.0.1:9/apc"
     [
         (("migrate",), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
         (("packet", "trace"), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
-        (("agents", "list"), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
+        (("agent", "list"), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
         (("session", "list"), {"APC_DATABASE_URL": NO_DATABASE}, "Postgres"),
         (("session", "stop", "s-1"), {"APC_DATABASE_URL": NO_DATABASE}, "APC_AMQP_URL"),
         (("topology", "apply"), {"APC_AMQP_URL": NO_BROKER}, "broker"),
         (("up",), {"APC_AMQP_URL": NO_BROKER}, "APC_DATABASE_URL"),
         (("automl", "run"), {"APC_AMQP_URL": NO_BROKER}, "APC_DATABASE_URL"),
         (
-            ("agents", "add", "a", "--role", "r", "--swarm", "s"),
+            ("agent", "add", "a", "--role", "r", "--swarm", "s"),
             {"APC_AMQP_URL": NO_BROKER, "APC_DATABASE_URL": NO_DATABASE},
             "Postgres",
         ),
@@ -43,7 +43,7 @@ def test_a_one_shot_command_says_it_in_one_line(
 
 def test_a_broker_that_is_away_is_told_beside_a_database_that_is_there(apc: ApcCommand, postgres_url: str) -> None:
     refused = apc(
-        "agents", "add", "a", "--role", "r", "--swarm", "s",
+        "agent", "add", "a", "--role", "r", "--swarm", "s",
         timeout_seconds=30, given={"APC_AMQP_URL": NO_BROKER, "APC_DATABASE_URL": postgres_url},
     )  # fmt: skip
 

@@ -11,8 +11,8 @@ import pytest
 from apc_contracts import PacketType, Right, RunPhase, SignatureState, VerdictKind, reply_id
 from apc_contracts.admission import RULES, judge_recorded
 from apc_contracts.contract.contract import Contract
+from apc_contracts.judging.loop_state import LoopState, Stretch
 from apc_contracts.judging.session_view import Part
-from apc_contracts.judging.stretches import LoopState, Stretch
 
 from ..scene import CREATED, PACKET_ID, PARENT_ID, SPEC, TARGET_ID, Scene, identity, registration, under_parent
 

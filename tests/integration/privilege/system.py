@@ -63,7 +63,7 @@ class System:
 
     @property
     def passwords(self) -> dict[str, str]:
-        """Of the agents: what `apc agents register` made."""
+        """Of the agents: what `apc agent add` made."""
         made: dict[str, str] = json.loads((self.folder / ".apc" / "broker-passwords.json").read_text())
         return made
 
@@ -130,7 +130,7 @@ async def running(system: System) -> AsyncIterator[System]:
         orchestrator = system.broker.url("orchestrator", system.vhost)
         system.serve("serve", "orchestrator", amqp_url=orchestrator, role="apc_reader", APC_OPERATOR_USER="operator")
         await until(_is_held(pool), 60)
-        registered = await system.run("agents", "register", *(f"system_swarm:{agent}" for agent in CAST))
+        registered = await system.run("agent", "add", *(f"system_swarm:{agent}" for agent in CAST))
         assert registered.returncode == 0, registered.stderr
         assert registered.stderr.count("made broker user") == len(CAST)
         system.serve("worker", "system_swarm:gamma", amqp_url=system.agent_url("gamma"), role="apc_agent")

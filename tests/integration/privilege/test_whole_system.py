@@ -131,7 +131,7 @@ async def a_hostile_agent_is_cut_off(system: System) -> tuple[int, float]:
     Returns how many publishes were taken, and the seconds from the command to the last of them.
     """
     bad = {"APC_MANAGEMENT_URL": system.broker.management_url("guest", "wrong")}
-    refused = await asyncio.to_thread(system.apc, "agents", "revoke", "delta", given=system.as_operator | bad)
+    refused = await asyncio.to_thread(system.apc, "agent", "revoke", "delta", given=system.as_operator | bad)
     assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1, "nothing was changed, and it is said"
     assert "refuses user 'guest'" in refused.stderr
     accepted: list[float] = []
@@ -149,7 +149,7 @@ async def a_hostile_agent_is_cut_off(system: System) -> tuple[int, float]:
     while len(accepted) < 100:
         await asyncio.sleep(0.01)
     began = time.monotonic()
-    revoked = await system.run("agents", "revoke", "delta")
+    revoked = await system.run("agent", "revoke", "delta")
     ended = time.monotonic()
     assert revoked.returncode == 0, revoked.stderr
     assert "broker user agent.delta is deleted, its connections are closed" in revoked.stderr
@@ -161,7 +161,7 @@ async def a_hostile_agent_is_cut_off(system: System) -> tuple[int, float]:
     assert not await may_open(url), "it cannot come back"
     with suppress(AMQPError, OSError, RuntimeError):
         await connection.close()
-    again = await system.run("agents", "revoke", "delta")
+    again = await system.run("agent", "revoke", "delta")
     assert again.returncode == 0 and "is gone already" in again.stderr
     assert "agent.delta" not in system.passwords
     return len(accepted), accepted[-1] - began
@@ -184,7 +184,7 @@ async def test_a_worker_whose_user_is_deleted_says_so_and_waits(system: System, 
         await until(holds, 300)
 
     assert attempts() == 0
-    revoked = await system.run("agents", "revoke", "gamma")
+    revoked = await system.run("agent", "revoke", "gamma")
     assert revoked.returncode == 0, revoked.stderr
     await have_been(1)
     began = time.monotonic()

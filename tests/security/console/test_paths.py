@@ -16,7 +16,7 @@ def apc(tmp_path: Path) -> ApcCommand:
 
 @pytest.mark.parametrize("agent_id", ["../../x", "a b", "/etc/x", "z\x1b[31m"])
 def test_a_key_is_written_for_an_agent_id_alone(apc: ApcCommand, agent_id: str) -> None:
-    refused = apc("keys", "new", agent_id)
+    refused = apc("key", "new", agent_id)
     assert refused.returncode == 2
     assert "is no agent id" in refused.stderr
     assert not list(apc.folder.rglob("*.pem"))

@@ -1,4 +1,4 @@
-"""`apc agents show`: one agent, and where its latest handler invocations stand."""
+"""`apc agent show`: one agent, and where its latest handler invocations stand."""
 
 import sys
 from dataclasses import asdict
@@ -19,7 +19,7 @@ async def print_agent(agent_id: str, contract_file: Path | None, *, limit: int, 
     async with open_log() as pool:
         agent = next((row for row in await listed(pool, datetime.now(UTC)) if row["agent_id"] == agent_id), None)
         if agent is None:
-            raise InputUnusable(f"no agent {agent_id!r} was ever registered: `apc agents list` shows who was")
+            raise InputUnusable(f"no agent {agent_id!r} was ever registered: `apc agent list` shows who was")
         invocations = await list_invocations(pool, contract, agent_id, limit=limit)
     if as_json or not sys.stdout.isatty():
         print_json({**agent, "invocations": [asdict(one) for one in invocations]})

@@ -67,7 +67,7 @@ async def add_agent(form: AgentForm) -> Remarks:
     return await _add(settings, [form.change(user_of_agent(settings, form.agent_id))])
 
 
-async def register_agents(modules: Sequence[str]) -> tuple[list[str], Remarks]:
+async def add_agents_of_code(modules: Sequence[str]) -> tuple[list[str], Remarks]:
     """Register agents as their code describes them; returns their ids, and what is to be known."""
     settings = BusSettings()
     agents = [load_agent(module) for module in modules]

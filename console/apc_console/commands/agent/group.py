@@ -1,4 +1,4 @@
-"""`apc agents`: who may take part. An operator adds and revokes; the log remembers."""
+"""`apc agent`: who may take part. An operator adds and revokes; the log remembers."""
 
 from typing import Annotated
 
@@ -8,16 +8,21 @@ from apc_console.commands.packet.group import ContractFile
 from apc_console.output.output import AsJson, print_rows, tell
 from apc_console.output.terminal import echo
 
-app = typer.Typer(help="Register, revoke, list and show agents.", no_args_is_help=True)
+app = typer.Typer(help="Add, revoke, list and show agents.", no_args_is_help=True)
 
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, unique in the deployment.")]
 
 
 @app.command()
 def add(
-    agent_id: AgentId,
-    role: Annotated[str, typer.Option(help="Its role; what its packets must say.")],
-    swarm: Annotated[str, typer.Option(help="Its swarm; what its packets must say.")],
+    agents: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID | MODULE:AGENT…", help="One id with its options, or agents as `apc worker` takes them."
+        ),
+    ],
+    role: Annotated[str | None, typer.Option(help="Its role; what its packets must say.")] = None,
+    swarm: Annotated[str | None, typer.Option(help="Its swarm; what its packets must say.")] = None,
     rights: Annotated[str, typer.Option(help="operate, decide, validate, veto; separated by commas.")] = "",
     handles: Annotated[str, typer.Option(help="Packet types, separated by commas; control types come anyway.")] = "",
     key: Annotated[list[str] | None, typer.Option(metavar="KEY_ID=BASE64", help="A public Ed25519 key.")] = None,
@@ -26,30 +31,24 @@ def add(
         typer.Option(help="Its user at the broker; default agent.ID with APC_MANAGEMENT_URL, else our own."),
     ] = None,
 ) -> None:
-    """Declare the agent's queues, make its broker user and register it; repeat it to change.
+    """Declare an agent's queues, make its broker user and register it; repeat it to change.
 
+    MODULE:AGENT takes role, swarm, rights and handled types from the agent's code; an ID takes them from the options.
     Returns when the registry holds it. With APC_MANAGEMENT_URL the user is made, with the least rights; its password is
     the one in APC_BROKER_PASSWORDS, or made and kept in APC_BROKER_PASSWORDS_FILE.
     """
-    from apc_console.commands.agent.agents import AgentForm, add_agent
+    from apc_console.commands.agent.agents import AgentForm, add_agent, add_agents_of_code
     from apc_console.system.running import run_quietly
 
-    form = AgentForm(agent_id, role, swarm, rights, handles, tuple(key or ()), broker_user)
-    tell(run_quietly(add_agent(form)))
-    echo(f"agent {agent_id} is registered")
-
-
-@app.command()
-def register(
-    modules: Annotated[list[str], typer.Argument(metavar="MODULE:AGENT…", help="As `apc worker` takes them.")],
-) -> None:
-    """Register agents as their code describes them: role, swarm, rights and handled types."""
-    from apc_console.commands.agent.agents import register_agents
-    from apc_console.system.running import run_quietly
-
-    agents, remarks = run_quietly(register_agents(modules))
+    if not any((role, swarm, rights, handles, key, broker_user)) and all(":" in agent for agent in agents):
+        added, remarks = run_quietly(add_agents_of_code(agents))
+    elif len(agents) == 1 and role and swarm:
+        form = AgentForm(agents[0], role, swarm, rights, handles, tuple(key or ()), broker_user)
+        added, remarks = agents, run_quietly(add_agent(form))
+    else:
+        raise typer.BadParameter("give one ID with --role and --swarm, or MODULE:AGENT… without options")
     tell(remarks)
-    for agent_id in agents:
+    for agent_id in added:
         echo(f"agent {agent_id} is registered")
 
 

@@ -108,5 +108,5 @@ async def first_operator(pool: asyncpg.Pool, user: str) -> Registration:
             return agent
     raise InputUnusable(
         f"no agent with the right operate is registered for the broker user {user}: "
-        "`apc agents add operator --role operator --swarm operators --rights operate`"
+        "`apc agent add operator --role operator --swarm operators --rights operate`"
     )

@@ -1,4 +1,4 @@
-"""`apc arbitrations list`: the arbitrations of the log as JSON or as a table."""
+"""`apc arbitration list`: the arbitrations of the log as JSON or as a table."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`apc arbitrations`: what the orchestrator weighed, and who was selected."""
+"""`apc arbitration`: what the orchestrator weighed, and who was selected."""
 
 from typing import Annotated
 

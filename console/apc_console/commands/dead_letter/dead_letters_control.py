@@ -1,4 +1,4 @@
-"""`apc dead requeue|discard`: an operator's receipts, and the wait until the log shows what came of them."""
+"""`apc dead-letter requeue|discard`: an operator's receipts, and the wait until the log shows what came of them."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -41,7 +41,9 @@ async def settle_dead(
         ServiceAway: broker, database or gate do not answer.
     """
     if bool(texts) == is_all:
-        raise InputUnusable("name packets (`apc dead list` shows them), or give --all; not both, and not neither")
+        raise InputUnusable(
+            "name packets (`apc dead-letter list` shows them), or give --all; not both, and not neither"
+        )
     if note is not None and len(note) > MAX_NOTE:
         raise InputUnusable(f"--note has {len(note)} characters: {MAX_NOTE} are allowed")
     settings = BusSettings()
@@ -67,7 +69,7 @@ def _unexpired(meant: Sequence[DeadDelivery], *, is_all: bool) -> list[DeadDeliv
         one = expired[0]
         raise InputUnusable(
             f"packet {one.packet_id} expired at {one.expires_at:%Y-%m-%d %H:%M:%S} UTC, so nobody would handle it: "
-            "send a new packet, and `apc dead discard` this one"
+            "send a new packet, and `apc dead-letter discard` this one"
         )
     return [one for one in meant if one.expires_at > now]
 

@@ -1,4 +1,4 @@
-"""`apc dead list` and `apc dead show`: which deliveries are dead, why, and what they went through."""
+"""`apc dead-letter list` and `apc dead-letter show`: which deliveries are dead, why, and what they went through."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -132,4 +132,6 @@ def _uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError as error:
-        raise InputUnusable(f"{text!r} is no packet_id: a packet_id is a UUID, as `apc dead list` shows it") from error
+        raise InputUnusable(
+            f"{text!r} is no packet_id: a packet_id is a UUID, as `apc dead-letter list` shows it"
+        ) from error

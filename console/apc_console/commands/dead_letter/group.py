@@ -1,4 +1,4 @@
-"""`apc dead`: deliveries that failed for good; look at them, requeue them, discard them."""
+"""`apc dead-letter`: deliveries that failed for good; look at them, requeue them, discard them."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`apc effects`: effects as a person, or a program, reads them, and the way to settle one."""
+"""`apc effect`: effects as a person, or a program, reads them, and the way to settle one."""
 
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -68,7 +68,7 @@ def _uuid(packet_id: str) -> UUID:
     try:
         return UUID(packet_id)
     except ValueError as error:
-        raise InputUnusable(f"{packet_id!r} is no packet_id: `apc effects list` shows those there are") from error
+        raise InputUnusable(f"{packet_id!r} is no packet_id: `apc effect list` shows those there are") from error
 
 
 def _state(text: str) -> EffectState:

@@ -1,4 +1,4 @@
-"""`apc effects`: what handlers have made once, and an operator's word on what is not known."""
+"""`apc effect`: what handlers have made once, and an operator's word on what is not known."""
 
 from typing import Annotated
 
@@ -31,7 +31,7 @@ def list_(
 def settle(
     packet_id: Annotated[str, typer.Argument(metavar="PACKET_ID", help="The packet that the effect was for.")],
     agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="The agent whose effect it is.")],
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The handler's name for it, as `apc effects list` shows.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The handler's name for it, as `apc effect list` shows.")],
     result: Annotated[
         str | None, typer.Option(help="It has happened: the JSON that ctx.once shall return for it.")
     ] = None,

@@ -1,4 +1,4 @@
-"""`apc keys`: the keys with which agents sign."""
+"""`apc key`: the keys with which agents sign."""
 
 import sys
 from pathlib import Path
@@ -23,13 +23,13 @@ def new(agent_id: AgentId, file: File = None) -> None:
     from apc_console.commands.key.keys import new_key
 
     key, path = new_key(agent_id, file)
-    echo(f"made {path}: keep it secret; `apc keys register {agent_id}` makes it known", file=sys.stderr)
+    echo(f"made {path}: keep it secret; `apc key register {agent_id}` makes it known", file=sys.stderr)
     echo(f"{key.key_id}={key.public_key}")
 
 
 @app.command()
 def show(agent_id: AgentId, file: File = None) -> None:
-    """Print the public half as KEY_ID=BASE64, as `apc agents add --key` takes it."""
+    """Print the public half as KEY_ID=BASE64, as `apc agent add --key` takes it."""
     from apc_console.commands.key.keys import present_key
 
     key = present_key(agent_id, file)

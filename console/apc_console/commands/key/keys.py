@@ -52,7 +52,7 @@ async def register_key(agent_id: str, file: Path | None, *, is_only: bool) -> Ag
     async with open_log() as pool, open_bus(settings) as bus:
         known = {one.agent_id: one for one in await registered_agents(pool)}
         if agent_id not in known:
-            raise InputUnusable(f"agent {agent_id} is not registered: `apc agents add` comes first")
+            raise InputUnusable(f"agent {agent_id} is not registered: `apc agent add` comes first")
         others = {} if is_only else known[agent_id].public_keys
         keys = {**others, key.key_id: key.public_key}
         change = addition(replace(known[agent_id], public_keys=keys))

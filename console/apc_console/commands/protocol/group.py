@@ -1,4 +1,4 @@
-"""`apc protocols`: how protocols do, and which are blocked."""
+"""`apc protocol`: how protocols do, and which are blocked."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`apc protocols list`: the rows of `list_protocols` as a person, or a program, reads them."""
+"""`apc protocol list`: the rows of `list_protocols` as a person, or a program, reads them."""
 
 import sys
 from dataclasses import asdict

@@ -4,7 +4,7 @@ Control types are never refused for it: a STOP, a VETO or a correction must get 
 """
 
 from apc_contracts.admission.case import Case
-from apc_contracts.judging.stretches import LoopState
+from apc_contracts.judging.loop_state import LoopState
 from apc_contracts.judging.verdict import Refusal
 
 

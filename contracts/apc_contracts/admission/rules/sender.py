@@ -43,7 +43,7 @@ def sender_is_known(case: Case) -> Refusal | None:
     if sender is None and case.is_from_orchestrator:
         return None
     state = "is not registered: register it" if sender is None else "was revoked: register it again"
-    message = f"{case.sender_id} {state} with `apc agents add`"
+    message = f"{case.sender_id} {state} with `apc agent add`"
     return Refusal("UNKNOWN_SENDER", "sender_is_known", "sender.agent_id", message)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.loop_state import LoopState, read_loop
 from apc_contracts.judging.session_view import Identity
-from apc_contracts.judging.stretches import LoopState, read_loop
 from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.session import emissions

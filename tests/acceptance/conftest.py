@@ -32,10 +32,10 @@ def finished_run() -> Iterator[FinishedRun]:
             "--generations",
             str(GENERATIONS),
             "--budget-seconds",
-            "300",
+            "500",
             "--out",
             "out",
-            timeout_seconds=360,
+            timeout_seconds=550,
         )
         with asyncio.Runner() as runner:  # one start of its database, not one for each command that reads the log
             database = runner.run(start_embedded(apc.folder / ".apc"))

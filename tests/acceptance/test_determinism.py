@@ -12,13 +12,13 @@ from apc_console.testing import ApcCommand, FinishedRun, read_summary, statement
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(590)
 def test_every_sender_says_the_same_over_both_transports(
     apc: ApcCommand, amqp_vhost_url: str, postgres_url: str, finished_run: FinishedRun
 ) -> None:
     servers = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
-    options = ("--generations", "13", "--budget-seconds", "300", "--out", "out")
-    run = apc("automl", "run", *options, timeout_seconds=400, given=servers)
+    options = ("--generations", "13", "--budget-seconds", "500", "--out", "out")
+    run = apc("automl", "run", *options, timeout_seconds=550, given=servers)
     assert run.returncode == 0, run.stderr[-3000:]
 
     verified = apc(

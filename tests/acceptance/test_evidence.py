@@ -11,7 +11,7 @@ import pytest
 from apc_console.testing import FinishedRun
 from apc_log import offline_verifier
 
-pytestmark = pytest.mark.timeout(330)
+pytestmark = pytest.mark.timeout(590)
 
 
 def test_the_log_verifies_against_the_checkpoints_that_left_it(finished_run: FinishedRun) -> None:

@@ -29,14 +29,14 @@ def first_generation(apc: ApcCommand, run_id: str) -> tuple[list[str], dict[str,
     return priors, outcomes
 
 
-@pytest.mark.timeout(330)
+@pytest.mark.timeout(590)
 def test_a_second_run_begins_where_the_first_one_ended(finished_run: FinishedRun) -> None:
     apc = finished_run.apc
     _, first = first_generation(apc, finished_run.summary["run_id"])
     outcomes = {}
     for name, option in (("second", "--priors"), ("alone", "--no-priors")):
         run = apc(
-            "automl", "run", "--generations", "1", "--budget-seconds", "120", "--out", name, option, timeout_seconds=150
+            "automl", "run", "--generations", "1", "--budget-seconds", "250", "--out", name, option, timeout_seconds=280
         )
         assert run.returncode in (0, 3), run.stderr[-2000:]
         priors, outcomes[name] = first_generation(apc, read_summary(apc.folder / name)["run_id"])

@@ -10,7 +10,7 @@ import pytest
 
 from apc_console.testing import ApcCommand, FinishedRun
 
-pytestmark = pytest.mark.timeout(330)
+pytestmark = pytest.mark.timeout(590)
 
 
 def test_a_trace_goes_on_where_it_ended(finished_run: FinishedRun) -> None:

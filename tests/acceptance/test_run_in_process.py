@@ -9,7 +9,7 @@ import pytest
 from apc_automl.model_file import load_model
 from apc_console.testing import FinishedRun
 
-pytestmark = pytest.mark.timeout(330)
+pytestmark = pytest.mark.timeout(590)
 
 
 def test_a_model_is_promoted_that_beats_the_trivial_baseline(finished_run: FinishedRun) -> None:

@@ -51,7 +51,7 @@ WHERE packets.sender_agent_id = 'librarian' AND packets.channel = 'INTRA_AGENT'
 SWARMS = 3
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(590)
 async def test_a_run_survives_the_death_of_every_process(
     apc: ApcCommand, amqp_vhost_url: str, postgres_url: str, finished_run: FinishedRun
 ) -> None:
@@ -61,14 +61,14 @@ async def test_a_run_survives_the_death_of_every_process(
     """
     servers = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
     running = apc.start(
-        "automl", "run", "--generations", "13", "--budget-seconds", "300", "--out", "out", given=servers
+        "automl", "run", "--generations", "13", "--budget-seconds", "500", "--out", "out", given=servers
     )
     pool = await asyncpg.create_pool(postgres_url, min_size=1, max_size=1)
     try:
         for number, role in enumerate(ROLES):
             await _until(running, partial(_has_reached, pool, number + 1))
             _child(running, role).send_signal(signal.SIGKILL)
-        _, said = await asyncio.to_thread(running.communicate, timeout=400)
+        _, said = await asyncio.to_thread(running.communicate, timeout=550)
 
         assert running.returncode == 0, said[-3000:]
         summary = read_summary(apc.folder / "out")
@@ -116,7 +116,7 @@ async def _has_reached(pool: asyncpg.Pool, generation: int) -> bool:
 
 
 async def _until(running: subprocess.Popen[str], holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(240):
+    async with asyncio.timeout(500):
         while True:
             assert running.poll() is None, running.stderr.read() if running.stderr else ""
             if await holds():

@@ -8,9 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import cache
-from typing import Final
-
-import snowballstemmer
+from typing import Any, Final
 
 MAX_WORD_LENGTH: Final = 100
 _WORD: Final = re.compile(r"\w+")
@@ -67,11 +65,19 @@ def _pairs(text: str) -> Iterator[str]:
         yield text[place : place + 2]
 
 
+def _stemmer_of(language: str) -> Any:
+    if language == "none":
+        return None
+    import snowballstemmer  # all of its languages: only who stems pays for them
+
+    return snowballstemmer.stemmer(language)
+
+
 class Stemmer:
     """Reduces words to their stems; `none` leaves them as they are."""
 
     def __init__(self, language: str = "none") -> None:
-        self._stemmer = None if language == "none" else snowballstemmer.stemmer(language)
+        self._stemmer = _stemmer_of(language)
         self._known: dict[str, str] = {}
 
     def stem(self, word: str) -> str:

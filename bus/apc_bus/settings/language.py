@@ -1,6 +1,5 @@
 """The language of what agents write."""
 
-import snowballstemmer
 from pydantic import field_validator
 
 from apc_bus.settings.base import ApcSettings
@@ -15,6 +14,8 @@ class LanguageSettings(ApcSettings):
     @field_validator("language")
     @classmethod
     def _check_language(cls, language: str) -> str:
+        import snowballstemmer  # all of its languages, for the few who choose one
+
         known = ["none", *snowballstemmer.algorithms()]
         if language not in known:
             raise ValueError(f"{language!r} has no stemmer: use one of {', '.join(known)}")

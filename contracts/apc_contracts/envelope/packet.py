@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from uuid import UUID
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from apc_contracts.envelope.parts import (
     Actor,
@@ -45,6 +45,9 @@ PayloadT = TypeVar("PayloadT", bound=Payload, covariant=True)
 
 class Packet(Model, Generic[PayloadT]):
     """An APC/1.0 packet. Build one of its 14 concrete classes; `parse_packet` returns one of them."""
+
+    # Built by the first use: most commands of the console read no packet, and 28 schemas cost them 0.1 s.
+    model_config = ConfigDict(defer_build=True)
 
     protocol_version: Literal["apc/1.0"]
     packet_id: Uuid

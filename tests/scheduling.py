@@ -4,6 +4,8 @@ Left alone, xdist begins with the files that have most tests: those of one test 
 workers wait for the fourth.
 """
 
+from pathlib import Path
+
 import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
@@ -32,6 +34,8 @@ _FIRST = (
     "tests/contracts/session/test_model.py",
 )
 """Measured: over 20 s each on two calm cores, or few tests with much to wait for."""
+_LONG_SECONDS = 5.0
+_ROOT = Path(__file__).parents[1]
 
 
 class SlowFirst(LoadFileScheduling):  # type: ignore[misc]
@@ -58,6 +62,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "finished_run" in getattr(item, "fixturenames", ()) and _file_of(item) not in _TOGETHER:
             raise pytest.UsageError(f"{_file_of(item)} uses finished_run: name it in tests/scheduling.py")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    passed = terminalreporter.stats.get("passed", ())
+    long = sorted({one.nodeid for one in passed if one.when == "call" and one.duration > _LONG_SECONDS})
+    if long:
+        terminalreporter.write_line(f"{len(long)} tests took over {_LONG_SECONDS:g} s: {', '.join(long)}")
+    if gone := [file for file in _FIRST if not (_ROOT / file).is_file()]:
+        terminalreporter.write_line(f"tests/scheduling.py names files that are gone: {', '.join(gone)}")
 
 
 def _file_of(item: pytest.Item) -> str:

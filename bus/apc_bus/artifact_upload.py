@@ -1,5 +1,6 @@
 """Storing an artifact through the service that alone may write the store: `PUT /sha256/<64 hex digits>`."""
 
+import base64
 import http.client
 import io
 from contextlib import suppress
@@ -14,7 +15,11 @@ _TAKEN = (200, 201)
 _LONGEST_ANSWER = 1000
 
 
-def upload(service: str, artifact_hash: str, data: bytes | Path) -> None:
+Login = tuple[str, str]
+"""User and password: the agent's own at the broker."""
+
+
+def upload(service: str, artifact_hash: str, data: bytes | Path, login: Login | None = None) -> None:
     """Send bytes to the service at a URL and return when it has them safe; blocks.
 
     Raises:
@@ -23,18 +28,20 @@ def upload(service: str, artifact_hash: str, data: bytes | Path) -> None:
     """
     digits = artifact_hash.removeprefix("sha256:")
     if isinstance(data, bytes):
-        _put(service, digits, io.BytesIO(data), len(data))
+        _put(service, digits, io.BytesIO(data), len(data), login)
         return
     with data.open("rb") as file:
-        _put(service, digits, file, data.stat().st_size)
+        _put(service, digits, file, data.stat().st_size, login)
 
 
-def _put(service: str, digits: str, body: io.BufferedIOBase, size: int) -> None:
+def _put(service: str, digits: str, body: io.BufferedIOBase, size: int, login: Login | None) -> None:
     parts = urlsplit(service)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
     try:
         headers = {"Content-Length": str(size), "Connection": "close"}
+        if login is not None:
+            headers["Authorization"] = f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"
         # A service that refuses may answer and leave before it has read all of it.
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.request("PUT", f"/sha256/{digits}", body=body, headers=headers)

@@ -14,7 +14,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from apc_bus.artifact_upload import upload
+from apc_bus.artifact_upload import Login, upload
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings
@@ -47,6 +47,7 @@ class ArtifactStore:
         max_bytes: the largest artifact that is taken or read.
         allow_http: reach an S3-like store over http.
         uploads: URL of the service that stores what is put; the location is only read then.
+        login: user and password for that service.
 
     Raises:
         ArtifactError: a location that no store can be opened for.
@@ -59,9 +60,11 @@ class ArtifactStore:
         max_bytes: int = DEFAULT_MAX_BYTES,
         allow_http: bool = False,
         uploads: str | None = None,
+        login: Login | None = None,
     ) -> None:
         self._max_bytes = max_bytes
         self._uploads = uploads
+        self._login = login
         self._folder = _local_folder(location)
         self._root = self._folder.as_uri() if self._folder else str(location).rstrip("/")
         try:
@@ -213,7 +216,7 @@ class ArtifactStore:
     async def _upload(self, service: str, artifact_hash: str, data: bytes | Path) -> None:
         try:
             if not await self.exists(artifact_hash) or not await self._holds(artifact_hash):
-                await asyncio.to_thread(upload, service, artifact_hash, data)
+                await asyncio.to_thread(upload, service, artifact_hash, data, self._login)
         except OSError as error:
             raise _failed(f"store artifact {artifact_hash}", error) from error
 
@@ -232,6 +235,7 @@ def open_artifacts(settings: BusSettings) -> ArtifactStore:
         max_bytes=settings.max_artifact_bytes,
         allow_http=settings.artifacts_allow_http,
         uploads=settings.artifacts_upload_url,
+        login=settings.broker_login,
     )
 
 

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import Self
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
@@ -76,6 +77,13 @@ class BrokerSettings(ApcSettings):
             return ()
         urls = self.amqp_url.get_secret_value().split(",")
         return tuple(self.with_certificates(url.strip()) for url in urls if url.strip())
+
+    @property
+    def broker_login(self) -> tuple[str, str] | None:
+        """Our user at the broker and its password; None for the in-process broker, and where the URL names no user."""
+        parts = [urlsplit(url) for url in self.amqp_nodes[:1]]
+        found = [(unquote(one.username), unquote(one.password)) for one in parts if one.username and one.password]
+        return found[0] if found else None
 
     def with_certificates(self, url: str) -> str:
         """An AMQP URL with the places of the certificates, if it is one of TLS; what it says itself stays."""

@@ -7,10 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from apc_bus.artifacts import ArtifactStore, object_key
 from apc_bus.errors import ArtifactError
-from apc_console.commands.serve.artifact_uploads import ArtifactUploads, UploadLimits
+from apc_bus.rabbit.logins import may_log_in
+from apc_bus.settings import BusSettings
+from apc_console.commands.serve.artifact_uploads import ArtifactUploads, UploadLimits, login_check
+from apc_console.errors import InputUnusable
 
 DATA = b"a model" * 1000
 HASH = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
@@ -155,3 +159,38 @@ async def test_a_start_clears_what_a_crash_left(tmp_path: Path) -> None:
     (tmp_path / "store" / "incoming" / "half").write_bytes(b"x")
     async with service(tmp_path / "store"):
         assert not stored(tmp_path / "store")
+
+
+async def test_only_agents_with_a_login_bring_artifacts(tmp_path: Path) -> None:
+    asked = []
+
+    async def may_log_in(user: str, password: str) -> bool:
+        asked.append(user)
+        return (user, password) == ("agent.a-1", "good:one")
+
+    server = await asyncio.start_server(ArtifactUploads(tmp_path / "store", LIMITS, may_log_in).answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    assert b" 401 " in await send(url, put(PATH, DATA))
+    for login in (("agent.a-1", "bad"), ("agent.a-2", "good:one")):
+        with pytest.raises(ArtifactError, match="401"):
+            await ArtifactStore(tmp_path / "store", uploads=url, login=login).put(DATA)
+    assert not stored(tmp_path / "store")
+    store = ArtifactStore(tmp_path / "store", uploads=url, login=("agent.a-1", "good:one"))
+    assert await store.put(DATA) == HASH
+    await store.put(DATA + b"2")
+    assert asked == ["agent.a-1", "agent.a-2", "agent.a-1"], "a good login is asked for once in a while"
+    server.close()
+
+
+def test_without_a_broker_only_this_machine_brings_artifacts() -> None:
+    assert login_check(BusSettings(), "127.0.0.1") is None
+    with pytest.raises(InputUnusable, match="APC_AMQP_URL"):
+        login_check(BusSettings(), "0.0.0.0")
+
+
+async def test_the_broker_knows_the_logins(rabbit_url: str) -> None:
+    settings = BusSettings(amqp_url=SecretStr(rabbit_url))
+    user, password = settings.broker_login or ("guest", "guest")
+    assert await may_log_in(settings, user, password)
+    assert not await may_log_in(settings, user, "another")
+    assert not await may_log_in(settings, "agent.nobody", password)

@@ -6,21 +6,25 @@ connection; every wait for a client has an end.
 """
 
 import asyncio
+import base64
 import hashlib
 import os
 import re
 import shutil
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
 import structlog
 
 from apc_bus.artifacts import ArtifactStore, object_key
-from apc_bus.errors import ArtifactCorrupt, ArtifactError
+from apc_bus.errors import ArtifactCorrupt, ArtifactError, BusUnavailable
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings
 from apc_console.errors import InputUnusable
@@ -32,6 +36,9 @@ log = structlog.get_logger(__name__)
 _PATH = re.compile(r"/sha256/([0-9a-f]{64})")
 _PART_BYTES = 1 << 16
 _LONGEST_HEAD = 1 << 14
+_MOST_LOGINS = 1_000
+LoginCheck = Callable[[str, str], Awaitable[bool]]
+"""User and password -> whether they are good. Raises BusUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,8 @@ class UploadLimits:
     """For what a client sends behind its answer."""
     bytes_per_second: int = 256 << 10
     """A body may take as long as this needs, and the time of a head."""
+    login_seconds: float = 60.0
+    """For which a login is good, before the broker is asked again: as long may a revoked agent go on."""
     free_bytes: int = 1 << 30
     """What must stay free on the disk of the store."""
 
@@ -64,8 +73,11 @@ class _Refused(Exception):
 class ArtifactUploads:
     """Takes uploads into the folder of a store."""
 
-    def __init__(self, folder: Path, limits: UploadLimits) -> None:
+    def __init__(self, folder: Path, limits: UploadLimits, may_log_in: LoginCheck | None = None) -> None:
+        """Take uploads from whoever `may_log_in` lets in; without it from anybody."""
         self._folder = folder
+        self._may_log_in = may_log_in
+        self._known: dict[tuple[str, bytes], float] = {}
         self._incoming = folder / "incoming"
         self._limits = limits
         self._store = ArtifactStore(folder, max_bytes=limits.max_bytes)
@@ -109,6 +121,7 @@ class ArtifactUploads:
         if (method, path) == ("GET", "/readyz"):
             return HTTPStatus.OK, "ready"
         digits = _digits(method, path)
+        user = await self._user(fields.get("authorization", ""))
         size = self._size(fields)
         if await self._is_there(f"sha256:{digits}"):
             return HTTPStatus.OK, "it is there"
@@ -116,8 +129,26 @@ class ArtifactUploads:
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         async with asyncio.timeout(self._limits.head_seconds + size / self._limits.bytes_per_second):
             await self._receive(reader, size, digits)
-        log.info("artifact_stored", artifact=f"sha256:{digits}", bytes=size)
+        log.info("artifact_stored", artifact=f"sha256:{digits}", bytes=size, user=user)
         return HTTPStatus.CREATED, "stored"
+
+    async def _user(self, authorization: str) -> str | None:
+        """Return who brings the artifact; None when nobody is asked."""
+        if self._may_log_in is None:
+            return None
+        user, password = _basic(authorization)
+        login, now = (user, hashlib.sha256(password.encode()).digest()), time.monotonic()
+        if self._known.get(login, 0.0) > now:
+            return user
+        try:
+            if not await self._may_log_in(user, password):
+                raise _Refused(HTTPStatus.UNAUTHORIZED, "the broker does not know this user or its password")
+        except BusUnavailable as error:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        if len(self._known) >= _MOST_LOGINS:
+            self._known.clear()
+        self._known[login] = now + self._limits.login_seconds
+        return user
 
     def _size(self, fields: dict[str, str]) -> int:
         text = fields.get("content-length", "")
@@ -202,6 +233,18 @@ async def _head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]
     return method, path, {name.strip().lower(): value.strip() for name, _, value in fields}
 
 
+def _basic(authorization: str) -> tuple[str, str]:
+    """Return user and password of HTTP's Basic authentication."""
+    kind, _, text = authorization.partition(" ")
+    try:
+        user, colon, password = base64.b64decode(text.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        user, colon, password = "", "", ""
+    if kind.lower() != "basic" or not (user and colon and password):
+        raise _Refused(HTTPStatus.UNAUTHORIZED, "give the agent's user and password at the broker (Basic)")
+    return user, password
+
+
 def _digits(method: str, path: str) -> str:
     if method != "PUT":
         raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "PUT alone")
@@ -219,12 +262,28 @@ def store_folder(settings: BusSettings) -> Path:
     return Path(location.removeprefix("file://")).absolute()
 
 
+def login_check(settings: BusSettings, host: str) -> LoginCheck | None:
+    """Return how logins are checked: by the broker of APC_AMQP_URL.
+
+    Raises:
+        InputUnusable: without a broker, for an address that other machines reach.
+    """
+    if settings.amqp_nodes:
+        from apc_bus.rabbit.logins import may_log_in
+
+        return partial(may_log_in, settings)
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        raise InputUnusable(f"--listen {host}: set APC_AMQP_URL, the broker that checks the logins of agents")
+    return None
+
+
 async def serve_artifacts(listen: str) -> None:
     """Take uploads until the process is told to stop. Raises InputUnusable."""
     settings = BusSettings()
     host, port = listen_address(listen)
     try:
-        uploads = ArtifactUploads(store_folder(settings), UploadLimits(settings.max_artifact_bytes))
+        limits = UploadLimits(settings.max_artifact_bytes)
+        uploads = ArtifactUploads(store_folder(settings), limits, login_check(settings, host))
         server = await asyncio.start_server(uploads.answer, host, port, limit=_LONGEST_HEAD)
     except OSError as error:
         raise InputUnusable(f"cannot take artifacts at {listen}: {error.strerror}") from error

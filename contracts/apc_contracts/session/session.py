@@ -1,6 +1,7 @@
 """A session in memory: its state document, and the packets that are still on their way."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
@@ -94,6 +95,12 @@ class Waiting(dict[UUID, WaitingPacket]):
         """As of a dict."""
         self._count(self.get(packet_id), -1)
         return super().pop(packet_id, *default)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Waiting[WaitingPacket]":
+        copied: Waiting[WaitingPacket] = Waiting(deepcopy(self._sizes, memo))
+        memo[id(self)] = copied
+        copied.update((packet_id, deepcopy(packet, memo)) for packet_id, packet in self.items())  # counted already
+        return copied
 
     def _count(self, packet: OpenPacket | HeldPacket | None, times: int) -> None:
         if packet is None:

@@ -8,7 +8,7 @@ from apc_contracts.contract.promotion import passes_promotion
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.payloads.by_type import ArtifactPayload, DecisionPayload
 from apc_contracts.session import emissions
-from apc_contracts.session.document import SessionDocument
+from apc_contracts.session.document import KEYS_KEPT, SessionDocument
 from apc_contracts.session.movement import Moment, start_timer
 from apc_contracts.session.path import completion
 from apc_contracts.session.session import OpenPacket, Session
@@ -43,7 +43,8 @@ def note_eval(session: Session, opened: OpenPacket) -> None:
     swarm = session.swarm_of.get(packet.sender.agent_id)
     winner = session.document.round_state.winner
     if packet.run_phase is RunPhase.EXECUTION and winner is not None and swarm == winner.swarm_id:
-        execution.evals.append(packet.packet_id)
+        if len(execution.evals) < KEYS_KEPT:
+            execution.evals.append(packet.packet_id)
     elif packet.run_phase is RunPhase.VALIDATION and session.state == "VALIDATION":
         opened.completion = None
 

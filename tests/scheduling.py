@@ -68,7 +68,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     passed = terminalreporter.stats.get("passed", ())
     long = sorted({one.nodeid for one in passed if one.when == "call" and one.duration > _LONG_SECONDS})
     if long:
-        terminalreporter.write_line(f"{len(long)} tests took over {_LONG_SECONDS:g} s: {', '.join(long)}")
+        terminalreporter.write_line(f"over {_LONG_SECONDS:g} s ({len(long)}): {', '.join(long)}")
     if gone := [file for file in _FIRST if not (_ROOT / file).is_file()]:
         terminalreporter.write_line(f"tests/scheduling.py names files that are gone: {', '.join(gone)}")
 

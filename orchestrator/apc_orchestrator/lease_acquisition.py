@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeVar
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import asyncpg
 import structlog
@@ -12,16 +11,11 @@ import structlog
 from apc_bus.errors import PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.port import Subscription
 from apc_log.batch import LOG_BATCH_VERSION, EpochOpen
+from apc_log.heads import read_given_epoch, read_head
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.lease import Lease
 from apc_orchestrator.publications import epoch_open
 
-HEAD = "SELECT epoch, holder, batch_no FROM apc_log.shards WHERE shard = $1"
-GIVEN = """
-SELECT given.epoch, given.mark_epoch, given.mark_batch_no, head.epoch AS newest
-FROM apc_log.shard_epochs AS given JOIN apc_log.shards AS head USING (shard)
-WHERE given.shard = $1 AND given.holder = $2
-"""
 FIRST_PAUSE_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 0.25
 
@@ -29,21 +23,6 @@ Read = TypeVar("Read")
 
 _log = structlog.get_logger("apc_orchestrator")
 _UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """Where the log of a shard stands."""
-
-    epoch: int
-    holder: UUID | None
-    batch_no: int
-
-
-async def read_head(pool: asyncpg.Pool, shard: int) -> Head:
-    """The shard's row; epoch 0 before the first holder."""
-    row = await pool.fetchrow(HEAD, shard)
-    return Head(0, None, 0) if row is None else Head(row["epoch"], row["holder"], row["batch_no"])
 
 
 async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user: str, contract: bytes) -> Lease:
@@ -70,14 +49,14 @@ async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user:
         except (PublishRefused, PublishUnroutable) as error:
             _log.warning("epoch_open_refused", shard=shard, reason=str(error))
             await asyncio.sleep(LONGEST_PAUSE_SECONDS)
-    while (row := await _when_available(lambda: pool.fetchrow(GIVEN, shard, holder), shard)) is None:
+    while (given := await _when_available(lambda: read_given_epoch(pool, shard, holder), shard)) is None:
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-    epoch: int = row["epoch"]
-    if row["newest"] != epoch:
+    epoch = given.epoch
+    if given.newest != epoch:
         raise ShardLost(f"epoch {epoch} was given while the shard was waited for, and is over")
     _log.info("shard_taken", shard=shard, epoch=epoch, holder=str(holder))
-    return Lease(shard, epoch, f"{row['mark_epoch']}.{row['mark_batch_no']}", user, holder)
+    return Lease(shard, epoch, f"{given.mark_epoch}.{given.mark_batch_no}", user, holder)
 
 
 async def _when_available(read: Callable[[], Awaitable[Read]], shard: int) -> Read:

@@ -11,6 +11,7 @@ from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.output.secrecy import hide_password
+from apc_log.heads import holds_log
 
 PATIENCE = timedelta(seconds=3)
 """How long a one-shot command waits for a server that does not answer; with all the rest it ends within 10 s."""
@@ -74,7 +75,7 @@ async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
     async with database_url(BusSettings(), settings) as url:
         pool = await open_pool(url, max_size=2, wait=PATIENCE)
         try:
-            if await pool.fetchval("SELECT to_regclass('apc_log.agent_packets')") is None:
+            if not await holds_log(pool):
                 raise InputUnusable("this database holds no log: run `apc migrate`")
             yield pool, url
         except BrokenPipeError:  # the reader of our output left, not the database

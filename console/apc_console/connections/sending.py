@@ -16,13 +16,8 @@ from apc_console.errors import ServiceAway
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.wire.sealing import seal
+from apc_log.queries.answers import read_verdicts
 
-VERDICT = """
-SELECT verdict, refusal ->> 'code' AS code, refusal ->> 'path' AS path, refusal ->> 'message' AS message
-FROM apc_log.agent_packets WHERE session_id = $1 AND packet_id = $2
-UNION ALL
-SELECT 'refused', code, NULL, reason FROM apc_log.packet_conflicts WHERE packet_id = $2 AND kind = 'refused'
-"""
 PATIENCE = timedelta(seconds=8)
 
 
@@ -62,7 +57,7 @@ async def answer_to(pool: asyncpg.Pool, packet: Packet[Any], patience: timedelta
     found: list[asyncpg.Record] = []
 
     async def is_judged() -> bool:
-        found[:] = await pool.fetch(VERDICT, packet.trace.session_id, packet.packet_id)
+        found[:] = await read_verdicts(pool, packet.trace.session_id, packet.packet_id)
         return bool(found)
 
     try:

@@ -5,28 +5,15 @@ from datetime import timedelta
 import asyncpg
 
 from apc_console.doctor.finding import Finding, ok, wrong
+from apc_log.queries.health import read_exports
 
 TOLERANCE = timedelta(seconds=10)
 """An exporter at work brings a checkpoint out within a second or so."""
-_EXPORTS = """
-SELECT made.shard, best.target, best.tree_size,
-       (SELECT extract(epoch FROM clock_timestamp() - recorded_at)::double precision FROM apc_log.log_checkpoints AS c
-        WHERE c.shard = made.shard AND c.tree_size <= best.tree_size ORDER BY c.tree_size DESC LIMIT 1) AS exported_age,
-       (SELECT extract(epoch FROM clock_timestamp() - recorded_at)::double precision FROM apc_log.log_checkpoints AS c
-        WHERE c.shard = made.shard AND c.tree_size > coalesce(best.tree_size, 0) ORDER BY c.tree_size LIMIT 1)
-        AS waiting_age
-FROM apc_log.log_edges AS made
-LEFT JOIN LATERAL (
-    SELECT target, tree_size FROM apc_log.checkpoint_exports AS e
-    WHERE e.shard = made.shard AND e.tree_size > 0 ORDER BY e.tree_size DESC LIMIT 1
-) AS best ON true
-ORDER BY made.shard
-"""
 
 
 async def look_at_checkpoints(pool: asyncpg.Pool) -> list[Finding]:
     """Of each shard: how old the last exported checkpoint is, and for how long the next one waits."""
-    return [_shard(row) for row in await pool.fetch(_EXPORTS)]
+    return [_shard(row) for row in await read_exports(pool)]
 
 
 def _shard(row: asyncpg.Record) -> Finding:

@@ -8,19 +8,8 @@ import asyncpg
 from apc_bus.port import QueueDepth
 from apc_bus.topology import DEAD_QUEUE
 from apc_console.doctor.finding import Finding, ok, warning
+from apc_log.queries.health import count_dead_by_reason
 
-# Where a delivery stands is where its last hop has led. A reason is a word, or one and what follows a colon.
-_BY_REASON = """
-SELECT split_part(coalesce(dead.metadata ->> 'error', 'unknown'), ':', 1) AS reason,
-       count(*) AS deliveries, min(dead.recorded_at) AS oldest
-FROM apc_log.packet_events AS dead
-WHERE dead.to_state = 'DEAD_LETTERED' AND NOT EXISTS (
-    SELECT FROM apc_log.packet_events AS later
-    WHERE later.session_id = dead.session_id AND later.packet_id = dead.packet_id
-      AND later.recipient = dead.recipient AND later.seq > dead.seq AND later.to_state <> ''
-)
-GROUP BY 1 ORDER BY 2 DESC, 1
-"""
 FIX = (
     "`apc dead-letter list` shows them; then `apc dead-letter requeue` sends them again, or `discard` puts them to rest"
 )
@@ -43,7 +32,7 @@ def judge_dead_queue(depths: Mapping[str, QueueDepth]) -> list[Finding]:
 
 async def look_at_dead_letters(pool: asyncpg.Pool) -> list[Finding]:
     """Of the deliveries that ended as dead letters and were neither sent again nor discarded: how many, and why."""
-    rows = await pool.fetch(_BY_REASON)
+    rows = await count_dead_by_reason(pool)
     if not rows:
         return [ok("dead letters", "no delivery is one")]
     count = sum(row["deliveries"] for row in rows)

@@ -9,18 +9,12 @@ import asyncpg
 from apc_bus.port import QueueDepth
 from apc_bus.topology import log_queue
 from apc_console.doctor.finding import Finding, ok, warning, wrong
+from apc_log.heads import read_head
+from apc_log.queries.health import read_age
 
 PATIENCE = timedelta(seconds=3)
 """A writer at work commits at least once in this time."""
 _POLL_S = 0.2
-_HEAD = "SELECT epoch, batch_no, next_seq FROM apc_log.shards WHERE shard = $1"
-_LAST = """
-SELECT extract(epoch FROM clock_timestamp() - max(recorded_at))::double precision FROM (
-    (SELECT recorded_at FROM apc_log.packet_events WHERE shard = $1 ORDER BY seq DESC LIMIT 1)
-    UNION ALL (SELECT recorded_at FROM apc_log.agent_packets WHERE shard = $1 ORDER BY seq DESC LIMIT 1)
-    UNION ALL (SELECT recorded_at FROM apc_log.packet_conflicts WHERE shard = $1 ORDER BY seq DESC LIMIT 1)
-) AS last
-"""
 
 
 async def look_at_lag(pool: asyncpg.Pool, depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Finding]:
@@ -33,7 +27,7 @@ async def _shard(pool: asyncpg.Pool, depth: QueueDepth, shard: int) -> Finding:
         if depth.consumers:
             return ok("log", f"shard {shard}: written up to date")
         return warning("log", f"shard {shard}: nothing waits, and no log writer runs", "apc serve persister")
-    age = await pool.fetchval(_LAST, shard)
+    age = await read_age(pool, shard)
     since = "nothing was written yet" if age is None else f"the last entry was written {age:.1f} s ago"
     waiting = f"shard {shard}: {depth.messages} log batches wait; {since}"
     if depth.consumers == 0:
@@ -44,9 +38,9 @@ async def _shard(pool: asyncpg.Pool, depth: QueueDepth, shard: int) -> Finding:
 
 
 async def _moves(pool: asyncpg.Pool, shard: int) -> bool:
-    before = await pool.fetchrow(_HEAD, shard)
+    before = await read_head(pool, shard)
     for _ in range(int(PATIENCE.total_seconds() / _POLL_S)):
         await asyncio.sleep(_POLL_S)
-        if await pool.fetchrow(_HEAD, shard) != before:
+        if await read_head(pool, shard) != before:
             return True
     return False

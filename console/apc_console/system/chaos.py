@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -13,28 +12,13 @@ from apc_bus.chaos.score import Score
 from apc_bus.folders import make_private_folder
 from apc_console.errors import LogDiffers
 from apc_console.output.output import print_json, to_json
+from apc_log.queries.tallies import count_deliveries, count_retried, count_set_aside, count_verdicts, find_logged
 
 SCORES = "chaos"
 """Folder in the data folder: one file an agent's process, and the scorecard of the last run."""
 SCORECARD = "scorecard.json"
 SHOWN = 5
 SOME_TIME_AGO = "SELECT now() - $1::interval"
-LOGGED = """
-SELECT packet_id::text FROM apc_log.agent_packets WHERE packet_id = ANY($1)
-UNION SELECT packet_id::text FROM apc_log.packet_conflicts WHERE packet_id = ANY($1)
-"""
-VERDICTS = """
-SELECT coalesce(refusal_code, verdict) AS name, count(*) AS count FROM apc_log.agent_packets
-WHERE recorded_at >= $1 GROUP BY 1
-"""
-SET_ASIDE = "SELECT kind AS name, count(*) AS count FROM apc_log.packet_conflicts WHERE recorded_at >= $1 GROUP BY 1"
-DELIVERIES = """
-SELECT state AS name, count(*) AS count FROM apc_log.packet_recipient_state
-WHERE recipient <> '' AND recorded_at >= $1 GROUP BY 1
-"""
-RETRIED = """
-SELECT count(DISTINCT (packet_id, recipient)) FROM apc_log.packet_events WHERE attempt > 1 AND recorded_at >= $1
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +69,18 @@ class Scorer:
 
     async def _add_up(self, score: Score) -> Scorecard:
         ids = [UUID(one) for one in score.confirmed | score.unknown]
-        logged = {row["packet_id"] for row in await self._pool.fetch(LOGGED, ids)}
+        logged = await find_logged(self._pool, ids)
         return Scorecard(
             struck=dict(sorted(score.struck.items())),
             confirmed=len(score.confirmed),
             lost=tuple(sorted(score.confirmed - logged)),
             in_doubt=len(score.unknown),
             in_doubt_and_logged=len(score.unknown & logged),
-            verdicts=await self._counts(VERDICTS),
-            set_aside=await self._counts(SET_ASIDE),
-            deliveries=await self._counts(DELIVERIES),
-            retried=await self._pool.fetchval(RETRIED, self._began),
+            verdicts=await count_verdicts(self._pool, self._began),
+            set_aside=await count_set_aside(self._pool, self._began),
+            deliveries=await count_deliveries(self._pool, self._began),
+            retried=await count_retried(self._pool, self._began),
         )
-
-    async def _counts(self, query: str) -> dict[str, Any]:
-        return {row["name"]: row["count"] for row in await self._pool.fetch(query, self._began)}
 
 
 def prepare(data_dir: Path) -> Path:

@@ -25,6 +25,7 @@ from apc_console.connections.waiting import until
 from apc_console.errors import ServiceAway
 from apc_console.system.supervisor import ProcessSpec, Supervisor
 from apc_contracts.identity.registry import Registration
+from apc_log.heads import read_epochs
 from apc_log.registry import registered_agents
 from apc_persister.evidence.checkpoint import ensure_key
 
@@ -32,7 +33,6 @@ START_LIMIT = timedelta(seconds=30)
 """How long a fresh gate may take to take its shards, and then to log the registrations."""
 DEATHS_AT_START = 3
 """So often a service may end before it is given up: what it cannot do now it will not do in half a minute."""
-EPOCHS = "SELECT shard, epoch FROM apc_log.shards"
 DRAIN_LIMIT = timedelta(seconds=10)
 """How long the end of the system waits for what is on its way to the gate, and then to the log writer."""
 GATE_STAGE = 1
@@ -101,7 +101,7 @@ async def run_supervised(
         stack.push_async_callback(pool.close)
         registrations = await with_keys(pool, described)
         await _declare(settings, pool, registrations)
-        epochs = await _epochs(pool)
+        epochs = await read_epochs(pool)
         supervisor = await stack.enter_async_context(Supervisor(SERVICES, logs, ConsoleSettings().health_port))
         await _until_held(settings, pool, epochs, supervisor)
         await _register(settings, pool, registrations)
@@ -132,10 +132,6 @@ async def _declare(settings: BusSettings, pool: asyncpg.Pool, registrations: Seq
     await apply(topology_of(settings, list(map(queues_of, known.values()))))
 
 
-async def _epochs(pool: asyncpg.Pool) -> dict[int, int]:
-    return {row["shard"]: row["epoch"] for row in await pool.fetch(EPOCHS)}
-
-
 async def _until_held(
     settings: BusSettings, pool: asyncpg.Pool, before: Mapping[int, int], supervisor: Supervisor
 ) -> None:
@@ -145,7 +141,7 @@ async def _until_held(
         for service in SERVICES:
             if supervisor.deaths(service.name) >= DEATHS_AT_START:
                 raise ServiceAway(f"the {service.name} does not start: {supervisor.last_words(service.name)}")
-        epochs = await _epochs(pool)
+        epochs = await read_epochs(pool)
         return all(epochs.get(shard, 0) > before.get(shard, 0) for shard in range(settings.shards))
 
     try:

@@ -9,6 +9,7 @@ import structlog
 from apc_contracts.session import Hop, Session
 from apc_contracts.session.path.verification import repeated
 from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_log.heads import read_head
 from apc_log.sessions.loading import load_session
 from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
@@ -16,7 +17,6 @@ from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.entries import hop_entry
 from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.judging.sessions import Sessions
-from apc_orchestrator.lease_acquisition import read_head
 from apc_orchestrator.shard.allocator import MemoryReturn
 from apc_orchestrator.shard.resources import ShardResources
 

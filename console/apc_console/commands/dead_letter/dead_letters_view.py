@@ -19,6 +19,7 @@ from apc_log.queries import (
     get_session,
     list_dead,
 )
+from apc_log.queries.answers import is_logged
 
 _LISTED = (
     "session_id",
@@ -31,7 +32,6 @@ _LISTED = (
     "sender",
     "expires_at",
 )
-_IS_KNOWN = "SELECT EXISTS (SELECT FROM apc_log.agent_packets WHERE packet_id = $1)"
 
 
 Row = dict[str, Any]
@@ -114,7 +114,7 @@ async def _why_not(
     pool: asyncpg.Pool, packet_id: UUID, states: Mapping[DeliveryId, tuple[str, int]], narrowed: Filter
 ) -> str:
     if not states:
-        if not await pool.fetchval(_IS_KNOWN, packet_id):
+        if not await is_logged(pool, packet_id):
             return f"the log holds no packet {packet_id}"
         return f"packet {packet_id} is not dead: nobody has had a delivery of it"
     said = ", ".join(f"{one.recipient} {state} (attempt {attempt})" for one, (state, attempt) in sorted(states.items()))

@@ -14,6 +14,7 @@ from apc_console.errors import InputUnusable
 from apc_console.output.output import opened, to_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import packaged_contract_bytes
+from apc_log.heads import read_epochs
 from apc_persister.evidence.checkpoint import ensure_key, key_file, load_signer
 from apc_persister.evidence.documents import (
     bundle_lines,
@@ -23,10 +24,6 @@ from apc_persister.evidence.documents import (
     prove_entry,
 )
 
-_SHARDS = "SELECT shard FROM apc_log.shards ORDER BY shard"
-_SIZES = """
-SELECT shard, coalesce(tree_size, 0) FROM apc_log.shards LEFT JOIN apc_log.log_edges USING (shard) ORDER BY shard
-"""
 LONG_LOG = 200_000
 """Entries for which it is worth while to start processes: they verify fewer in the time that the start takes."""
 _ENTRY = re.compile(r"(\d{1,9})/(\d{1,16})")
@@ -45,7 +42,7 @@ def print_keys(*, create: bool) -> None:
 async def print_checkpoints(shard: int | None) -> None:
     """Print the newest checkpoint of every shard, or of one, an empty line behind each."""
     async with open_log() as pool, pool.acquire() as connection:
-        shards = [row[0] for row in await connection.fetch(_SHARDS) if shard in (None, row[0])]
+        shards = [one for one in await read_epochs(connection) if shard in (None, one)]
         notes = [await last_checkpoint(connection, one) for one in shards]
     for note in notes:
         if note is not None:

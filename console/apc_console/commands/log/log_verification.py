@@ -15,6 +15,7 @@ from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
 from apc_log.connection import AnyConnection
+from apc_log.heads import read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, parse_note, split_notes
 from apc_persister.evidence.chunks import Helpers, check_note, start_helpers
 from apc_persister.evidence.coverage import UNCOVERED
@@ -25,7 +26,6 @@ from apc_persister.evidence.sessions import Sessions, compare_sessions
 from apc_persister.evidence.shards import find_strays, list_shards
 from apc_persister.evidence.verify import verify_shard
 
-_SIZES = "SELECT shard, coalesce(tree_size, 0) FROM apc_log.log_edges WHERE shard IS NOT NULL"
 LONG_LOG = 200_000
 """Entries for which it is worth while to start processes: they verify fewer in the time that the start takes."""
 
@@ -67,7 +67,7 @@ async def verify_log(
     reports: list[Report] = []
     async with open_log_with_url() as (pool, url), pool.acquire() as connection, AsyncExitStack() as stack:
         shards = sorted({*await list_shards(connection), *outside})
-        sizes: dict[int, int] = {row[0]: row[1] for row in await connection.fetch(_SIZES)}
+        sizes = await read_tree_sizes(connection)
         left = {shard: max(0, sizes.get(shard, 0) - first + 1) for shard in shards}
         if processes is None:
             processes = max(1, len(os.sched_getaffinity(0)) // 2) if sum(left.values()) >= LONG_LOG else 1

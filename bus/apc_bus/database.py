@@ -18,6 +18,9 @@ _LONGEST_PAUSE_SECONDS = 2.0
 _MENDS_ITSELF = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
 """The server is away, starts, recovers or is full: waiting may help."""
 
+DATABASE_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""The database is away, restarts, is full or not migrated: a service waits and tries again."""
+
 _log = structlog.get_logger("apc_bus")
 
 

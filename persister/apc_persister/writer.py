@@ -15,6 +15,7 @@ import structlog
 from asyncpg.pool import PoolConnectionProxy
 from structlog.contextvars import bind_contextvars
 
+from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.settings import PersisterSettings
@@ -28,8 +29,6 @@ from apc_persister.telling import in_transaction, tell_committed
 from apc_persister.transaction import Committed, commit
 
 _log = structlog.get_logger(__name__)
-_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""The database is away, restarts, is full or not migrated: wait and try again."""
 _MAX_BYTES = 4 << 20
 _HANDED_OVER_SECONDS = 0.05
 """So long one that is told to stop waits for what the broker has handed over, and may still be on its way here."""
@@ -159,7 +158,7 @@ class Writer:
                 with in_transaction(self.shard, messages):
                     async with asyncio.timeout(patience):
                         done = await commit(connection, self.shard, messages, self.notary, self.encryption)
-            except _AWAY as error:
+            except DATABASE_AWAY as error:
                 await self._note_failure(error)
                 messages = messages[:1]  # less at a time, should the size have been the reason
                 await pause.wait()
@@ -177,7 +176,7 @@ class Writer:
             try:
                 await self._connect()
                 return
-            except _AWAY as error:
+            except DATABASE_AWAY as error:
                 await self._note_failure(error)
                 await pause.wait()
 

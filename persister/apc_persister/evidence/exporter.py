@@ -9,13 +9,13 @@ import asyncpg
 import structlog
 
 from apc_bus.crash_points import crash_point
+from apc_bus.database import DATABASE_AWAY
 from apc_persister.errors import ExportFailed
 from apc_persister.evidence.outside import name_of, open_outside
 
 MOST_NOTES = 1000
 """Checkpoints of one export; at full speed a shard makes about 20 a second."""
 _LONGEST_PAUSE_S = 30.0
-_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 _BEGIN = """
 INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) VALUES ($1, $2, 0) ON CONFLICT DO NOTHING
@@ -63,7 +63,7 @@ class Exporter:
                     while await self._export(shard) == MOST_NOTES:
                         pass
                 pause_s = self._interval_s
-            except (*_AWAY, ExportFailed) as error:
+            except (*DATABASE_AWAY, ExportFailed) as error:
                 self.failures += 1
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 reason = (str(error) or type(error).__name__).splitlines()[0]

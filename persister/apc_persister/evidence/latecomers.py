@@ -6,13 +6,13 @@ from datetime import timedelta
 import asyncpg
 import structlog
 
+from apc_bus.database import DATABASE_AWAY
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.checkpoint import Signer
 from apc_persister.evidence.notary import Notary
 from apc_persister.head import lock_head
 
 _LONGEST_PAUSE_S = 30.0
-_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _WAITING = """
 SELECT shard FROM apc_log.shards LEFT JOIN apc_log.log_edges USING (shard)
 WHERE next_seq - 1 > coalesce(tree_size, 0) AND shard < $1 ORDER BY shard
@@ -48,7 +48,7 @@ class Latecomers:
             except TreeBroken as error:
                 log.critical("latecomers_not_attested", reason=str(error))
                 raise
-            except _AWAY as error:
+            except DATABASE_AWAY as error:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 reason = (str(error) or type(error).__name__).splitlines()[0]
                 log.warning("latecomers_not_attested", reason=reason)

@@ -47,12 +47,12 @@ def idea() -> IdeaPayload:
     )
 
 
-def typical_packet(session_id: str, sender: Actor, recipients: Sequence[str]) -> Packet[Any]:
+def typical_packet(session_id: str, sender: Actor, recipients: Sequence[str]) -> Packet:
     """An IDEA of its own root from one agent to one or several."""
     return _packet(session_id, sender, recipients, idea())
 
 
-def start_packet(session_id: str, sender: Actor, swarms: Sequence[SwarmSpec]) -> Packet[Any]:
+def start_packet(session_id: str, sender: Actor, swarms: Sequence[SwarmSpec]) -> Packet:
     """START of a session that stays in its first state: deadlines of an hour, no budget."""
     spec = SessionSpec(
         swarms=tuple(swarms),
@@ -64,7 +64,7 @@ def start_packet(session_id: str, sender: Actor, swarms: Sequence[SwarmSpec]) ->
     return _packet(session_id, sender, ("orchestrator",), SignalPayload(signal=Signal.START, session=spec))
 
 
-def _packet(session_id: str, sender: Actor, recipients: Sequence[str], payload: Any) -> Packet[Any]:
+def _packet(session_id: str, sender: Actor, recipients: Sequence[str], payload: Any) -> Packet:
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
     packet_id = new_packet_id()
     return PACKET_TYPES[packet_type](

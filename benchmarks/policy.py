@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from apc_contracts import admit, load_contract, seal
 from apc_contracts.envelope.packet import Packet
@@ -52,7 +51,7 @@ def _session() -> Session:
     """A session as the gate has it after its START."""
     contract, now = load_contract(), datetime.now(UTC)
     swarm = SwarmSpec(swarm_id=agents.SWARM, agents=(agents.source.agent_id, agents.sink.agent_id))
-    start: Packet[Any] = packets.start_packet(SESSION, agents.source.actor, [swarm])
+    start: Packet = packets.start_packet(SESSION, agents.source.actor, [swarm])
     session = open_session(start, now, contract)
     received = read_packet(seal(start).body)
     verdict = admit(start, None, Facts(now=now), contract)

@@ -19,6 +19,7 @@ from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.envelope.parts import MAX_RETRY_LIMIT
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.model import ID_PATTERN
+from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
@@ -156,7 +157,7 @@ class Agent:
         return function
 
     def on_substrate(self, function: HandlerT) -> HandlerT:
-        """Register `async def heard(packet: Packet[Any], ctx: HandlerContext)`: gets what others send to the substrate.
+        """Register `async def heard(packet: Packet, ctx: HandlerContext)`: gets what others send to the substrate.
 
         A worker reads the stream from the moment it starts; what was sent before, or while none ran, is not handled
         (`apc packet substrate` shows it). A handler that fails is logged and not tried again, and nobody is told.
@@ -196,28 +197,28 @@ class Agent:
         """Read with the weights."""
         return LanguageSettings().language
 
-    def min_relevance_for(self, packet: Packet[Any]) -> float | None:
+    def min_relevance_for(self, packet: Packet) -> float | None:
         """Below which score this packet is not handled; None = it is in any case."""
         entry = self._entry_for(packet)
         return None if entry is None else entry.min_relevance
 
-    def retries_for(self, packet: Packet[Any]) -> int:
+    def retries_for(self, packet: Packet) -> int:
         """How often this packet is tried again when its handler raises."""
         entry = self._entry_for(packet)
         return 0 if entry is None else entry.retries
 
-    def handler_for(self, packet: Packet[Any]) -> AnyHandler | None:
+    def handler_for(self, packet: Packet) -> AnyHandler | None:
         """The function that takes this packet, None when there is none."""
         entry = self._entry_for(packet)
         if entry is not None:
             return entry.function
         return self.refused_handler if packet.packet_type is PacketType.NACK else None
 
-    def _entry_for(self, packet: Packet[Any]) -> HandlerEntry | None:
+    def _entry_for(self, packet: Packet) -> HandlerEntry | None:
         packet_type = packet.packet_type
         entry = None
         if packet_type in (PacketType.SIGNAL, PacketType.HEARTBEAT):
-            entry = self._handlers.get((packet_type, packet.payload.signal))
+            entry = self._handlers.get((packet_type, packet.payload_as(SignalFields).signal))
         return entry or self._handlers.get((packet_type, None))
 
     def registration(self, broker_user: str | None = None) -> Registration:

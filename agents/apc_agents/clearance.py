@@ -6,7 +6,7 @@ The sender of a delivery is the one that the gate has verified. An agent that ac
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -82,7 +82,7 @@ class Trigger:
     level: SecurityLevel
 
     @classmethod
-    def of(cls, packet: Packet[Any], rights: Iterable[Right], clearance: Clearance) -> "Trigger":
+    def of(cls, packet: Packet, rights: Iterable[Right], clearance: Clearance) -> "Trigger":
         """Return what a delivered packet may cause; a provenance that cannot be read has the lowest level."""
         sender = Sender(packet.sender.agent_id, packet.sender.swarm_id, frozenset(rights))
         level = clearance.level_of(sender)

@@ -6,7 +6,6 @@ Source: docs/specification/contract.md section 10.
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
@@ -58,7 +57,7 @@ class Sessions:
             self._known.move_to_end(session_id)
         return known
 
-    def learn(self, packet: Packet[Any], moment: Moment | None) -> SessionKnowledge:
+    def learn(self, packet: Packet, moment: Moment | None) -> SessionKnowledge:
         """Take over what a delivered packet tells; an older moment never replaces a newer one."""
         known = self.of(packet.trace.session_id)
         if moment is not None and moment.step >= known.moment.step:
@@ -71,7 +70,7 @@ class Sessions:
         self.note_root(packet)
         return known
 
-    def note_root(self, packet: Packet[Any]) -> None:
+    def note_root(self, packet: Packet) -> None:
         """Remember the root of a packet, so that it can be named as a parent by its id alone."""
         self._roots[packet.packet_id] = packet.trace.root_packet_id
         if len(self._roots) > MAX_ROOTS:
@@ -87,7 +86,7 @@ class Sessions:
         clock[self._agent_id] = clock.get(self._agent_id, 0) + 1
         return dict(clock)
 
-    def _learn_sync(self, packet: Packet[Any], payload: SignalPayload, known: SessionKnowledge) -> None:
+    def _learn_sync(self, packet: Packet, payload: SignalPayload, known: SessionKnowledge) -> None:
         state = payload.session
         if not isinstance(state, SessionState) or packet.sender.agent_id != ORCHESTRATOR:
             return

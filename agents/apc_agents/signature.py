@@ -34,8 +34,8 @@ def check_start(function: AnyHandler) -> None:
 
 
 def check_listener(function: AnyHandler) -> None:
-    """An on_substrate function is `async def heard(packet: Packet[Any], ctx: HandlerContext)`. Raises AgentInvalid."""
-    _check_shape(function, 2, "(packet: Packet[Any], ctx: HandlerContext)")
+    """An on_substrate function is `async def heard(packet: Packet, ctx: HandlerContext)`. Raises AgentInvalid."""
+    _check_shape(function, 2, "(packet: Packet, ctx: HandlerContext)")
 
 
 def _check_shape(function: AnyHandler, count: int, wanted: str) -> None:

@@ -66,7 +66,7 @@ class AgentTestClient:
         states: StateStore | None = None,
     ) -> None:
         """A client of one agent; for a restart give a second one the `memory` and the `states` of the first."""
-        self.emitted: list[Packet[Any]] = []
+        self.emitted: list[Packet] = []
         """What the agent has emitted, in order, heartbeats aside."""
         self.receipts: list[Receipt] = []
         """What the worker has reported, in order."""
@@ -85,7 +85,7 @@ class AgentTestClient:
         self._agent = agent
         self._contract = contract or load_contract()
         self._ends: dict[DeliveryKey, asyncio.Future[None]] = {}
-        self._causes: dict[UUID, list[Packet[Any]]] = {}
+        self._causes: dict[UUID, list[Packet]] = {}
         self._stop = asyncio.Event()
         self._passed = asyncio.Event()
         self._batch_no = 0
@@ -139,7 +139,7 @@ class AgentTestClient:
         step: int = 0,
         rights: Iterable[Right] = (),
         **options: Unpack[PacketOptions],
-    ) -> Packet[Any] | None:
+    ) -> Packet | None:
         """Send a packet to the agent; returns the first packet that it emitted in answer, None when it did not.
 
         `phase`, `round` and `step` are the session's; `rights` those that the gate would know the sender to have.
@@ -157,8 +157,8 @@ class AgentTestClient:
         return answers[0] if answers else None
 
     async def deliver(
-        self, packet: Packet[Any], moment: Moment | None = None, *, attempt: int = 1, rights: Iterable[Right] = ()
-    ) -> tuple[Packet[Any], ...]:
+        self, packet: Packet, moment: Moment | None = None, *, attempt: int = 1, rights: Iterable[Right] = ()
+    ) -> tuple[Packet, ...]:
         """Hand over a packet; returns everything that it made the agent emit. Raises as `send`."""
         sealed = await sealed_to_fit(packet, self._contract, self._claim_checks)
         agent = self._agent
@@ -229,12 +229,12 @@ class AgentTestClient:
             if receipt.kind in END_KINDS and end is not None and not end.done():
                 end.set_result(None)
 
-    def _fail(self, packet: Packet[Any], attempt: int, failure: Exception) -> None:
+    def _fail(self, packet: Packet, attempt: int, failure: Exception) -> None:
         end = self._ends.get((packet.packet_id, attempt))
         if end is not None and not end.done():
             failed = HandlerFailed(f"the handler of {packet.packet_type} raised {type(failure).__name__}")
             failed.__cause__ = failure
             end.set_exception(failed)
 
-    def _note_invocation(self, packet: Packet[Any], transitions: tuple[LocalTransition, ...]) -> None:
+    def _note_invocation(self, packet: Packet, transitions: tuple[LocalTransition, ...]) -> None:
         self.invocations.setdefault(packet.packet_id, []).append(transitions)

@@ -22,12 +22,11 @@ from apc_automl.shelf import Shelf
 from apc_automl.spaces import families_of
 from apc_automl.workbench import Workbench
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing, ArtifactTooLarge
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.envelope.packet import Packet, SomePayload
 from apc_contracts.payloads.by_type import (
     ClaimPayload,
     EvalPayload,
     NackPayload,
-    Payload,
     SignalPayload,
     TaskIrPayload,
     TransferPayload,
@@ -235,6 +234,8 @@ class _Bench:
             symbolic_keys=(recipe.family, recipe.hash),
         )
 
-    async def _say(self, ctx: HandlerContext, session: SessionState, payload: Payload, **options: Any) -> Packet[Any]:
+    async def _say(
+        self, ctx: HandlerContext, session: SessionState, payload: SomePayload, **options: Any
+    ) -> Packet[SomePayload]:
         """Emit for the generation that the SYNC named, also when the session has moved on in the meantime."""
         return await ctx.emit(payload, run_phase=session.run_phase, generation=session.generation, **options)

@@ -25,7 +25,7 @@ PACKETS_A_SESSION = 150
 """That one sender sends in a session before it goes on to the next one."""
 
 
-def openings(count: int) -> list[Packet[Any]]:
+def openings(count: int) -> list[Packet]:
     """The START of each session; none of them has a deadline within the soak."""
     swarms = tuple(SwarmSpec(swarm_id=swarm, agents=agents) for swarm, agents in _SWARMS)
     bounds = {"generation_deadline_ms": DAY_MS, "state_deadline_ms": DAY_MS}
@@ -35,7 +35,7 @@ def openings(count: int) -> list[Packet[Any]]:
     ]
 
 
-def next_packet(sender: str, number: int, sessions: Sequence[Packet[Any]], chance: random.Random) -> Packet[Any]:
+def next_packet(sender: str, number: int, sessions: Sequence[Packet], chance: random.Random) -> Packet:
     """Most go to a worker or to all of them; some to nobody, some fail in the handler, some expire soon."""
     opening = sessions[number // PACKETS_A_SESSION % len(sessions)]
     kind = chance.random()

@@ -5,7 +5,6 @@ import random
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import orjson
@@ -26,7 +25,7 @@ SESSIONS = "sessions.json"
 class Sender:
     """Publishes until each packet is confirmed; after a death what was not confirmed, under the same ids."""
 
-    def __init__(self, agent: str, agents: ScriptedAgents, journal: Journal, sessions: list[Packet[Any]]) -> None:
+    def __init__(self, agent: str, agents: ScriptedAgents, journal: Journal, sessions: list[Packet]) -> None:
         self._agent = agent
         self._agents = agents
         self._journal = journal

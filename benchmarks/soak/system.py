@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import orjson
@@ -54,7 +53,7 @@ class SoakedSystem:
     processes: list[KeptProcess]
     listeners: list[ScriptedWorker]
     """Read what the gate tells the operator and the senders."""
-    sessions: list[Packet[Any]]
+    sessions: list[Packet]
     _opened: Sent = field(default_factory=Sent)
 
     def of(self, *kinds: str) -> list[KeptProcess]:

@@ -96,7 +96,7 @@ def _route_standard_library(
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def packet_ids(packet: Packet[Any]) -> LogIds:
+def packet_ids(packet: Packet) -> LogIds:
     """The ids of a packet for the log lines about it; agent_id is whoever does something with it, so it is not here."""
     where = packet.trace
     return {

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -131,7 +130,7 @@ def _in_span_of(
             raise
 
 
-def describe(packet: Packet[Any]) -> None:
+def describe(packet: Packet) -> None:
     """Say on the current span which packet it is about."""
     if _tracer is not None:
         trace.get_current_span().set_attributes(packet_attributes(packet))
@@ -149,7 +148,7 @@ def fail_span(span: Span, error: Exception) -> None:
     span.set_status(Status(StatusCode.ERROR, type(error).__name__))
 
 
-def packet_attributes(packet: Packet[Any]) -> dict[str, AttributeValue]:
+def packet_attributes(packet: Packet) -> dict[str, AttributeValue]:
     """What a span says of a packet: ids, never its content."""
     where = packet.trace
     return {

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Any
 
 from apc_bus import headers
 from apc_bus.delay_queues import retry_delay_ms, retry_key
@@ -57,9 +56,7 @@ def delivery(
     )
 
 
-def addressed(
-    message: Message, packet: Packet[Any], recipient: str, registry: Mapping[str, Registration]
-) -> Publication:
+def addressed(message: Message, packet: Packet, recipient: str, registry: Mapping[str, Registration]) -> Publication:
     """A delivery to one recipient."""
     if recipient == SUBSTRATE_RECIPIENT:
         return Publication(SUBSTRATE, "", message)
@@ -67,7 +64,7 @@ def addressed(
 
 
 def postponed(
-    packet: Packet[Any], recipient: str, attempt: int, not_before: datetime, lease: Lease, now: datetime
+    packet: Packet, recipient: str, attempt: int, not_before: datetime, lease: Lease, now: datetime
 ) -> Publication:
     """A receipt to this gate itself: it comes out of a delay queue when a retry is due, or before for another round."""
     receipt = Receipt(
@@ -164,7 +161,7 @@ def dead_input(letter: Message, queue: str, reason: str, shard: int, user: str) 
     return Publication(RECEIPTS, str(shard), message)
 
 
-def inbox_key(packet: Packet[Any], recipient: Registration) -> str:
+def inbox_key(packet: Packet, recipient: Registration) -> str:
     """The routing key on apc.inter_agent of a packet to a recipient."""
     urgent = is_urgent(packet.packet_type, packet.routing.priority)
     return routing_key(packet.packet_type, recipient.swarm_id, recipient.agent_id, urgent)
@@ -186,6 +183,6 @@ def _rights_header(sender: Registration | None) -> dict[str, HeaderValue]:
     return {headers.RIGHTS: ",".join(sorted(sender.rights))}
 
 
-def time_left_ms(packet: Packet[Any], now: datetime) -> int:
+def time_left_ms(packet: Packet, now: datetime) -> int:
     """Milliseconds until the packet expires, at least 1: broker TTL is garbage collection only."""
     return max(1, int((packet.expires - now).total_seconds() * 1000))

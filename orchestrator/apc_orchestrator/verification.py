@@ -22,6 +22,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import SignatureInvalid
 from apc_contracts.identity.registry import Registration
 from apc_contracts.identity.signing import verify_endorsement
+from apc_contracts.payloads.by_type import ArtifactPayload
 from apc_contracts.session import Verification
 from apc_contracts.session.path.verification import Finding, evidence_artifacts, ruling
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
@@ -147,7 +148,7 @@ class Verifier:
     async def _artifacts_of(self, received: ReceivedPacket) -> AsyncIterator[Finding]:
         packet = received.packet
         if packet.packet_type is PacketType.ARTIFACT and self._rules.artifact_bytes != "off":
-            if (message := await self._bytes_of(packet.payload.artifact_hash)) is not None:
+            if (message := await self._bytes_of(packet.payload_as(ArtifactPayload).artifact_hash)) is not None:
                 yield Finding("artifact_bytes", f"payload.artifact_hash: {message}")
         if self._rules.evidence_artifacts == "off":
             return

@@ -73,7 +73,7 @@ def _make_packet(
     to: str = "sentinel-1",
     sender: str = "builder-1",
     session_id: str = "session-1",
-    parent: Packet[Any] | None = None,
+    parent: Packet | None = None,
     packet_id: UUID | None = None,
     age: timedelta = timedelta(0),
     ttl: timedelta = timedelta(minutes=1),
@@ -81,7 +81,7 @@ def _make_packet(
     requires_ack: bool = False,
     vector_clock: dict[str, int] | None = None,
     metadata: dict[str, Any] | None = None,
-) -> Packet[Any]:
+) -> Packet:
     """A packet as it stands in the log."""
     packet_id = packet_id or new_packet_id()
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
@@ -126,7 +126,7 @@ class Gate:
         self.broker = MemoryBroker(build_topology(1, [queues]))
         self.bus = self.broker.connect(ORCHESTRATOR)
         self.messages: list[Message] = []
-        self.packets: list[Packet[Any]] = []
+        self.packets: list[Packet] = []
         self.receipts: list[Receipt] = []
         self.changed = asyncio.Condition()
         self._batch_no = 0
@@ -137,7 +137,7 @@ class Gate:
 
     async def deliver(
         self,
-        packet: Packet[Any],
+        packet: Packet,
         moment: Moment | None = None,
         *,
         attempt: int = 1,
@@ -164,7 +164,7 @@ class Gate:
             values = {name: values[name] for name in (headers.SHARD, headers.EPOCH, headers.ATTEMPT)}
         await self.send_bytes(packet, seal(packet).body, values)
 
-    async def send_bytes(self, packet: Packet[Any], body: bytes, values: dict[str, HeaderValue]) -> None:
+    async def send_bytes(self, packet: Packet, body: bytes, values: dict[str, HeaderValue]) -> None:
         """Publish any bytes to the worker's inbox that this packet would go to."""
         is_urgent = packet.packet_type in CONTROL_TYPES or packet.routing.priority >= 5
         key = routing_key(packet.packet_type, self.agent.swarm, self.agent.agent_id, is_urgent)
@@ -188,11 +188,11 @@ class Gate:
         async with asyncio.timeout(PATIENCE), self.changed:
             await self.changed.wait_for(condition)
 
-    async def ended(self, packet: Packet[Any], kind: ReceiptKind = ReceiptKind.OUTCOME) -> None:
+    async def ended(self, packet: Packet, kind: ReceiptKind = ReceiptKind.OUTCOME) -> None:
         """Wait for a receipt of this kind for a packet."""
         await self.until(lambda: kind in self.kinds(packet))
 
-    def kinds(self, packet: Packet[Any]) -> list[ReceiptKind]:
+    def kinds(self, packet: Packet) -> list[ReceiptKind]:
         """The receipts for a packet, in order."""
         return [receipt.kind for receipt in self.receipts if receipt.packet_id == packet.packet_id]
 
@@ -271,7 +271,7 @@ def idea() -> Callable[..., IdeaPayload]:
 
 
 @pytest.fixture
-def make_packet() -> Callable[..., Packet[Any]]:
+def make_packet() -> Callable[..., Packet]:
     """Makes packets as they stand in the log."""
     return _make_packet
 

@@ -33,12 +33,12 @@ def test_handlers_of_every_allowed_form(agent: Agent) -> None:
         return None
 
     @agent.on(PacketType.EVAL)
-    async def evaluation(packet: Packet[Any], ctx: HandlerContext) -> list[ClaimPayload]:
+    async def evaluation(packet: Packet, ctx: HandlerContext) -> list[ClaimPayload]:
         return []
 
     @agent.on(PacketType.ARTIFACT)
     @agent.on(PacketType.TRANSFER)
-    async def several(packet: Packet[Any], ctx: HandlerContext) -> tuple[ClaimPayload, ...] | None: ...
+    async def several(packet: Packet, ctx: HandlerContext) -> tuple[ClaimPayload, ...] | None: ...
 
     assert agent.handles == {
         PacketType.IDEA,

@@ -58,7 +58,7 @@ async def test_an_emitted_reply_inherits_everything_from_its_cause(agent: Agent,
         )
     assert reply is not None
     (root,) = {packet.trace.root_packet_id for packet in client.emitted}
-    assert reply.payload.text == "m-7"
+    assert reply.payload_as(ClaimPayload).text == "m-7"
     assert reply.packet_id == reply_id(root, "sentinel-1", 0)
     assert reply.trace.parent_packet_id == root
     assert (reply.trace.session_id, reply.trace.run_id, reply.trace.task_id) == ("session-1", "run-9", "task-1")
@@ -90,7 +90,7 @@ async def test_returned_payloads_are_emitted_in_order(agent: Agent, idea: Any) -
 
     async with AgentTestClient(agent) as client:
         await client.send(idea("first"))
-        assert [packet.payload.method_id for packet in client.emitted] == ["first", "second"]
+        assert [packet.payload_as(IdeaPayload).method_id for packet in client.emitted] == ["first", "second"]
 
 
 async def test_what_admit_refuses_is_refused_at_once(agent: Agent, idea: Any) -> None:
@@ -204,8 +204,8 @@ async def test_an_ack_is_sent_when_it_is_asked_for(agent: Agent, idea: Any) -> N
         first = await client.send(idea(), requires_ack=True)
         answers_itself = True
         second = await client.send(idea(), requires_ack=True)
-        assert first is not None and first.payload.ack_status is AckStatus.ACCEPTED
-        assert second is not None and second.payload.ack_status is AckStatus.DEFERRED
+        assert first is not None and first.payload_as(AckPayload).ack_status is AckStatus.ACCEPTED
+        assert second is not None and second.payload_as(AckPayload).ack_status is AckStatus.DEFERRED
         assert len(client.emitted) == 2
 
 
@@ -271,7 +271,7 @@ async def test_what_on_start_raises_fails_the_client(agent: Agent) -> None:
 
 
 async def test_what_is_sent_carries_all_that_a_packet_can(agent: Agent, idea: Any) -> None:
-    seen: list[Packet[Any]] = []
+    seen: list[Packet] = []
 
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:

@@ -158,7 +158,7 @@ class Deployment:
     workers: dict[str, ScriptedWorker]
     sent: Sent = field(default_factory=Sent)
     confirms: Confirms = field(default_factory=Confirms)
-    opening: Packet[Any] = field(default_factory=lambda: make_start(cast=CAST))
+    opening: Packet = field(default_factory=lambda: make_start(cast=CAST))
     services: list[Service] = field(default_factory=list)
     lost: int | None = None
     """Confirmed and not in the log, as `check` found."""
@@ -204,7 +204,7 @@ class Deployment:
         for start in range(0, count, LOADED_AT_ONCE):
             await asyncio.gather(*map(self.send, packets[start : start + LOADED_AT_ONCE]))
 
-    def make_load(self, chance: random.Random, count: int) -> list[Packet[Any]]:
+    def make_load(self, chance: random.Random, count: int) -> list[Packet]:
         """Packets of all kinds, of which nobody has heard yet."""
         return [self._packet(chance) for _ in range(count)]
 
@@ -233,7 +233,7 @@ class Deployment:
                 sender.cancel()
             await asyncio.gather(*senders, return_exceptions=True)
 
-    async def send(self, packet: Packet[Any], **properties: Any) -> None:
+    async def send(self, packet: Packet, **properties: Any) -> None:
         """An exception means unknown: published again until it is confirmed, as every sender has to.
 
         `properties` replace those of its message.
@@ -251,7 +251,7 @@ class Deployment:
         self.sent.unknown.discard(packet.packet_id)
         self.sent.confirmed.add(packet.packet_id)
 
-    def _packet(self, chance: random.Random) -> Packet[Any]:
+    def _packet(self, chance: random.Random) -> Packet:
         kind = chance.random()
         intent, fields = "work", {}
         to: tuple[str, ...] = (chance.choice(("blue-1", "sentinel")),)
@@ -397,7 +397,7 @@ async def _deploy(amqp_url: str, database_url: str, folder: Path) -> AsyncIterat
         yield deployment
 
 
-def is_poison(packet: Packet[Any]) -> bool:
+def is_poison(packet: Packet) -> bool:
     """Whether every worker rejects this packet."""
     return getattr(packet.payload, "intent", None) == POISON
 

@@ -85,25 +85,25 @@ class Attack:
         assert self._healthy <= self.handled, "each healthy packet"
         self._record(fault, self.deployment, self._ended_at, injected=self.injected)
 
-    def idea(self, sender: str = "red-1", to: str | tuple[str, ...] = "blue-1", **fields: Any) -> Packet[Any]:
+    def idea(self, sender: str = "red-1", to: str | tuple[str, ...] = "blue-1", **fields: Any) -> Packet:
         """A packet that nobody has sent yet; `fields` as `make_packet` takes them."""
         recipients = (to,) if isinstance(to, str) else to
         payload = fields.pop("payload", None) or make_idea("work")
         return make_packet(sender, payload, recipients, parent=self.deployment.opening, **fields)
 
-    async def send(self, packet: Packet[Any], **properties: Any) -> None:
+    async def send(self, packet: Packet, **properties: Any) -> None:
         """Put a packet in that the gate gives a row of its own."""
         self.injected += 1
         await self.deployment.send(packet, **(self.signature(packet) | properties))
 
-    async def put(self, packet: Packet[Any], **properties: Any) -> None:
+    async def put(self, packet: Packet, **properties: Any) -> None:
         """Put a message in that must get no row of its own; `body` replaces the packet's bytes."""
         self.injected += 1
         publication = self.deployment.agents.publication(packet, **properties)
         self.bodies.append(publication.message.body)
         await publish_until_confirmed(self.deployment.bus, publication)
 
-    def signature(self, packet: Packet[Any]) -> dict[str, Any]:
+    def signature(self, packet: Packet) -> dict[str, Any]:
         """The properties of a message that its sender signs; none when it has no key."""
         if self.key is None or packet.sender.agent_id != "red-1":
             return {}

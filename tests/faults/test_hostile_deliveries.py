@@ -24,17 +24,17 @@ SELECT packet_id, metadata ->> 'error' AS reason FROM apc_log.packet_events WHER
 """
 
 
-def ids(packets: Sequence[Packet[Any]]) -> list[UUID]:
+def ids(packets: Sequence[Packet]) -> list[UUID]:
     return [packet.packet_id for packet in packets]
 
 
-def first_handled(worker: Any, packets: Sequence[Packet[Any]]) -> list[UUID]:
+def first_handled(worker: Any, packets: Sequence[Packet]) -> list[UUID]:
     """These packets in the order in which the worker's handler first ran for them."""
     wanted = set(ids(packets))
     return [packet_id for packet_id in worker.effects if packet_id in wanted]
 
 
-async def send_to_who_is_away(attack: Any, **fields: Any) -> list[Packet[Any]]:
+async def send_to_who_is_away(attack: Any, **fields: Any) -> list[Packet]:
     """Some dozens, each made when it is sent."""
     sent = []
     for _ in range(DOZENS):
@@ -48,7 +48,7 @@ async def test_arrivals_out_of_order(attack: Any) -> None:
     pairs = [(sender, to) for sender in ("red-1", "librarian") for to in ("blue-1", AWAY)]
     sent = {(sender, to): [attack.idea(sender, to) for _ in range(DOZENS)] for sender, to in pairs}
 
-    async def send(packets: Sequence[Packet[Any]], is_repeated: bool) -> None:
+    async def send(packets: Sequence[Packet], is_repeated: bool) -> None:
         """One after another; behind each, an older one again."""
         for number, packet in enumerate(packets):
             await attack.deployment.send(packet)

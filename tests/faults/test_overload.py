@@ -78,7 +78,7 @@ def contract_file(folder: Path, **limits: Any) -> str:
     return str(path)
 
 
-def idea(deployment: Any, sender: str, to: str) -> Packet[Any]:
+def idea(deployment: Any, sender: str, to: str) -> Packet:
     return make_packet(sender, make_idea("work"), (to,), cast=CAST, parent=deployment.opening)
 
 
@@ -147,10 +147,10 @@ class Stopwatch:
     times: dict[str, list[float]] = field(default_factory=dict)
     lengths: dict[str, float] = field(default_factory=dict)
 
-    def start(self, packet: Packet[Any]) -> None:
+    def start(self, packet: Packet) -> None:
         self.began[packet.packet_id] = (self.phase, monotonic())
 
-    def stop(self, packet: Packet[Any]) -> bool:
+    def stop(self, packet: Packet) -> bool:
         """Told of each packet that comes to a worker; it rejects none."""
         phase, began = self.began.pop(packet.packet_id, ("", 0.0))
         if phase:
@@ -178,9 +178,9 @@ class Stopwatch:
 
 
 @asynccontextmanager
-async def steady(deployment: Any, rate: float, make: Callable[[], Packet[Any]]) -> AsyncIterator[list[Packet[Any]]]:
+async def steady(deployment: Any, rate: float, make: Callable[[], Packet]) -> AsyncIterator[list[Packet]]:
     """Send so many packets a second beside what happens in the context, each at its time; leaving ends it."""
-    sent: list[Packet[Any]] = []
+    sent: list[Packet] = []
     sending: set[asyncio.Task[None]] = set()
 
     async def send() -> None:
@@ -202,12 +202,12 @@ async def steady(deployment: Any, rate: float, make: Callable[[], Packet[Any]]) 
         await asyncio.gather(*sending)
 
 
-def others(deployment: Any, watch: Stopwatch) -> Callable[[], Packet[Any]]:
+def others(deployment: Any, watch: Stopwatch) -> Callable[[], Packet]:
     """The packets of those who have nothing to do with it, from red-1 to blue-1 and the sentinel in turn."""
     recipients = ("blue-1", "sentinel")
     count = iter(range(1 << 30))
 
-    def make() -> Packet[Any]:
+    def make() -> Packet:
         packet = idea(deployment, "red-1", recipients[next(count) % 2])
         watch.start(packet)
         return packet

@@ -51,7 +51,7 @@ class House:
     artifacts: ArtifactStore
     agents: ScriptedAgents
     shards: int = 1
-    opening: Packet[Any] = field(default_factory=make_start)
+    opening: Packet = field(default_factory=make_start)
 
     async def connect(self, purpose: str) -> RabbitBus:
         """One more bus; the caller closes it."""

@@ -49,7 +49,7 @@ class Asking:
         await bus.close()
 
 
-def answer(asked: Any, payload_type: Any = AckPayload, status: AckStatus = AckStatus.ACCEPTED) -> Packet[Any]:
+def answer(asked: Any, payload_type: Any = AckPayload, status: AckStatus = AckStatus.ACCEPTED) -> Packet:
     payload = payload_type(acked_packet_id=asked.packet_id, ack_status=status)
     return make_packet("sentinel", payload, (asked.sender.agent_id,), parent=asked)
 

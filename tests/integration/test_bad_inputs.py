@@ -9,6 +9,7 @@ from uuid import UUID
 
 from apc_console.testing import ApcCommand
 from apc_contracts import AckPayload, Packet, RetractionPayload, SignalPayload, TaskIrPayload
+from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.payloads.session_signals import Budgets, SwarmSpec
 from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint, IrHeader
 from apc_contracts.vocabulary import AckStatus, Signal
@@ -25,7 +26,7 @@ STANDS = "SELECT state, step, document -> 'spent' AS spent, document -> 'task_bu
 NOTE = "SELECT metadata #>> '{acknowledges,as}' FROM apc_log.packet_transitions WHERE packet_id = $1 AND recipient = ''"
 
 
-def signal(agent: str, name: Signal, **fields: Any) -> Packet[Any]:
+def signal(agent: str, name: Signal, **fields: Any) -> Packet:
     return make_packet(agent, SignalPayload(signal=name, reason="r"), **fields)
 
 
@@ -33,21 +34,22 @@ def retraction(target: UUID) -> RetractionPayload:
     return RetractionPayload(target_packet_id=target, reason="r")
 
 
-def changed(packet: Packet[Any], change: Callable[[Any], None]) -> bytes:
+def changed(packet: Packet, change: Callable[[Any], None]) -> bytes:
     """The bytes of a packet that no model would make."""
     document = json.loads(seal(packet).body)
     change(document)
     return json.dumps(document).encode()
 
 
-def bad_packets(opening: Packet[Any], idea: Packet[Any]) -> list[tuple[Packet[Any], bytes | None, str, str]]:
+def bad_packets(opening: Packet, idea: Packet) -> list[tuple[Packet, bytes | None, str, str]]:
     """Packet, its bytes where no model would make them, code and place of the refusal, words of what helps."""
     elsewhere = make_start("s-2")
     many = tuple(SwarmSpec(swarm_id=f"swarm-{number}", agents=()) for number in range(257))
     huge = tuple(f"task-{number:059}" for number in range(5000))
-    payload = elsewhere.payload
+    payload = elsewhere.payload_as(SignalFields)
 
-    def start_with(**fields: Any) -> Packet[Any]:
+    def start_with(**fields: Any) -> Packet:
+        assert payload.session is not None
         spec = payload.session.model_copy(update=fields)
         return make_packet("librarian", payload.model_copy(update={"session": spec}), session_id="s-2")
 
@@ -83,7 +85,7 @@ def bad_packets(opening: Packet[Any], idea: Packet[Any]) -> list[tuple[Packet[An
     ]
 
 
-def brief(expression: str, **fields: Any) -> Packet[Any]:
+def brief(expression: str, **fields: Any) -> Packet:
     header = IrHeader(task_id="task-2", run_id="run-1", swarm_id="library", dialect_id="d", dialect_hash="h")
     budget = IrConstraint(id="b", constraint_kind=ConstraintKind.BUDGET, expression=expression)
     return make_packet("librarian", TaskIrPayload(ir_header=header, objects=(budget,)), ("red-1",), **fields)

@@ -8,6 +8,7 @@ from typing import Any
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
 from apc_contracts import Packet, PacketType
+from apc_contracts.payloads.by_type import IdeaPayload
 from apc_orchestrator.testing import AGENTS, make_idea, make_packet, until
 from apc_orchestrator.testing.packets import ROLE
 
@@ -25,18 +26,18 @@ def storyteller() -> Agent:
     agent = Agent("red-1", role=ROLE, swarm=AGENTS["red-1"][0])
 
     @agent.on(PacketType.IDEA)
-    async def tell(idea: Packet[Any], ctx: HandlerContext) -> None:
+    async def tell(idea: Packet, ctx: HandlerContext) -> None:
         await ctx.emit(idea.payload.model_copy(update={"intent": TEXT}), to="blue-1")
 
     return agent
 
 
-def reader(read: list[Packet[Any]]) -> Agent:
+def reader(read: list[Packet]) -> Agent:
     """Notes what it is given."""
     agent = Agent("blue-1", role=ROLE, swarm=AGENTS["blue-1"][0])
 
     @agent.on(PacketType.IDEA)
-    async def note(idea: Packet[Any], ctx: HandlerContext) -> None:
+    async def note(idea: Packet, ctx: HandlerContext) -> None:
         read.append(idea)
 
     return agent
@@ -59,7 +60,7 @@ async def at_work(house: Any, *agents: Agent) -> AsyncIterator[None]:
 
 
 async def test_a_large_body_goes_from_handler_to_handler_and_its_text_round_the_gate(house: Any) -> None:
-    read: list[Packet[Any]] = []
+    read: list[Packet] = []
     trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening)
     async with house.persister(), house.gate():
         await house.open_session()
@@ -71,7 +72,7 @@ async def test_a_large_body_goes_from_handler_to_handler_and_its_text_round_the_
 
             await until(was_read)
             await until(house.has_come_to("ARCHIVED", read[0].packet_id, "blue-1"))
-    assert read[0].payload.intent == TEXT and read[0].metadata is None
+    assert read[0].payload_as(IdeaPayload).intent == TEXT and read[0].metadata is None
     short, long = await house.pool.fetch(LOGGED)
     assert (long["sender_agent_id"], long["intent"]) == ("red-1", HASH)
     assert long["size"] < 3_000 and short["size"] < 3_000

@@ -11,6 +11,7 @@ from apc_bus.port import Delivery
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import AGENT_DELIVERY_LIMIT, DEAD_QUEUE, AgentQueues, agent_queue, build_topology
 from apc_contracts import parse_packet
+from apc_contracts.payloads.by_type import ErrorPayload
 from apc_contracts.vocabulary import PacketType
 from apc_orchestrator.testing import make_idea, make_packet, until
 
@@ -99,7 +100,8 @@ async def test_a_delivery_that_comes_back_too_often(running: Any) -> None:
     (told,) = await running.agents.receive("red-1", urgent=True)
     error = parse_packet(told.message.body)
     assert (error.packet_type, error.trace.parent_packet_id) == (PacketType.ERROR, sent.packet_id)
-    assert error.payload.details["reason"] == "delivery_limit"
+    details = error.payload_as(ErrorPayload).details
+    assert details is not None and details["reason"] == "delivery_limit"
 
 
 @pytest.mark.parametrize("urgent", [True, False])

@@ -29,7 +29,7 @@ UNION ALL SELECT kind || coalesce(' ' || code, ''), count(*) FROM apc_log.packet
 """
 
 
-def good_packets(opening: Packet[Any]) -> list[Packet[Any]]:
+def good_packets(opening: Packet) -> list[Packet]:
     """Packets that the gate takes, or refuses by its contract."""
     payloads = [
         make_idea(),
@@ -45,7 +45,7 @@ def with_fresh_id(packet_id: bytes, body: bytes) -> bytes:
     return body.replace(packet_id, str(new_packet_id()).encode())
 
 
-def hostile_publications(opening: Packet[Any], user: str, count: int) -> list[Publication]:
+def hostile_publications(opening: Packet, user: str, count: int) -> list[Publication]:
     """Bodies from the seed, most to apc.ingress, some to apc.receipts as each of its types."""
     chance, found = Random(SEED), []
     good = [(str(packet.packet_id).encode(), seal(packet).body) for packet in good_packets(opening)]

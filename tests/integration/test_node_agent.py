@@ -18,6 +18,7 @@ from apc_bus.topology import build_topology
 from apc_console.commands.agent.registration import publish_changes
 from apc_contracts import parse_packet
 from apc_contracts.identity.ids import reply_id
+from apc_contracts.payloads.by_type import AckPayload
 from apc_contracts.vocabulary import PacketType
 from apc_orchestrator.testing import AGENTS, ScriptedAgents, make_idea, make_packet, make_start, until
 from apc_orchestrator.testing.packets import ROLE, Cast
@@ -119,7 +120,7 @@ async def test_it_joins_and_answers_an_idea_with_a_claim(
     assert delivery.message.headers["traceparent"] == TRACEPARENT
     assert claim.packet_id == reply_id(idea.packet_id, NODE_AGENT, 0), "derived, so that a second run makes it again"
     assert start.message.type == "SIGNAL"
-    assert parse_packet(acknowledgement.message.body).payload.acked_packet_id == idea.packet_id
+    assert parse_packet(acknowledgement.message.body).payload_as(AckPayload).acked_packet_id == idea.packet_id
     assert claim.trace.parent_packet_id == idea.packet_id
     assert claim.trace.root_packet_id == running.opening.packet_id
     assert claim.proof_bundle.evidence_refs == (f"packet:{idea.packet_id}",)

@@ -32,7 +32,7 @@ SELECT packet_id, attempt, metadata ->> 'error' AS reason FROM apc_log.packet_ev
 HANDLED_COUNT = "SELECT count(*) FROM apc_log.packet_recipient_state WHERE recipient = 'red-1' AND state = 'ARCHIVED'"
 
 
-def ideas(house: Any, *intents: str) -> list[Packet[Any]]:
+def ideas(house: Any, *intents: str) -> list[Packet]:
     return [make_packet("librarian", make_idea(intent), ("red-1",), parent=house.opening) for intent in intents]
 
 
@@ -82,7 +82,7 @@ async def test_a_handler_that_always_raises_ends_one_packet_and_no_other(house: 
 class Crashes:
     """What became of six packets, the third of which kills its worker."""
 
-    sent: list[Packet[Any]]
+    sent: list[Packet]
     handled: list[UUID]
     """As often as the handler ran to its end."""
     victims: set[UUID]

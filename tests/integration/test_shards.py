@@ -71,7 +71,7 @@ def write_contract(path: Path) -> str:
     return str(path)
 
 
-def offer(protocol_id: str, session_id: str, opening: Packet[Any], score: float = 0.9) -> Packet[Any]:
+def offer(protocol_id: str, session_id: str, opening: Packet, score: float = 0.9) -> Packet:
     mode = TransferMode.SELECTIVE_IMPORT
     payload = TransferPayload(
         protocol_id=protocol_id,
@@ -88,7 +88,7 @@ def offer(protocol_id: str, session_id: str, opening: Packet[Any], score: float 
 async def test_what_one_shard_blocks_the_other_refuses_and_each_waits_for_its_own_acks(
     house: Any, tmp_path: Path, postgres_url: str
 ) -> None:
-    async def judged(packet: Packet[Any]) -> Any:
+    async def judged(packet: Packet) -> Any:
         await house.agents.publish(packet)
         await until(house.is_logged(packet.packet_id))
         return await house.pool.fetchval(VERDICT, packet.packet_id)

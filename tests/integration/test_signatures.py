@@ -45,7 +45,7 @@ def registered(house: Any, agent: str, *keys: AgentKey) -> Any:
     return house.agents.registration(agent, public_keys={key.key_id: key.public_key for key in keys})
 
 
-def signed(key: AgentKey, packet: Packet[Any]) -> dict[str, str]:
+def signed(key: AgentKey, packet: Packet) -> dict[str, str]:
     return {headers.SIGNATURE: key.sign(seal(packet))}
 
 

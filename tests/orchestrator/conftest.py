@@ -71,7 +71,7 @@ class House:
     pool: asyncpg.Pool
     artifacts: ArtifactStore
     clients: dict[str, Bus] = field(default_factory=dict)
-    opening: Packet[Any] | None = None
+    opening: Packet | None = None
     """START of the session that `open` has begun."""
 
     def client(self, user: str) -> Bus:
@@ -132,7 +132,7 @@ class House:
 
         await self.until(are_known)
 
-    async def open(self, opening: Packet[Any]) -> Packet[Any]:
+    async def open(self, opening: Packet) -> Packet:
         """Register the agents and begin a session; what it tells them lies in their inboxes. Returns START."""
         await self.register()
         await self.publish(opening)
@@ -140,7 +140,7 @@ class House:
         self.opening = opening
         return opening
 
-    async def discover(self, opening: Packet[Any]) -> None:
+    async def discover(self, opening: Packet) -> None:
         """Begin a session and bring it to DISCOVERY; every delivery so far has its end."""
         await self.register()
         await self.publish(opening)
@@ -151,7 +151,7 @@ class House:
         await self.quiet()
         await self.handle_all()
 
-    async def publish(self, packet: Packet[Any], user: str | None = None, **message: Any) -> bytes:
+    async def publish(self, packet: Packet, user: str | None = None, **message: Any) -> bytes:
         """Publish a packet to the ingress as its sender's broker user."""
         body = message.pop("body", None) or seal(packet).body
         user = user or f"agent.{packet.sender.agent_id}"
@@ -196,7 +196,7 @@ class House:
                     count -= len(batch)
         return found
 
-    async def handle(self, agent: str, *kinds: ReceiptKind) -> list[Packet[Any]]:
+    async def handle(self, agent: str, *kinds: ReceiptKind) -> list[Packet]:
         """Take everything out of an agent's queues and report it as handled."""
         packets = []
         for delivery in await self.read(agent):
@@ -256,7 +256,7 @@ class House:
         """The session's state in the projection."""
         return str(await self.pool.fetchval("SELECT state FROM apc_log.sessions WHERE session_id = $1", SESSION))
 
-    async def state_of(self, packet: Packet[Any]) -> str | None:
+    async def state_of(self, packet: Packet) -> str | None:
         """The state of a packet's lifecycle in the log; None when the log does not have it."""
         statement = "SELECT state FROM apc_log.packet_state WHERE packet_id = $1"
         return cast(str | None, await self.pool.fetchval(statement, packet.packet_id))
@@ -268,10 +268,10 @@ def make_packet(
     to: tuple[str, ...] = (ORCHESTRATOR,),
     *,
     phase: RunPhase = RunPhase.RESEARCH,
-    parent: Packet[Any] | None = None,
+    parent: Packet | None = None,
     generation: int = 0,
     **fields: Any,
-) -> Packet[Any]:
+) -> Packet:
     """A packet of an agent in session `s-1`."""
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
     packet_id = fields.pop("packet_id", None) or new_packet_id()
@@ -313,7 +313,7 @@ def make_brief() -> TaskIrPayload:
     return TaskIrPayload(ir_header=header, objects=(constraint,))
 
 
-def make_start(**spec: Any) -> Packet[Any]:
+def make_start(**spec: Any) -> Packet:
     """START of a session with the swarms red and blue."""
     fields: dict[str, Any] = {
         "swarms": (
@@ -344,7 +344,7 @@ async def house(postgres_url: str, tmp_path: Path) -> AsyncIterator[House]:
 
 
 @pytest.fixture
-async def running(house: House, start: Callable[..., Packet[Any]]) -> AsyncIterator[House]:
+async def running(house: House, start: Callable[..., Packet]) -> AsyncIterator[House]:
     """A house at work, with an open session; the inboxes are empty."""
     async with house.persister(), house.gate():
         await house.open(start())
@@ -353,12 +353,12 @@ async def running(house: House, start: Callable[..., Packet[Any]]) -> AsyncItera
 
 
 @pytest.fixture
-def packet() -> Callable[..., Packet[Any]]:
+def packet() -> Callable[..., Packet]:
     return make_packet
 
 
 @pytest.fixture
-def start() -> Callable[..., Packet[Any]]:
+def start() -> Callable[..., Packet]:
     return make_start
 
 

@@ -13,10 +13,10 @@ from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.wire.sealing import seal
 from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of, report_of
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 
 
-def letter(packet: Packet[Any], **changed: Any) -> Delivery:
+def letter(packet: Packet, **changed: Any) -> Delivery:
     values = {DEATH_QUEUE: agent_queue("sentinel", False), DEATH_REASON: "expired", headers.ATTEMPT: 2}
     fields: dict[str, Any] = {"type": packet.packet_type.value, "user_id": "orchestrator", "headers": values} | changed
     fields["headers"] = values | changed.get("headers", {})

@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from apc_contracts import (
-    DecisionPayload,
     EvalPayload,
     Lineage,
     Packet,
@@ -23,14 +22,14 @@ from apc_contracts import (
 )
 from apc_contracts.admission import judge_recorded
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.payloads.by_type import MetricSet, Thresholds
+from apc_contracts.payloads.by_type import DecisionPayload, MetricSet, Thresholds
 from apc_contracts.protocol.decay import read_decision
 from apc_contracts.protocol.effectiveness import EvalTally
 from apc_contracts.vocabulary import TransferMode
 from apc_log.queries import list_protocols
 from apc_orchestrator.shard.protocols import OtherShards, load_protocols
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 
 
 def write_contract(path: Path, **effectiveness: Any) -> Path:
@@ -51,7 +50,7 @@ def contract_path(tmp_path: Path) -> Path:
 class Sender:
     """Sends TRANSFERs of swarm red; those with a low score are refused by the window."""
 
-    def __init__(self, house: Any, packet: Build, opening: Packet[Any]) -> None:
+    def __init__(self, house: Any, packet: Build, opening: Packet) -> None:
         self.house, self.packet, self.opening = house, packet, opening
 
     async def send(self, protocol_id: str, *parents: str, score: float = 0.9) -> str:
@@ -75,7 +74,7 @@ class Sender:
         return str(row["refusal_code"] or row["verdict"])
 
 
-def evaluation(packet: Build, opening: Packet[Any], **metrics: float) -> Packet[Any]:
+def evaluation(packet: Build, opening: Packet, **metrics: float) -> Packet:
     fields = {"rtf": 1.0, "stability": 1.0, "audit": 1.0, "learnability": 1.0, "generalization_ratio": 1.0}
     thresholds = Thresholds(outcome=0.5, **fields)
     payload = EvalPayload.model_validate(
@@ -85,7 +84,7 @@ def evaluation(packet: Build, opening: Packet[Any], **metrics: float) -> Packet[
     return packet("red-1", payload, ("sentinel",), parent=opening, proof_bundle=proof)
 
 
-async def decisions(house: Any) -> list[tuple[Any, Packet[DecisionPayload]]]:
+async def decisions(house: Any) -> list[tuple[Any, Packet]]:
     rows = await house.pool.fetch(
         "SELECT decision.decay::text AS decay, packet.body_stored FROM apc_log.decay_decisions AS decision "
         "JOIN apc_log.agent_packets AS packet USING (shard, seq) ORDER BY seq"
@@ -111,8 +110,9 @@ async def test_a_block_outlasts_a_takeover(house: Any, packet: Build, start: Bui
     ((block, said),) = await decisions(house)
     assert block.is_justified(load_contract(contract_path).effectiveness)
     assert (block.kind, block.transfers, block.accepted) == ("blocked", 5, 0)
-    assert said.payload.decision_id == "protocol_decay_decision:protocol:weak"
-    assert said.payload.priority_distribution["effectiveness"] == pytest.approx(0.15)
+    decision = said.payload_as(DecisionPayload)
+    assert decision.decision_id == "protocol_decay_decision:protocol:weak"
+    assert decision.priority_distribution["effectiveness"] == pytest.approx(0.15)
     assert said.trace.root_packet_id == opening.packet_id
     told = {parse_packet(one.message.body).packet_id for one in await house.read("blue-1")}
     assert said.packet_id in told
@@ -137,7 +137,7 @@ async def test_a_transfer_after_the_half_life_records_the_recovery(
     (_, blocked), (recovery, recovered) = await decisions(house)
     assert (recovery.kind, recovery.subject, recovery.blocked_at) == ("recovered", block.subject, block.blocked_at)
     assert recovery.is_justified(rules)
-    assert blocked.payload.decision_id == recovered.payload.decision_id
+    assert blocked.payload_as(DecisionPayload).decision_id == recovered.payload_as(DecisionPayload).decision_id
     loaded, _ = await load_protocols(house.pool, load_contract(path))
     assert not loaded.blocks()
     assert {tuple(subject): tally.transfers for subject, tally in loaded.tallies().items()} == {

@@ -12,7 +12,7 @@ from apc_contracts.vocabulary import PacketType
 from apc_persister.erasure import erase_subject
 from apc_persister.testing import bytes_of_tables
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 SECRET = "the tender rose of Ispahan"
 
 
@@ -22,7 +22,7 @@ def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APC_SUBJECT_MASTER_KEY", b64encode(bytes(range(32))).decode())
 
 
-async def run_until_the_gate_dies(house: Any, opening: Packet[Any], sent: Packet[Any]) -> list[Any]:
+async def run_until_the_gate_dies(house: Any, opening: Packet, sent: Packet) -> list[Any]:
     """A session with one delivery on its way, and the gate is gone; what the recipient has of it."""
     async with house.gate():
         await house.register()

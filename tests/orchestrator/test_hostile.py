@@ -19,7 +19,7 @@ from apc_contracts.session import timer
 from apc_contracts.wire.receipts import Receipt, encode_receipts
 from apc_orchestrator.judging.judge import Judge
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 
 
 async def send(house: Any, user: str, kind: str, body: bytes) -> None:

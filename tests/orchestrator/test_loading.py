@@ -58,7 +58,7 @@ class JudgedSimulation(Simulation):
         lease = Lease(0, 1, "0.0", ORCHESTRATOR, UUID(int=2))
         self.judge = Judge(ShardMemory(CONTRACT, lease, 1, "operator", registry, protocols, self.sessions))
 
-    def take(self, packet: Packet[Any]) -> Any:
+    def take(self, packet: Packet) -> Any:
         batch = self._begin()
         if packet.sender.agent_id == ORCHESTRATOR:
             self.judge.judge_own(batch, packet)
@@ -73,7 +73,7 @@ class JudgedSimulation(Simulation):
 
     def receipts(
         self,
-        packet: Packet[Any],
+        packet: Packet,
         agent: str,
         attempt: int = 1,
         kinds: tuple[ReceiptKind, ...] | None = None,
@@ -99,7 +99,7 @@ class JudgedSimulation(Simulation):
             self.judge.take(batch, read_input(Delivery(message, 1, "0", False), DEFAULT_LIMITS), message)
             self._finish(batch)
 
-    def confirm(self, packet: Packet[Any]) -> None:
+    def confirm(self, packet: Packet) -> None:
         assert self.session is not None
         batch = self._begin()
         self.judge.confirm_substrate(batch, self.session, packet.packet_id)

@@ -9,7 +9,7 @@ from apc_contracts import Packet, load_contract, parse_packet, read_packet
 from apc_contracts.admission import judge_recorded
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 LOOPS = load_contract().loops
 RECORDED = """
 SELECT facts, refusal, body_stored FROM apc_log.agent_packets

@@ -9,7 +9,7 @@ from apc_contracts import Packet
 from apc_contracts.wire.receipts import ReceiptKind, Usage
 from apc_orchestrator.metrics import count_batch
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 
 
 def value(name: str, **labels: str) -> float:

@@ -14,7 +14,7 @@ from apc_contracts.contract.contract import PACKAGED_CONTRACT
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import AckStatus, Signal
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 VERDICTS = "SELECT packet_id, verdict, refusal_code FROM apc_log.agent_packets WHERE sender_agent_id = $1 ORDER BY seq"
 BURST, BOUND, HOUR = 3, 4, timedelta(hours=1)
 

@@ -13,7 +13,7 @@ from apc_contracts.identity.ids import reply_id
 from apc_contracts.wire.refused_input import kept_of
 from apc_contracts.wire.sealing import seal
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 
 
 async def test_a_refusal_is_a_nack_and_a_row(running: Any, packet: Build, idea: Any) -> None:
@@ -163,7 +163,7 @@ async def test_any_bytes_end_in_quarantine_with_an_answer(running: Any, packet: 
 async def test_clocks(running: Any, packet: Build, idea: Any) -> None:
     now = datetime.now(UTC)
 
-    def stamped(minutes: int, ttl_ms: int = 3_600_000) -> Packet[Any]:
+    def stamped(minutes: int, ttl_ms: int = 3_600_000) -> Packet:
         created_at = now + timedelta(minutes=minutes)
         return packet("red-1", idea, ("sentinel",), parent=running.opening, created_at=created_at, ttl_ms=ttl_ms)
 

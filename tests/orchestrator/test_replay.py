@@ -105,8 +105,8 @@ async def test_a_contract_that_nobody_has_is_asked_for() -> None:
 )
 async def test_an_altered_row_is_named(
     house: Any,
-    packet: Callable[..., Packet[Any]],
-    start: Callable[..., Packet[Any]],
+    packet: Callable[..., Packet],
+    start: Callable[..., Packet],
     idea: Any,
     alteration: str,
     what: str,

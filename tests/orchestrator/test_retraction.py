@@ -7,11 +7,11 @@ from apc_contracts import ClaimPayload, Packet, ProofBundle, RetractionPayload
 from apc_contracts.vocabulary import PacketType, Signal
 from apc_log.queries import get_packet_impact
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 STALE = "SELECT packet_id, because_packet_id, retraction_packet_id FROM apc_log.packet_stale"
 
 
-def claim(packet: Build, agent: str, parent: Packet[Any], *evidence: str) -> Packet[Any]:
+def claim(packet: Build, agent: str, parent: Packet, *evidence: str) -> Packet:
     payload = ClaimPayload(claim_id="c", hypothesis_id="h", text="t", confidence_pre=0.5, confidence_post=0.6)
     bundle = ProofBundle(evidence_refs=("log://1", *evidence))
     return packet(agent, payload, parent=parent, proof_bundle=bundle)

@@ -9,11 +9,11 @@ from apc_bus.topology import agent_queue
 from apc_contracts import Packet
 from apc_contracts.wire.receipts import ReceiptKind
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 INBOX = agent_queue("sentinel", urgent=False)
 
 
-async def delivered(running: Any, packet: Build, idea: Any) -> Packet[Any]:
+async def delivered(running: Any, packet: Build, idea: Any) -> Packet:
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     await running.publish(sent)
     await running.quiet()

@@ -11,7 +11,7 @@ from apc_contracts.vocabulary import PacketType
 
 
 async def test_a_packet_is_judged_logged_delivered_and_followed_to_its_end(
-    house: Any, packet: Callable[..., Packet[Any]], start: Callable[..., Packet[Any]], idea: Any
+    house: Any, packet: Callable[..., Packet], start: Callable[..., Packet], idea: Any
 ) -> None:
     async with house.persister(), house.gate():
         opening = await house.open(start())
@@ -42,7 +42,7 @@ async def test_a_packet_is_judged_logged_delivered_and_followed_to_its_end(
 
 
 async def test_a_delivery_tells_the_rights_of_its_sender(
-    house: Any, packet: Callable[..., Packet[Any]], start: Callable[..., Packet[Any]], idea: Any
+    house: Any, packet: Callable[..., Packet], start: Callable[..., Packet], idea: Any
 ) -> None:
     async with house.persister(), house.gate():
         opening = await house.open(start())

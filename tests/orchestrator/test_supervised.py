@@ -10,7 +10,7 @@ from apc_orchestrator.judging.registry import Registry
 
 
 async def test_a_gate_that_fails_is_begun_again(
-    house: Any, start: Callable[..., Packet[Any]], monkeypatch: pytest.MonkeyPatch
+    house: Any, start: Callable[..., Packet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load, failures = Registry.load, list[list[str]]()
 

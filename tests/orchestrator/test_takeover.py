@@ -13,10 +13,10 @@ from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import DeliveryMode, Signal
 from apc_orchestrator.judging.judge import Judge
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 
 
-def brief_of(packet: Build, opening: Packet[Any], agent: str, *keys: str) -> Packet[Any]:
+def brief_of(packet: Build, opening: Packet, agent: str, *keys: str) -> Packet:
     """A research brief of the librarian."""
     header = IrHeader(task_id="task-1", run_id="run-1", swarm_id="library", dialect_id="d", dialect_hash="h")
     constraint = IrConstraint(id="c", constraint_kind="QUALITY", expression="best")
@@ -272,7 +272,7 @@ async def test_an_artifact_is_verified_by_its_bytes(house: Any, packet: Build, s
     stored = await house.artifacts.put(b"model")
     missing = "sha256:" + "0" * 64
 
-    def artifact(content_hash: str) -> Packet[Any]:
+    def artifact(content_hash: str) -> Packet:
         payload = ArtifactPayload(
             artifact_id="m", artifact_kind="MODEL_SNAPSHOT", artifact_uri="file:///m", artifact_hash=content_hash
         )

@@ -16,7 +16,7 @@ from apc_log.queries import get_packet_timeline, list_arbitrations
 from ..contracts.session.path.test_path import brief, evaluation
 from ..contracts.session.path.test_transfers import offer
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 
 
 def early_transfers() -> bytes:
@@ -33,12 +33,12 @@ def early_transfers() -> bytes:
 class Play:
     """A session of red and blue, played by hand."""
 
-    def __init__(self, house: Any, packet: Build, opening: Packet[Any]) -> None:
+    def __init__(self, house: Any, packet: Build, opening: Packet) -> None:
         self.house, self.packet, self.opening = house, packet, opening
         self.nacks: dict[str, str] = {}
         """packet_id -> code of the NACK."""
 
-    async def send(self, agent: str, payload: Any, to: tuple[str, ...], phase: str, **fields: Any) -> Packet[Any]:
+    async def send(self, agent: str, payload: Any, to: tuple[str, ...], phase: str, **fields: Any) -> Packet:
         sent = self.packet(agent, payload, to, phase=RunPhase(phase), parent=self.opening, **fields)
         await self.house.publish(sent)
         return sent
@@ -78,7 +78,7 @@ class Play:
         await self.house.quiet()
 
 
-async def facts_of(house: Any, packet: Packet[Any]) -> dict[str, Any]:
+async def facts_of(house: Any, packet: Packet) -> dict[str, Any]:
     timeline = await get_packet_timeline(house.pool, packet.packet_id)
     assert timeline is not None
     return dict(timeline.packet.facts)

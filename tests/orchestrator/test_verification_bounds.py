@@ -14,7 +14,7 @@ from apc_contracts.envelope.packet import ProofBundle
 from apc_contracts.payloads.by_type import ClaimPayload
 from apc_contracts.vocabulary import ArtifactKind
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 REASON = "SELECT metadata ->> 'error' FROM apc_log.packet_events WHERE packet_id = $1 AND to_state = 'REJECTED_POLICY'"
 MAX_BYTES = 1000
 
@@ -36,7 +36,7 @@ class Slow(ArtifactStore):
         return await super().exists(artifact_hash)
 
 
-def artifact(packet: Build, opening: Packet[Any], artifact_hash: str) -> Packet[Any]:
+def artifact(packet: Build, opening: Packet, artifact_hash: str) -> Packet:
     payload = ArtifactPayload(
         artifact_id=artifact_hash[7:15],
         artifact_kind=ArtifactKind.MODEL_SNAPSHOT,
@@ -46,12 +46,12 @@ def artifact(packet: Build, opening: Packet[Any], artifact_hash: str) -> Packet[
     return packet("red-1", payload, ("sentinel",), parent=opening, phase="DISCOVERY")
 
 
-def claim(packet: Build, sender: str, opening: Packet[Any], name: str, evidence: str) -> Packet[Any]:
+def claim(packet: Build, sender: str, opening: Packet, name: str, evidence: str) -> Packet:
     payload = ClaimPayload(claim_id=name, hypothesis_id="h", text="t", confidence_pre=0.5, confidence_post=0.6)
     return packet(sender, payload, parent=opening, proof_bundle=ProofBundle(evidence_refs=(evidence,)))
 
 
-async def ended(house: Any, sent: Packet[Any]) -> tuple[str, str]:
+async def ended(house: Any, sent: Packet) -> tuple[str, str]:
     """State and reason of a packet that has left APPLIED."""
 
     async def is_settled() -> bool:

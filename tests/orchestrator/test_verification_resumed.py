@@ -9,7 +9,7 @@ from apc_bus.errors import ArtifactError
 from apc_contracts import ArtifactPayload, Packet
 from apc_contracts.vocabulary import PacketType
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 OPEN = "SELECT sum(open_deliveries) FROM apc_log.sessions"
 
 

@@ -20,12 +20,12 @@ from apc_contracts.vocabulary import PacketType, Signal
 from apc_contracts.wire.sealing import payload_hash
 from apc_orchestrator import dead_letters
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 REASON = "SELECT metadata ->> 'error' FROM apc_log.packet_events WHERE packet_id = $1 AND to_state = 'REJECTED_POLICY'"
 KEY = new_private_key()
 
 
-def claim(packet: Build, opening: Packet[Any], name: str, **bundle: Any) -> Packet[Any]:
+def claim(packet: Build, opening: Packet, name: str, **bundle: Any) -> Packet:
     """A CLAIM of red-1 to the orchestrator, which applies it at once."""
     payload = ClaimPayload(claim_id=name, hypothesis_id="h", text="t", confidence_pre=0.5, confidence_post=0.6)
     bundle.setdefault("evidence_refs", ("log://1",))
@@ -48,7 +48,7 @@ async def add_key(house: Any) -> None:
     await house.client("operator").publish(Publication(RECEIPTS, "0", message))
 
 
-async def until_settled(house: Any, *packets: Packet[Any]) -> None:
+async def until_settled(house: Any, *packets: Packet) -> None:
     """Every packet has left APPLIED for good."""
 
     async def are_settled() -> bool:
@@ -210,7 +210,7 @@ async def test_a_dead_letter_that_fails_holds_up_no_other_and_is_told(
         async def is_told() -> bool:
             return not gate.is_ready
 
-        def is_dead(dead: Packet[Any]) -> Callable[[], Awaitable[bool]]:
+        def is_dead(dead: Packet) -> Callable[[], Awaitable[bool]]:
             async def holds() -> bool:
                 return bool(await house.state_of(dead) == "DEAD_LETTERED")
 

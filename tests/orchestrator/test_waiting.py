@@ -11,7 +11,7 @@ from apc_contracts import Packet
 from apc_log.sessions import loading
 from apc_orchestrator.shard import sending, session_loader
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 
 
 async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(

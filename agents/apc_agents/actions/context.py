@@ -27,7 +27,7 @@ MAX_REMEMBERED_BYTES: Final = 16 * 1024
 class Emit(Protocol):
     """Emits a packet, as HandlerContext.emit."""
 
-    def __call__(self, payload: Payload, **options: Any) -> Awaitable[Packet[Any]]:
+    def __call__(self, payload: Payload, **options: Any) -> Awaitable[Packet]:
         """Raises EmitError."""
         ...
 

@@ -49,7 +49,7 @@ class ContextAssembler:
         self._tokens = EstimatedTokens()
         self._summarizer = ExtractiveSummarizer(self._tokens)
 
-    async def record(self, packet: Packet[Any], participant: str) -> None:
+    async def record(self, packet: Packet, participant: str) -> None:
         """Add a packet to its session's conversation, once.
 
         Raises:
@@ -66,7 +66,7 @@ class ContextAssembler:
         await self._change(packet, with_packet)
 
     async def _change(
-        self, packet: Packet[Any], change: Callable[[ConversationContext], ConversationContext | None]
+        self, packet: Packet, change: Callable[[ConversationContext], ConversationContext | None]
     ) -> None:
         session_id = packet.trace.session_id
         for attempt in range(MAX_RACES):
@@ -84,7 +84,7 @@ class ContextAssembler:
                     raise
 
     async def assemble(
-        self, packet: Packet[Any], agent_id: str, *, focus: Sequence[str] = (), anomalies: Sequence[str] = ()
+        self, packet: Packet, agent_id: str, *, focus: Sequence[str] = (), anomalies: Sequence[str] = ()
     ) -> AgentContext:
         """The situation of an agent that is handed this packet; the packet itself is not in its history.
 
@@ -126,7 +126,7 @@ class ContextAssembler:
             custom_data={"apc": _originals(packet, agent_id)},
         )
 
-    async def pass_over(self, packet: Packet[Any], agent_id: str) -> None:
+    async def pass_over(self, packet: Packet, agent_id: str) -> None:
         """Keep a packet that the agent does not take out of its later snapshots. Raises as `record`.
 
         Nobody else records what was sent to the agent alone: nothing is written then.
@@ -152,7 +152,7 @@ class ContextAssembler:
             chosen.append(message)
         return chosen[::-1]
 
-    def _history(self, packet: Packet[Any], said: Sequence[Message], recent: Sequence[Message]) -> InteractionHistory:
+    def _history(self, packet: Packet, said: Sequence[Message], recent: Sequence[Message]) -> InteractionHistory:
         older = said[: len(said) - len(recent)]
         text = "\n".join(f"{context_message(one).sender_id}: {one.content}" for one in older)
         return InteractionHistory(
@@ -176,7 +176,7 @@ def system_load() -> str:
     return "low" if each < 0.7 else "medium" if each < 1 else "high"
 
 
-def given_context(packet: Packet[Any]) -> AgentContext:
+def given_context(packet: Packet) -> AgentContext:
     """What the packet says of its context: user_profile, narrative_state, processing_directives. Raises Reject."""
     said = (packet.metadata or {}).get(METADATA_KEY, {})
     required = {"context_id": uuid4(), "session_id": uuid4(), "timestamp_utc": packet.created_at}
@@ -196,7 +196,7 @@ _GIVEN: Final = ("user_profile", "narrative_state", "processing_directives")
 
 
 def _narrative(
-    packet: Packet[Any], given: NarrativeState | None, recent: Sequence[Message], focus: Sequence[str]
+    packet: Packet, given: NarrativeState | None, recent: Sequence[Message], focus: Sequence[str]
 ) -> NarrativeState:
     """Task and phase as thread and realm; the symbols in focus, newest first, unless the packet names them."""
     found = dict.fromkeys(focus)
@@ -210,7 +210,7 @@ def _narrative(
     return ours.model_copy(update=given.model_dump(exclude_unset=True)) if given else ours
 
 
-def _originals(packet: Packet[Any], agent_id: str) -> dict[str, Any]:
+def _originals(packet: Packet, agent_id: str) -> dict[str, Any]:
     trace = packet.trace
     return {
         "agent_id": agent_id,
@@ -226,7 +226,7 @@ def _originals(packet: Packet[Any], agent_id: str) -> dict[str, Any]:
     }
 
 
-def user_of(packet: Packet[Any]) -> str:
+def user_of(packet: Packet) -> str:
     """Whose conversation it is: metadata.user_id of the first packet, else its sender."""
     user = (packet.metadata or {}).get("user_id")
     return user if isinstance(user, str) and user else packet.sender.agent_id

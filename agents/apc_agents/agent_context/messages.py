@@ -1,13 +1,11 @@
 """A packet as a message of a conversation, and a message of a conversation in a context object."""
 
-from typing import Any
-
 from apc_agents.memory import Message
 from apc_contracts.agent.context import ContextMessage, context_uuid
 from apc_contracts.envelope.packet import Packet
 
 
-def message_of(packet: Packet[Any]) -> Message:
+def message_of(packet: Packet) -> Message:
     """The packet as a message: its payload as JSON; in the metadata who is meant, and what it is about."""
     recipients = [one.agent_id for one in packet.recipients if one.agent_id is not None]
     return Message(

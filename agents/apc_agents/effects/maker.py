@@ -63,7 +63,7 @@ class EffectMaker:
         self._worker = f"{agent_id}@{socket.gethostname()}:{os.getpid()}"
 
     async def once(
-        self, packet: Packet[Any], key: str, make: MakeEffect, not_made: tuple[type[Exception], ...] = ()
+        self, packet: Packet, key: str, make: MakeEffect, not_made: tuple[type[Exception], ...] = ()
     ) -> JsonValue:
         """The result of the effect: of making it now, or of the time when it was made.
 
@@ -87,16 +87,16 @@ class EffectMaker:
             return _result(kept)
         return await self._make(kept, make, (*NOT_MADE, *not_made))
 
-    async def settle(self, packet: Packet[Any], key: str, result: Any) -> JsonValue:
+    async def settle(self, packet: Packet, key: str, result: Any) -> JsonValue:
         """The effect has happened, with this result. Raises EffectSettled, ValueUnserialisable."""
         value = result_value(result)
         return (await self._store.settle(self.effect_id(packet, key), value, self._agent_id)).result
 
-    async def release(self, packet: Packet[Any], key: str) -> None:
+    async def release(self, packet: Packet, key: str) -> None:
         """The effect has not happened. Raises EffectSettled."""
         await self._store.release(self.effect_id(packet, key))
 
-    def effect_id(self, packet: Packet[Any], key: str) -> EffectId:
+    def effect_id(self, packet: Packet, key: str) -> EffectId:
         """The effect of this name. Raises AgentError for what is no key."""
         if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY or not key.isprintable():
             raise AgentError(f"{key!r} is no key of an effect: give 1 to {MAX_KEY} printable characters")

@@ -4,18 +4,17 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
-from apc_contracts.envelope.packet import Packet
-from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType
+from apc_contracts.envelope.packet import AckPacket, NackPacket, Packet
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR
 
 
 class Expectation:
     """One emitted packet and those whose ACK is still missing."""
 
-    def __init__(self, packet: Packet[Any]) -> None:
+    def __init__(self, packet: Packet) -> None:
         self._packet_id = packet.packet_id
         self._missing = {recipient.agent_id for recipient in packet.recipients}
         self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -35,11 +34,11 @@ class Expectation:
             why = f"nobody has answered within {patience.total_seconds():g} s"
             raise EmitTimeout(self._packet_id, why) from None
 
-    def take(self, answer: Packet[Any]) -> None:
+    def take(self, answer: Packet) -> None:
         """An ACK or NACK of this packet has come."""
         if self._answered.done():
             return
-        if answer.packet_type is PacketType.NACK:
+        if isinstance(answer, NackPacket):
             self._answered.set_exception(_refusal(answer))
             self._answered.exception()  # whoever gave up waiting has not lost an exception
             return
@@ -55,7 +54,7 @@ class Acknowledgements:
         self._waiting: dict[UUID, Expectation] = {}
 
     @contextmanager
-    def expect(self, packet: Packet[Any]) -> Iterator[Expectation]:
+    def expect(self, packet: Packet) -> Iterator[Expectation]:
         """Watch for the answers to a packet that is about to be published."""
         expectation = self._waiting[packet.packet_id] = Expectation(packet)
         try:
@@ -63,16 +62,16 @@ class Acknowledgements:
         finally:
             self._waiting.pop(packet.packet_id, None)
 
-    def take(self, packet: Packet[Any]) -> None:
+    def take(self, packet: Packet) -> None:
         """Pass an ACK or NACK on to the emit that waits for it, if one does."""
-        if packet.packet_type not in (PacketType.ACK, PacketType.NACK):
+        if not isinstance(packet, AckPacket | NackPacket):
             return
         expectation = self._waiting.get(packet.payload.acked_packet_id)
         if expectation is not None:
             expectation.take(packet)
 
 
-def _refusal(nack: Packet[Any]) -> Exception:
+def _refusal(nack: NackPacket) -> Exception:
     if nack.sender.agent_id != ORCHESTRATOR:
         return EmitRejected(nack)
     told = nack.metadata or {}

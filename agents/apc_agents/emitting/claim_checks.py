@@ -2,7 +2,6 @@
 its handler sees it."""
 
 from datetime import timedelta
-from typing import Any
 
 from apc_agents.errors import EmitRefused, Reject, Retry
 from apc_bus.artifacts import ArtifactStore
@@ -29,7 +28,7 @@ class ClaimChecks:
         self._artifacts = artifacts
         self._max_bytes = max_bytes
 
-    async def check_in(self, packet: Packet[Any]) -> Packet[Any]:
+    async def check_in(self, packet: Packet) -> Packet:
         """The packet as it is published, its longest texts in the store.
 
         Raises:
@@ -56,7 +55,7 @@ class ClaimChecks:
             raise Retry(STORE_AWAY_AFTER, str(error)) from error
         return checked.packet
 
-    async def redeem(self, packet: Packet[Any]) -> Packet[Any]:
+    async def redeem(self, packet: Packet) -> Packet:
         """The packet as its sender built it, each text verified against its hash.
 
         Raises:

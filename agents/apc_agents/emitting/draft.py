@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final, TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 from uuid import UUID
 
 from pydantic import JsonValue
@@ -41,7 +41,7 @@ class KnownParent:
     root_packet_id: UUID
 
 
-Parent = UUID | Packet[Any] | KnownParent | Ancestry
+Parent = UUID | Packet | KnownParent | Ancestry
 
 
 class PacketOptions(TypedDict, total=False):

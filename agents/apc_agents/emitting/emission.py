@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -46,7 +45,7 @@ from apc_contracts.wire.schema_errors import refusal_of
 class Built:
     """A packet, and the cause and ordinal that its id was derived from."""
 
-    packet: Packet[Any]
+    packet: Packet
     cause: UUID | None = None
     ordinal: int | None = None
 
@@ -63,7 +62,7 @@ class Builder:
         """The agent whose packets are built."""
         return self._actor.agent_id
 
-    def build(self, draft: Draft, cause: Packet[Any] | None, ordinal: int) -> Built:
+    def build(self, draft: Draft, cause: Packet | None, ordinal: int) -> Built:
         """The packet of a draft.
 
         Its id follows from the cause and the ordinal, so that a handler that runs again makes it again. Two kinds
@@ -86,14 +85,14 @@ class Builder:
         self._sessions.note_root(built.packet)
         return built
 
-    def _packet(self, draft: Draft, cause: Packet[Any] | None, parent: Parent, packet_id: UUID) -> Packet[Any]:
+    def _packet(self, draft: Draft, cause: Packet | None, parent: Parent, packet_id: UUID) -> Packet:
         try:
             return self._validated(draft, cause, parent, packet_id)
         except ValidationError as error:
             refused = refusal_of(error)
             raise EmitRefused(refused.code, refused.path, refused.message) from error
 
-    def _validated(self, draft: Draft, cause: Packet[Any] | None, parent: Parent, packet_id: UUID) -> Packet[Any]:
+    def _validated(self, draft: Draft, cause: Packet | None, parent: Parent, packet_id: UUID) -> Packet:
         packet_type = TYPE_OF_PAYLOAD.get(type(draft.payload))
         if packet_type is None:
             raise EmitRefused("SCHEMA_INVALID", "payload", f"{type(draft.payload).__name__} is no payload class")
@@ -122,7 +121,7 @@ class Builder:
             metadata=options.get("metadata"),
         )
 
-    def _trace(self, options: EmitOptions, cause: Packet[Any] | None, parent: Parent, packet_id: UUID) -> Trace:
+    def _trace(self, options: EmitOptions, cause: Packet | None, parent: Parent, packet_id: UUID) -> Trace:
         inherited = cause.trace if cause else None
         session_id = options.get("session_id") or (inherited.session_id if inherited else None)
         if session_id is None:
@@ -142,7 +141,7 @@ class Builder:
             vector_clock=self._sessions.tick(session_id),
         )
 
-    def _ancestors(self, parent: Parent, cause: Packet[Any] | None, packet_id: UUID) -> tuple[UUID | None, UUID]:
+    def _ancestors(self, parent: Parent, cause: Packet | None, packet_id: UUID) -> tuple[UUID | None, UUID]:
         if isinstance(parent, Ancestry):
             return None, packet_id
         if isinstance(parent, KnownParent):
@@ -159,7 +158,7 @@ class Builder:
         return parent, root
 
 
-def _recipients(to: Destination | None, cause: Packet[Any] | None) -> tuple[Recipient, ...]:
+def _recipients(to: Destination | None, cause: Packet | None) -> tuple[Recipient, ...]:
     if to is None:
         if cause is None:
             raise EmitRefused("UNROUTABLE", "recipients", "nothing caused this packet: say to whom it goes")

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from logging import DEBUG
-from typing import Any
 
 import structlog
 from opentelemetry.trace import SpanKind
@@ -51,7 +50,7 @@ class Emitter:
         claim_checks: ClaimChecks,
         *,
         sign: Sign | None = None,
-        deliver_locally: Callable[[Packet[Any]], None],
+        deliver_locally: Callable[[Packet], None],
     ) -> None:
         self._bus = bus
         self._builder = builder
@@ -64,9 +63,7 @@ class Emitter:
         self.last_emit = 0.0
         """Loop time, in seconds, of the last confirmed emit."""
 
-    async def emit(
-        self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission = NOT_FOLLOWED
-    ) -> Packet[Any]:
+    async def emit(self, draft: Draft, cause: Packet | None, ordinal: int, emission: Emission = NOT_FOLLOWED) -> Packet:
         """Build, judge, publish; returns the packet when the broker has confirmed it.
 
         With requires_ack it returns when every recipient (of a BROADCAST: the first) has sent its ACK. `emission`
@@ -81,7 +78,7 @@ class Emitter:
         with counted_emit(self._builder.agent_id, kind), in_span("send", kind, SpanKind.PRODUCER):
             return await self._emit(draft, cause, ordinal, emission)
 
-    async def _emit(self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission) -> Packet[Any]:
+    async def _emit(self, draft: Draft, cause: Packet | None, ordinal: int, emission: Emission) -> Packet:
         if draft.options.get("requires_ack") and draft.options.get("ack_timeout") is None:
             draft = draft.with_ack_timeout(self._settings.ack_timeout)
         built, publication = await self._prepared(draft, cause, ordinal, emission)
@@ -101,7 +98,7 @@ class Emitter:
             await self._pass_on(packet, publication.message)
         return packet
 
-    async def _pass_on(self, packet: Packet[Any], message: Message) -> None:
+    async def _pass_on(self, packet: Packet, message: Message) -> None:
         """To another module of the agent: here, or in any of its processes. The gate has it for the log."""
         if self._settings.worker_intra == "process":
             self._deliver_locally(packet)
@@ -110,7 +107,7 @@ class Emitter:
             await self._publish(Publication(intra_exchange(packet.sender.agent_id), key, message))
 
     async def _prepared(
-        self, draft: Draft, cause: Packet[Any] | None, ordinal: int, emission: Emission
+        self, draft: Draft, cause: Packet | None, ordinal: int, emission: Emission
     ) -> tuple[Built, Publication]:
         try:
             built = self._builder.build(draft, cause, ordinal)
@@ -123,7 +120,7 @@ class Emitter:
         emission.built()
         return built, publication
 
-    async def _answered(self, packet: Packet[Any], expectation: Expectation, emission: Emission) -> None:
+    async def _answered(self, packet: Packet, expectation: Expectation, emission: Emission) -> None:
         try:
             await expectation.answered(_gate_waits(packet, self.contract) + self._settings.ack_grace)
         except (EmitRefused, EmitRejected, EmitTimeout):
@@ -155,7 +152,7 @@ class Emitter:
         return Publication(exchange, str(shard_of(packet.trace.session_id, self._settings.shards)), message)
 
 
-async def sealed_to_fit(packet: Packet[Any], contract: Contract, claim_checks: ClaimChecks) -> SealedPacket:
+async def sealed_to_fit(packet: Packet, contract: Contract, claim_checks: ClaimChecks) -> SealedPacket:
     """As seal_judged; the longest texts of a packet that is too large go to the artifact store.
 
     Raises:
@@ -170,7 +167,7 @@ async def sealed_to_fit(packet: Packet[Any], contract: Contract, claim_checks: C
     return seal_judged(await claim_checks.check_in(packet), contract)
 
 
-def seal_judged(packet: Packet[Any], contract: Contract) -> SealedPacket:
+def seal_judged(packet: Packet, contract: Contract) -> SealedPacket:
     """The sealed packet, if the local admit() lets it pass: what needs a session or a registry is not judged here.
 
     Raises:
@@ -186,7 +183,7 @@ def seal_judged(packet: Packet[Any], contract: Contract) -> SealedPacket:
     return sealed
 
 
-def _gate_waits(packet: Packet[Any], contract: Contract) -> timedelta:
+def _gate_waits(packet: Packet, contract: Contract) -> timedelta:
     """How long the gate waits for the ACKs of a packet, all attempts together."""
     timeout_ms, retry_limit = packet.routing.ack_timeout_ms, packet.routing.retry_limit
     retries = contract.session.ack_retry_limit if retry_limit is None else retry_limit

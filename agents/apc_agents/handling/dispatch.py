@@ -47,9 +47,9 @@ MAX_STALE_RUNS = 5
 """Runs of a handler whose state another worker saves meanwhile, before the gate is asked to route it again."""
 MAX_ERROR_LENGTH = 1_000
 
-FailureListener = Callable[[Packet[Any], int, Exception], None]
+FailureListener = Callable[[Packet, int, Exception], None]
 """(packet, attempt, exception)"""
-InvocationListener = Callable[[Packet[Any], tuple[LocalTransition, ...]], None]
+InvocationListener = Callable[[Packet, tuple[LocalTransition, ...]], None]
 """(packet, the steps of intra_agent_coordination); told of every run of a handler that emitted something."""
 
 _log = structlog.get_logger("apc_agents")
@@ -173,7 +173,7 @@ class Dispatcher:
         self._report(inbound, ReceiptKind.OUTCOME, usage=invocation.usage, error=invocation.not_handled)
         return None
 
-    async def _irrelevance(self, packet: Packet[Any], invocation: Invocation) -> str | None:
+    async def _irrelevance(self, packet: Packet, invocation: Invocation) -> str | None:
         """Why the handler does not take this packet; None when it does."""
         minimum = self._agent.min_relevance_for(packet)
         if minimum is None:
@@ -187,7 +187,7 @@ class Dispatcher:
         _log.info("packet_not_relevant", packet_id=str(packet.packet_id), relevance=relevance, min_relevance=minimum)
         return f"not handled: relevance {relevance:.3f} is below {minimum:.3f}"
 
-    async def _emit_results(self, packet: Packet[Any], invocation: Invocation, result: Any) -> None:
+    async def _emit_results(self, packet: Packet, invocation: Invocation, result: Any) -> None:
         for payload in _payloads(result):
             await invocation.emit(Draft(payload))
         if (
@@ -254,7 +254,7 @@ class Dispatcher:
         except EmitError as refused:
             _log.warning("answer_refused", agent_id=self._agent.agent_id, reason=str(refused))
 
-    def _tell_invocation(self, packet: Packet[Any], invocation: Invocation) -> None:
+    def _tell_invocation(self, packet: Packet, invocation: Invocation) -> None:
         transitions = tuple(invocation.coordination.transitions)
         if transitions and self._on_invocation is not None:
             self._on_invocation(packet, transitions)
@@ -289,7 +289,7 @@ class Dispatcher:
 
     def _invocation(
         self,
-        packet: Packet[Any] | None,
+        packet: Packet | None,
         document: StateDocument,
         session_id: str,
         sender_rights: frozenset[Right] = frozenset(),
@@ -299,20 +299,20 @@ class Dispatcher:
         return Invocation(self._resources, packet, document, knowledge, coordination, sender_rights)
 
 
-async def _accept(packet: Packet[Any], context: HandlerContext) -> None:
+async def _accept(packet: Packet, context: HandlerContext) -> None:
     """Control types are taken by every agent: the SDK has learned from them already."""
 
 
-async def _refuse(packet: Packet[Any], context: HandlerContext) -> None:
+async def _refuse(packet: Packet, context: HandlerContext) -> None:
     raise Reject(f"{context.agent.agent_id} has no handler for {packet.packet_type}")
 
 
-def _is_for_all(packet: Packet[Any]) -> bool:
+def _is_for_all(packet: Packet) -> bool:
     """Whether the packet stands in the substrate, where nobody answers for the others."""
     return packet.routing.delivery_mode is DeliveryMode.SUBSTRATE
 
 
-def _default_handler(packet: Packet[Any]) -> AnyHandler:
+def _default_handler(packet: Packet) -> AnyHandler:
     return _accept if packet.packet_type in CONTROL_TYPES else _refuse
 
 

@@ -1,7 +1,7 @@
 """What a handler is given beside the packet."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 from uuid import UUID, uuid5
 
 from pydantic import JsonValue
@@ -17,7 +17,7 @@ from apc_agents.tasks import TaskStore
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent.context import AgentContext
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.envelope.packet import Packet, SomePayload
 from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.payloads.session_signals import SessionState
@@ -36,12 +36,12 @@ class HandlerContext:
         return self._invocation.resources.agent
 
     @property
-    def packet(self) -> Packet[Any]:
+    def packet(self) -> Packet:
         """The packet at hand. Raises AgentError in on_start, where there is none."""
         return self._invocation.packet
 
     @property
-    def published(self) -> Packet[Any]:
+    def published(self) -> Packet:
         """The packet at hand as it was published: where it was too large, with hashes in the place of long texts.
 
         An endorsement signs the payload_hash of this one. Raises AgentError in on_start.
@@ -144,7 +144,7 @@ class HandlerContext:
         """The steps of this invocation so far; empty while the handler has emitted nothing."""
         return tuple(self._invocation.coordination.transitions)
 
-    async def emit(self, payload: Payload, **options: Unpack[EmitOptions]) -> Packet[Any]:
+    async def emit(self, payload: SomePayload, **options: Unpack[EmitOptions]) -> Packet[SomePayload]:
         """Emit a packet; returns it when the broker has confirmed it.
 
         Long texts of one that would be larger than 256 KiB travel through the artifact store
@@ -160,9 +160,10 @@ class HandlerContext:
             EmitRejected, EmitTimeout: with requires_ack, a NACK or no answer.
             Retry: long texts cannot be stored, because the artifact store is away.
         """
-        return await self._invocation.emit(Draft(payload, **options))
+        packet = await self._invocation.emit(Draft(payload, **options))
+        return cast("Packet[SomePayload]", packet)
 
-    async def answer(self, payload: Payload) -> Packet[Any]:
+    async def answer(self, payload: Payload) -> Packet:
         """Emit an answer to the packet at hand (ACK, NACK, ERROR) beside the local machine. Raises as `emit`."""
         return await self._invocation.answer(payload)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID, uuid5
 
 from apc_agents.agent import Agent
@@ -42,7 +41,7 @@ class Invocation:
     def __init__(
         self,
         resources: Resources,
-        packet: Packet[Any] | None,
+        packet: Packet | None,
         document: StateDocument,
         knowledge: SessionKnowledge,
         coordination: LocalCoordination,
@@ -70,20 +69,20 @@ class Invocation:
         return self.resources.agent.agent_id
 
     @property
-    def packet(self) -> Packet[Any]:
+    def packet(self) -> Packet:
         """The packet at hand. Raises AgentError in on_start, where there is none."""
         if self._packet is None:
             raise AgentError("on_start has no packet: give session_id, run_id, task_id and to yourself")
         return self._packet
 
     @property
-    def published(self) -> Packet[Any]:
+    def published(self) -> Packet:
         """The packet at hand as it was published. Raises AgentError in on_start."""
         if self._published is None:
             raise AgentError("on_start has no packet")
         return self._published
 
-    def open(self, packet: Packet[Any]) -> Packet[Any]:
+    def open(self, packet: Packet) -> Packet:
         """Take the packet at hand with its long texts; return it."""
         self._packet = packet
         return packet
@@ -118,7 +117,7 @@ class Invocation:
         self.document.reset()
         self.coordination.halt()
 
-    async def emit(self, draft: Draft) -> Packet[Any]:
+    async def emit(self, draft: Draft) -> Packet:
         """Emit a packet of the handler. Raises as HandlerContext.emit."""
         payload, cause, ordinal = draft.payload, self._packet, self._next_ordinal()
         if isinstance(payload, AckPayload | NackPayload) and cause is not None:
@@ -129,7 +128,7 @@ class Invocation:
             await self._snapshot.follow(packet)
         return packet
 
-    async def answer(self, payload: Payload) -> Packet[Any]:
+    async def answer(self, payload: Payload) -> Packet:
         """Emit the SDK's own answer to the packet at hand (ACK, NACK, ERROR). Raises as `emit`."""
         return await self.resources.emitter.emit(Draft(payload), self._packet, self._next_ordinal(), NOT_FOLLOWED)
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 
 from apc_agents.agent import Agent
 from apc_agents.agent_context.assembler import ContextAssembler
@@ -22,7 +21,7 @@ class Snapshot:
     Every method raises Retry when the memory store does not answer.
     """
 
-    def __init__(self, agent: Agent, packet: Packet[Any], memory: BaseMemoryStore, *, is_paused: bool) -> None:
+    def __init__(self, agent: Agent, packet: Packet, memory: BaseMemoryStore, *, is_paused: bool) -> None:
         self._agent = agent
         self._packet = packet
         self._assembler = ContextAssembler(memory)
@@ -52,7 +51,7 @@ class Snapshot:
             self._is_recorded = True
         return context
 
-    async def follow(self, emitted: Packet[Any]) -> None:
+    async def follow(self, emitted: Packet) -> None:
         """Take what the handler has emitted into the conversation, once the packet at hand belongs to it."""
         if self._is_recorded and emitted.trace.session_id == self._packet.trace.session_id:
             await self._record(emitted)
@@ -62,7 +61,7 @@ class Snapshot:
         with _retried():
             await self._assembler.pass_over(self._packet, self._agent.agent_id)
 
-    async def _record(self, packet: Packet[Any]) -> None:
+    async def _record(self, packet: Packet) -> None:
         with _retried():
             await self._assembler.record(packet, self._agent.agent_id)
 

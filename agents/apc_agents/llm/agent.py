@@ -154,7 +154,7 @@ class LLMAgent(Agent):
             options["counter"] = self.counter
         return await ContextSession.open(session_id, store=store, config=self.config, **options)
 
-    async def _handle(self, packet: Packet[Any], ctx: HandlerContext) -> None:
+    async def _handle(self, packet: Packet, ctx: HandlerContext) -> None:
         if packet.sender.agent_id == self.agent_id:
             return  # What it tells the log about its own context is no question.
         before, usage = deepcopy(ctx.state), RunUsage()
@@ -176,7 +176,7 @@ class LLMAgent(Agent):
         finally:
             ctx.add_usage(tokens=usage.total_tokens, cost=float(usage.cost or 0))
 
-    async def _think(self, packet: Packet[Any], ctx: HandlerContext, usage: RunUsage) -> Exchange:
+    async def _think(self, packet: Packet, ctx: HandlerContext, usage: RunUsage) -> Exchange:
         directives, origin = given_context(packet).processing_directives, str(packet.packet_id)
         name = (self.tools or ToolRegistry()).compartment(ctx.trigger)
         part = Compartment(ctx, name)
@@ -210,7 +210,7 @@ class LLMAgent(Agent):
         return exchange
 
 
-def told(packet: Packet[Any]) -> str:
+def told(packet: Packet) -> str:
     """Return a packet as a user turn: its type, its sender, its payload as JSON, and what its context tells."""
     payload = orjson.dumps(packet.payload.model_dump(mode="json", exclude_none=True)).decode()
     context = orjson.dumps(_situation(packet)).decode()
@@ -218,7 +218,7 @@ def told(packet: Packet[Any]) -> str:
     return f"{packet.packet_type.value} from {sender}: {payload}\nContext: {context}"
 
 
-def _situation(packet: Packet[Any]) -> dict[str, JsonValue]:
+def _situation(packet: Packet) -> dict[str, JsonValue]:
     """Return realm, symbols, archetypes and the requested action, as far as the packet tells them."""
     given = given_context(packet)
     narrative, directives = given.narrative_state, given.processing_directives
@@ -233,13 +233,13 @@ def _situation(packet: Packet[Any]) -> dict[str, JsonValue]:
     return {name: value for name, value in told.items() if value}
 
 
-def _source(packet: Packet[Any]) -> dict[str, JsonValue]:
+def _source(packet: Packet) -> dict[str, JsonValue]:
     sender = packet.sender
     told = {"agent_id": sender.agent_id, "role": sender.role, "swarm_id": sender.swarm_id}
     return {"from": "packet", "packet_type": packet.packet_type.value, "sender": dict[str, JsonValue](told)}
 
 
-def _error(packet: Packet[Any], failed: LLMError) -> ErrorPayload:
+def _error(packet: Packet, failed: LLMError) -> ErrorPayload:
     return ErrorPayload(
         error_code="MODEL_ERROR",
         message=f"{type(failed).__name__}: {failed}"[:1_000],

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from apc_agents.phase import Moment
 from apc_agents.receiving.dedupe import DeliveryKey
@@ -11,10 +10,10 @@ from apc_bus import headers
 from apc_bus.port import HeaderValue
 from apc_bus.telemetry import LogIds
 from apc_bus.tracing import NO_TRACE, TraceHeaders
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.envelope.packet import NackPacket, Packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.identity.registry import Right
-from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
+from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class DeliveryHeaders:
 class Inbound:
     """A packet that waits for its handler, or is in it."""
 
-    packet: Packet[Any]
+    packet: Packet
     attempt: int
     shard: int
     has_receipts: bool
@@ -87,10 +86,10 @@ def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
     )
 
 
-def is_refusal(packet: Packet[Any]) -> bool:
+def is_refusal(packet: Packet) -> bool:
     """Whether this is the gate's own NACK of a refused packet: no log entry, so it has no lifecycle."""
     return (
-        packet.packet_type is PacketType.NACK
+        isinstance(packet, NackPacket)
         and packet.sender.agent_id == ORCHESTRATOR
         and packet.packet_id == reply_id(packet.payload.acked_packet_id, ORCHESTRATOR, "nack")
     )

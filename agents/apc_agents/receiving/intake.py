@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import defaultdict
-from typing import Any
 
 import structlog
 
@@ -83,7 +82,7 @@ class Intake:
             if not inbound.done.done():
                 inbound.done.set_exception(error)
 
-    def _read(self, delivery: Delivery) -> tuple[Packet[Any], DeliveryHeaders | None]:
+    def _read(self, delivery: Delivery) -> tuple[Packet, DeliveryHeaders | None]:
         try:
             packet, told = parse_packet(delivery.message.body), read_headers(delivery.message.headers)
             if told is None:
@@ -98,7 +97,7 @@ class Intake:
             )
             raise DeadLetter(f"message {delivery.message.message_id} is no delivery of a gate: {error}") from error
 
-    def _check_own(self, packet: Packet[Any]) -> None:
+    def _check_own(self, packet: Packet) -> None:
         """Without the gate's headers comes only what a replica of this agent says to its other modules."""
         if packet.channel is not Channel.INTRA_AGENT or packet.sender.agent_id != self._agent_id:
             raise ValueError(f"no gate has delivered it, and it is no INTRA_AGENT packet of {self._agent_id}")

@@ -229,7 +229,7 @@ class Worker:
             finally:
                 self._inbox.release(inbound)
 
-    def _deliver_locally(self, packet: Packet[Any]) -> None:
+    def _deliver_locally(self, packet: Packet) -> None:
         """A packet between modules of this agent: handled here, logged by the gate, without receipts."""
         shard = shard_of(packet.trace.session_id, self._settings.shards)
         inbound = Inbound(packet, 1, shard, has_receipts=False, is_urgent=False, trace=current_trace())

@@ -29,7 +29,7 @@ class BaseAgent(Agent, ABC):
     ) -> None:
         super().__init__(agent_id, **options)
 
-        async def process(packet: Packet[Any], ctx: HandlerContext) -> Sequence[Payload]:
+        async def process(packet: Packet, ctx: HandlerContext) -> Sequence[Payload]:
             return await self.process_message(context_message(message_of(packet)), await ctx.snapshot())
 
         for packet_type in handles:

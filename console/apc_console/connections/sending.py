@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import asyncpg
 
@@ -29,7 +28,7 @@ class Answer:
     reason: str | None
 
 
-async def send_packet(bus: Bus, packet: Packet[Any], shards: int) -> None:
+async def send_packet(bus: Bus, packet: Packet, shards: int) -> None:
     """Publish to the gate as the broker user of this bus, signed as the sender's worker in this environment would.
 
     Raises:
@@ -48,7 +47,7 @@ async def send_packet(bus: Bus, packet: Packet[Any], shards: int) -> None:
     await bus.publish(Publication(INGRESS, str(shard_of(trace.session_id, shards)), message))
 
 
-async def answer_to(pool: asyncpg.Pool, packet: Packet[Any], patience: timedelta = PATIENCE) -> Answer:
+async def answer_to(pool: asyncpg.Pool, packet: Packet, patience: timedelta = PATIENCE) -> Answer:
     """What the gate said of a packet, once the log has it.
 
     Raises:

@@ -18,7 +18,7 @@ from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 
 
-def admit(packet: Packet[Any], session: SessionView | None, facts: Facts, contract: Contract) -> Verdict:
+def admit(packet: Packet, session: SessionView | None, facts: Facts, contract: Contract) -> Verdict:
     """The verdict on a packet that has just come: a function of (packet, session, facts, contract) alone.
 
     Without a registry in `facts` (offline) or without a session, the rules that need one are skipped. HELD is the
@@ -27,7 +27,7 @@ def admit(packet: Packet[Any], session: SessionView | None, facts: Facts, contra
     return judge(Case(packet, session, facts, contract), Stage.ARRIVAL)
 
 
-def judge_held(packet: Packet[Any], session: SessionView, facts: Facts, contract: Contract) -> Verdict:
+def judge_held(packet: Packet, session: SessionView, facts: Facts, contract: Contract) -> Verdict:
     """The verdict at RESUME on a packet that a pause held.
 
     Its sender, signature and identity were judged when it came, and its budget spent: everything else is judged
@@ -37,7 +37,7 @@ def judge_held(packet: Packet[Any], session: SessionView, facts: Facts, contract
 
 
 def judge_transfer(
-    packet: Packet[Any],
+    packet: Packet,
     session: SessionView | None,
     facts: Facts,
     contract: Contract,
@@ -53,7 +53,7 @@ def judge_transfer(
 
 
 def transfer_record(
-    packet: Packet[Any],
+    packet: Packet,
     session: SessionView | None,
     facts: Facts,
     contract: Contract,

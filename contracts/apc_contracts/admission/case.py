@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
@@ -43,7 +43,7 @@ class Case:
 
     def __init__(
         self,
-        packet: Packet[Any],
+        packet: Packet,
         session: SessionView | None,
         facts: Facts,
         contract: Contract,

@@ -19,6 +19,7 @@ from apc_contracts.judging.facts import SignatureState
 from apc_contracts.judging.loop_state import NO_LOOP
 from apc_contracts.judging.session_view import Identity, Part, SessionView
 from apc_contracts.judging.verdict import Refusal, VerdictKind
+from apc_contracts.payloads.by_type import RetractionPayload, TaskIrPayload, TransferPayload
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType
 
 Record = dict[str, Any]
@@ -57,7 +58,7 @@ def note_warnings(record: Record, case: Case, warnings: Sequence[Refusal]) -> No
     record["drift"] = _drift_facts(case)
 
 
-def note_place(record: Record, packet: Packet[Any], session: SessionView | None) -> None:
+def note_place(record: Record, packet: Packet, session: SessionView | None) -> None:
     """What an entry says beside its verdict: that a BROADCAST was resolved; the phase, if the packet named another."""
     if packet.recipients[0].agent_id == ALL_RECIPIENTS:
         record["to"] = ALL_RECIPIENTS
@@ -105,7 +106,7 @@ def _parent(parent: Identity, case: Case) -> list[Any]:
 
 
 def _transfer(case: Case, session: SessionView) -> Record:
-    payload, verified = case.packet.payload, session.verified_scores
+    payload, verified = case.packet.payload_as(TransferPayload), session.verified_scores
     record: Record = {
         "scores": {swarm: verified[swarm] for swarm in (payload.from_swarm, payload.to_swarm) if swarm in verified},
         "accepted": session.accepted_transfers(payload.to_swarm),
@@ -178,7 +179,7 @@ def _authority(case: Case) -> Record:
 def _target(case: Case) -> Record:
     if case.session is None or case.packet.packet_type is not PacketType.RETRACTION:
         return {}
-    target = case.session.identity(case.packet.payload.target_packet_id)
+    target = case.session.identity(case.packet.payload_as(RetractionPayload).target_packet_id)
     return {"target": None if target is None else [target.sender, target.retracted]}
 
 
@@ -195,7 +196,10 @@ def _recipients(case: Case) -> Record:
 
 def _decayed(case: Case) -> Record:
     lineage = case.packet.lineage
-    named = {case.packet.payload.protocol_id, *(lineage.parent_protocol_ids if lineage is not None else ())}
+    named = {
+        case.packet.payload_as(TransferPayload).protocol_id,
+        *(lineage.parent_protocol_ids if lineage is not None else ()),
+    }
     return {"decayed": sorted(named & case.facts.decayed_protocols)}
 
 
@@ -235,7 +239,9 @@ def _budget(case: Case) -> Record:
     task_id, now = packet.trace.task_id, case.facts.now
     record: Record = {"parts": _parts(session.budget_parts(task_id, now))}
     if packet.packet_type is PacketType.TASK_IR:
-        record["cut_from"] = _parts(session.parts_to_cut(packet.payload.ir_header.task_id, task_id, now))
+        record["cut_from"] = _parts(
+            session.parts_to_cut(packet.payload_as(TaskIrPayload).ir_header.task_id, task_id, now)
+        )
         record["task_budgets"] = session.task_budgets
     if session_has_room(case) is not None:
         record["items"] = session.items

@@ -16,6 +16,7 @@ from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.judging.loop_state import read_loop
 from apc_contracts.judging.session_view import Identity, Part, SessionView
 from apc_contracts.judging.verdict import Verdict, VerdictKind
+from apc_contracts.payloads.by_type import RetractionPayload, TransferPayload
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
 from apc_contracts.wire.parsing import ReceivedPacket
 
@@ -69,7 +70,7 @@ def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
     )
 
 
-def _is_cause_delivered(packet: Packet[Any], record: Record) -> bool:
+def _is_cause_delivered(packet: Packet, record: Record) -> bool:
     """Whether the sender had got the cause: said by the name under which it stands, in older records by the drift."""
     if "claimed_cause" in record:
         return False
@@ -80,11 +81,15 @@ def _is_cause_delivered(packet: Packet[Any], record: Record) -> bool:
     return not names_parent or bool(record.get("drift", {}).get("parent_is_known", True))
 
 
-def _registry(packet: Packet[Any], record: Record) -> dict[str, Registration]:
+def _registry(packet: Packet, record: Record) -> dict[str, Registration]:
     first = packet.recipients[0]
     broken, swarms = record.get("unreachable", {}), record.get("recipient_swarms", {})
     # Unless recorded otherwise a TRANSFER reached the swarm that it names.
-    usual_swarm = packet.payload.to_swarm if packet.packet_type is PacketType.TRANSFER else first.swarm_id or ""
+    usual_swarm = (
+        packet.payload_as(TransferPayload).to_swarm
+        if packet.packet_type is PacketType.TRANSFER
+        else first.swarm_id or ""
+    )
     named = {recipient.agent_id for recipient in packet.recipients} | set(record.get("full", ()))
     registry = {
         agent_id: Registration(
@@ -105,7 +110,7 @@ def _registry(packet: Packet[Any], record: Record) -> dict[str, Registration]:
     return registry
 
 
-def _sender(packet: Packet[Any], record: Record, as_recipient: Registration | None) -> Registration | None:
+def _sender(packet: Packet, record: Record, as_recipient: Registration | None) -> Registration | None:
     actor, state = packet.sender, record.get("sender")
     if state == "unknown" or ("registered_user" in record and record["registered_user"] is None):
         return None
@@ -121,7 +126,7 @@ def _sender(packet: Packet[Any], record: Record, as_recipient: Registration | No
     )
 
 
-def _session(packet: Packet[Any], record: Record) -> SessionSnapshot:
+def _session(packet: Packet, record: Record) -> SessionSnapshot:
     now, transfer, drift = record["session"], record.get("transfer", {}), record.get("drift", {})
     trace, held = packet.trace, record.get("held")
     knows_symbols = not drift.get("brings_new_symbols", True)
@@ -154,7 +159,7 @@ def _session(packet: Packet[Any], record: Record) -> SessionSnapshot:
         last_generations=_last_generations(record, now),
         accepted=_accepted(packet, transfer),
         loop=read_loop(record.get("loop")),
-        top_k={packet.payload.to_swarm: transfer["top_k"]} if "top_k" in transfer else {},
+        top_k={packet.payload_as(TransferPayload).to_swarm: transfer["top_k"]} if "top_k" in transfer else {},
     )
 
 
@@ -162,11 +167,11 @@ def _parts(recorded: Record) -> dict[str, Part]:
     return {name: Part(holder, left) for name, (holder, left) in recorded.items()}
 
 
-def _protocols(packet: Packet[Any], transfer: Record, knows_symbols: bool) -> dict[str, frozenset[str]]:
+def _protocols(packet: Packet, transfer: Record, knows_symbols: bool) -> dict[str, frozenset[str]]:
     parents = packet.lineage.parent_protocol_ids if packet.lineage is not None and knows_symbols else ()
     protocols: dict[str, frozenset[str]] = dict.fromkeys(parents, frozenset())
     if packet.packet_type is PacketType.TRANSFER:
-        protocols[packet.payload.protocol_id] = frozenset(transfer.get("holders", ()))
+        protocols[packet.payload_as(TransferPayload).protocol_id] = frozenset(transfer.get("holders", ()))
     return protocols
 
 
@@ -174,11 +179,11 @@ def _last_generations(record: Record, now: Record) -> dict[int, int]:
     return {record["parent"][3]: now["last_generation"]} if "last_generation" in now else {}
 
 
-def _accepted(packet: Packet[Any], transfer: Record) -> dict[str, int]:
-    return {packet.payload.to_swarm: transfer["accepted"]} if transfer else {}
+def _accepted(packet: Packet, transfer: Record) -> dict[str, int]:
+    return {packet.payload_as(TransferPayload).to_swarm: transfer["accepted"]} if transfer else {}
 
 
-def _identities(packet: Packet[Any], record: Record) -> dict[UUID, Identity]:
+def _identities(packet: Packet, record: Record) -> dict[UUID, Identity]:
     known: dict[UUID, Identity] = {}
     parent_id = packet.trace.parent_packet_id
     if "parent" in record and parent_id is not None:
@@ -192,7 +197,7 @@ def _identities(packet: Packet[Any], record: Record) -> dict[UUID, Identity]:
             step=step,
             root=UUID(root[0]) if root else packet.trace.root_packet_id,
         )
-    if packet.packet_type is PacketType.RETRACTION:
+    if isinstance(packet.payload, RetractionPayload):
         target = record.get("target", [packet.sender.agent_id, False])
         if target is not None:
             known[packet.payload.target_packet_id] = _identity(packet, sender=target[0], retracted=target[1])
@@ -201,7 +206,7 @@ def _identities(packet: Packet[Any], record: Record) -> dict[UUID, Identity]:
     return known
 
 
-def _first(packet: Packet[Any], first: Record) -> Identity:
+def _first(packet: Packet, first: Record) -> Identity:
     return _identity(
         packet,
         packet_hash=bytes.fromhex(first["packet_hash"]),
@@ -213,7 +218,7 @@ def _first(packet: Packet[Any], first: Record) -> Identity:
     )
 
 
-def _identity(packet: Packet[Any], **known: Any) -> Identity:
+def _identity(packet: Packet, **known: Any) -> Identity:
     """An identity of which only `known` was recorded; the rest is never read."""
     fields: dict[str, Any] = {
         "packet_hash": b"",

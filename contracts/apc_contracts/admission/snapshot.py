@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
@@ -104,6 +103,6 @@ class SessionSnapshot:
         """The smallest top_k among them; None when none named one."""
         return self.top_k.get(to_swarm)
 
-    def loop_of(self, _packet: Packet[Any], _payload_hash: bytes, _cause: UUID | None) -> LoopState:
+    def loop_of(self, _packet: Packet, _payload_hash: bytes, _cause: UUID | None) -> LoopState:
         """What bears on the one packet that this snapshot is for."""
         return self.loop

@@ -62,16 +62,14 @@ class ClaimCheckInvalid(ContractError):
 class CheckedIn:
     """A packet whose long texts were replaced, and their bytes by hash."""
 
-    packet: Packet[Any]
+    packet: Packet
     texts: Mapping[str, bytes]
 
 
 _references = TypeAdapter(tuple[TextReference, ...])
 
 
-def check_in(
-    packet: Packet[Any], uri_of: Callable[[str], str | None], limits: Limits = DEFAULT_LIMITS
-) -> CheckedIn | None:
+def check_in(packet: Packet, uri_of: Callable[[str], str | None], limits: Limits = DEFAULT_LIMITS) -> CheckedIn | None:
     """The packet with as many of its longest texts replaced as it takes to fit; None when it cannot fit.
 
     The same packet gives the same payload again. Raises ClaimCheckInvalid when its metadata has a claim_check already.
@@ -101,7 +99,7 @@ def check_in(
     return CheckedIn(parse_packet(body, limits), texts) if len(body) <= limits.size_bytes else None
 
 
-def references_of(packet: Packet[Any]) -> tuple[TextReference, ...]:
+def references_of(packet: Packet) -> tuple[TextReference, ...]:
     """What was checked in of a packet; empty when nothing was. Raises ClaimCheckInvalid."""
     if packet.metadata is None or CLAIM_CHECK not in packet.metadata:
         return ()
@@ -115,7 +113,7 @@ def references_of(packet: Packet[Any]) -> tuple[TextReference, ...]:
     return found
 
 
-def redeem(packet: Packet[Any], texts: Mapping[str, bytes], limits: Limits = DEFAULT_LIMITS) -> Packet[Any]:
+def redeem(packet: Packet, texts: Mapping[str, bytes], limits: Limits = DEFAULT_LIMITS) -> Packet:
     """The packet as its sender built it: the texts back in their places, without metadata.claim_check.
 
     Args:
@@ -163,7 +161,7 @@ class _Place:
         self.holder[self.key] = text
 
 
-def _document_of(packet: Packet[Any]) -> Document:
+def _document_of(packet: Packet) -> Document:
     document: Document = packet.model_dump(mode="json", exclude_none=True)
     return document
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Generic, Literal, Self
 from uuid import UUID
 
 from pydantic import ConfigDict, Field, model_validator
+from typing_extensions import TypeVar
 
 from apc_contracts.envelope.parts import (
     Actor,
@@ -40,7 +41,10 @@ from apc_contracts.payloads.by_type import (
 )
 from apc_contracts.vocabulary import Channel, PacketType, RunPhase
 
-PayloadT = TypeVar("PayloadT", bound=Payload, covariant=True)
+PayloadT = TypeVar("PayloadT", bound=Payload, covariant=True, default=Payload)
+"""What a packet carries: `Packet` without brackets may carry any payload, so look before you read it."""
+
+SomePayload = TypeVar("SomePayload", bound=Payload)
 
 
 class Packet(Model, Generic[PayloadT]):
@@ -72,6 +76,13 @@ class Packet(Model, Generic[PayloadT]):
     def expires(self) -> datetime:
         """When the packet ends: expires_at, or created_at + ttl_ms."""
         return self.expires_at or self.created_at + timedelta(milliseconds=self.routing.ttl_ms)
+
+    def payload_as(self, kind: type[SomePayload]) -> SomePayload:
+        """Return the payload, known to be of this class. Raises TypeError: it is of another."""
+        payload = self.payload
+        if isinstance(payload, kind):
+            return payload
+        raise TypeError(f"packet {self.packet_id} carries {type(payload).__name__}, not {kind.__name__}")
 
     @property
     def is_root(self) -> bool:
@@ -190,7 +201,7 @@ AnyPacket = Annotated[
 ]
 """One of the 14 packets, told apart by packet_type."""
 
-PACKET_TYPES: Mapping[PacketType, type[Packet[Any]]] = MappingProxyType(
+PACKET_TYPES: Mapping[PacketType, type[Packet]] = MappingProxyType(
     {
         PacketType.TASK_IR: TaskIrPacket,
         PacketType.IDEA: IdeaPacket,
@@ -211,7 +222,7 @@ PACKET_TYPES: Mapping[PacketType, type[Packet[Any]]] = MappingProxyType(
 """The concrete class of each packet type."""
 
 
-def _payload_type(packet: type[Packet[Any]]) -> type[Payload]:
+def _payload_type(packet: type[Packet]) -> type[Payload]:
     annotation = packet.model_fields["payload"].annotation
     assert isinstance(annotation, type) and issubclass(annotation, Payload)
     return annotation

@@ -6,10 +6,10 @@ keeps both equal.
 
 import re
 from collections.abc import Iterator
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import ArbitrationPayload, ArtifactPayload, ClaimPayload, TaskIrPayload
 from apc_contracts.payloads.task_ir import IrClaim
 from apc_contracts.vocabulary import PacketType
 
@@ -28,7 +28,7 @@ def reference_of(text: str) -> str | None:
     return text.lower() if _ARTIFACT.fullmatch(text) else None
 
 
-def refers_to(packet: Packet[Any]) -> tuple[str, ...]:
+def refers_to(packet: Packet) -> tuple[str, ...]:
     """What the packet rests on beside its parent: packets and artifacts, each once, in the packet's order.
 
     From evidence_refs, the packet_ref_ids of an ARBITRATION's candidates, and the hash of an ARTIFACT (another
@@ -37,14 +37,14 @@ def refers_to(packet: Packet[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_referred(packet)))
 
 
-def defines(packet: Packet[Any]) -> tuple[str, ...]:
+def defines(packet: Packet) -> tuple[str, ...]:
     """The names that others can refer to: an ARTIFACT's hash, the claims of a CLAIM or TASK_IR."""
     payload = packet.payload
-    if packet.packet_type is PacketType.ARTIFACT:
+    if isinstance(payload, ArtifactPayload):
         return (payload.artifact_hash,)
-    if packet.packet_type is PacketType.CLAIM:
+    if isinstance(payload, ClaimPayload):
         return (CLAIM_PREFIX + payload.claim_id,)
-    if packet.packet_type is PacketType.TASK_IR:
+    if isinstance(payload, TaskIrPayload):
         claims = (CLAIM_PREFIX + one.id for one in payload.objects if isinstance(one, IrClaim))
         return tuple(dict.fromkeys(claims))
     return ()
@@ -55,14 +55,14 @@ def packet_named(reference: str) -> UUID | None:
     return UUID(reference.removeprefix(PACKET_PREFIX)) if reference.startswith(PACKET_PREFIX) else None
 
 
-def _referred(packet: Packet[Any]) -> Iterator[str]:
+def _referred(packet: Packet) -> Iterator[str]:
     if packet.proof_bundle is not None:
         for text in packet.proof_bundle.evidence_refs:
             reference = reference_of(text)
             if reference is not None:
                 yield reference
     if packet.packet_type is PacketType.ARBITRATION:
-        for candidate in packet.payload.candidates:
+        for candidate in packet.payload_as(ArbitrationPayload).candidates:
             yield from (f"{PACKET_PREFIX}{packet_id}" for packet_id in candidate.packet_ref_ids)
     elif packet.packet_type is PacketType.ARTIFACT:
-        yield packet.payload.artifact_hash
+        yield packet.payload_as(ArtifactPayload).artifact_hash

@@ -9,7 +9,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Protocol
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -45,7 +45,7 @@ class HashedPacket(Protocol):
     """A packet with the SHA-256 of its bytes: sealed by the sender or received."""
 
     @property
-    def packet(self) -> Packet[Any]: ...
+    def packet(self) -> Packet: ...
     @property
     def packet_hash(self) -> bytes: ...
 

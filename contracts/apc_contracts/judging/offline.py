@@ -2,8 +2,6 @@
 created_at.
 """
 
-from typing import Any
-
 from apc_contracts.admission import admit
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
@@ -23,6 +21,6 @@ def validate_offline(body: bytes, contract: Contract) -> Verdict:
     return judge_offline(packet, contract)
 
 
-def judge_offline(packet: Packet[Any], contract: Contract) -> Verdict:
+def judge_offline(packet: Packet, contract: Contract) -> Verdict:
     """As `validate_offline`, for a packet that was read already."""
     return admit(packet, None, Facts(now=packet.created_at), contract)

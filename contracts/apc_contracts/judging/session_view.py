@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
@@ -150,6 +150,6 @@ class SessionView(Protocol):
         """The smallest top_k of the TRANSFERs for that swarm that were in order in the present generation."""
         ...
 
-    def loop_of(self, packet: Packet[Any], payload_hash: bytes, cause: UUID | None, /) -> LoopState:
+    def loop_of(self, packet: Packet, payload_hash: bytes, cause: UUID | None, /) -> LoopState:
         """What the session remembers that bears on a packet of an agent: repetitions, and the stretch it ends."""
         ...

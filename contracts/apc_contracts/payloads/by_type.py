@@ -114,7 +114,7 @@ def _session_kind(value: Any) -> str:
     return Signal.START if is_spec else Signal.SYNC
 
 
-class _SignalFields(Payload):
+class SignalFields(Payload):
     """A control signal. `session`: a SessionSpec with START, a SessionState with SYNC, absent with others."""
 
     signal: Signal
@@ -139,11 +139,11 @@ class _SignalFields(Payload):
         raise broken("session", f"session goes only with START and SYNC: remove it from {self.signal}")
 
 
-class SignalPayload(_SignalFields):
+class SignalPayload(SignalFields):
     """A control signal of a session."""
 
 
-class HeartbeatPayload(_SignalFields):
+class HeartbeatPayload(SignalFields):
     """A sign of life."""
 
 

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from apc_contracts.contract.file import Effectiveness
 from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import EvalPayload, TransferPayload
 from apc_contracts.protocol.decay import (
     DecayDecision,
     DecayKind,
@@ -73,15 +73,17 @@ class ProtocolLedger:
             self._decayed_until = min((block.blocked_until for block in active), default=None)
         return self._decayed
 
-    def note(self, packet: Packet[Any], refusal_code: str | None, now: datetime) -> list[DecayDecision]:
+    def note(self, packet: Packet, refusal_code: str | None, now: datetime) -> list[DecayDecision]:
         """Count a TRANSFER or EVAL whose verdict became final at `now`; what follows, to be logged. A refused EVAL and
         a packet of any other type count nowhere."""
         task = (packet.trace.run_id, packet.trace.task_id)
         if packet.packet_type is PacketType.TRANSFER:
             parents = packet.lineage.parent_protocol_ids if packet.lineage is not None else ()
-            return self.note_transfer(JudgedTransfer(packet.payload.protocol_id, parents, task, refusal_code), now)
+            return self.note_transfer(
+                JudgedTransfer(packet.payload_as(TransferPayload).protocol_id, parents, task, refusal_code), now
+            )
         if packet.packet_type is PacketType.EVAL and refusal_code is None:
-            metrics = packet.payload.metric_set
+            metrics = packet.payload_as(EvalPayload).metric_set
             return self.note_eval(task, metrics.outcome, metrics.drift_risk, now)
         return []
 

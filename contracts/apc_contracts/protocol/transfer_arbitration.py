@@ -67,7 +67,7 @@ def arbitrate_offline(bodies: Iterable[bytes], contract: Contract, top_k: int) -
 
     What is no packet, no TRANSFER, or comes twice is rejected with its reason: it is not an error.
     """
-    valid: dict[UUID, tuple[int, Packet[Any]]] = {}
+    valid: dict[UUID, tuple[int, Packet]] = {}
     rejected: list[TransferRow] = []
     for index, body in enumerate(bodies):
         try:
@@ -84,7 +84,7 @@ def arbitrate_offline(bodies: Iterable[bytes], contract: Contract, top_k: int) -
     return TransferArbitration(selected, not_selected, tuple(rejected))
 
 
-def _objection(packet: Packet[Any], contract: Contract, seen: Mapping[UUID, object]) -> Refusal | None:
+def _objection(packet: Packet, contract: Contract, seen: Mapping[UUID, object]) -> Refusal | None:
     if packet.packet_type is not PacketType.TRANSFER:
         message = f"{packet.packet_type} is no TRANSFER: only TRANSFERs are arbitrated"
         return Refusal("SCHEMA_INVALID", "is_transfer", "packet_type", message)
@@ -95,7 +95,7 @@ def _objection(packet: Packet[Any], contract: Contract, seen: Mapping[UUID, obje
 
 
 def _select(
-    valid: Mapping[UUID, tuple[int, Packet[Any]]], contract: Contract, top_k: int
+    valid: Mapping[UUID, tuple[int, Packet]], contract: Contract, top_k: int
 ) -> tuple[tuple[TransferRow, ...], tuple[TransferRow, ...]]:
     selected: list[TransferRow] = []
     not_selected: list[TransferRow] = []
@@ -110,13 +110,13 @@ def _select(
     return tuple(selected), tuple(not_selected)
 
 
-def _rejected(index: int, packet: Packet[Any], contract: Contract, refusal: Refusal) -> TransferRow:
+def _rejected(index: int, packet: Packet, contract: Contract, refusal: Refusal) -> TransferRow:
     if packet.packet_type is not PacketType.TRANSFER:
         return TransferRow(index, str(packet.packet_id), reason=refusal.reason)
     return _row(index, packet, score_transfer(packet, contract), refusal.reason)
 
 
-def _row(index: int, packet: Packet[Any], score: TransferScore, reason: str | None = None) -> TransferRow:
+def _row(index: int, packet: Packet, score: TransferScore, reason: str | None = None) -> TransferRow:
     return TransferRow(index, str(packet.packet_id), score.selection_score, score.recommended_accept, reason)
 
 

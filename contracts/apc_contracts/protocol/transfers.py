@@ -5,12 +5,12 @@ Source: docs/specification/contract.md section 5.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
+from apc_contracts.payloads.by_type import TransferPayload
 from apc_contracts.vocabulary import TransferMode
 
 
@@ -28,14 +28,14 @@ class TransferScore:
 class RankedTransfer:
     """A TRANSFER and its place in its group, from 1; a refusal when it is beyond the group's top_k."""
 
-    packet: Packet[Any]
+    packet: Packet
     score: TransferScore
     rank: int
     refusal: Refusal | None = None
 
 
 def rank_transfers(
-    packets: Iterable[Packet[Any]], contract: Contract, session: SessionView | None = None
+    packets: Iterable[Packet], contract: Contract, session: SessionView | None = None
 ) -> list[RankedTransfer]:
     """Valid TRANSFERs, best first over all; per (session, generation, to_swarm) the best top_k have no refusal.
 
@@ -43,15 +43,15 @@ def rank_transfers(
     to the smaller packet_id, so the order of `packets` has no say. With a session its verified scores count.
     Judge the packets first (`judge_transfer`): this ranks, it does not judge.
     """
-    groups: dict[tuple[str, int, str], list[tuple[TransferScore, Packet[Any]]]] = {}
+    groups: dict[tuple[str, int, str], list[tuple[TransferScore, Packet]]] = {}
     for packet in packets:
-        key = (packet.trace.session_id, packet.trace.generation, packet.payload.to_swarm)
+        key = (packet.trace.session_id, packet.trace.generation, packet.payload_as(TransferPayload).to_swarm)
         groups.setdefault(key, []).append((score_transfer(packet, contract, session), packet))
     ranked = [row for group in groups.values() for row in _rank_group(group, contract)]
     return sorted(ranked, key=lambda row: _best_first((row.score, row.packet)))
 
 
-def score_transfer(packet: Packet[Any], contract: Contract, session: SessionView | None = None) -> TransferScore:
+def score_transfer(packet: Packet, contract: Contract, session: SessionView | None = None) -> TransferScore:
     """max(0, difference) + weight x confidence + bonus for cross-use-case, the weights from the contract."""
     weights = contract.selection
     sender, receiver = transfer_scores(packet, session)
@@ -69,9 +69,9 @@ def score_transfer(packet: Packet[Any], contract: Contract, session: SessionView
     )
 
 
-def transfer_scores(packet: Packet[Any], session: SessionView | None) -> tuple[float, float]:
+def transfer_scores(packet: Packet, session: SessionView | None) -> tuple[float, float]:
     """(sender, receiver): with verified scores the smaller for the sender, the larger for the receiver."""
-    payload = packet.payload
+    payload = packet.payload_as(TransferPayload)
     sender, receiver = payload.sender_score, payload.receiver_score
     if session is None:
         return sender, receiver
@@ -80,14 +80,14 @@ def transfer_scores(packet: Packet[Any], session: SessionView | None) -> tuple[f
     return sender, max(receiver, verified.get(payload.to_swarm, receiver))
 
 
-def is_cross_use_case(packet: Packet[Any]) -> bool:
+def is_cross_use_case(packet: Packet) -> bool:
     """Whether lineage or mode says that the protocol crosses use cases."""
-    if packet.payload.transfer_policy.mode is TransferMode.CROSS_USE_CASE:
+    if packet.payload_as(TransferPayload).transfer_policy.mode is TransferMode.CROSS_USE_CASE:
         return True
     return packet.lineage is not None and packet.lineage.cross_use_case
 
 
-def _rank_group(group: Sequence[tuple[TransferScore, Packet[Any]]], contract: Contract) -> list[RankedTransfer]:
+def _rank_group(group: Sequence[tuple[TransferScore, Packet]], contract: Contract) -> list[RankedTransfer]:
     limit = _smallest_top_k([packet for _, packet in group], contract)
     rows = []
     for rank, (score, packet) in enumerate(sorted(group, key=_best_first), start=1):
@@ -96,17 +96,18 @@ def _rank_group(group: Sequence[tuple[TransferScore, Packet[Any]]], contract: Co
     return rows
 
 
-def _smallest_top_k(packets: Sequence[Packet[Any]], contract: Contract) -> int | None:
-    limits = [packet.payload.transfer_policy.top_k for packet in packets]
+def _smallest_top_k(packets: Sequence[Packet], contract: Contract) -> int | None:
+    limits = [packet.payload_as(TransferPayload).transfer_policy.top_k for packet in packets]
     limits.append(contract.window(packets[0].trace.generation).top_k_limit)
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _best_first(scored: tuple[TransferScore, Packet[Any]]) -> tuple[float, int]:
+def _best_first(scored: tuple[TransferScore, Packet]) -> tuple[float, int]:
     score, packet = scored
     return -score.selection_score, packet.packet_id.int
 
 
-def _beyond(rank: int, limit: int, packet: Packet[Any]) -> Refusal:
-    message = f"rank {rank} of the transfers to {packet.payload.to_swarm}, and only {limit} may go through"
+def _beyond(rank: int, limit: int, packet: Packet) -> Refusal:
+    to_swarm = packet.payload_as(TransferPayload).to_swarm
+    message = f"rank {rank} of the transfers to {to_swarm}, and only {limit} may go through"
     return Refusal("THROTTLE_TOP_K", "rank_transfers", "payload.transfer_policy.top_k", message)

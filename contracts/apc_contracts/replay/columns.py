@@ -7,7 +7,7 @@ import orjson
 from apc_contracts.envelope.packet import Packet
 
 
-def envelope_columns(packet: Packet[Any]) -> dict[str, Any]:
+def envelope_columns(packet: Packet) -> dict[str, Any]:
     """The columns of agent_packets that repeat the packet."""
     trace, sender = packet.trace, packet.sender
     return {

@@ -110,7 +110,7 @@ class SessionReplay:
         else:
             differ(entry, "coordination_events", f"{entry.event} to {entry.to_state}", NOTHING)
 
-    def _take_packet(self, entry: RecordedPacket, expected: Packet[Any] | None) -> None:
+    def _take_packet(self, entry: RecordedPacket, expected: Packet | None) -> None:
         contract = self._contract_for(entry)
         received = self._read(entry, contract)
         packet = received.packet
@@ -168,7 +168,7 @@ class SessionReplay:
             self._what_if.note_packet(entry, received, self.session, verdict)
         return verdict
 
-    def _check_own(self, entry: RecordedPacket, received: ReceivedPacket, expected: Packet[Any] | None) -> None:
+    def _check_own(self, entry: RecordedPacket, received: ReceivedPacket, expected: Packet | None) -> None:
         """A packet of the orchestrator follows from the session to the byte."""
         if expected is None:
             differ(entry, "agent_packets", f"{entry.envelope['packet_type']} of the orchestrator", NOTHING)
@@ -176,7 +176,7 @@ class SessionReplay:
         if body != received.body:
             differ(entry, "agent_packets.body_stored", received.body.decode(), body.decode())
 
-    def _timer(self, entry: RecordedPacket, contract: Contract) -> Packet[Any] | None:
+    def _timer(self, entry: RecordedPacket, contract: Contract) -> Packet | None:
         """The timer packet that this one claims to be, if such a deadline runs and has passed."""
         session = self.session
         kind = timer_kind(session, entry.packet_id) if session is not None else None
@@ -184,7 +184,7 @@ class SessionReplay:
             return None
         return timer(session, kind, entry.judged_at, contract)
 
-    def _check_recipients(self, entry: RecordedPacket, packet: Packet[Any]) -> None:
+    def _check_recipients(self, entry: RecordedPacket, packet: Packet) -> None:
         """Only the registry knows who a BROADCAST reaches: for that the recorded recipients are taken as they are."""
         if self.session is None or packet.recipients[0].agent_id != ALL_RECIPIENTS:
             named = tuple(recipient.agent_id for recipient in packet.recipients)
@@ -282,7 +282,7 @@ class SessionReplay:
         if self._what_if is not None:
             self._what_if.note_transition(entry)
 
-    def _next_packet(self, expected: Packet[Any] | None) -> RecordedPacket:
+    def _next_packet(self, expected: Packet | None) -> RecordedPacket:
         wanted = "a packet" if expected is None else f"{expected.packet_type.value} {expected.packet_id}"
         return self._batch.next(RecordedPacket, wanted)
 

@@ -42,7 +42,7 @@ class Advanced(NamedTuple):
 
     session: Session
     transitions: list[Transition]
-    emissions: list[Packet[Any]]
+    emissions: list[Packet]
     effects: Effects
 
 
@@ -253,7 +253,7 @@ def _rights(verdict: Verdict) -> frozenset[str]:
     return frozenset(verdict.facts.get("rights", ()))
 
 
-def _round_of(session: Session, packet: Packet[Any]) -> int:
+def _round_of(session: Session, packet: Packet) -> int:
     """The orchestrator's packets have the session's round, an agent's its parent's."""
     parent = packet.trace.parent_packet_id
     if parent is None or packet.sender.agent_id == ORCHESTRATOR:

@@ -14,13 +14,13 @@ import sys
 from collections import defaultdict
 from datetime import datetime, timedelta
 from math import ceil, fsum
-from typing import Any
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.limit_sections import UsageCaps
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.envelope.packet import DecisionPacket, Packet
 from apc_contracts.judging.session_view import Part
 from apc_contracts.payloads.budget_expression import RESOURCES, budget_of
+from apc_contracts.payloads.by_type import TaskIrPayload
 from apc_contracts.session.document import SessionDocument, TaskBudget
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType
 
@@ -92,14 +92,12 @@ def believable(document: SessionDocument, task_id: str, name: str, amount: float
     return min(amount, ceil(most) if name == "tokens" else most)
 
 
-def draw_packet(document: SessionDocument, packet: Packet[Any]) -> None:
+def draw_packet(document: SessionDocument, packet: Packet) -> None:
     """An agent's packet that is no control type costs one packet."""
     draw(document, packet.trace.task_id, "packets", 1)
 
 
-def note(
-    document: SessionDocument, packet: Packet[Any], rights: frozenset[str], now: datetime, contract: Contract
-) -> None:
+def note(document: SessionDocument, packet: Packet, rights: frozenset[str], now: datetime, contract: Contract) -> None:
     """What an accepted packet means for the tree: a TASK_IR reserves, a DECISION DONE releases."""
     if packet.packet_type is PacketType.TASK_IR:
         _reserve(document, packet, now)
@@ -107,9 +105,9 @@ def note(
         release(document, packet.trace.task_id)
 
 
-def releases(document: SessionDocument, packet: Packet[Any], rights: frozenset[str], contract: Contract) -> bool:
+def releases(document: SessionDocument, packet: Packet, rights: frozenset[str], contract: Contract) -> bool:
     """Whether this is the DECISION DONE that ends a part: of who gave the task, of the right to decide, or ours."""
-    if packet.packet_type is not PacketType.DECISION or packet.payload.commitment_level is not CommitmentLevel.DONE:
+    if not isinstance(packet, DecisionPacket) or packet.payload.commitment_level is not CommitmentLevel.DONE:
         return False
     part = document.task_budgets.get(packet.trace.task_id)
     sender = packet.sender.agent_id
@@ -146,12 +144,13 @@ def stand_still(document: SessionDocument, pause: timedelta) -> None:
             part.wall_due += pause
 
 
-def _reserve(document: SessionDocument, packet: Packet[Any], now: datetime) -> None:
+def _reserve(document: SessionDocument, packet: Packet, now: datetime) -> None:
     """Cut the part of a new task; the first reservation of a task stands until it is released.
 
     A task without a budget of its own is noted where its parent has one, so that it draws from there.
     """
-    tree, task_id, limits = document.task_budgets, packet.payload.ir_header.task_id, budget_of(packet.payload)
+    payload = packet.payload_as(TaskIrPayload)
+    tree, task_id, limits = document.task_budgets, payload.ir_header.task_id, budget_of(payload)
     part = tree.get(task_id)
     if part is not None and part.is_reserved:
         return

@@ -1,10 +1,10 @@
 """What an accepted packet counts for in its session (docs/specification/contract.md section 10, Events)."""
 
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields, TaskIrPayload
 from apc_contracts.session.delivery import acknowledgements
 from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY, Execution, RoundState
 from apc_contracts.session.knowledge import staleness
@@ -31,13 +31,13 @@ def count(moment: Moment, opened: OpenPacket) -> None:
         counter(moment, opened)
 
 
-def _is_operation(packet: Packet[Any]) -> bool:
+def _is_operation(packet: Packet) -> bool:
     """What an operator orders is about the session, not about the round of the packet it answers."""
-    return packet.packet_type is PacketType.SIGNAL and packet.payload.signal in _OPERATIONS
+    return packet.packet_type is PacketType.SIGNAL and packet.payload_as(SignalFields).signal in _OPERATIONS
 
 
 def _task_ir(moment: Moment, opened: OpenPacket) -> None:
-    document, payload = moment.session.document, opened.packet.payload
+    document, payload = moment.session.document, opened.packet.payload_as(TaskIrPayload)
     if payload.ir_header.task_id not in moment.session.tasks and len(document.task_ids) < KEYS_KEPT:
         moment.session.tasks.add(payload.ir_header.task_id)
         document.task_ids.append(payload.ir_header.task_id)
@@ -51,7 +51,7 @@ def _task_ir(moment: Moment, opened: OpenPacket) -> None:
 
 def _signal(moment: Moment, opened: OpenPacket) -> None:
     document, packet = moment.session.document, opened.packet
-    signal = packet.payload.signal
+    signal = packet.payload_as(SignalFields).signal
     if signal is Signal.START and packet.packet_id == document.start_packet_id:
         _start(moment)
     elif signal in (Signal.STOP, Signal.CANCEL):
@@ -86,7 +86,7 @@ def _ready(moment: Moment, opened: OpenPacket) -> None:
         ready.append(swarm)
 
 
-def _veto(moment: Moment, packet: Packet[Any]) -> None:
+def _veto(moment: Moment, packet: Packet) -> None:
     arbitration = moment.session.document.round_state.arbitration
     if arbitration is not None and packet.trace.parent_packet_id == arbitration.packet_id:
         arbitration.vetoes.setdefault(packet.packet_id, False)
@@ -108,7 +108,7 @@ def _artifact(moment: Moment, opened: OpenPacket) -> None:
 
 def _decision(moment: Moment, opened: OpenPacket) -> None:
     packet, current = opened.packet, moment.session.document.round_state
-    parent, level = packet.trace.parent_packet_id, packet.payload.commitment_level
+    parent, level = packet.trace.parent_packet_id, packet.payload_as(DecisionPayload).commitment_level
     arbitration = current.arbitration
     if moment.session.state == "ARBITRATION" and arbitration is not None:
         if parent in arbitration.vetoes:
@@ -123,9 +123,9 @@ def _transfer(moment: Moment, opened: OpenPacket) -> None:
     note_transfer(moment.session, opened.packet)
 
 
-def _retraction(moment: Moment, packet: Packet[Any]) -> None:
-    target: UUID = packet.payload.target_packet_id
-    replacement: UUID | None = packet.payload.replacement_packet_id
+def _retraction(moment: Moment, packet: Packet) -> None:
+    payload = packet.payload_as(RetractionPayload)
+    target, replacement = payload.target_packet_id, payload.replacement_packet_id
     completion.retract(moment.session, target, packet.sender.agent_id, replacement, moment.now, moment.effects)
     acknowledgements.forget(moment.session, target)
     staleness.spread(moment, target, replacement)

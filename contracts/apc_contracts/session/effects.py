@@ -100,7 +100,7 @@ class Denial(msgspec.Struct, frozen=True):
 class FinalVerdict(msgspec.Struct, frozen=True):
     """A TRANSFER or EVAL that was admitted (refusal_code None) or refused for good: protocols are measured by these."""
 
-    packet: Packet[Any]
+    packet: Packet
     refusal_code: str | None
 
 
@@ -110,7 +110,7 @@ class Effects:
 
     hops: list[Hop] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
-    emissions: list[Packet[Any]] = field(default_factory=list)
+    emissions: list[Packet] = field(default_factory=list)
     """Packets of the orchestrator, to be sealed, judged and advanced in the same batch."""
     routes: list[Route] = field(default_factory=list)
     due: list[Route] = field(default_factory=list)

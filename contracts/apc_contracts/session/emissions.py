@@ -50,7 +50,7 @@ def emission(
     symbolic_keys: Sequence[str] = (),
     lineage: Lineage | None = None,
     metadata: Mapping[str, Any] | None = None,
-) -> Packet[Any]:
+) -> Packet:
     """A packet of the orchestrator in this session; its id follows from the cause and the session's own count."""
     document = session.document
     if packet_id is None:
@@ -80,7 +80,7 @@ def emission(
     )
 
 
-def sync(session: Session, cause: UUID, now: datetime, contract: Contract) -> Packet[Any]:
+def sync(session: Session, cause: UUID, now: datetime, contract: Contract) -> Packet:
     """SIGNAL SYNC to everyone: the state the session has reached."""
     document = session.document
     state = SessionState(
@@ -97,7 +97,7 @@ def sync(session: Session, cause: UUID, now: datetime, contract: Contract) -> Pa
     return emission(session, PacketType.SIGNAL, payload, cause, now, contract, parent=document.start_packet_id)
 
 
-def timer(session: Session, kind: str, now: datetime, contract: Contract) -> Packet[Any]:
+def timer(session: Session, kind: str, now: datetime, contract: Contract) -> Packet:
     """A deadline has passed: the SIGNAL QUERY to the orchestrator itself that causes what follows."""
     payload = SignalPayload(signal=Signal.QUERY, reason=f"deadline {kind}")
     packet_id = timer_id(session.session_id, session.step, kind)

@@ -1,24 +1,25 @@
 """A session begins with an accepted SIGNAL START and its SessionSpec."""
 
 from datetime import datetime
-from typing import Any
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import ContractInvalid
+from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.payloads.session_signals import SessionSpec
 from apc_contracts.session.document import SessionDocument
 from apc_contracts.session.movement import COORDINATION
 from apc_contracts.session.session import Session
 
 
-def open_session(start: Packet[Any], now: datetime, contract: Contract) -> Session:
+def open_session(start: Packet, now: datetime, contract: Contract) -> Session:
     """A new session from an accepted SIGNAL START; `advance` with the START itself comes next.
 
     Raises:
         ContractInvalid: the machine's initial state has no run_phase in the contract.
     """
-    spec: SessionSpec = start.payload.session
+    spec = start.payload_as(SignalFields).session
+    assert isinstance(spec, SessionSpec), "an accepted START has a SessionSpec"
     trace = start.trace
     initial = contract.machine(COORDINATION).initial
     phase = contract.phase_of(initial)

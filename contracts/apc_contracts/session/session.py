@@ -57,7 +57,7 @@ class OpenPacket:
     """Its VERIFIED evidence has been counted in the session."""
 
     @property
-    def packet(self) -> Packet[Any]:
+    def packet(self) -> Packet:
         return self.received.packet
 
 
@@ -297,7 +297,7 @@ class Session:
     def smallest_top_k(self, to_swarm: str) -> int | None:
         return self.document.round_state.smallest_top_k.get(to_swarm)
 
-    def loop_of(self, packet: Packet[Any], payload_hash: bytes, cause: UUID | None, /) -> LoopState:
+    def loop_of(self, packet: Packet, payload_hash: bytes, cause: UUID | None, /) -> LoopState:
         sender, trace = packet.sender.agent_id, packet.trace
         content = content_of(sender, payload_hash, trace.generation, [one.agent_id for one in packet.recipients])
         repeats, parent = self.contents.get(content, 0), trace.parent_packet_id
@@ -315,7 +315,7 @@ class Session:
         opener = self.identities.get(self.document.start_packet_id)
         return [one for one in found if one is not None and one is not opener and one.sender != ORCHESTRATOR]
 
-    def _brings_something_new(self, packet: Packet[Any]) -> bool:
+    def _brings_something_new(self, packet: Packet) -> bool:
         for key in packet.symbolic_keys:
             if key[:LONGEST_KEY] not in self.keys:
                 return True

@@ -1,7 +1,6 @@
 """Packets that no session takes: signs of life, and what is refused under the name of a session that does not exist."""
 
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
@@ -38,7 +37,7 @@ def stranger(received: ReceivedPacket, refusal: Refusal, cause: UUID | None) -> 
     )
 
 
-def hops_without_session(packet: Packet[Any], refusal: Refusal | None, now: datetime) -> list[Hop]:
+def hops_without_session(packet: Packet, refusal: Refusal | None, now: datetime) -> list[Hop]:
     """The whole life of a sign of life, which the gate applies itself, or of a packet whose session does not exist."""
     sender = packet.sender.agent_id
     if refusal is not None:
@@ -51,7 +50,5 @@ def hops_without_session(packet: Packet[Any], refusal: Refusal | None, now: date
     ]
 
 
-def _hop(
-    packet: Packet[Any], recipient: str, before: str, after: str, events: list[str], actor: str, now: datetime
-) -> Hop:
+def _hop(packet: Packet, recipient: str, before: str, after: str, events: list[str], actor: str, now: datetime) -> Hop:
     return Hop(packet.packet_id, recipient, 1, before, after, events, [now] * len(events), actor)

@@ -4,7 +4,6 @@ Source: docs/specification/contract.md section 10, Timers are packets.
 """
 
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
@@ -23,7 +22,7 @@ def timer_kind(session: Session, packet_id: UUID) -> str | None:
     return None
 
 
-def expire(moment: Moment, packet: Packet[Any]) -> None:
+def expire(moment: Moment, packet: Packet) -> None:
     """Take a deadline off and do what it stands for."""
     kind = timer_kind(moment.session, packet.packet_id)
     if kind is None:

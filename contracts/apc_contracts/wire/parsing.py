@@ -19,7 +19,7 @@ from apc_contracts.wire.sealing import canonical_payload
 from apc_contracts.wire.strict_json import read_strict_json
 
 _TAGS = frozenset(PacketType)
-_adapter: TypeAdapter[Packet[Any]] = TypeAdapter(AnyPacket)
+_adapter: TypeAdapter[Packet] = TypeAdapter(AnyPacket)
 # The bound method: one call less for each packet.
 _validate_json = _adapter.validator.validate_json
 
@@ -30,13 +30,13 @@ class ReceivedPacket(msgspec.Struct, frozen=True):
     Both hashes are SHA-256: `packet_hash` of the bytes, `payload_hash` of the canonical payload.
     """
 
-    packet: Packet[Any]
+    packet: Packet
     body: bytes
     packet_hash: bytes
     payload_hash: bytes
 
 
-def parse_packet(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Packet[Any]:
+def parse_packet(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Packet:
     """The packet in `body`, as one of the 14 concrete classes.
 
     Raises:
@@ -61,10 +61,10 @@ def _may_differ(body: bytes, payload: dict[str, Any]) -> bool:
     return b"null" in body or "expected_response_by" in payload
 
 
-def _validate(body: bytes) -> Packet[Any]:
+def _validate(body: bytes) -> Packet:
     try:
         # by_name would let JSON say `passed` where the contract says `pass`.
-        packet: Packet[Any] = _validate_json(body, strict=True, by_alias=True, by_name=False)
+        packet: Packet = _validate_json(body, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         raise refusal_of(error, _TAGS, has_metadata=True) from error
     return packet

@@ -5,7 +5,6 @@ Source: docs/specification/contract.md section 2.
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.limits import DEFAULT_LIMITS, Limits
@@ -18,12 +17,12 @@ from apc_contracts.wire.strict_json import read_strict_json
 class SealedPacket:
     """A packet with its bytes. `packet_hash` is the SHA-256 of `body`."""
 
-    packet: Packet[Any]
+    packet: Packet
     body: bytes
     packet_hash: bytes
 
 
-def seal(packet: Packet[Any], limits: Limits = DEFAULT_LIMITS) -> SealedPacket:
+def seal(packet: Packet, limits: Limits = DEFAULT_LIMITS) -> SealedPacket:
     """The packet's RFC 8785 bytes; optional fields that are None are left out.
 
     Raises:

@@ -1,6 +1,5 @@
 """Who is told of a refusal: the authenticated sender, by a NACK (docs/specification/contract.md section 12)."""
 
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
@@ -39,14 +38,14 @@ class Answers:
         if sender is not None:
             self._answer(batch, message_id, None, refusal, sender)
 
-    def _answer_packet(self, batch: Batch, packet: Packet[Any], refusal: Refusal, sender: Registration | None) -> None:
+    def _answer_packet(self, batch: Batch, packet: Packet, refusal: Refusal, sender: Registration | None) -> None:
         if sender is None or sender.agent_id == ORCHESTRATOR:
             return
         if packet.packet_type not in self._memory.contract.refusals.never_answered:
             self._answer(batch, packet.packet_id, packet, refusal, sender)
 
     def _answer(
-        self, batch: Batch, refused_id: UUID, refused: Packet[Any] | None, refusal: Refusal, sender: Registration
+        self, batch: Batch, refused_id: UUID, refused: Packet | None, refusal: Refusal, sender: Registration
     ) -> None:
         if sender.is_revoked:
             return

@@ -20,6 +20,7 @@ from apc_log.batch import (
     RegistryEntry,
     SessionRow,
 )
+from apc_contracts.payloads.by_type import TransferPayload
 
 _FIELDS, _FIELDS_OF_A_PACKET, _ID_BYTES = 250, 700, 66
 """Bytes of what has a bound: ids, hashes and times of an entry, and an id in a list."""
@@ -71,12 +72,12 @@ def packet_entry(
     )
 
 
-def lineage_entry(packet: Packet[Any]) -> LineageEntry | None:
+def lineage_entry(packet: Packet) -> LineageEntry | None:
     """The row of packet_lineage of a packet that carries a lineage."""
     lineage = packet.lineage
     if lineage is None:
         return None
-    payload = packet.payload if packet.packet_type is PacketType.TRANSFER else None
+    payload = packet.payload_as(TransferPayload) if packet.packet_type is PacketType.TRANSFER else None
     mode = lineage.transfer_mode or (payload.transfer_policy.mode if payload else None)
     return LineageEntry(
         session_id=packet.trace.session_id,

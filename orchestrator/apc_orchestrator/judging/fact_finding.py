@@ -79,18 +79,18 @@ class FactFinder:
             decayed_protocols=self._protocols.decayed(now),
         )
 
-    def _quota_wait_ms(self, packet: Packet[Any], now: datetime) -> int:
+    def _quota_wait_ms(self, packet: Packet, now: datetime) -> int:
         sender = self._registry.by_id.get(packet.sender.agent_id)
         return 0 if sender is None else self._memory.quotas.wait_ms(sender.agent_id, sender.role, now)
 
-    def _is_cause_delivered(self, packet: Packet[Any], cause: UUID | None) -> bool:
+    def _is_cause_delivered(self, packet: Packet, cause: UUID | None) -> bool:
         session = self._memory.sessions.get(packet.trace.session_id)
         identity = session.identity(cause) if session is not None and cause is not None else None
         if identity is None or identity.refusal is not None:
             return False
         return not {packet.sender.agent_id, SUBSTRATE_RECIPIENT}.isdisjoint(identity.recipients)
 
-    def _is_contract_deployed(self, packet: Packet[Any]) -> bool:
+    def _is_contract_deployed(self, packet: Packet) -> bool:
         session = self._memory.sessions.get(packet.trace.session_id)
         return session is None or session.document.contract_hash == self._contract_hash
 

@@ -99,7 +99,7 @@ class Judge:
         self._finish(batch)
         note_verdict(batch, verdict)
 
-    def judge_own(self, batch: Batch, packet: Packet[Any]) -> None:
+    def judge_own(self, batch: Batch, packet: Packet) -> None:
         """Judge a packet of the orchestrator: sealed, judged and logged like any other."""
         self._judge_own(batch, packet)
         self._finish(batch)
@@ -149,7 +149,7 @@ class Judge:
 
     # Verdicts
 
-    def _judge_own(self, batch: Batch, packet: Packet[Any], decay: Mapping[str, Any] | None = None) -> None:
+    def _judge_own(self, batch: Batch, packet: Packet, decay: Mapping[str, Any] | None = None) -> None:
         """Judge a packet of the orchestrator; `decay` records what a DECISION says about a protocol."""
         sealed = seal(packet)
         received = ReceivedPacket(packet, sealed.body, sealed.packet_hash, bytes.fromhex(payload_hash(packet.payload)))
@@ -210,7 +210,7 @@ class Judge:
         else:
             self._apply(batch, session, advanced, packet.packet_id)
 
-    def _session_for(self, batch: Batch, packet: Packet[Any], *, is_refused: bool) -> Session | None:
+    def _session_for(self, batch: Batch, packet: Packet, *, is_refused: bool) -> Session | None:
         """Return the packet's session. An admitted packet draws its sender's quota, and a START opens its session."""
         sender, session_id = packet.sender, packet.trace.session_id
         session = self._sessions.get(session_id)
@@ -320,7 +320,7 @@ def _codes_without_id(contract: Contract) -> list[str]:
     return [*order[: order.index(contract.refusals.last_without_id) + 1], "DUPLICATE_CONFLICT"]
 
 
-def _recipients(packet: Packet[Any], session: Session | None, registry: Registry) -> tuple[str, ...]:
+def _recipients(packet: Packet, session: Session | None, registry: Registry) -> tuple[str, ...]:
     if session is None:
         return tuple(recipient.agent_id for recipient in packet.recipients)
     return resolve_recipients(packet, session, registry.by_id)

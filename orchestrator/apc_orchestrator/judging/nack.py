@@ -1,7 +1,6 @@
 """The answer to a refusal: a NACK to the authenticated sender. No log entry: the refused row stands for it."""
 
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
@@ -27,7 +26,7 @@ PRIORITY = 9
 
 def nack_packet(
     refused_id: UUID,
-    refused: NackPacket | Packet[Any] | None,
+    refused: NackPacket | Packet | None,
     refusal: Refusal,
     sender: Registration,
     now: datetime,
@@ -63,7 +62,7 @@ def nack_packet(
     )
 
 
-def _trace(packet_id: UUID, refused_id: UUID, refused: Packet[Any] | None) -> Trace:
+def _trace(packet_id: UUID, refused_id: UUID, refused: Packet | None) -> Trace:
     if refused is None:
         return Trace(
             session_id=UNKNOWN,

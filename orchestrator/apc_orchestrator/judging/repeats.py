@@ -1,7 +1,6 @@
 """Packets that were judged before, and ids that are taken: never judged twice."""
 
 from datetime import timedelta
-from typing import Any
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.facts import Facts
@@ -75,7 +74,7 @@ class Repeats:
             user_id=facts.user_id,
         )
 
-    def _draw(self, batch: Batch, packet: Packet[Any]) -> bool:
+    def _draw(self, batch: Batch, packet: Packet) -> bool:
         """Draw a repeat from its sender's quota; False when the quota is used up."""
         batch.repeats += 1
         sender, quotas = packet.sender, self._memory.quotas

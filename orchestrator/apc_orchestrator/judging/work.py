@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
@@ -14,7 +13,7 @@ from apc_contracts.session import FinalVerdict, HeldPacket, Session
 class OwnPacket:
     """Judge a packet of the orchestrator."""
 
-    packet: Packet[Any]
+    packet: Packet
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class DecayNotice:
 
     session: Session
     decision: DecayDecision
-    cause: Packet[Any]
+    cause: Packet
 
 
 Work = OwnPacket | Release | ProtocolVerdict | DecayNotice

@@ -62,7 +62,7 @@ class ScriptedAgents:
                 message = Message(body, str(uuid4()), type=headers.TYPE_REGISTRY, user_id=self.bus.user)
                 await self.bus.publish(Publication(RECEIPTS, str(shard), message))
 
-    def publication(self, packet: Packet[Any], **properties: Any) -> Publication:
+    def publication(self, packet: Packet, **properties: Any) -> Publication:
         """A packet on its way to the gate; `properties` replace those of its message, `body` its bytes."""
         shard = str(shard_of(packet.trace.session_id, self._shards))
         fields: dict[str, Any] = {
@@ -76,7 +76,7 @@ class ScriptedAgents:
             fields["body"] = seal(packet).body
         return Publication(INGRESS, shard, Message(**fields))
 
-    async def publish(self, *packets: Packet[Any], **properties: Any) -> None:
+    async def publish(self, *packets: Packet, **properties: Any) -> None:
         """Publish packets in order, each confirmed. Raises what `Bus.publish` raises."""
         for result in await self.bus.publish_all([self.publication(one, **properties) for one in packets]):
             if result is not None:

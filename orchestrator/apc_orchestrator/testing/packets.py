@@ -32,9 +32,9 @@ def make_packet(
     to: Sequence[str] = (ORCHESTRATOR,),
     *,
     cast: Cast = AGENTS,
-    parent: Packet[Any] | None = None,
+    parent: Packet | None = None,
     **fields: Any,
-) -> Packet[Any]:
+) -> Packet:
     """A packet of an agent of the cast, unchecked by any policy.
 
     `fields` replace what the packet would have: `phase`, `generation`, `session_id`, `mode`, `ttl_ms`, `keys`,
@@ -78,7 +78,7 @@ def make_packet(
     )
 
 
-def make_start(session_id: str = SESSION, *, cast: Cast = AGENTS, **spec: Any) -> Packet[Any]:
+def make_start(session_id: str = SESSION, *, cast: Cast = AGENTS, **spec: Any) -> Packet:
     """START of a session with the swarms red and blue; `spec` replaces fields of its SessionSpec."""
     fields: dict[str, Any] = {
         "swarms": (

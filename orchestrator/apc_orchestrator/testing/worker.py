@@ -14,6 +14,7 @@ from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.topology import RECEIPTS, agent_queue
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.payloads.by_type import NackPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_contracts.wire.parsing import parse_packet
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
@@ -37,7 +38,7 @@ class ScriptedWorker:
         bus: Bus,
         agent: str,
         *,
-        rejects: Callable[[Packet[Any]], bool] = lambda packet: False,
+        rejects: Callable[[Packet], bool] = lambda packet: False,
         shards: int = 1,
     ) -> None:
         self.agent = agent
@@ -89,7 +90,7 @@ class ScriptedWorker:
             self._seen.add((packet.packet_id, attempt))
             if packet.packet_type is PacketType.NACK and packet.sender.agent_id == ORCHESTRATOR:
                 told: Any = packet.metadata
-                self.nacks[packet.payload.acked_packet_id] = told["refusal"]["code"]
+                self.nacks[packet.payload_as(NackPayload).acked_packet_id] = told["refusal"]["code"]
             elif self._rejects(packet):
                 # A repeat too: the first nack may not have reached the broker.
                 self.rejected.add(packet.packet_id)
@@ -103,7 +104,7 @@ class ScriptedWorker:
             if delivery not in letters:
                 await inbox.ack(delivery)
 
-    def _handle(self, packet: Packet[Any], attempt: int) -> list[Receipt]:
+    def _handle(self, packet: Packet, attempt: int) -> list[Receipt]:
         now = datetime.now(UTC)
         if packet.expires <= now:
             self.expired.add(packet.packet_id)

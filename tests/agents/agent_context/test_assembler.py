@@ -13,10 +13,11 @@ from apc_agents.situation import BaseAgent, ContextAssembler, SessionManager, Si
 from apc_contracts import IdeaPayload, Packet, PacketType, Payload, SignalPayload
 from apc_contracts.agent.context import AgentContext, ContextMessage, context_uuid
 from apc_contracts.envelope.packet import Recipient
+from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 
-MakePacket = Callable[..., Packet[Any]]
+MakePacket = Callable[..., Packet]
 MakeIdea = Callable[..., IdeaPayload]
 
 
@@ -128,7 +129,7 @@ async def test_a_base_agent_processes_messages_in_their_context(idea: MakeIdea) 
     agent = Echo()
     async with AgentTestClient(agent) as client:
         reply = await client.send(idea("m-1"))
-        assert reply is not None and reply.payload.reason == "again?"
+        assert reply is not None and reply.payload_as(SignalFields).reason == "again?"
         assert await client.send(idea("m-2")) is None
     (first, _), (_, context) = agent.seen
     assert first.sender_id == "tester" and "m-1" in (first.content or "")

@@ -8,6 +8,7 @@ from apc_agents.context import CompressionAudit, ContextSession, InMemoryContext
 from apc_agents.context.audit import MAX_FOLDED_PER_PACKET
 from apc_agents.context.window.turns import digest_of
 from apc_contracts import Channel, Packet, PacketType, RunPhase, Signal, seal
+from apc_contracts.payloads.by_type import SignalFields
 
 CONFIG = SessionConfig(max_tokens=1_000, keep_recent=1)
 
@@ -74,7 +75,7 @@ STORE = InMemoryContextStore()
 
 
 @agent.on(PacketType.IDEA)
-async def talk(idea: Packet[Any], ctx: HandlerContext) -> None:
+async def talk(idea: Packet, ctx: HandlerContext) -> None:
     session = ContextSession(
         ctx.session_id,
         store=STORE,
@@ -96,7 +97,7 @@ async def test_an_agent_tells_its_compressions_to_the_log_and_to_nobody_else(ide
     assert len(told) == session.compressions
     for packet in told:
         assert packet.packet_type is PacketType.SIGNAL
-        assert packet.payload.signal is Signal.QUERY
+        assert packet.payload_as(SignalFields).signal is Signal.QUERY
         assert [one.agent_id for one in packet.recipients] == ["talker-1"]
         assert len(seal(packet).body) < 256 * 1024
     listed = {one["id"] for packet in told for one in _context(packet)["folded"]}
@@ -107,18 +108,18 @@ async def test_an_agent_tells_its_compressions_to_the_log_and_to_nobody_else(ide
 
 
 async def test_a_handler_that_runs_again_tells_the_same(idea: Any, make_packet: Any) -> None:
-    cause, told = make_packet(idea(), to="talker-1"), list[list[Packet[Any]]]()
+    cause, told = make_packet(idea(), to="talker-1"), list[list[Packet]]()
     for _ in range(2):
         async with AgentTestClient(agent) as client:
             await client.deliver(cause)
             await client.settled()
             told.append([one for one in client.emitted if one.channel is Channel.INTRA_AGENT])
-    first, second = ([(one.packet_id, one.payload.reason) for one in run] for run in told)
+    first, second = ([(one.packet_id, one.payload_as(SignalFields).reason) for one in run] for run in told)
     assert first == second
     assert len(set(first)) == len(first)
 
 
-def _context(packet: Packet[Any]) -> Mapping[str, Any]:
+def _context(packet: Packet) -> Mapping[str, Any]:
     assert packet.metadata is not None
     context: Mapping[str, Any] = packet.metadata["context"]  # type: ignore[assignment]
     return context

@@ -25,6 +25,7 @@ from apc_agents.actions import ActionContext, ActionExecutor, Effect, ToolCall, 
 from apc_agents.effects import EffectState, MemoryEffectStore, PostgresEffectStore
 from apc_bus.database import open_pool
 from apc_contracts import Packet, PacketType, parse_response
+from apc_contracts.payloads.by_type import ErrorPayload, IdeaPayload
 
 Make = Callable[[], Any]
 
@@ -42,7 +43,7 @@ class Payer:
             return await made if asyncio.iscoroutine(made := make()) else made
 
         @self.agent.on(PacketType.IDEA)
-        async def pay(packet: Packet[Any], ctx: HandlerContext) -> None:
+        async def pay(packet: Packet, ctx: HandlerContext) -> None:
             try:
                 self.given.append(await ctx.once("charge", count, **settings))
             except Exception as error:
@@ -57,7 +58,7 @@ def failing(error: Exception) -> Make:
     return make
 
 
-async def twice(payer: Payer, packet: Packet[Any], client: AgentTestClient) -> tuple[Any, Any]:
+async def twice(payer: Payer, packet: Packet, client: AgentTestClient) -> tuple[Any, Any]:
     """What the handler was given in two attempts of a packet."""
     for attempt in (1, 2):
         try:
@@ -81,7 +82,7 @@ async def test_a_function_that_blocks_runs_beside_the_loop(idea: Any, make_packe
     agent, threads = Agent("sentinel-1", role="sentinel", swarm="s"), []
 
     @agent.on(PacketType.IDEA)
-    async def pay(packet: Packet[Any], ctx: HandlerContext) -> None:
+    async def pay(packet: Packet, ctx: HandlerContext) -> None:
         assert await ctx.once("charge", lambda: threads.append(threading.current_thread())) is None
 
     async with AgentTestClient(agent) as client:
@@ -106,7 +107,7 @@ async def test_an_unknown_effect_is_not_tried_again_in_vain(idea: Any, make_pack
     agent, runs = Agent("sentinel-1", role="sentinel", swarm="s"), []
 
     @agent.on(PacketType.IDEA, retries=5)
-    async def pay(packet: Packet[Any], ctx: HandlerContext) -> None:
+    async def pay(packet: Packet, ctx: HandlerContext) -> None:
         runs.append(packet)
         await ctx.once("charge", failing(TimeoutError("no answer")))
 
@@ -117,7 +118,9 @@ async def test_an_unknown_effect_is_not_tried_again_in_vain(idea: Any, make_pack
             with pytest.raises(HandlerFailed):
                 await client.deliver(packet, attempt=attempt)
             await client.settled()
-            ends.append([one.payload.message for one in client.emitted if one.packet_type is PacketType.ERROR])
+            ends.append(
+                [one.payload_as(ErrorPayload).message for one in client.emitted if one.packet_type is PacketType.ERROR]
+            )
     tried_again, told = ends
     assert len(runs) == 2 and not tried_again
     assert len(told) == 1 and told[0].startswith("EffectUnknown: effect 'charge'")
@@ -167,11 +170,11 @@ async def test_a_handler_settles_or_releases_what_is_unknown(idea: Any, make_pac
         return "paid now"
 
     @agent.on(PacketType.IDEA)
-    async def pay(packet: Packet[Any], ctx: HandlerContext) -> None:
+    async def pay(packet: Packet, ctx: HandlerContext) -> None:
         try:
             given.append(await ctx.once("charge", pay_and_lose))
         except EffectUnknown:
-            if packet.payload.method_id == "happened":
+            if packet.payload_as(IdeaPayload).method_id == "happened":
                 given.append(await ctx.settle("charge", ("found", ctx.idempotency_key("charge").version)))
             else:
                 await ctx.release("charge")
@@ -202,7 +205,7 @@ async def test_a_second_claimant_waits_for_the_first(idea: Any, make_packet: Any
         return 7
 
     @agent.on(PacketType.IDEA)
-    async def pay(packet: Packet[Any], ctx: HandlerContext) -> None:
+    async def pay(packet: Packet, ctx: HandlerContext) -> None:
         async def release() -> None:
             assert not given
             go_on.set()
@@ -222,7 +225,7 @@ async def test_what_is_no_key(key: Any, words: str, idea: Any, make_packet: Any)
     agent = Agent("sentinel-1", role="sentinel", swarm="s")
 
     @agent.on(PacketType.IDEA)
-    async def pay(packet: Packet[Any], ctx: HandlerContext) -> None:
+    async def pay(packet: Packet, ctx: HandlerContext) -> None:
         await ctx.once(key, lambda: None)
 
     async with AgentTestClient(agent) as client:
@@ -235,7 +238,7 @@ async def test_an_effect_that_asks_for_itself_is_told_so(idea: Any, make_packet:
     agent = Agent("sentinel-1", role="sentinel", swarm="s")
 
     @agent.on(PacketType.IDEA)
-    async def pay(packet: Packet[Any], ctx: HandlerContext) -> None:
+    async def pay(packet: Packet, ctx: HandlerContext) -> None:
         async def again() -> Any:
             return await ctx.once("charge", again)
 
@@ -257,7 +260,7 @@ async def test_a_handler_that_is_stopped_in_the_middle_leaves_it_unknown(
         await asyncio.Event().wait()
 
     @agent.on(PacketType.IDEA)
-    async def pay(packet: Packet[Any], ctx: HandlerContext) -> None:
+    async def pay(packet: Packet, ctx: HandlerContext) -> None:
         await ctx.once("charge", hang)
 
     stage = await make_stage(agent, effects=store, drain_timeout=timedelta(0))
@@ -294,7 +297,7 @@ async def test_a_claim_is_renewed_for_as_long_as_its_effect_takes(make_stage: An
         return "made"
 
     @agent.on(PacketType.IDEA)
-    async def pay(packet: Packet[Any], ctx: HandlerContext) -> None:
+    async def pay(packet: Packet, ctx: HandlerContext) -> None:
         given.append(await ctx.once("charge", slowly))
 
     stage = await make_stage(agent, effects=store, effect_lease=timedelta(milliseconds=30))
@@ -323,7 +326,7 @@ async def test_the_effect_of_a_sync_action_is_made_once(idea: Any, make_packet: 
         return await call.once("pay", pay)
 
     @agent.on(PacketType.IDEA)
-    async def act(packet: Packet[Any], ctx: HandlerContext) -> None:
+    async def act(packet: Packet, ctx: HandlerContext) -> None:
         actions = [{"action": "charge", "type": "tool", "params": {"amount": amount}} for amount in (7, 70)]
         response = parse_response(json.dumps({"status": "EXECUTING", "actions": actions, "stop": True}))
         report = await ActionExecutor(tools).run(response, context=ActionContext.of(ctx))
@@ -362,7 +365,7 @@ async def test_what_was_made_is_recorded_although_the_database_throws_the_worker
             return "paid"
 
         @agent.on(PacketType.IDEA)
-        async def act(packet: Packet[Any], ctx: HandlerContext) -> None:
+        async def act(packet: Packet, ctx: HandlerContext) -> None:
             given.append(await ctx.once("charge", pay))
 
         stage = await make_stage(agent, effects=store)

@@ -42,7 +42,7 @@ class Asking:
                 self.ends.append("acked")
 
 
-async def ask(asking: Asking, make_stage: Any, make_packet: Any, idea: Any) -> tuple[Any, Packet[Any], Packet[Any]]:
+async def ask(asking: Asking, make_stage: Any, make_packet: Any, idea: Any) -> tuple[Any, Packet, Packet]:
     gate = await (await make_stage(asking.agent, ack_grace=GRACE)).start()
     packet = make_packet(idea())
     await gate.deliver(packet)

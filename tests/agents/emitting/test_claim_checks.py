@@ -14,18 +14,19 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing
 from apc_contracts import Packet, PacketType, ReceiptKind, payload_hash
 from apc_contracts.envelope.claim_check import check_in, redeem, references_of
+from apc_contracts.payloads.by_type import ErrorPayload, IdeaPayload, NackPayload
 
 TEXT = "a long story " * 40_000
 HASH = f"sha256:{sha256(TEXT.encode()).hexdigest()}"
 
 
-def echoing() -> tuple[Agent, list[Packet[Any]]]:
+def echoing() -> tuple[Agent, list[Packet]]:
     """An agent that sends every IDEA on to itself, and what its handler was given."""
     agent = Agent("sentinel-1", role="sentinel", swarm="s")
-    given: list[Packet[Any]] = []
+    given: list[Packet] = []
 
     @agent.on(PacketType.IDEA)
-    async def echo(idea: Packet[Any], ctx: HandlerContext) -> None:
+    async def echo(idea: Packet, ctx: HandlerContext) -> None:
         given.extend((idea, ctx.published))
         await ctx.emit(idea.payload, to="builder-1", metadata={"note": "sent on"})
 
@@ -38,11 +39,11 @@ async def test_a_handler_is_given_the_text_and_may_emit_one(idea: Any) -> None:
         payload = idea().model_copy(update={"intent": TEXT})
         answer = await client.send(payload)
         assert answer is not None
-        assert answer.payload.intent == TEXT and answer.metadata == {"note": "sent on"}
+        assert answer.payload_as(IdeaPayload).intent == TEXT and answer.metadata == {"note": "sent on"}
         assert await client.artifacts.get(HASH) == TEXT.encode()
     handled, published = given
     assert handled.payload == payload and handled.metadata is None
-    assert published.payload.intent == HASH and published.packet_id == handled.packet_id
+    assert published.payload_as(IdeaPayload).intent == HASH and published.packet_id == handled.packet_id
     (reference,) = references_of(published)
     assert (reference.path, reference.size) == ("/payload/intent", len(TEXT.encode()))
     assert (reference.uri or "").endswith(HASH.removeprefix("sha256:"))
@@ -68,7 +69,7 @@ async def test_what_travels_is_small_and_the_same_in_every_attempt(
     assert first.payload.intent == HASH
 
 
-def checked(packet: Packet[Any], store: ArtifactStore) -> Packet[Any]:
+def checked(packet: Packet, store: ArtifactStore) -> Packet:
     found = check_in(packet, store.uri)
     assert found is not None
     return found.packet
@@ -89,10 +90,10 @@ async def test_a_text_that_the_store_does_not_hold_dead_letters_its_packet(
             await client.deliver(packet)
         assert isinstance(failed.value.__cause__, ArtifactMissing if is_missing else ArtifactCorrupt)
         (error,) = [one for one in client.emitted if one.packet_type is PacketType.ERROR]
-        assert HASH in error.payload.message
+        assert HASH in error.payload_as(ErrorPayload).message
         await store.put(TEXT.encode())
         await client.deliver(packet, attempt=2)  # requeued by an operator, once the text is there
-    assert given[0].payload.intent == TEXT
+    assert given[0].payload_as(IdeaPayload).intent == TEXT
 
 
 async def test_a_store_that_is_away_asks_for_another_attempt(idea: Any, make_packet: Any, tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ async def test_a_claim_check_that_does_not_fit_is_rejected(
     forged = packet.model_copy(update={"metadata": {"claim_check": [reference]}})
     async with AgentTestClient(agent, artifacts=store) as client:
         (nack,) = await client.deliver(forged)
-    assert nack.packet_type is PacketType.NACK and words in nack.payload.reason
+    assert nack.packet_type is PacketType.NACK and words in (nack.payload_as(NackPayload).reason or "")
     assert not given
 
 
@@ -147,7 +148,7 @@ async def test_what_cannot_be_made_to_fit_is_refused_and_names_the_claim_check(
     agent, refused = Agent("sentinel-1", role="sentinel", swarm="s"), []
 
     @agent.on(PacketType.IDEA)
-    async def swell(packet: Packet[Any], ctx: HandlerContext) -> None:
+    async def swell(packet: Packet, ctx: HandlerContext) -> None:
         with pytest.raises(EmitRefused, match=words) as found:
             await ctx.emit(packet.payload.model_copy(update=fields))
         refused.append(found.value)

@@ -17,6 +17,7 @@ from apc_agents.llm import LLMAgent, LLMSettings, ModelUnusable
 from apc_agents.llm.agent import told
 from apc_agents.memory import InMemoryMemoryStore
 from apc_contracts import PacketType, ReceiptKind, RunPhase, Signal, SignalPayload
+from apc_contracts.payloads.by_type import ErrorPayload, IdeaPayload, SignalFields
 
 from .models import document, model_of, model_saying, silent_model
 
@@ -58,7 +59,7 @@ async def test_it_thinks_about_a_packet_and_emits_by_an_action(idea: Any) -> Non
         reply = await client.send(idea("m-1"), phase=RunPhase.DISCOVERY)
         state = await client.state()
         outcome = client.receipts[-1]
-    assert reply is not None and reply.payload.method_id == "m-2"
+    assert reply is not None and reply.payload_as(IdeaPayload).method_id == "m-2"
     assert kept_for_strangers(state)["remembered"] == {"method": "m-1"}
     assert outcome.kind is ReceiptKind.OUTCOME and outcome.usage is not None and outcome.usage.tokens
 
@@ -112,7 +113,10 @@ async def test_prose_for_ever_ends_in_an_error_that_is_paid_for_and_changes_noth
         reply = await client.send(idea("m-1"))
         state, outcome = await client.state(), client.receipts[-1]
     assert reply is not None and reply.packet_type is PacketType.ERROR
-    assert reply.payload.error_code == "MODEL_ERROR" and "no AgentResponse" in reply.payload.message
+    assert (
+        reply.payload_as(ErrorPayload).error_code == "MODEL_ERROR"
+        and "no AgentResponse" in reply.payload_as(ErrorPayload).message
+    )
     assert not state
     assert outcome.kind is ReceiptKind.OUTCOME and outcome.usage is not None and outcome.usage.tokens
 
@@ -121,7 +125,7 @@ async def test_a_packet_that_the_window_cannot_hold_is_rejected(idea: Any) -> No
     agent = agent_with(silent_model(), config=SessionConfig(max_tokens=60))
     async with AgentTestClient(agent) as client:
         reply = await client.send(idea("m-" + "x" * 200))
-        assert reply is not None and "tokens" in reply.payload.reason
+        assert reply is not None and "tokens" in (reply.payload_as(SignalFields).reason or "")
         assert client.receipts[-1].kind is ReceiptKind.REJECT
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from apc_agents.receiving.delivery import Inbound
 from apc_agents.receiving.inbox import Inbox
+from apc_contracts.payloads.by_type import IdeaPayload
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ async def drain(inbox: Inbox, count: int) -> list[str]:
     for _ in range(count):
         inbound = await inbox.get()
         assert inbound is not None
-        names.append(inbound.packet.payload.method_id)
+        names.append(inbound.packet.payload_as(IdeaPayload).method_id)
         inbox.release(inbound)
     return names
 
@@ -45,14 +46,17 @@ async def test_a_busy_session_waits_and_keeps_its_order(make_inbound: Any) -> No
         inbox.put(make_inbound(name, session=session))
     first, second = await inbox.get(), await inbox.get()
     assert first is not None and second is not None
-    assert [first.packet.payload.method_id, second.packet.payload.method_id] == ["a1", "b1"]
+    assert [first.packet.payload_as(IdeaPayload).method_id, second.packet.payload_as(IdeaPayload).method_id] == [
+        "a1",
+        "b1",
+    ]
     inbox.release(first)
     third = await inbox.get()
-    assert third is not None and third.packet.payload.method_id == "a2"
+    assert third is not None and third.packet.payload_as(IdeaPayload).method_id == "a2"
 
 
 async def test_a_closed_inbox_gives_back_what_waits(make_inbound: Any) -> None:
     inbox = Inbox()
     inbox.put(make_inbound("a"))
-    assert [inbound.packet.payload.method_id for inbound in inbox.close()] == ["a"]
+    assert [inbound.packet.payload_as(IdeaPayload).method_id for inbound in inbox.close()] == ["a"]
     assert await inbox.get() is None

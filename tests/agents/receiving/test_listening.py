@@ -20,12 +20,12 @@ def listening_agent(heard: list[str]) -> Agent:
         heard.append("delivered " + idea.payload.method_id)
 
     @agent.on_substrate
-    async def hear(packet: Packet[Any], ctx: HandlerContext) -> IdeaPayload | None:
-        heard.append(packet.payload.method_id)
-        if packet.payload.method_id == "bad":
+    async def hear(packet: Packet, ctx: HandlerContext) -> IdeaPayload | None:
+        idea = packet.payload_as(IdeaPayload)
+        heard.append(idea.method_id)
+        if idea.method_id == "bad":
             raise RuntimeError("cannot hear this")
-        reply: IdeaPayload = packet.payload
-        return reply if packet.payload.method_id == "asks" else None
+        return idea if idea.method_id == "asks" else None
 
     return agent
 
@@ -37,7 +37,7 @@ async def test_a_packet_of_the_substrate_is_heard_and_answered(make_stage: Any, 
         while not (await gate.bus.depth(SUBSTRATE_STREAM)).consumers:
             await asyncio.sleep(0.01)
 
-    async def say(packet: Packet[Any], body: bytes | None = None) -> None:
+    async def say(packet: Packet, body: bytes | None = None) -> None:
         message = Message(body or seal(packet).body, str(packet.packet_id), type=packet.packet_type.value)
         await gate.bus.publish(Publication(SUBSTRATE, "", message))
 
@@ -59,9 +59,9 @@ def test_one_listener_of_the_right_shape() -> None:
     with pytest.raises(AgentInvalid, match="two on_substrate handlers"):
 
         @agent.on_substrate
-        async def again(packet: Packet[Any], ctx: HandlerContext) -> None: ...
+        async def again(packet: Packet, ctx: HandlerContext) -> None: ...
 
     with pytest.raises(AgentInvalid, match="takes other parameters"):
 
         @Agent("b", role="r", swarm="s").on_substrate
-        async def short(packet: Packet[Any]) -> None: ...
+        async def short(packet: Packet) -> None: ...

@@ -42,7 +42,7 @@ async def bus(settings: BusSettings) -> AsyncIterator[RabbitBus]:
     await bus.close()
 
 
-def delivery_of(packet: Packet[Any]) -> Publication:
+def delivery_of(packet: Packet) -> Publication:
     message = Message(
         seal(packet).body,
         message_id=str(packet.packet_id),

@@ -554,7 +554,7 @@ async def test_an_agent_without_queues_is_told_at_once(sentinel: Sentinel) -> No
 
 async def test_an_emit_waits_for_its_ack(make_stage: Any, make_packet: Any, idea: Any) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
-    acked: list[Packet[Any]] = []
+    acked: list[Packet] = []
 
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:

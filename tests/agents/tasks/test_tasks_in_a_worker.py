@@ -23,6 +23,7 @@ from apc_agents.actions import (
 from apc_agents.concurrency import running
 from apc_agents.tasks import MemoryTaskStore, Task, TaskEvent, TaskRunner, TaskSpec, TaskStatus
 from apc_contracts import ActionType, AgentResponse, Channel, Packet, PacketType, SecurityLevel, Signal, SignalPayload
+from apc_contracts.payloads.by_type import SignalFields
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -98,7 +99,7 @@ async def test_an_asynchronous_action_starts_at_once_and_is_told_of(workshop: Wo
     assert workshop.calls == ["now", "built app for you"]
     packets = [packet for packet in client.emitted if packet.channel is Channel.INTRA_AGENT]
     assert [packet.metadata["task"] for packet in packets if packet.metadata] == foreman.told
-    assert {packet.payload.signal for packet in packets} == {Signal.QUERY}
+    assert {packet.payload_as(SignalFields).signal for packet in packets} == {Signal.QUERY}
     assert {packet.trace.task_id for packet in packets} == {"task-1"}
     assert all(packet.trace.parent_packet_id is not None for packet in packets)
     told: list[Any] = foreman.told

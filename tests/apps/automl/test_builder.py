@@ -16,7 +16,15 @@ from apc_automl.table_profile import TableProfile
 from apc_automl.workbench import Workbench
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.envelope.packet import Lineage, Packet, ProofBundle
-from apc_contracts.payloads.by_type import ClaimPayload, SignalPayload, TransferPayload, TransferPolicy
+from apc_contracts.payloads.by_type import (
+    ArtifactPayload,
+    ClaimPayload,
+    EvalPayload,
+    IdeaPayload,
+    SignalPayload,
+    TransferPayload,
+    TransferPolicy,
+)
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal, TransferMode
 
@@ -49,7 +57,7 @@ async def sync(
     subjects: Iterable[UUID] = (),
     paused: bool = False,
     packet_id: UUID | None = None,
-) -> list[Packet[Any]]:
+) -> list[Packet]:
     """What the builder emits on a SYNC."""
     before = len(client.emitted)
     session = SessionState(
@@ -75,11 +83,11 @@ async def sync(
     return client.emitted[before:]
 
 
-def types(packets: list[Packet[Any]]) -> list[PacketType]:
+def types(packets: list[Packet]) -> list[PacketType]:
     return [packet.packet_type for packet in packets]
 
 
-def said(packets: list[Packet[Any]]) -> list[dict[str, Any]]:
+def said(packets: list[Packet]) -> list[dict[str, Any]]:
     return [packet.payload.model_dump(mode="json", exclude={"artifact_uri"}) for packet in packets]
 
 
@@ -93,7 +101,7 @@ async def test_after_its_brief_a_builder_has_a_plan_and_is_ready(prepared: Prepa
     assert ready.recipients[0].agent_id == ORCHESTRATOR
     assert ready.trace.generation == 0
     assert idea.confidence == 0.0, "nothing is known of this table yet"
-    assert idea.payload.complexity is not None
+    assert idea.payload_as(IdeaPayload).complexity is not None
 
 
 async def test_a_method_is_announced_with_figures_that_come_from_what_was_measured(
@@ -104,14 +112,17 @@ async def test_a_method_is_announced_with_figures_that_come_from_what_was_measur
         first, artifact, measured = await sync(client, "INDEPENDENT_DISCOVERY", 0)
         second, *_ = await sync(client, "INDEPENDENT_DISCOVERY", 1)
         third, *_ = await sync(client, "INDEPENDENT_DISCOVERY", 2)
-    assert artifact.confidence == measured.payload.metric_set.rtf
-    assert measured.confidence == measured.payload.metric_set.stability
+    assert artifact.confidence == measured.payload_as(EvalPayload).metric_set.rtf
+    assert measured.confidence == measured.payload_as(EvalPayload).metric_set.stability
     assert first.confidence < second.confidence < 1
     ideas = (first, second, third)
-    assert len({idea.payload.expected_impact.quality_gain for idea in ideas}) == 3
-    assert second.payload.expected_impact.quality_gain < first.payload.expected_impact.quality_gain
-    assert third.payload.expected_impact.cost_change != 0.0
-    assert third.payload.expected_impact.risk_change != 0.0
+    assert len({idea.payload_as(IdeaPayload).expected_impact.quality_gain for idea in ideas}) == 3
+    assert (
+        second.payload_as(IdeaPayload).expected_impact.quality_gain
+        < first.payload_as(IdeaPayload).expected_impact.quality_gain
+    )
+    assert third.payload_as(IdeaPayload).expected_impact.cost_change != 0.0
+    assert third.payload_as(IdeaPayload).expected_impact.risk_change != 0.0
 
 
 async def test_a_generation_is_worked_on_once_whatever_repeats(prepared: Prepared, workbench: Workbench) -> None:
@@ -120,12 +131,12 @@ async def test_a_generation_is_worked_on_once_whatever_repeats(prepared: Prepare
         assert await sync(client, "INDEPENDENT_DISCOVERY", 0, paused=True) == []
         idea, artifact, evaluation = await sync(client, "INDEPENDENT_DISCOVERY", 0)
         assert await sync(client, "INDEPENDENT_DISCOVERY", 0) == []
-        model = await client.artifacts.get(artifact.payload.artifact_hash)
+        model = await client.artifacts.get(artifact.payload_as(ArtifactPayload).artifact_hash)
     assert types([idea, artifact, evaluation]) == [PacketType.IDEA, PacketType.ARTIFACT, PacketType.EVAL]
     assert evaluation.trace.parent_packet_id == artifact.packet_id
     assert evaluation.proof_bundle is not None
-    assert evaluation.proof_bundle.evidence_refs[1] == artifact.payload.artifact_hash
-    assert evaluation.payload.metric_set.outcome > 0.5
+    assert evaluation.proof_bundle.evidence_refs[1] == artifact.payload_as(ArtifactPayload).artifact_hash
+    assert evaluation.payload_as(EvalPayload).metric_set.outcome > 0.5
     assert evaluation.recipients[0].agent_id == SENTINEL
     assert model
 
@@ -151,10 +162,10 @@ async def test_transfers_go_to_swarms_that_are_clearly_behind(prepared: Prepared
         assert PacketType.TRANSFER not in types(await sync(client, "INDEPENDENT_DISCOVERY", 10, scores=scores))
         emitted = await sync(client, "SELECTIVE_TRANSFER", 11, scores=scores)
         transfers = [packet for packet in emitted if packet.packet_type is PacketType.TRANSFER]
-        recipe = Recipe.read(await client.artifacts.get(transfers[0].payload.protocol_id))
+        recipe = Recipe.read(await client.artifacts.get(transfers[0].payload_as(TransferPayload).protocol_id))
     assert [packet.recipients[0].agent_id for packet in transfers] == ["builder-trees"]
     assert types(emitted)[-1] is PacketType.TRANSFER
-    payload = transfers[0].payload
+    payload = transfers[0].payload_as(TransferPayload)
     assert (payload.sender_score, payload.receiver_score, payload.transfer_policy.top_k) == (0.9, 0.7, 2)
     assert payload.transfer_policy.mode is TransferMode.SELECTIVE_IMPORT
     assert recipe.family in ("logistic", "discriminant")
@@ -199,7 +210,7 @@ async def test_an_import_is_used_two_generations_later(prepared: Prepared, workb
         proof = after[-1].proof_bundle
         assert proof is not None
         recipe = Recipe.read(await client.artifacts.get(proof.evidence_refs[2]))
-    assert "random_forest" not in next_one[0].payload.intent
+    assert "random_forest" not in next_one[0].payload_as(IdeaPayload).intent
     assert recipe.family == "random_forest"
     assert recipe.parents == (protocol,)
 
@@ -230,7 +241,7 @@ async def test_what_the_sentinel_falsified_is_not_offered(prepared: Prepared, wo
         )
         emitted = await sync(client, "SELECTIVE_TRANSFER", 12, scores={"linear": 0.9, "trees": 0.1})
         transfer = next(packet for packet in emitted if packet.packet_type is PacketType.TRANSFER)
-        offered = Recipe.read(await client.artifacts.get(transfer.payload.protocol_id))
+        offered = Recipe.read(await client.artifacts.get(transfer.payload_as(TransferPayload).protocol_id))
         notebook = (await client.state())["notebook"]
     falsified, second = notebook["entries"]
     assert (falsified["trial"]["is_falsified"], second["trial"]["is_falsified"]) == (True, False)
@@ -245,7 +256,7 @@ async def test_only_the_winner_refits_and_only_once(prepared: Prepared, workbenc
         final, judged = await sync(client, "EXECUTION", 1, subjects=[evaluation.packet_id])
         assert await sync(client, "EXECUTION", 1, subjects=[evaluation.packet_id]) == []
     assert final.run_phase is RunPhase.EXECUTION
-    assert final.payload.artifact_hash != artifact.payload.artifact_hash
+    assert final.payload_as(ArtifactPayload).artifact_hash != artifact.payload_as(ArtifactPayload).artifact_hash
     assert judged.trace.parent_packet_id == final.packet_id
 
 

@@ -12,7 +12,7 @@ from apc_automl.librarian import make_librarian
 from apc_automl.roster import BUILDERS, SENTINEL
 from apc_automl.workbench import Workbench
 from apc_bus.settings import AutomlSettings
-from apc_contracts.payloads.by_type import SignalPayload
+from apc_contracts.payloads.by_type import SignalFields, SignalPayload, TaskIrPayload
 from apc_contracts.payloads.session_signals import SessionSpec, SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
 
@@ -44,8 +44,9 @@ async def test_a_restarted_librarian_repeats_the_same_start(settings: AutomlSett
     first, again = starts
     assert first.packet_id == again.packet_id == settings.start_id
     assert first.payload == again.payload
-    assert isinstance(first.payload.session, SessionSpec)
-    assert first.payload.session.generation_limit == settings.generations - 1 - settings.convergence_generations
+    spec = first.payload_as(SignalFields).session
+    assert isinstance(spec, SessionSpec)
+    assert spec.generation_limit == settings.generations - 1 - settings.convergence_generations
     assert [recipient.agent_id for recipient in first.recipients] == [ORCHESTRATOR]
 
 
@@ -64,7 +65,7 @@ async def test_everyone_gets_a_brief_of_its_own_once(settings: AutomlSettings, w
     for one, other in combinations(tasks, 2):
         shared = set(one.symbolic_keys) & set(other.symbolic_keys)
         assert len(shared) <= min(len(one.symbolic_keys), len(other.symbolic_keys)) / 2
-    briefs = [read_brief(task.payload) for task in tasks]
+    briefs = [read_brief(task.payload_as(TaskIrPayload)) for task in tasks]
     knowing = [any(name.startswith(UNTOUCHED) for name in brief.slices) for brief in briefs if brief]
     assert knowing == [False, False, False, True]
 
@@ -74,8 +75,9 @@ async def test_a_table_that_went_bad_stops_the_session(settings: AutomlSettings,
     async with AgentTestClient(make_librarian(broken, workbench)) as client:
         stop = await client.send(session_open(), sender=ORCHESTRATOR, phase=RunPhase.RESEARCH, round=1)
     assert stop is not None
-    assert stop.payload.signal is Signal.STOP
-    assert "no such column" in stop.payload.reason
+    said = stop.payload_as(SignalFields)
+    assert said.signal is Signal.STOP
+    assert said.reason is not None and "no such column" in said.reason
 
 
 async def test_a_librarian_without_a_table_opens_nothing(workbench: Workbench) -> None:

@@ -1,6 +1,5 @@
 """The sentinel: measures for itself, says so in the form the phase allows, and judges on untouched data."""
 
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -19,7 +18,14 @@ from apc_automl.table_profile import TableProfile
 from apc_automl.training import measure, refit
 from apc_automl.workbench import Workbench
 from apc_contracts.envelope.packet import Actor, Packet, ProofBundle
-from apc_contracts.payloads.by_type import ArbitrationPayload, Candidate, SignalPayload
+from apc_contracts.payloads.by_type import (
+    ArbitrationPayload,
+    Candidate,
+    ClaimPayload,
+    EvalPayload,
+    SignalFields,
+    SignalPayload,
+)
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
 
@@ -57,7 +63,7 @@ async def evidence(client: AgentTestClient, measured: Measured, recipe: Recipe) 
 
 async def declare(
     client: AgentTestClient, measured: Measured, recipe: Recipe, outcome: float, phase: RunPhase, generation: int = 3
-) -> Packet[Any] | None:
+) -> Packet | None:
     """A builder's EVAL with this declared outcome."""
     return await client.send(
         statements.evaluation({**measured.document["gates"], "outcome": outcome}),
@@ -80,8 +86,8 @@ async def test_a_true_outcome_is_confirmed(
         claim = await declare(client, measured, recipe, outcome, RunPhase.DISCOVERY)
     assert claim is not None
     assert claim.packet_type is PacketType.CLAIM
-    assert (claim.payload.confidence_pre, claim.payload.confidence_post) == (0.5, 1.0)
-    assert claim.payload.hypothesis_id == "linear-r1-g3"
+    assert (claim.payload_as(ClaimPayload).confidence_pre, claim.payload_as(ClaimPayload).confidence_post) == (0.5, 1.0)
+    assert claim.payload_as(ClaimPayload).hypothesis_id == "linear-r1-g3"
     assert claim.recipients[0].agent_id == BUILDER.agent_id
 
 
@@ -95,8 +101,8 @@ async def test_a_false_outcome_is_falsified_and_its_victory_vetoed(
         assert await client.send(arbitration(UUID(int=9)), sender=ORCHESTRATOR, phase=RunPhase.ARBITRATION) is None
     assert claim is not None
     assert veto is not None
-    assert claim.payload.confidence_post == 0.0
-    assert veto.payload.signal is Signal.VETO
+    assert claim.payload_as(ClaimPayload).confidence_post == 0.0
+    assert veto.payload_as(SignalFields).signal is Signal.VETO
 
 
 async def test_who_was_right_before_is_believed_more(
@@ -109,7 +115,7 @@ async def test_who_was_right_before_is_believed_more(
         for generation, declared in enumerate((outcome, outcome, 0.99, outcome)):
             claim = await declare(client, measured, recipe, declared, RunPhase.DISCOVERY, generation)
             assert claim is not None
-            believed.append(claim.payload.confidence_pre)
+            believed.append(claim.payload_as(ClaimPayload).confidence_pre)
     assert believed == [0.5, pytest.approx(2 / 3), 0.75, 0.6]
 
 
@@ -129,7 +135,7 @@ async def test_in_convergence_the_verdict_is_an_evaluation(
         evaluation = await declare(client, measured, recipe, 0.99, RunPhase.CONVERGENCE)
     assert evaluation is not None
     assert evaluation.packet_type is PacketType.EVAL
-    assert evaluation.payload.metric_set.outcome == measured.document["gates"]["outcome"]
+    assert evaluation.payload_as(EvalPayload).metric_set.outcome == measured.document["gates"]["outcome"]
 
 
 async def test_a_model_that_is_no_model_is_falsified(
@@ -140,10 +146,10 @@ async def test_a_model_that_is_no_model_is_falsified(
         fake = Measured(b"no model", measured.document)
         claim = await declare(client, fake, recipe, 0.9, RunPhase.DISCOVERY)
     assert claim is not None
-    assert claim.payload.confidence_post == 0.0
+    assert claim.payload_as(ClaimPayload).confidence_post == 0.0
 
 
-async def final_artifact(client: AgentTestClient, final: Measured, recipe: Recipe) -> Packet[Any] | None:
+async def final_artifact(client: AgentTestClient, final: Measured, recipe: Recipe) -> Packet | None:
     proof = await evidence(client, final, recipe)
     return await client.send(
         statements.model_artifact("linear-r1-final", proof.evidence_refs[1], "memory:///model"),
@@ -157,7 +163,7 @@ async def final_artifact(client: AgentTestClient, final: Measured, recipe: Recip
     )
 
 
-async def validation(client: AgentTestClient) -> Packet[Any] | None:
+async def validation(client: AgentTestClient) -> Packet | None:
     state = SessionState(
         state="VALIDATION",
         run_phase=RunPhase.VALIDATION,
@@ -190,9 +196,10 @@ async def test_the_final_model_is_judged_once_in_either_order(
     assert verdict.packet_type is PacketType.EVAL
     assert verdict.run_phase is RunPhase.VALIDATION
     assert verdict.trace.parent_packet_id == ARTIFACT_ID
-    assert verdict.payload.passed
+    assert verdict.payload_as(EvalPayload).passed
     assert verdict.recipients[0].agent_id == ORCHESTRATOR
-    assert "untouched rows" in verdict.payload.notes[0]
+    notes = verdict.payload_as(EvalPayload).notes
+    assert notes is not None and "untouched rows" in notes[0]
 
 
 async def test_a_final_model_that_is_no_model_passes_no_gate(
@@ -203,5 +210,5 @@ async def test_a_final_model_that_is_no_model_passes_no_gate(
         assert await final_artifact(client, Measured(b"no model", measured.document), recipe) is None
         verdict = await validation(client)
     assert verdict is not None
-    assert not verdict.payload.passed
-    assert verdict.payload.metric_set.outcome == verdict.payload.metric_set.rtf == 0.0
+    assert not verdict.payload_as(EvalPayload).passed
+    assert verdict.payload_as(EvalPayload).metric_set.outcome == verdict.payload_as(EvalPayload).metric_set.rtf == 0.0

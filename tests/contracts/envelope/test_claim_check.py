@@ -11,6 +11,7 @@ from apc_contracts import parse_packet, payload_hash, seal
 from apc_contracts.envelope.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.limits import DEFAULT_LIMITS, Limits
+from apc_contracts.payloads.by_type import IdeaPayload
 from apc_contracts.wire.canonical import canonical_json
 
 
@@ -22,7 +23,7 @@ def somewhere(artifact_hash: str) -> str:
     return f"s3://artifacts/{artifact_hash}"
 
 
-def idea(document: Any, *, metadata: Any = None, **payload: Any) -> Packet[Any]:
+def idea(document: Any, *, metadata: Any = None, **payload: Any) -> Packet:
     """An IDEA of any size."""
     good = document("IDEA")
     fields = {**good, "payload": {**good["payload"], **payload}}
@@ -37,7 +38,7 @@ def test_a_long_text_becomes_its_hash_and_comes_back(document: Any) -> None:
     packet = idea(document, intent=intent)
     checked = check_in(packet, somewhere)
     assert checked is not None
-    assert checked.packet.payload.intent == hash_of(intent)
+    assert checked.packet.payload_as(IdeaPayload).intent == hash_of(intent)
     (reference,) = references_of(checked.packet)
     assert reference.model_dump() == {
         "path": "/payload/intent",
@@ -62,7 +63,12 @@ def test_only_as_many_texts_as_it_takes_are_replaced_the_longest_first(document:
     checked = check_in(idea(document, assumptions=assumptions), somewhere)
     assert checked is not None
     assert [reference.path for reference in references_of(checked.packet)] == ["/payload/assumptions/2"]
-    assert checked.packet.payload.assumptions == ("s" * 900, "m" * 100_000, hash_of("l" * 200_000), "m" * 100_000)
+    assert checked.packet.payload_as(IdeaPayload).assumptions == (
+        "s" * 900,
+        "m" * 100_000,
+        hash_of("l" * 200_000),
+        "m" * 100_000,
+    )
 
 
 def test_texts_of_metadata_too_whatever_their_keys(document: Any) -> None:

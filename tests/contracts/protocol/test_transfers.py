@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from apc_contracts import Packet, PacketType, RunPhase
 from apc_contracts.contract.contract import Contract, load_contract
+from apc_contracts.payloads.by_type import TransferPayload
 from apc_contracts.protocol.transfer_arbitration import arbitrate_offline
 from apc_contracts.protocol.transfers import rank_transfers, score_transfer
 
 from ..scene import PACKET_ID, Scene, document, received, session_in
 
 
-def transfer(number: int = 0, **changes: Any) -> Packet[Any]:
+def transfer(number: int = 0, **changes: Any) -> Packet:
     return received(PacketType.TRANSFER, **changed(number, **changes)).packet
 
 
@@ -68,7 +69,7 @@ def test_the_smallest_top_k_of_the_group_counts(contract: Contract) -> None:
     ]
     ranked = rank_transfers(packets, contract)
 
-    assert [row.packet.payload.sender_score for row in ranked] == [0.9, 0.8, 0.7, 0.65]
+    assert [row.packet.payload_as(TransferPayload).sender_score for row in ranked] == [0.9, 0.8, 0.7, 0.65]
     assert [row.rank for row in ranked] == [1, 2, 3, 1]
     assert [row.refusal.code if row.refusal else None for row in ranked] == [
         None,
@@ -114,8 +115,9 @@ def test_arrival_order_has_no_say(pool: list[tuple[float, float, float, str, int
 
     assert rank_transfers(packets, contract) == ranked
     for swarm in ("trees", "knn"):
-        group = [row for row in ranked if row.packet.payload.to_swarm == swarm]
-        limit = min([2, *(row.packet.payload.transfer_policy.top_k for row in group)])
+        group = [row for row in ranked if row.packet.payload_as(TransferPayload).to_swarm == swarm]
+        asked = [row.packet.payload_as(TransferPayload).transfer_policy.top_k for row in group]
+        limit = min([2, *(top_k for top_k in asked if top_k is not None)])
         assert [row.rank for row in group] == list(range(1, len(group) + 1))
         assert sum(row.refusal is None for row in group) == min(limit, len(group))
         scores = [row.score.selection_score for row in group]

@@ -89,13 +89,13 @@ class Simulation:
     session: Session | None = None
     now: datetime = BEGINNING
     transitions: list[Transition] = field(default_factory=list)
-    packets: list[Packet[Any]] = field(default_factory=list)
+    packets: list[Packet] = field(default_factory=list)
     """Every accepted packet, the orchestrator's own included."""
     denied: dict[UUID, str] = field(default_factory=dict)
-    inboxes: dict[str, deque[tuple[Packet[Any], int]]] = field(default_factory=dict)
-    put_off: list[tuple[Packet[Any], str, int]] = field(default_factory=list)
+    inboxes: dict[str, deque[tuple[Packet, int]]] = field(default_factory=dict)
+    put_off: list[tuple[Packet, str, int]] = field(default_factory=list)
     """Retries in the delay queue: (packet, recipient, attempt)."""
-    stream: list[Packet[Any]] = field(default_factory=list)
+    stream: list[Packet] = field(default_factory=list)
     """Packets that the substrate has not confirmed yet."""
     effects: list[Effects] = field(default_factory=list)
     verification: tuple[ReceiptKind, ...] = (ReceiptKind.VERIFICATION_PASS,)
@@ -103,7 +103,7 @@ class Simulation:
     decayed: frozenset[str] = frozenset()
     """Protocols under a block."""
 
-    def start(self, packet_id: UUID | None = None, **spec: Any) -> Packet[Any]:
+    def start(self, packet_id: UUID | None = None, **spec: Any) -> Packet:
         """Open the session with two swarms, red and blue."""
         fields: dict[str, Any] = {
             "swarms": (
@@ -127,11 +127,11 @@ class Simulation:
         payload: Any,
         to: str | Iterable[str] = ORCHESTRATOR,
         *,
-        parent: Packet[Any] | UUID | None = None,
+        parent: Packet | UUID | None = None,
         generation: int | None = None,
         keys: tuple[str, ...] = (),
         **fields: Any,
-    ) -> Packet[Any]:
+    ) -> Packet:
         """A packet of an agent in the session as it is now."""
         session = self.session
         who = REGISTRY[agent]
@@ -174,12 +174,12 @@ class Simulation:
 
     def send(
         self, agent: str, payload: Any, to: str | Iterable[str] = ORCHESTRATOR, **fields: Any
-    ) -> tuple[Packet[Any], Verdict]:
+    ) -> tuple[Packet, Verdict]:
         """Build, judge and take a packet; emissions are judged at once, as in the gate."""
         packet = self.build(agent, payload, to, **fields)
         return packet, self.take(packet)
 
-    def take(self, packet: Packet[Any]) -> Verdict:
+    def take(self, packet: Packet) -> Verdict:
         """Judge a packet as the gate does."""
         received = read_packet(seal(packet).body)
         sender = packet.sender.agent_id
@@ -215,7 +215,7 @@ class Simulation:
 
     def receipts(
         self,
-        packet: Packet[Any],
+        packet: Packet,
         agent: str,
         attempt: int = 1,
         kinds: tuple[ReceiptKind, ...] | None = None,
@@ -240,7 +240,7 @@ class Simulation:
         assert self.session is not None
         self._apply(advance(self.session, ReceiptsInput(found, self.now, self.decayed), self.contract))
 
-    def confirm(self, packet: Packet[Any]) -> None:
+    def confirm(self, packet: Packet) -> None:
         """The substrate stream has the packet."""
         assert self.session is not None
         self._apply(confirm_substrate(self.session, packet.packet_id, self.now, self.contract))
@@ -299,7 +299,7 @@ class Simulation:
                 continue
             self.inboxes.setdefault(agent, deque()).append((route.received.packet, route.attempt))
 
-    def _verify(self, packet: Packet[Any]) -> None:
+    def _verify(self, packet: Packet) -> None:
         if self.verification:
             self.receipts(packet, ORCHESTRATOR, 1, self.verification)
 

@@ -65,7 +65,7 @@ class Tree:
 
     def send(self, task: str, payload: Any, agent: str = "librarian", **fields: Any) -> Any:
         """The refusal of a packet of that task, None when it was accepted."""
-        self.last: Packet[Any]
+        self.last: Packet
         self.last, verdict = self.simulation.send(agent, payload, "sentinel", parent=self.start, task=task, **fields)
         return verdict.refusal
 

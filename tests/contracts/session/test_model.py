@@ -38,7 +38,7 @@ GENERATION_DEADLINE, STATE_DEADLINE = 10.0, 100.0
 class Disturbed(Simulation):
     """The same session through crashes: each input is judged twice, and the first time forgotten."""
 
-    def take(self, packet: Packet[Any]) -> Verdict:
+    def take(self, packet: Packet) -> Verdict:
         if self.session is not None and self.crashes:
             kept = copy.deepcopy((self.session, self.inboxes, self.put_off, self.stream))
             lists = [len(one) for one in (self.transitions, self.packets, self.effects)]
@@ -68,7 +68,7 @@ class Sessions(RuleBasedStateMachine):
         self.disturbed = Disturbed(CONTRACT)
         self.runs: list[Any] = [Simulation(CONTRACT), self.disturbed]
         self.count = 0
-        self.said: list[tuple[Packet[Any], Said]] = []
+        self.said: list[tuple[Packet, Said]] = []
         self.reference = Reference(limit, max_rounds, packets or 1e9, STATE_DEADLINE, GENERATION_DEADLINE)
         self.reference.due["state"] = STATE_DEADLINE
         start = None
@@ -92,10 +92,10 @@ class Sessions(RuleBasedStateMachine):
     def now(self) -> float:
         return float((self.runs[0].now - BEGINNING).total_seconds())
 
-    def send(self, said: Said, payload: Any, to: Any = ORCHESTRATOR, **fields: Any) -> Packet[Any]:
+    def send(self, said: Said, payload: Any, to: Any = ORCHESTRATOR, **fields: Any) -> Packet:
         """A packet into both runs; both judge it as the reference does."""
         stamps: dict[str, Any] = {"run_phase": said.phase, "generation": said.generation} | fields
-        packet: Packet[Any] = self.runs[0].build(said.sender, payload, to, **stamps)
+        packet: Packet = self.runs[0].build(said.sender, payload, to, **stamps)
         expected = self.reference.judge(said)
         note(f"{said} -> {expected}")
         for run in self.runs:

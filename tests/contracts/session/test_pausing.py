@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from apc_contracts import Packet, SignalPayload
+from apc_contracts.payloads.by_type import SignalFields
+from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 
 from .path.test_path import brief, evaluation, research
@@ -14,10 +16,16 @@ def operate(simulation: Any, signal: Signal) -> Any:
     return simulation.send("librarian", SignalPayload(signal=signal))[1]
 
 
-def syncs(simulation: Any) -> list[Packet[Any]]:
+def syncs(simulation: Any) -> list[Packet]:
     return [
         one for one in simulation.packets if one.sender.agent_id == ORCHESTRATOR and one.payload.signal is Signal.SYNC
     ]
+
+
+def state_in(sync: Packet) -> SessionState:
+    told = sync.payload_as(SignalFields).session
+    assert isinstance(told, SessionState)
+    return told
 
 
 @pytest.mark.parametrize("signal", [Signal.PAUSE, Signal.RESUME, Signal.STOP, Signal.CANCEL])
@@ -38,7 +46,7 @@ def test_a_resume_that_moves_the_session_says_so_once(simulation: Any) -> None:
     operate(simulation, Signal.RESUME)
     (said,) = syncs(simulation)[before:]
     assert simulation.session.state == "DIFFERENTIATED_RESEARCH"
-    assert (said.payload.session.state, said.payload.session.paused) == ("DIFFERENTIATED_RESEARCH", False)
+    assert (state_in(said).state, state_in(said).paused) == ("DIFFERENTIATED_RESEARCH", False)
 
 
 def test_a_resume_that_releases_nothing_says_so_once(simulation: Any) -> None:
@@ -48,7 +56,7 @@ def test_a_resume_that_releases_nothing_says_so_once(simulation: Any) -> None:
     operate(simulation, Signal.RESUME)
     operate(simulation, Signal.RESUME)
     (said,) = syncs(simulation)[before:]
-    assert not said.payload.session.paused
+    assert not state_in(said).paused
 
 
 def test_what_a_resume_releases_may_close_a_barrier(simulation: Any) -> None:
@@ -62,7 +70,7 @@ def test_what_a_resume_releases_may_close_a_barrier(simulation: Any) -> None:
     before, generation = len(syncs(simulation)), simulation.session.generation
     operate(simulation, Signal.RESUME)
     # The evidence of the EVALs is verified beside the gate: its result is a cause of its own.
-    said = [one.payload.session.generation for one in syncs(simulation)[before:]]
+    said = [state_in(one).generation for one in syncs(simulation)[before:]]
     assert len(said) == 2 and max(said) == simulation.session.generation == generation + 1
 
 

@@ -47,8 +47,8 @@ class Walk:
     def __init__(self, simulation: Simulation, seed: int) -> None:
         self.simulation = simulation
         self.random = Random(seed)
-        self.seen: list[tuple[Packet[Any], str, int]] = []
-        self.sent: list[Packet[Any]] = []
+        self.seen: list[tuple[Packet, str, int]] = []
+        self.sent: list[Packet] = []
         self.start = simulation.start(
             packet_id=self.new_id(),
             generation_limit=self.random.choice((0, 1, 2, 12, 22)),
@@ -185,8 +185,8 @@ class Walk:
         known = [self.start, None, arbitration, current.execution.artifact, *vetoes, *self.sent[-3:]]
         return self.random.choice(known)
 
-    def send(self, agent: str, payload: Any, to: Any, **fields: Any) -> Packet[Any]:
-        packet: Packet[Any]
+    def send(self, agent: str, payload: Any, to: Any, **fields: Any) -> Packet:
+        packet: Packet
         fields.setdefault("parent", self.start if self.session.round == 1 else None)
         packet, _ = self.simulation.send(agent, payload, to, packet_id=self.new_id(), **fields)
         self.sent.append(packet)

@@ -43,7 +43,7 @@ def test_the_seeds_example_is_a_packet() -> None:
     packet = parse_packet(SEED_EXAMPLE)
     assert isinstance(packet, IdeaPacket)
     assert isinstance(packet, Packet)
-    assert packet.payload.expected_impact.risk_change == -0.1
+    assert packet.payload_as(IdeaPayload).expected_impact.risk_change == -0.1
     assert packet.created_at == datetime(2026, 2, 19, 7, 50, tzinfo=UTC)
     assert packet.expires == packet.created_at + timedelta(minutes=1)
     assert packet.is_root

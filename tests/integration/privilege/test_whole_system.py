@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import aiormq
@@ -89,7 +88,7 @@ async def a_packet_goes_round(system: System, database: asyncpg.Connection) -> l
         idea = make_packet("librarian", make_idea(), ("gamma",), cast=CAST, parent=opening)
         await agents.publish(idea)
         (delivery,) = await agents.receive("librarian")
-    answer: Packet[Any] = parse_packet(delivery.message.body)
+    answer: Packet = parse_packet(delivery.message.body)
     assert (answer.sender.agent_id, answer.trace.parent_packet_id) == ("gamma", idea.packet_id)
     assert delivery.message.user_id == "orchestrator", "what an agent gets comes from the gate"
 

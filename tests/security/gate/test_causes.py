@@ -12,7 +12,7 @@ from apc_contracts.identity.ids import reply_id
 from apc_contracts.vocabulary import DeliveryMode
 from apc_orchestrator.judging.fact_finding import FactFinder
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 STORED = "SELECT cause_packet_id, facts FROM apc_log.agent_packets WHERE packet_id = $1"
 
 

@@ -14,11 +14,11 @@ from apc_contracts.wire.sealing import seal
 from apc_orchestrator import dead_letters
 from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 CONFLICTS = "SELECT kind, code, reason, raw, packet_id, user_id FROM apc_log.packet_conflicts ORDER BY seq"
 
 
-async def put_behind_the_gate(house: Any, packet: Packet[Any], exchange: str = INGRESS, **fields: Any) -> bytes:
+async def put_behind_the_gate(house: Any, packet: Packet, exchange: str = INGRESS, **fields: Any) -> bytes:
     """While no gate consumes; the broker has confirmed it, and then it dies."""
     operator, body = house.client("operator"), seal(packet).body
     fields = {"type": packet.packet_type.value, "user_id": f"agent.{packet.sender.agent_id}"} | fields

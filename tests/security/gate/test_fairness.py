@@ -8,7 +8,7 @@ import pytest
 from apc_contracts import Packet
 from apc_contracts.judging.outstanding import Outstanding
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 BOUND = 8
 VERDICTS = "SELECT refusal_code, verdict FROM apc_log.agent_packets WHERE sender_agent_id = $1 ORDER BY seq"
 

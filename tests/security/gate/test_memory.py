@@ -22,7 +22,7 @@ from apc_orchestrator.judging.entries import size_of
 from apc_orchestrator.judging.sessions import Sessions
 from apc_orchestrator.shard.allocator import FLOOD_BYTES, MemoryReturn
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 BATCHES = "SELECT packet_id, batch_no FROM apc_log.agent_packets WHERE packet_type = 'IDEA' ORDER BY seq"
 
 

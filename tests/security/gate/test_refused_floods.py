@@ -13,7 +13,7 @@ from apc_contracts import Packet
 from apc_contracts.wire.refused_input import Kept
 from apc_orchestrator.judging import quarantine
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 LARGE = 1 << 20
 TIMES, BURST = 50, 8
 SMALL = {"messages_per_second": 0.001, "messages_burst": BURST}

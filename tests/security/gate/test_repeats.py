@@ -14,7 +14,7 @@ from apc_orchestrator.judging import repeats
 
 TIMES, BURST = 40, 5
 INBOX = agent_queue("sentinel", urgent=False)
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 
 
 def every_open_delivery(opened: OpenPacket, now: datetime, interval: timedelta) -> Iterator[tuple[str, Progress]]:

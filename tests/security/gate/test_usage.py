@@ -9,7 +9,7 @@ from apc_contracts import Packet
 from apc_contracts.payloads.session_signals import Budgets
 from apc_contracts.wire.receipts import ReceiptKind, Usage
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 TOKENS = {True: 2**53 - 1, False: 10**9}
 """What is drawn is counted in this process: so large a number would leave no room for others there."""
 REFUSED = """

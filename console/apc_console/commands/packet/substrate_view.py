@@ -80,7 +80,7 @@ def _document(body: bytes) -> Any:
 
 def _as_line(delivery: Delivery) -> str:
     try:
-        packet: Packet[Any] = parse_packet(delivery.message.body)
+        packet: Packet = parse_packet(delivery.message.body)
     except PacketRefused as refused:
         return one_line(f"{delivery.offset}  unreadable: {refused}")
     said = show(packet.payload.model_dump(mode="json", exclude_none=True))

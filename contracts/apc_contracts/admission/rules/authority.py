@@ -5,6 +5,8 @@ NOT_RETRACTABLE.
 from apc_contracts.admission.case import Case
 from apc_contracts.identity.registry import Right
 from apc_contracts.judging.verdict import Refusal
+from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields, TransferPayload
+from apc_contracts.payloads.session_signals import SessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, RunPhase, Signal
 
 
@@ -45,12 +47,12 @@ def leaves_reserved_ids(case: Case) -> Refusal | None:
 
 def spec_leaves_reserved_ids(case: Case) -> Refusal | None:
     """No swarm, agent or task of a SessionSpec has a reserved id."""
-    payload = case.packet.payload
-    if payload.signal is not Signal.START or payload.session is None:
+    spec = case.packet.payload_as(SignalFields).session
+    if not isinstance(spec, SessionSpec):
         return None
-    named = [(f"members[{index}]", agent) for index, agent in enumerate(payload.session.members)]
-    named += [(f"task_ids[{index}]", task) for index, task in enumerate(payload.session.task_ids)]
-    for index, swarm in enumerate(payload.session.swarms):
+    named = [(f"members[{index}]", agent) for index, agent in enumerate(spec.members)]
+    named += [(f"task_ids[{index}]", task) for index, task in enumerate(spec.task_ids)]
+    for index, swarm in enumerate(spec.swarms):
         named.append((f"swarms[{index}].swarm_id", swarm.swarm_id))
         named += [(f"swarms[{index}].agents[{place}]", agent) for place, agent in enumerate(swarm.agents)]
     for path, name in named:
@@ -61,7 +63,7 @@ def spec_leaves_reserved_ids(case: Case) -> Refusal | None:
 
 def may_signal(case: Case) -> Refusal | None:
     """START STOP PAUSE RESUME CANCEL and VETO need a right; SYNC with a state is the orchestrator's."""
-    payload = case.packet.payload
+    payload = case.packet.payload_as(SignalFields)
     needed = case.contract.rights.signals.get(payload.signal)
     if needed is not None and not _has(case, needed):
         return _refusal("may_signal", "payload.signal", f"{payload.signal} needs the right {needed}")
@@ -73,7 +75,7 @@ def may_signal(case: Case) -> Refusal | None:
 
 def opens_once(case: Case) -> Refusal | None:
     """START opens a session that is not there yet."""
-    if case.packet.payload.signal is not Signal.START:
+    if case.packet.payload_as(SignalFields).signal is not Signal.START:
         return None
     message = "the session is open already: START begins a session of a new session_id"
     return _refusal("opens_once", "trace.session_id", message)
@@ -82,7 +84,7 @@ def opens_once(case: Case) -> Refusal | None:
 def transfers_from_own_swarm(case: Case) -> Refusal | None:
     """A TRANSFER gives what the sender's own swarm has."""
     swarm_id = case.packet.sender.swarm_id
-    if case.packet.payload.from_swarm == swarm_id:
+    if case.packet.payload_as(TransferPayload).from_swarm == swarm_id:
         return None
     message = f"{case.sender_id} transfers for its own swarm {swarm_id} only: set from_swarm to it"
     return _refusal("transfers_from_own_swarm", "payload.from_swarm", message)
@@ -91,7 +93,9 @@ def transfers_from_own_swarm(case: Case) -> Refusal | None:
 def retracts_its_own(case: Case) -> Refusal | None:
     """Only the sender of a packet, or the orchestrator, takes it back."""
     session = case.session
-    target = session.identity(case.packet.payload.target_packet_id) if session is not None else None
+    target = (
+        session.identity(case.packet.payload_as(RetractionPayload).target_packet_id) if session is not None else None
+    )
     if target is None or target.sender == case.sender_id:
         return None
     message = f"{target.sender} sent that packet: only it or the orchestrator may retract it"
@@ -108,7 +112,7 @@ def may_arbitrate(case: Case) -> Refusal | None:
 
 def may_decide(case: Case) -> Refusal | None:
     """A DECISION APPROVED under an ARBITRATION moves the session."""
-    if case.packet.payload.commitment_level is not CommitmentLevel.APPROVED:
+    if case.packet.payload_as(DecisionPayload).commitment_level is not CommitmentLevel.APPROVED:
         return None
     if case.parent is None or case.parent.packet_type is not PacketType.ARBITRATION:
         return None
@@ -133,7 +137,7 @@ def may_validate(case: Case) -> Refusal | None:
 
 def target_is_retractable(case: Case) -> Refusal | None:
     """The target is a packet of this session that was not retracted yet."""
-    session, target_id = case.session, case.packet.payload.target_packet_id
+    session, target_id = case.session, case.packet.payload_as(RetractionPayload).target_packet_id
     target = session.identity(target_id) if session is not None else None
     if target is not None and not target.retracted:
         return None

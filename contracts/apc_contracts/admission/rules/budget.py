@@ -6,6 +6,7 @@ from apc_contracts.admission.case import Case
 from apc_contracts.judging.session_view import Part
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.budget_expression import budget_of
+from apc_contracts.payloads.by_type import DecisionPayload, TaskIrPayload
 from apc_contracts.vocabulary import CommitmentLevel, PacketType
 
 _UNITS = {"packets": 1}
@@ -41,9 +42,10 @@ def held_reservation_fits(case: Case) -> Refusal | None:
 
 def _reservation_fits(case: Case, taken: Mapping[str, int]) -> Refusal | None:
     session, packet = case.session, case.packet
-    if session is None or session.task_giver(packet.payload.ir_header.task_id) is not None:
+    payload = packet.payload_as(TaskIrPayload)
+    asked, task_id, now = budget_of(payload), payload.ir_header.task_id, case.facts.now
+    if session is None or session.task_giver(task_id) is not None:
         return None
-    asked, task_id, now = budget_of(packet.payload), packet.payload.ir_header.task_id, case.facts.now
     parts = session.parts_to_cut(task_id, packet.trace.task_id, now)
     own = session.budget_parts(packet.trace.task_id, now) if taken else {}
     for name, amount in asked.items():
@@ -67,7 +69,7 @@ def _gives_back(case: Case) -> bool:
     if session is None or packet.packet_type is not PacketType.DECISION:
         return False
     giver = session.task_giver(packet.trace.task_id)
-    if giver is None or packet.payload.commitment_level is not CommitmentLevel.DONE:
+    if giver is None or packet.payload_as(DecisionPayload).commitment_level is not CommitmentLevel.DONE:
         return False
     may_decide = case.sender is not None and case.contract.rights.moves_session in case.sender.rights
     return case.sender_id == giver or may_decide

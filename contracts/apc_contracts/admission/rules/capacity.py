@@ -4,12 +4,11 @@ An inbox holds twice the bound. A sender may have as many open deliveries there 
 the bound, two to two thirds of it each, and who has none finds room (dynamic thresholds, Choudhury and Hahne 1998).
 """
 
-from typing import Any
-
 from apc_contracts.admission.case import Case
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.verdict import Refusal
+from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, PacketType, Signal
 
 _RELIEF = frozenset({Signal.STOP, Signal.CANCEL, Signal.PAUSE, Signal.VETO})
@@ -102,7 +101,7 @@ def _first_full_member(case: Case, bound: int) -> str | None:
     return None
 
 
-def _is_meant(packet: Packet[Any], registration: Registration) -> bool:
+def _is_meant(packet: Packet, registration: Registration) -> bool:
     first, packet_type = packet.recipients[0], packet.packet_type
     return (
         not registration.is_revoked
@@ -113,4 +112,4 @@ def _is_meant(packet: Packet[Any], registration: Registration) -> bool:
 
 
 def _is_relief(case: Case) -> bool:
-    return case.packet.packet_type is PacketType.SIGNAL and case.packet.payload.signal in _RELIEF
+    return case.packet.packet_type is PacketType.SIGNAL and case.packet.payload_as(SignalFields).signal in _RELIEF

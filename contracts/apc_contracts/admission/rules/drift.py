@@ -13,6 +13,7 @@ from apc_contracts.admission.case import Case
 from apc_contracts.contract.guards import FactValue
 from apc_contracts.contract.policies import DriftRule, DriftRules
 from apc_contracts.judging.verdict import Refusal
+from apc_contracts.payloads.by_type import ArtifactPayload, TransferPayload
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, SUBSTRATE_RECIPIENT, PacketType
 
 _NOBODY_IN_PARTICULAR = frozenset({ALL_RECIPIENTS, SUBSTRATE_RECIPIENT, ORCHESTRATOR})
@@ -79,7 +80,9 @@ def _has_falsifiers(case: Case) -> bool:
 
 
 def _has_artifact_hash(case: Case) -> bool:
-    return case.packet.packet_type is PacketType.ARTIFACT and bool(case.packet.payload.artifact_hash)
+    return case.packet.packet_type is PacketType.ARTIFACT and bool(
+        case.packet.payload_as(ArtifactPayload).artifact_hash
+    )
 
 
 def _protocol_is_deployed(case: Case) -> bool:
@@ -123,7 +126,7 @@ def _protocol_share(case: Case) -> float:
     """The share of the swarms that would hold the TRANSFER's protocol after it; a swarm outside counts as well."""
     if case.session is None or case.packet.packet_type is not PacketType.TRANSFER:
         return 0.0
-    payload, swarms = case.packet.payload, case.session.swarms.keys()
+    payload, swarms = case.packet.payload_as(TransferPayload), case.session.swarms.keys()
     holders = case.session.protocol_holders(payload.protocol_id) | {payload.from_swarm, payload.to_swarm}
     return len(holders & swarms) / len(swarms) if swarms else 0.0
 

@@ -2,13 +2,15 @@
 
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.judging.verdict import Refusal, VerdictKind
+from apc_contracts.payloads.by_type import SignalFields
+from apc_contracts.payloads.session_signals import SessionSpec
 from apc_contracts.vocabulary import PRESENCE_SESSION, PacketType, Signal
 
 
 def spec_has_room(case: Case) -> Refusal | None:
     """A SessionSpec names no more swarms than a SYNC, with a score of each, has room for."""
-    spec, bound = case.packet.payload.session, case.contract.limits.swarms
-    if case.packet.payload.signal is not Signal.START or spec is None or len(spec.swarms) <= bound:
+    spec, bound = case.packet.payload_as(SignalFields).session, case.contract.limits.swarms
+    if not isinstance(spec, SessionSpec) or len(spec.swarms) <= bound:
         return None
     message = f"{len(spec.swarms)} swarms, the limit is {bound}: open several sessions, or make fewer, larger swarms"
     return Refusal("TOO_LARGE", "spec_has_room", "payload.session.swarms", message)
@@ -53,8 +55,8 @@ def session_is_here(case: Case) -> Refusal | None:
         if packet_type is PacketType.HEARTBEAT and session_id == PRESENCE_SESSION:
             return None
         message = f"session ids that begin with _ are reserved: {packet_type} needs a session of its own"
-    elif packet_type is PacketType.SIGNAL and case.packet.payload.signal is Signal.START:
-        if case.packet.payload.session is not None:
+    elif packet_type is PacketType.SIGNAL and case.packet.payload_as(SignalFields).signal is Signal.START:
+        if case.packet.payload_as(SignalFields).session is not None:
             return None
         message = "START opens a session with a SessionSpec: give payload.session"
         return Refusal("UNKNOWN_SESSION", "session_is_here", "payload.session", message)

@@ -3,6 +3,7 @@
 from apc_contracts.admission.case import Case
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
+from apc_contracts.payloads.by_type import ArtifactPayload
 from apc_contracts.vocabulary import PacketType
 
 
@@ -75,7 +76,10 @@ def _is_exempt(case: Case) -> bool:
     exempt, packet = case.contract.file.orchestrator_in_every_phase, case.packet
     if packet.packet_type in exempt.packet_types:
         return True
-    return packet.packet_type is PacketType.ARTIFACT and packet.payload.artifact_kind in exempt.artifact_kinds
+    return (
+        packet.packet_type is PacketType.ARTIFACT
+        and packet.payload_as(ArtifactPayload).artifact_kind in exempt.artifact_kinds
+    )
 
 
 def _where(session: SessionView) -> str:

@@ -7,6 +7,7 @@ from apc_contracts.admission.case import Case
 from apc_contracts.envelope.packet import Recipient
 from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.verdict import Refusal
+from apc_contracts.payloads.by_type import TransferPayload
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     CONTROL_TYPES,
@@ -35,9 +36,9 @@ def reaches_its_swarm(case: Case) -> Refusal | None:
     packet, registry = case.packet, case.facts.registry or {}
     for index, recipient in enumerate(packet.recipients):
         swarm_id = swarm_of(recipient, registry)
-        if swarm_id is None or swarm_id == packet.payload.to_swarm:
+        if swarm_id is None or swarm_id == packet.payload_as(TransferPayload).to_swarm:
             continue
-        to_swarm, name = packet.payload.to_swarm, recipient.agent_id
+        to_swarm, name = packet.payload_as(TransferPayload).to_swarm, recipient.agent_id
         if name == ALL_RECIPIENTS:
             message = f"a TRANSFER to {name} must name its swarm: set swarm_id {to_swarm}"
         else:

@@ -8,6 +8,7 @@ from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.contract.file import ThrottleCode
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal, VerdictKind
+from apc_contracts.payloads.by_type import TransferPayload
 from apc_contracts.protocol.transfers import is_cross_use_case, transfer_scores
 
 _POLICY = "payload.transfer_policy"
@@ -27,7 +28,7 @@ def window_is_open(case: Case) -> Refusal | None:
     if not window.is_open:
         message = f"no transfers in generation {case.generation} ({window.name}): wait for a later window"
         return Refusal("TRANSFER_WINDOW_CLOSED", "window_is_open", "trace.generation", message)
-    minimum = case.packet.payload.transfer_policy.min_generation
+    minimum = case.packet.payload_as(TransferPayload).transfer_policy.min_generation
     if minimum is None or case.generation >= minimum:
         return None
     message = f"the TRANSFER asks for generation {minimum}, this is {case.generation}: send it then"
@@ -61,7 +62,7 @@ def use_case_is_kept(case: Case) -> Refusal | None:
 def score_is_ahead(case: Case) -> Refusal | None:
     """The stricter of the window's multiplier and the packet's own holds, on verified scores where there are any."""
     window = case.contract.window(case.generation)
-    own = case.packet.payload.transfer_policy.threshold_multiplier
+    own = case.packet.payload_as(TransferPayload).transfer_policy.threshold_multiplier
     multiplier = max(window.score_multiplier or 0.0, own or 0.0)
     if not multiplier:
         return None
@@ -75,7 +76,7 @@ def score_is_ahead(case: Case) -> Refusal | None:
 def top_k_is_given(case: Case) -> Refusal | None:
     """The window's cap: top_k is there and not above it."""
     limit = case.contract.window(case.generation).top_k_limit
-    top_k = case.packet.payload.transfer_policy.top_k
+    top_k = case.packet.payload_as(TransferPayload).transfer_policy.top_k
     if limit is None or (top_k is not None and top_k <= limit):
         return None
     message = f"generation {case.generation} needs top_k of at most {limit}: set it"
@@ -87,7 +88,7 @@ def top_k_is_left(case: Case) -> Refusal | None:
 
     The smallest top_k counts: this one's, the window's, and that of every TRANSFER that went before it.
     """
-    session, payload = case.session, case.packet.payload
+    session, payload = case.session, case.packet.payload_as(TransferPayload)
     if session is None or _has_barrier(case, session):
         return None
     limits = [
@@ -116,8 +117,8 @@ def protocol_is_alive(case: Case) -> Refusal | None:
     decayed = case.facts.decayed_protocols
     if not decayed:
         return None
-    if case.packet.payload.protocol_id in decayed:
-        path, protocol = "payload.protocol_id", case.packet.payload.protocol_id
+    if case.packet.payload_as(TransferPayload).protocol_id in decayed:
+        path, protocol = "payload.protocol_id", case.packet.payload_as(TransferPayload).protocol_id
     else:
         parents = case.packet.lineage.parent_protocol_ids if case.packet.lineage is not None else ()
         blocked = [(index, parent) for index, parent in enumerate(parents) if parent in decayed]
@@ -130,7 +131,7 @@ def protocol_is_alive(case: Case) -> Refusal | None:
 
 def guard_facts(case: Case) -> dict[str, float | bool | str]:
     """The facts of scope `transfer`; top_k is absent when the packet has none."""
-    policy = case.packet.payload.transfer_policy
+    policy = case.packet.payload_as(TransferPayload).transfer_policy
     sender, receiver = transfer_scores(case.packet, case.session)
     facts: dict[str, float | bool | str] = {
         "sender_score": sender,

@@ -23,7 +23,7 @@ TIMER = "ack"
 _NOT_WAITED_FOR = frozenset({ORCHESTRATOR, SUBSTRATE_RECIPIENT})
 
 
-def wants_ack(packet: Packet[Any], contract: Contract) -> bool:
+def wants_ack(packet: Packet, contract: Contract) -> bool:
     """Whether the session is to wait for ACKs: never of what stays inside an agent or is never answered."""
     return (
         packet.routing.requires_ack
@@ -55,14 +55,16 @@ def expect(moment: Moment, opened: OpenPacket) -> None:
     _start_timer(moment, packet.packet_id, pending)
 
 
-def settle(moment: Moment, packet: Packet[Any]) -> dict[str, Any] | None:
+def settle(moment: Moment, packet: Packet) -> dict[str, Any] | None:
     """An ACK or NACK has come: whoever was waited for is not any more.
 
     Returns what the log keeps with the answer: {"acknowledges": {"packet_id", "as"}}, `as` being `settled`, `late`
     (the sender was told that it is missing), `not_awaited` or `unknown` (no such packet went to this agent).
     """
     document, agent = moment.session.document, packet.sender.agent_id
-    packet_id: UUID = packet.payload.acked_packet_id
+    answer = packet.payload
+    assert isinstance(answer, AckPayload | NackPayload), "no other type answers"
+    packet_id = answer.acked_packet_id
     pending = document.pending_acks.get(packet_id)
     overdue = document.overdue_acks.get(packet_id, [])
     identity = moment.session.identity(packet_id)
@@ -149,7 +151,7 @@ def _tell_sender(moment: Moment, packet_id: UUID, pending: PendingAck) -> None:
     moment.effects.emissions.append(nack.model_copy(update={"metadata": metadata}))
 
 
-def _answer(moment: Moment, packet_type: PacketType, payload: Any, packet_id: UUID, sender: str) -> Packet[Any]:
+def _answer(moment: Moment, packet_type: PacketType, payload: Any, packet_id: UUID, sender: str) -> Packet:
     return emissions.emission(
         moment.session,
         packet_type,

@@ -1,7 +1,6 @@
 """Who a packet goes to: `_all` spelled out from the session's members and the registry."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Registration
@@ -14,7 +13,7 @@ def handles(registration: Registration, packet_type: PacketType) -> bool:
     return packet_type in CONTROL_TYPES or packet_type in registration.handles
 
 
-def resolve_recipients(packet: Packet[Any], session: Session, registry: Mapping[str, Registration]) -> tuple[str, ...]:
+def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, Registration]) -> tuple[str, ...]:
     """The agent_ids a packet is delivered to, in a fixed order; the sender of a BROADCAST is left out.
 
     A BROADCAST that no member handles is heard by the orchestrator alone: it is never UNROUTABLE, and it has an end.

@@ -27,7 +27,7 @@ def backoff_ms(backoff: RetryBackoff, packet_id: UUID, recipient: str, attempt: 
     return max(1, round(longest * (1 - backoff.jitter * _share(packet_id, recipient, attempt))))
 
 
-def within_limit(receipt: Receipt, packet: Packet[Any], attempt: int, contract: Contract) -> Receipt:
+def within_limit(receipt: Receipt, packet: Packet, attempt: int, contract: Contract) -> Receipt:
     """A `retry` beyond the limit is the end: the same receipt, as dead_lettered. The first attempt is no retry."""
     if receipt.kind is not ReceiptKind.RETRY:
         return receipt
@@ -39,7 +39,7 @@ def within_limit(receipt: Receipt, packet: Packet[Any], attempt: int, contract: 
     return receipt.model_copy(update={"kind": ReceiptKind.DEAD_LETTERED, "error": error})
 
 
-def plan(receipt: Receipt, packet: Packet[Any], now: datetime, contract: Contract) -> dict[str, Any] | None:
+def plan(receipt: Receipt, packet: Packet, now: datetime, contract: Contract) -> dict[str, Any] | None:
     """What the log keeps of a `retry`: {"asked_ms"?, "delay_ms", "due_at"}; never later than the packet's end.
 
     Then it is not handled again, but its delivery ends as expired when it is due. None: it is due at once.

@@ -5,7 +5,6 @@ Source: docs/specification/contract.md section 6.
 
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
@@ -18,9 +17,7 @@ from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
 
-def decay_packet(
-    session: Session, decision: DecayDecision, cause: Packet[Any], now: datetime, contract: Contract
-) -> Packet[Any]:
+def decay_packet(session: Session, decision: DecayDecision, cause: Packet, now: datetime, contract: Contract) -> Packet:
     """The DECISION in the session whose packet caused it; that packet is its parent, and a TRANSFER's lineage its own.
 
     decision_id names the subject, the same for a block and its recovery. `priority_distribution` holds the figures,

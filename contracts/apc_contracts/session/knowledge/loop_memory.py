@@ -4,8 +4,6 @@ Bounded: contents of the open generation, the newest of them; the newest evidenc
 the same: evidence stands in the document, contents and stretches follow from the identities.
 """
 
-from typing import Any
-
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.loop_state import LoopState, read_loop
@@ -38,7 +36,7 @@ def recount_contents(session: Session, contract: Contract) -> None:
             note_content(session, identity, contract)
 
 
-def note_evidence(session: Session, packet: Packet[Any], contract: Contract) -> None:
+def note_evidence(session: Session, packet: Packet, contract: Contract) -> None:
     """Remember the evidence_refs of a packet that goes through: they are not new any more."""
     if packet.proof_bundle is None:
         return
@@ -78,7 +76,7 @@ def _involved(sender: str, state: LoopState, contract: Contract) -> tuple[list[s
     return [], ""
 
 
-def _query(moment: Moment, packet: Packet[Any], agent_id: str, reason: str) -> None:
+def _query(moment: Moment, packet: Packet, agent_id: str, reason: str) -> None:
     query = emissions.emission(
         moment.session,
         PacketType.SIGNAL,

@@ -3,15 +3,14 @@
 Bounded: each batch carries the document whole.
 """
 
-from typing import Any
-
 from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import TransferPayload
 from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import ORCHESTRATOR
 
 
-def note_symbols(session: Session, packet: Packet[Any]) -> None:
+def note_symbols(session: Session, packet: Packet) -> None:
     """Remember the symbolic keys and the parent protocols of an admitted packet: they are not new any more."""
     kept = session.document.symbolic_keys
     for name in packet.symbolic_keys:
@@ -27,9 +26,9 @@ def note_symbols(session: Session, packet: Packet[Any]) -> None:
             _holders(session, parent)
 
 
-def note_transfer(session: Session, packet: Packet[Any]) -> None:
+def note_transfer(session: Session, packet: Packet) -> None:
     """Count an accepted TRANSFER, and remember which swarms hold its protocol now."""
-    payload, current = packet.payload, session.document.round_state
+    payload, current = packet.payload_as(TransferPayload), session.document.round_state
     counts = current.accepted_transfers
     counts[payload.to_swarm] = counts.get(payload.to_swarm, 0) + 1
     note_top_k(session, packet)
@@ -37,9 +36,12 @@ def note_transfer(session: Session, packet: Packet[Any]) -> None:
     holders.extend(swarm for swarm in (payload.from_swarm, payload.to_swarm) if swarm not in holders)
 
 
-def note_top_k(session: Session, packet: Packet[Any]) -> None:
+def note_top_k(session: Session, packet: Packet) -> None:
     """The smallest top_k of a generation binds also those that come after its barrier."""
-    to_swarm, top_k = packet.payload.to_swarm, packet.payload.transfer_policy.top_k
+    to_swarm, top_k = (
+        packet.payload_as(TransferPayload).to_swarm,
+        packet.payload_as(TransferPayload).transfer_policy.top_k,
+    )
     limits = session.document.round_state.smallest_top_k
     if top_k is not None:
         limits[to_swarm] = min(top_k, limits.get(to_swarm, top_k))

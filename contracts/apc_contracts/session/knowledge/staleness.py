@@ -4,7 +4,6 @@ Stale is an event, never a state: the machines of a stale packet go on.
 """
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
@@ -21,7 +20,7 @@ STALE = "stale"
 """The event of the hop that marks a packet; it moves no machine."""
 
 
-def note(session: Session, packet: Packet[Any], contract: Contract) -> None:
+def note(session: Session, packet: Packet, contract: Contract) -> None:
     """Remember what an admitted packet rests on."""
     if packet.packet_type not in contract.retraction.rests_on_nothing:
         session.grounds.note(

@@ -5,11 +5,11 @@ docs/explanation/governance.md, Superseding. Here is only who is superseded by w
 `completion.complete`.
 """
 
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload
 from apc_contracts.session.session import OpenPacket, Session
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
@@ -56,11 +56,11 @@ def _yields(session: Session, earlier: OpenPacket, later: OpenPacket) -> bool:
     return is_free and later.round >= earlier.round and later.standing >= earlier.standing
 
 
-def _subjects(session: Session, packet: Packet[Any], contract: Contract) -> list[Subject]:
+def _subjects(session: Session, packet: Packet, contract: Contract) -> list[Subject]:
     """Two packets are about the same when they share one of these."""
     if packet.packet_type is PacketType.ARBITRATION:
-        return [("arbitration", packet.payload.arbitration_id)]
-    subjects = [("decision", packet.payload.decision_id)]
+        return [("arbitration", packet.payload_as(ArbitrationPayload).arbitration_id)]
+    subjects = [("decision", packet.payload_as(DecisionPayload).decision_id)]
     parent = packet.trace.parent_packet_id
     identity = session.identity(parent) if parent is not None else None
     if identity is not None and identity.packet_type in contract.superseding.same_parent:
@@ -68,7 +68,7 @@ def _subjects(session: Session, packet: Packet[Any], contract: Contract) -> list
     return subjects
 
 
-def _commitment(packet: Packet[Any], contract: Contract) -> int:
+def _commitment(packet: Packet, contract: Contract) -> int:
     """0 for an ARBITRATION, and for a DECISION that commits to nothing."""
-    level = packet.payload.commitment_level if packet.packet_type is PacketType.DECISION else None
+    level = packet.payload_as(DecisionPayload).commitment_level if packet.packet_type is PacketType.DECISION else None
     return 0 if level is None else 1 + contract.superseding.commitment.index(level)

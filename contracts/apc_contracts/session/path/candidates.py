@@ -1,11 +1,10 @@
 """From the pool of verified EVALs to a committed decision: arbitration, vetoes, the winner."""
 
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.payloads import by_type as payloads
-from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload
+from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload, EvalPayload
 from apc_contracts.session import emissions
 from apc_contracts.session.document import CANDIDATES_KEPT, Arbitration, Candidate, SessionDocument
 from apc_contracts.session.movement import Moment, start_timer, transition
@@ -17,14 +16,14 @@ BASELINE = "baseline"
 COMPETING_PHASES = frozenset({RunPhase.DISCOVERY, RunPhase.REFINEMENT, RunPhase.CONVERGENCE})
 
 
-def register_outcome(session: Session, packet: Packet[Any]) -> None:
+def register_outcome(session: Session, packet: Packet) -> None:
     """A VERIFIED EVAL of a swarm becomes a candidate and counts for the swarm's verified score."""
     swarm = session.swarm_of.get(packet.sender.agent_id)
     if swarm is None or packet.run_phase not in COMPETING_PHASES:
         return
     document = session.document
     identity = session.identities[packet.packet_id]
-    outcome = packet.payload.metric_set.outcome
+    outcome = packet.payload_as(EvalPayload).metric_set.outcome
     kept = document.candidates.setdefault(swarm, [])
     kept.append(
         Candidate(packet.packet_id, swarm, packet.sender.agent_id, outcome, identity.round, identity.generation)
@@ -118,7 +117,7 @@ def commit(moment: Moment, arbitration: Arbitration) -> None:
     transition(moment, "decision_committed")
 
 
-def _decision(moment: Moment, arbitration: Arbitration, level: CommitmentLevel) -> Packet[Any]:
+def _decision(moment: Moment, arbitration: Arbitration, level: CommitmentLevel) -> Packet:
     winner = arbitration.candidate.candidate_id
     payload = DecisionPayload(
         decision_id=f"decision-{moment.session.round}-{moment.session.step}",

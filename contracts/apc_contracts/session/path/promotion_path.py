@@ -1,12 +1,11 @@
 """EXECUTION, VALIDATION and PROMOTION: what the winner built, how it was judged, what is committed."""
 
-from typing import Any
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.promotion import passes_promotion
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.payloads.by_type import ArtifactPayload, DecisionPayload
+from apc_contracts.payloads.by_type import ArtifactPayload, DecisionPayload, EvalPayload
 from apc_contracts.session import emissions
 from apc_contracts.session.document import KEYS_KEPT, SessionDocument
 from apc_contracts.session.movement import Moment, start_timer
@@ -29,9 +28,9 @@ def note_artifact(session: Session, opened: OpenPacket) -> None:
     execution = session.document.round_state.execution
     execution.is_falsified = False
     execution.artifact = packet.packet_id
-    execution.artifact_hash = packet.payload.artifact_hash
-    uri = packet.payload.artifact_uri
-    execution.artifact_uri = uri if len(uri) <= LONGEST_URI else packet.payload.artifact_hash
+    built = packet.payload_as(ArtifactPayload)
+    execution.artifact_hash, uri = built.artifact_hash, built.artifact_uri
+    execution.artifact_uri = uri if len(uri) <= LONGEST_URI else built.artifact_hash
     opened.completion = None
 
 
@@ -71,16 +70,17 @@ def _is_validating(opened: OpenPacket, document: SessionDocument) -> bool:
     return is_of_round and is_on_artifact and packet.packet_type is PacketType.EVAL
 
 
-def judge(session: Session, packet: Packet[Any], contract: Contract) -> None:
+def judge(session: Session, packet: Packet, contract: Contract) -> None:
     """A VERIFIED EVAL in VALIDATION: its metrics against the promotion gate. Its own `pass` never widens it."""
     execution = session.document.round_state.execution
     if session.state != "VALIDATION" or execution.judged_by is not None:
         return
     if packet.run_phase is not RunPhase.VALIDATION or packet.trace.parent_packet_id != execution.artifact:
         return
-    result = passes_promotion(packet.payload.metric_set, contract)
+    metrics = packet.payload_as(EvalPayload).metric_set
+    result = passes_promotion(metrics, contract)
     execution.judged_by = packet.packet_id
-    measured = packet.payload.metric_set.model_dump(exclude_none=True)
+    measured = metrics.model_dump(exclude_none=True)
     execution.metrics = {name: float(value) for name, value in measured.items()}
     execution.failed_metrics = list(result.failed)
 
@@ -170,9 +170,7 @@ def commit_commons(moment: Moment) -> None:
     _emit(moment, PacketType.DECISION, done, artifact)
 
 
-def _emit(
-    moment: Moment, packet_type: PacketType, payload: ArtifactPayload | DecisionPayload, parent: UUID
-) -> Packet[Any]:
+def _emit(moment: Moment, packet_type: PacketType, payload: ArtifactPayload | DecisionPayload, parent: UUID) -> Packet:
     packet = emissions.emission(
         moment.session,
         packet_type,

@@ -14,7 +14,7 @@ from apc_contracts.session.movement import Moment
 from apc_contracts.vocabulary import PacketType
 
 
-def rule_transfers(packets: Sequence[Packet[Any]], moment: Moment) -> list[RankedTransfer]:
+def rule_transfers(packets: Sequence[Packet], moment: Moment) -> list[RankedTransfer]:
     """Every held TRANSFER with its refusal or none. The order in which they came has no say."""
     session, contract = moment.session, moment.contract
     facts = _facts(moment)

@@ -6,7 +6,7 @@ orchestrator, so that a replay needs neither.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.file import VerificationRules
@@ -54,7 +54,7 @@ def repeated(session: Session, received: ReceivedPacket) -> Verification:
     return Verification(received, tuple(_findings(session, received.packet)))
 
 
-def evidence_artifacts(packet: Packet[Any]) -> Iterator[tuple[int, str]]:
+def evidence_artifacts(packet: Packet) -> Iterator[tuple[int, str]]:
     """Place and hash of each evidence_ref that names an artifact."""
     if packet.proof_bundle is not None:
         for at, text in enumerate(packet.proof_bundle.evidence_refs):
@@ -72,13 +72,13 @@ def ruling(findings: Sequence[Finding], rules: VerificationRules) -> tuple[bool,
     return True, None
 
 
-def note_claims(session: Session, packet: Packet[Any]) -> None:
+def note_claims(session: Session, packet: Packet) -> None:
     """Remember the claims that a packet makes: falsifiers may target them."""
     if packet.packet_type in (PacketType.CLAIM, PacketType.TASK_IR):
         session.claims.update(name.removeprefix(CLAIM_PREFIX) for name in defines(packet))
 
 
-def _findings(session: Session, packet: Packet[Any]) -> Iterator[Finding]:
+def _findings(session: Session, packet: Packet) -> Iterator[Finding]:
     bundle = packet.proof_bundle
     if bundle is None:
         return
@@ -96,7 +96,7 @@ def _findings(session: Session, packet: Packet[Any]) -> Iterator[Finding]:
             yield Finding("evidence_packets", message)
 
 
-def _needs_others(packet: Packet[Any], rules: VerificationRules) -> bool:
+def _needs_others(packet: Packet, rules: VerificationRules) -> bool:
     """Whether there is something to ask the artifact store or the registry."""
     if packet.packet_type is PacketType.ARTIFACT and rules.artifact_bytes != "off":
         return True

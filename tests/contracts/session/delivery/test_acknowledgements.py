@@ -12,20 +12,20 @@ from ..path.test_path import brief
 ASKING = {"requires_ack": True, "ack_timeout_ms": 1000, "retry_limit": 2}
 
 
-def ask(simulation: Any, to: Any = ("red-1", "blue-1"), **routing: Any) -> Packet[Any]:
+def ask(simulation: Any, to: Any = ("red-1", "blue-1"), **routing: Any) -> Packet:
     """A brief of the librarian that wants an ACK; everything before it is handled."""
     start = simulation.start()
     simulation.acknowledge()
-    packet: Packet[Any]
+    packet: Packet
     packet, verdict = simulation.send("librarian", brief(), to, parent=start, keys=("a",), routing=ASKING | routing)
     assert verdict.refusal is None, verdict.refusal
     return packet
 
 
-def answer(simulation: Any, agent: str, asked: Packet[Any], status: AckStatus = AckStatus.ACCEPTED) -> Packet[Any]:
+def answer(simulation: Any, agent: str, asked: Packet, status: AckStatus = AckStatus.ACCEPTED) -> Packet:
     fields = {"acked_packet_id": asked.packet_id, "ack_status": status}
     payload = NackPayload(**fields) if status is AckStatus.REJECTED else AckPayload(**fields)
-    packet: Packet[Any]
+    packet: Packet
     packet, verdict = simulation.send(agent, payload, "librarian", parent=asked)
     assert verdict.refusal is None, verdict.refusal
     return packet
@@ -37,13 +37,13 @@ def notes(simulation: Any) -> list[str]:
     return [hop.metadata["acknowledges"]["as"] for hop in hops if hop.metadata and "acknowledges" in hop.metadata]
 
 
-def routed(simulation: Any, packet: Packet[Any]) -> list[tuple[str, int]]:
+def routed(simulation: Any, packet: Packet) -> list[tuple[str, int]]:
     """(recipient, attempt) of each time the packet was handed out."""
     routes = [route for effects in simulation.effects for route in effects.routes]
     return [(one, r.attempt) for r in routes if r.received.packet == packet for one in r.recipients]
 
 
-def told(simulation: Any) -> list[Packet[Any]]:
+def told(simulation: Any) -> list[Packet]:
     """What the orchestrator answered."""
     types = (PacketType.ACK, PacketType.NACK)
     return [one for one in simulation.packets if one.sender.agent_id == ORCHESTRATOR and one.packet_type in types]
@@ -71,8 +71,8 @@ def test_a_time_out_routes_again_to_who_is_missing_and_then_tells_the_sender(sim
     simulation.pass_time(seconds=1)
     (nack,) = told(simulation)
     assert [one.agent_id for one in nack.recipients] == ["librarian"]
-    assert (nack.packet_type, nack.payload.ack_status) == (PacketType.NACK, AckStatus.DEFERRED)
-    assert nack.payload.reason == "no ACK from blue-1 (ROUTED): routed 3 times, 1000 ms each"
+    assert (nack.packet_type, nack.payload_as(NackPayload).ack_status) == (PacketType.NACK, AckStatus.DEFERRED)
+    assert nack.payload_as(NackPayload).reason == "no ACK from blue-1 (ROUTED): routed 3 times, 1000 ms each"
     assert nack.metadata == {"acknowledgement": {"missing": {"blue-1": "ROUTED"}, "attempts": 3}}
     simulation.pass_time(seconds=10)
     assert len(told(simulation)) == 1 and len(routed(simulation, asked)) == 4
@@ -102,7 +102,7 @@ def test_a_recipient_at_its_end_is_not_asked_again(simulation: Any) -> None:
     simulation.pass_time(seconds=2)
     (nack,) = told(simulation)
     assert routed(simulation, asked) == [("red-1", 1)]
-    assert nack.payload.reason == "no ACK from red-1 (ended): routed once, 1000 ms each"
+    assert nack.payload_as(NackPayload).reason == "no ACK from red-1 (ended): routed once, 1000 ms each"
 
 
 def test_an_expired_packet_is_not_routed_again(simulation: Any) -> None:
@@ -139,7 +139,7 @@ def test_deadlines_stand_still_in_a_pause(simulation: Any) -> None:
 def test_the_orchestrator_answers_for_itself(simulation: Any) -> None:
     asked = ask(simulation, (ORCHESTRATOR, "red-1"))
     (ack,) = told(simulation)
-    assert (ack.packet_type, ack.payload.acked_packet_id) == (PacketType.ACK, asked.packet_id)
+    assert (ack.packet_type, ack.payload_as(AckPayload).acked_packet_id) == (PacketType.ACK, asked.packet_id)
     assert simulation.session.document.pending_acks[asked.packet_id].missing == ["red-1"]
 
 

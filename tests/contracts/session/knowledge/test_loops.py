@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from apc_contracts import IdeaPayload, Packet, ProofBundle, SignalPayload, load_contract, read_packet
 from apc_contracts.admission import judge_recorded
-from apc_contracts.payloads.by_type import ExpectedImpact
+from apc_contracts.payloads.by_type import ExpectedImpact, SignalFields
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 from apc_contracts.wire.sealing import seal
 
@@ -34,11 +34,11 @@ def idea(name: str = "m") -> IdeaPayload:
 def queries(simulation: Simulation) -> list[tuple[str, str]]:
     """(recipient, what it is about) of the QUERYs that the orchestrator sent to agents."""
     return [
-        (packet.recipients[0].agent_id, packet.payload.reason.split(";")[0])
+        (packet.recipients[0].agent_id, (packet.payload_as(SignalFields).reason or "").split(";")[0])
         for packet in simulation.packets
         if packet.packet_type is PacketType.SIGNAL
         and packet.sender.agent_id == ORCHESTRATOR
-        and packet.payload.signal is Signal.QUERY
+        and packet.payload_as(SignalFields).signal is Signal.QUERY
         and packet.recipients[0].agent_id != ORCHESTRATOR
     ]
 
@@ -50,7 +50,7 @@ def say(simulation: Simulation, count: int, agent: str = "red-1", to: Any = "blu
     return [verdict.refusal.code if verdict.refusal else "" for verdict in verdicts]
 
 
-def talk(simulation: Simulation, voices: Sequence[str], count: int, **fields: Any) -> tuple[list[str], Packet[Any]]:
+def talk(simulation: Simulation, voices: Sequence[str], count: int, **fields: Any) -> tuple[list[str], Packet]:
     """Each answers the one before it, in turn; no two packets have equal content."""
     packet, _ = simulation.send(voices[0], idea("first"), voices[1], keys=("topic",))
     codes = []
@@ -208,7 +208,7 @@ def test_refusals_have_a_reason(acts: list[tuple[str, str, int, bool, bool]]) ->
     simulation = Simulation(load_contract())
     start = simulation.start()
     said: dict[tuple[str, str, str], int] = {}
-    history: list[tuple[Packet[Any], list[str]]] = [(start, [])]
+    history: list[tuple[Packet, list[str]]] = [(start, [])]
     for number, (sender, to, back, is_old, is_new) in enumerate(acts):
         answered, speakers = history[-1 - min(back, len(history) - 1)]
         name = "old" if is_old else f"new {number}"

@@ -38,9 +38,9 @@ def stricter(machine_event: str, guard: str) -> Contract:
     return contract_from_bytes(json.dumps(file).encode())
 
 
-def veto(simulation: Any) -> Packet[Any]:
+def veto(simulation: Any) -> Packet:
     standing = simulation.session.document.round_state.arbitration
-    packet: Packet[Any]
+    packet: Packet
     packet, verdict = simulation.send("sentinel", SignalPayload(signal=Signal.VETO), parent=standing.packet_id)
     assert verdict.refusal is None, verdict.refusal
     return packet

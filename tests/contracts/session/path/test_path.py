@@ -81,7 +81,7 @@ def lineage() -> Lineage:
     )
 
 
-def research(simulation: Any, start: Packet[Any]) -> None:
+def research(simulation: Any, start: Packet) -> None:
     """Briefs and readiness: into INDEPENDENT_DISCOVERY."""
     simulation.acknowledge()
     simulation.send("librarian", brief(), "red-1", parent=start, keys=("a", "b"))
@@ -92,7 +92,7 @@ def research(simulation: Any, start: Packet[Any]) -> None:
     simulation.acknowledge()
 
 
-def generation(simulation: Any, start: Packet[Any], red: float, blue: float) -> None:
+def generation(simulation: Any, start: Packet, red: float, blue: float) -> None:
     """One generation: both swarms evaluate, everything is handled."""
     for agent, outcome in (("red-1", red), ("blue-1", blue)):
         _, verdict = simulation.send(agent, evaluation(outcome), "sentinel", parent=start)
@@ -100,8 +100,8 @@ def generation(simulation: Any, start: Packet[Any], red: float, blue: float) -> 
     simulation.acknowledge()
 
 
-def to_arbitration(simulation: Any, **spec: Any) -> Packet[Any]:
-    start: Packet[Any] = simulation.start(**spec)
+def to_arbitration(simulation: Any, **spec: Any) -> Packet:
+    start: Packet = simulation.start(**spec)
     research(simulation, start)
     for number in range(simulation.session.generation_limit + 1):
         generation(simulation, start, 0.8 - 0.3 * number, 0.6 - 0.3 * number)
@@ -109,7 +109,7 @@ def to_arbitration(simulation: Any, **spec: Any) -> Packet[Any]:
     return start
 
 
-def to_validation(simulation: Any, **spec: Any) -> tuple[Packet[Any], Packet[Any]]:
+def to_validation(simulation: Any, **spec: Any) -> tuple[Packet, Packet]:
     start = to_arbitration(simulation, **spec)
     simulation.pass_time(seconds=3)
     simulation.acknowledge()
@@ -118,8 +118,8 @@ def to_validation(simulation: Any, **spec: Any) -> tuple[Packet[Any], Packet[Any
     return start, artifact
 
 
-def execute(simulation: Any, start: Packet[Any]) -> Packet[Any]:
-    artifact: Packet[Any]
+def execute(simulation: Any, start: Packet) -> Packet:
+    artifact: Packet
     artifact, verdict = simulation.send("red-1", model(), ("sentinel", "librarian"), parent=start)
     assert verdict.refusal is None, verdict.refusal
     simulation.send("red-1", evaluation(0.8), "sentinel", parent=artifact)

@@ -15,7 +15,7 @@ from apc_contracts import Packet, TransferPayload, read_packet
 from apc_contracts.admission import judge_recorded
 from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract
 from apc_contracts.envelope.packet import Lineage
-from apc_contracts.payloads.by_type import TransferPolicy
+from apc_contracts.payloads.by_type import ArbitrationPayload, TransferPolicy
 from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, TransferMode
 from apc_contracts.wire.sealing import seal
@@ -51,7 +51,7 @@ def offer(number: int, sender: float, top_k: int | None = 2, **changes: Any) -> 
     return {"payload": payload, "lineage": block, **changes}
 
 
-def open_until(simulation: Simulation, number: int, **spec: Any) -> Packet[Any]:
+def open_until(simulation: Simulation, number: int, **spec: Any) -> Packet:
     """A session whose generation `number` is open."""
     start = simulation.start(**{"generation_limit": number + 2} | spec)
     research(simulation, start)
@@ -60,7 +60,7 @@ def open_until(simulation: Simulation, number: int, **spec: Any) -> Packet[Any]:
     return start
 
 
-def send(simulation: Simulation, start: Packet[Any], made: dict[str, Any], **fields: Any) -> Packet[Any]:
+def send(simulation: Simulation, start: Packet, made: dict[str, Any], **fields: Any) -> Packet:
     made = dict(made)
     payload = made.pop("payload")
     packet, verdict = simulation.send("red-1", payload, "blue-1", parent=start, **made, **fields)
@@ -68,14 +68,14 @@ def send(simulation: Simulation, start: Packet[Any], made: dict[str, Any], **fie
     return packet
 
 
-def close(simulation: Simulation, start: Packet[Any]) -> None:
+def close(simulation: Simulation, start: Packet) -> None:
     """The barrier. Verified are red 1 and blue about 0.001: what the TRANSFERs declare lies between, and speaks."""
     generation(simulation, start, 0.999, 0.0)
 
 
-def arbitrations(simulation: Simulation) -> list[Packet[Any]]:
+def arbitrations(simulation: Simulation) -> list[Packet]:
     found = [packet for packet in simulation.packets if packet.packet_type is PacketType.ARBITRATION]
-    return [packet for packet in found if packet.payload.arbitration_id.startswith("transfers-")]
+    return [packet for packet in found if packet.payload_as(ArbitrationPayload).arbitration_id.startswith("transfers-")]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_verified_scores_rule_at_the_barrier(simulation: Any) -> None:
     (arbitration,) = arbitrations(simulation)
 
     assert simulation.denied[boast.packet_id] == "THROTTLE_SCORE"
-    assert arbitration.payload.candidates[0].score_components["score_difference"] == 0
+    assert arbitration.payload_as(ArbitrationPayload).candidates[0].score_components["score_difference"] == 0
 
 
 def test_the_arbitration_says_who_was_weighed_and_who_went(simulation: Any) -> None:
@@ -122,12 +122,12 @@ def test_the_arbitration_says_who_was_weighed_and_who_went(simulation: Any) -> N
     bad = send(simulation, start, offer(9, 0.1, receiver=0.1))
     close(simulation, start)
     (packet,) = arbitrations(simulation)
-    rows = {row.candidate_id: row for row in packet.payload.candidates}
+    rows = {row.candidate_id: row for row in packet.payload_as(ArbitrationPayload).candidates}
 
     assert packet.sender.agent_id == ORCHESTRATOR
     assert list(rows) == [*(str(sent[place].packet_id) for place in (1, 2, 0)), str(bad.packet_id), "none"]
-    assert packet.payload.winner_candidate_id == str(sent[1].packet_id)
-    assert packet.payload.scoring == {
+    assert packet.payload_as(ArbitrationPayload).winner_candidate_id == str(sent[1].packet_id)
+    assert packet.payload_as(ArbitrationPayload).scoring == {
         f"selected:{sent[1].packet_id}": 1.0,
         f"selected:{sent[2].packet_id}": 2.0,
     }
@@ -147,8 +147,8 @@ def test_when_nothing_goes_through_none_wins(simulation: Any) -> None:
     close(simulation, start)
     (packet,) = arbitrations(simulation)
 
-    assert packet.payload.winner_candidate_id == "none"
-    assert packet.payload.scoring == {}
+    assert packet.payload_as(ArbitrationPayload).winner_candidate_id == "none"
+    assert packet.payload_as(ArbitrationPayload).scoring == {}
     assert packet.lineage == bad.lineage
 
 

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from apc_bus.errors import BusUnavailable
@@ -203,7 +202,7 @@ class Run:
             await self._publish(ending(start))
             self.report.sessions += 1
 
-    async def _publish(self, packet: Packet[Any]) -> None:
+    async def _publish(self, packet: Packet) -> None:
         await publish_until_confirmed(self._agents.bus, self._agents.publication(packet))
         self.report.honest.add(packet.packet_id)
 

@@ -36,20 +36,20 @@ NAMES = 4_000
 Burst = Callable[[], list[Publication]]
 
 
-def opening(session_id: str) -> Packet[Any]:
+def opening(session_id: str) -> Packet:
     """The START of a session that every agent of the cast takes part in."""
     swarms = tuple(SwarmSpec(swarm_id=CAST[one][0], agents=(one,)) for one in (*SENDERS, MALLORY))
     spec = {"swarms": swarms, "members": (COLLECTOR,), "generation_deadline_ms": DAY_MS, "state_deadline_ms": DAY_MS}
     return make_start(session_id, cast=CAST, **spec)
 
 
-def ending(start: Packet[Any]) -> Packet[Any]:
+def ending(start: Packet) -> Packet:
     """The STOP of a session."""
     stop = SignalPayload(signal=Signal.STOP, reason="over")
     return make_packet(OPERATOR, stop, cast=CAST, parent=start, session_id=start.trace.session_id)
 
 
-def work(sender: str, start: Packet[Any], to: Sequence[str] = (COLLECTOR,), **fields: Any) -> Packet[Any]:
+def work(sender: str, start: Packet, to: Sequence[str] = (COLLECTOR,), **fields: Any) -> Packet:
     """An IDEA in a session."""
     return make_packet(sender, make_idea(), to, cast=CAST, parent=start, session_id=start.trace.session_id, **fields)
 
@@ -57,7 +57,7 @@ def work(sender: str, start: Packet[Any], to: Sequence[str] = (COLLECTOR,), **fi
 class Acts:
     """The acts of one hostile broker user in the session that begins with `start`."""
 
-    def __init__(self, user: str, start: Packet[Any], seed: int) -> None:
+    def __init__(self, user: str, start: Packet, seed: int) -> None:
         self._user = user
         self.start = start
         self._chance = random.Random(seed)
@@ -105,7 +105,7 @@ class Acts:
     def _new_protocols(self) -> list[Publication]:
         return [self._of(self._transfer(())) for _ in range(20)]
 
-    def _transfer(self, parents: tuple[str, ...]) -> Packet[Any]:
+    def _transfer(self, parents: tuple[str, ...]) -> Packet:
         protocol = f"protocol-{uuid4()}"
         payload = TransferPayload(
             protocol_id=protocol,
@@ -153,7 +153,7 @@ class Acts:
         ]
         return [Publication(RECEIPTS, "0", self._message(encode_receipts(found), type=headers.TYPE_RECEIPTS))]
 
-    def _of(self, packet: Packet[Any]) -> Publication:
+    def _of(self, packet: Packet) -> Publication:
         message = self._message(seal(packet).body, message_id=str(packet.packet_id), type=packet.packet_type.value)
         return Publication(INGRESS, "0", message)
 

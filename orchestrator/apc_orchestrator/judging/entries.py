@@ -7,6 +7,7 @@ import orjson
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Verdict
+from apc_contracts.payloads.by_type import TransferPayload
 from apc_contracts.session import Hop, Session, Transition
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
@@ -20,7 +21,6 @@ from apc_log.batch import (
     RegistryEntry,
     SessionRow,
 )
-from apc_contracts.payloads.by_type import TransferPayload
 
 _FIELDS, _FIELDS_OF_A_PACKET, _ID_BYTES = 250, 700, 66
 """Bytes of what has a bound: ids, hashes and times of an entry, and an id in a list."""

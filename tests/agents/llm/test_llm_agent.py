@@ -13,11 +13,12 @@ from pydantic_ai.usage import RequestUsage
 
 from apc_agents import AgentTestClient
 from apc_agents.context import SessionConfig
+from apc_agents.handling.state import MemoryStateStore
 from apc_agents.llm import LLMAgent, LLMSettings, ModelUnusable
 from apc_agents.llm.agent import told
 from apc_agents.memory import InMemoryMemoryStore
 from apc_contracts import PacketType, ReceiptKind, RunPhase, Signal, SignalPayload
-from apc_contracts.payloads.by_type import ErrorPayload, IdeaPayload, SignalFields
+from apc_contracts.payloads.by_type import ErrorPayload, IdeaPayload, NackPayload
 
 from .models import document, model_of, model_saying, silent_model
 
@@ -99,7 +100,7 @@ async def test_what_runs_again_asks_no_model_and_emits_the_same(idea: Any, make_
     silent._model_name = model.model_name
     runs = []
     for thinking in (model, silent):
-        async with AgentTestClient(agent_with(thinking), memory=memory) as client:
+        async with AgentTestClient(agent_with(thinking), memory=memory, states=MemoryStateStore()) as client:
             emitted = await client.deliver(packet)
             runs.append(([one.packet_id for one in emitted], await client.state(), client.receipts[-1].usage))
     assert runs[0] == runs[1]
@@ -113,10 +114,8 @@ async def test_prose_for_ever_ends_in_an_error_that_is_paid_for_and_changes_noth
         reply = await client.send(idea("m-1"))
         state, outcome = await client.state(), client.receipts[-1]
     assert reply is not None and reply.packet_type is PacketType.ERROR
-    assert (
-        reply.payload_as(ErrorPayload).error_code == "MODEL_ERROR"
-        and "no AgentResponse" in reply.payload_as(ErrorPayload).message
-    )
+    error = reply.payload_as(ErrorPayload)
+    assert error.error_code == "MODEL_ERROR" and "no AgentResponse" in error.message
     assert not state
     assert outcome.kind is ReceiptKind.OUTCOME and outcome.usage is not None and outcome.usage.tokens
 
@@ -125,7 +124,7 @@ async def test_a_packet_that_the_window_cannot_hold_is_rejected(idea: Any) -> No
     agent = agent_with(silent_model(), config=SessionConfig(max_tokens=60))
     async with AgentTestClient(agent) as client:
         reply = await client.send(idea("m-" + "x" * 200))
-        assert reply is not None and "tokens" in (reply.payload_as(SignalFields).reason or "")
+        assert reply is not None and "tokens" in (reply.payload_as(NackPayload).reason or "")
         assert client.receipts[-1].kind is ReceiptKind.REJECT
 
 

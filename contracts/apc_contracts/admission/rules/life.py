@@ -2,7 +2,7 @@
 
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.judging.verdict import Refusal, VerdictKind
-from apc_contracts.payloads.by_type import SignalFields
+from apc_contracts.payloads.by_type import ArbitrationPayload, SignalFields, TaskIrPayload
 from apc_contracts.payloads.session_signals import SessionSpec
 from apc_contracts.vocabulary import PRESENCE_SESSION, PacketType, Signal
 
@@ -27,11 +27,12 @@ def lists_have_room(case: Case) -> Refusal | None:
         lists.append(("lineage.ancestor_swarms", len(lineage.ancestor_swarms)))
     if bundle is not None:
         lists.append(("proof_bundle.evidence_refs", len(bundle.evidence_refs)))
-    if packet.packet_type is PacketType.TASK_IR:
-        lists.append(("payload.objects", len(packet.payload.objects)))
-    elif packet.packet_type is PacketType.ARBITRATION:
-        named = sum(len(candidate.packet_ref_ids) for candidate in packet.payload.candidates)
-        lists.append(("payload.candidates", max(named, len(packet.payload.candidates))))
+    payload = packet.payload
+    if isinstance(payload, TaskIrPayload):
+        lists.append(("payload.objects", len(payload.objects)))
+    elif isinstance(payload, ArbitrationPayload):
+        named = sum(len(candidate.packet_ref_ids) for candidate in payload.candidates)
+        lists.append(("payload.candidates", max(named, len(payload.candidates))))
     for path, count in lists:
         if count > limits.list_items:
             return _too_long(path, count, limits.list_items)

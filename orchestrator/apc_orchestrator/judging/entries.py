@@ -1,7 +1,5 @@
 """From verdicts, hops and transitions to the entries of a log batch."""
 
-from typing import Any
-
 import orjson
 
 from apc_contracts.envelope.packet import Packet

@@ -17,7 +17,7 @@ from apc_orchestrator.shard import deadlines
 from apc_orchestrator.shard.deadlines import Deadlines
 from apc_orchestrator.verification import Bounds, Verifier
 
-Build = Callable[..., Packet[Any]]
+Build = Callable[..., Packet]
 MANY = 1_000_000
 VERDICTS = "SELECT coalesce(refusal_code, verdict) AS code, count(*) FROM apc_log.agent_packets GROUP BY 1"
 CONFLICTS = "SELECT code, count(*) FROM apc_log.packet_conflicts GROUP BY 1"

@@ -6,6 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
+ENTRY_POINTS = frozenset({"apc_console.commands"})
+"""Packages whose `__init__` is the program itself, which imports what stands below it."""
+
 Imports = Mapping[str, frozenset[str]]
 """The modules that each module imports, by their dotted names."""
 
@@ -68,7 +71,8 @@ def _with_packages(module: str, imported: Set[str], modules: frozenset[str]) -> 
     The outermost packages do not count: they export the names of all their files, and no file of theirs imports them.
     """
     above = {".".join(parts[:depth]) for parts in map(_parts, imported) for depth in range(2, len(parts))}
-    return frozenset(imported) | frozenset(one for one in above & modules if not f"{module}.".startswith(f"{one}."))
+    passed = (above & modules) - ENTRY_POINTS
+    return frozenset(imported) | frozenset(one for one in passed if not f"{module}.".startswith(f"{one}."))
 
 
 def _parts(module: str) -> list[str]:

@@ -171,7 +171,9 @@ class Tamperer:
         done = await self._connection.execute(
             f"UPDATE apc_log.{table} AS here SET {column.name} = other.{column.name} FROM apc_log.{table} AS other "
             f"WHERE (here.ctid, other.ctid) IN (($1::tid, $2::tid), ($2::tid, $1::tid)) "
-            f"AND here.{column.name} IS DISTINCT FROM other.{column.name}",
+            f"AND here.{column.name} IS DISTINCT FROM other.{column.name} "
+            # Of rows that are alike otherwise, only the place would change.
+            f"AND to_jsonb(here) - '{column.name}' <> to_jsonb(other) - '{column.name}'",
             one,
             two,
         )

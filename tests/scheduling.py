@@ -33,7 +33,7 @@ _FIRST = (
     "tests/agents/test_mind_table.py",
     "tests/contracts/session/test_model.py",
 )
-"""Measured: over 20 s each on two calm cores, or few tests with much to wait for."""
+"""Files of few tests that take long; the list of slow tests at the end of a run says what belongs here."""
 _LONG_SECONDS = 5.0
 _ROOT = Path(__file__).parents[1]
 

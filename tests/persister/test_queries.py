@@ -116,7 +116,8 @@ async def test_a_trace_holds_states_and_transitions(bench: LogBench) -> None:
         assert step.from_state == before.to_state
     assert root.transitions[0].from_state == "DRAFT"
     assert root.transitions[-1].to_state == "ARCHIVED"
-    assert root.transitions[-1].metadata == {"note": "scripted"}
+    said = {step.event: step.metadata for step in root.transitions}
+    assert said["consumer_apply"] == {"note": "scripted"} and said["non_promotable_complete"] is None
     assert {step.recipient for step in child.transitions} == {"", "a"}, "b has not answered"
     assert refused.transitions == ()
     short = await trace(bench.pool, run_id="run-1", with_events=False)

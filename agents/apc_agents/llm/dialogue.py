@@ -24,10 +24,10 @@ from apc_agents.llm.agent import LLMAgent
 from apc_agents.llm.dialogue_state import DialogueState
 from apc_agents.llm.errors import AnswerInvalid
 from apc_agents.llm.history import messages_of_turns
-from apc_agents.llm.mind import Exchange
+from apc_agents.llm.mind import TASKS_READ, Exchange
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.memory import BaseMemoryStore, NewMessages, UnknownSession
-from apc_agents.tasks import TaskStore
+from apc_agents.tasks import Task, TaskStore
 
 
 class DialogueBusy(AgentError):
@@ -123,6 +123,15 @@ class Dialogue:
             raise UnknownSession(self.session_id)
         return _props(session)
 
+    async def own_tasks(self) -> Sequence[Task]:
+        """Return the newest tasks that this user's messages started, newest first; at most TASKS_READ are looked at."""
+        if self.tasks is None:
+            return ()
+        agent_id, session_id = self.agent.agent_id, self.session_id
+        listed = await self.tasks.list(agent_id=agent_id, session_id=session_id, limit=TASKS_READ)
+        # Another user's conversation may have the same session_id.
+        return [task for task in listed if task.spec.compartment == self._memory.owner]
+
     async def say(self, message: str, *, revision: int | None = None) -> DialogueOutput:
         """The agent's answer.
 
@@ -151,6 +160,7 @@ class Dialogue:
                         security_level=self.agent.security_level,
                         memory=StateMemory(kept),
                         tasks=self.tasks,
+                        compartment=self._memory.owner,
                         new_origin=self._origins(f"message/{session.revision}/{origin}"),
                     ),
                     recording=recording,

@@ -49,10 +49,7 @@ async def _history(dialogue: Dialogue, words: str) -> list[dict[str, Any]]:
 
 
 async def _tasks(dialogue: Dialogue, words: str) -> list[dict[str, Any]]:
-    if dialogue.tasks is None:
-        return []
-    listed = await dialogue.tasks.list(agent_id=dialogue.agent.agent_id, session_id=dialogue.session_id)
-    documents = [task.to_document() for task in listed]
+    documents = [task.to_document() for task in await dialogue.own_tasks()]
     shown = ("task_id", "status", "action", "params", "progress", "note", "result", "error")
     return [{name: document[name] for name in shown} for document in documents]
 

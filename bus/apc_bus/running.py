@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import structlog
 
+from apc_bus.concurrency import cancelled
 from apc_bus.errors import DeadLetter, GiveBack, SubscriptionLost
 from apc_bus.port import Delivery, Handler, Subscription
 
@@ -20,8 +21,8 @@ async def run_handlers(queue: str, subscription: Subscription, handler: Handler)
     try:
         yield
     finally:
-        loop.cancel()
-        await asyncio.gather(loop, *running, return_exceptions=True)
+        await cancelled(loop)
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _loop(queue: str, subscription: Subscription, handler: Handler, running: set[asyncio.Task[None]]) -> None:

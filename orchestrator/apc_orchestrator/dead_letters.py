@@ -9,6 +9,7 @@ from typing import NoReturn
 import structlog
 
 from apc_bus import headers
+from apc_bus.concurrency import cancelled
 from apc_bus.counted_warning import CountedWarning
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Publication, Subscription
@@ -54,8 +55,7 @@ async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoRetu
                 else:
                     health.resume(TASK)
         finally:
-            receiving.cancel()
-            await asyncio.gather(receiving, return_exceptions=True)
+            await cancelled(receiving)
 
 
 async def _report(

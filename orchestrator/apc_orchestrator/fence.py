@@ -12,6 +12,7 @@ from typing import Self
 
 import structlog
 
+from apc_bus.concurrency import cancelled
 from apc_bus.errors import BusError
 from apc_bus.port import Bus
 from apc_bus.supervision import Health, persevere
@@ -58,5 +59,4 @@ async def keep_hearing(bus: Bus, queue: str, fence: Fence, health: Health) -> As
     try:
         yield
     finally:
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await cancelled(asking)

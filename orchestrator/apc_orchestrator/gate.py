@@ -9,6 +9,7 @@ import asyncpg
 import structlog
 
 from apc_bus.artifacts import ArtifactStore
+from apc_bus.concurrency import cancelled
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.settings import OrchestratorSettings
@@ -156,9 +157,7 @@ class Gate:
                 raise ShardLost("a task beside the gate has ended") from error
             await serving
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks)
 
     async def _acquire(self, inputs: Subscription) -> Lease:
         return await take_shard(inputs, self._pool, self._shard, self._bus.user, self._contract.body)
@@ -181,9 +180,7 @@ class Gate:
                 )
             return await receiving if receiving.done() else None
         finally:
-            for task in (receiving, stopping):
-                task.cancel()
-            await asyncio.gather(receiving, stopping, return_exceptions=True)
+            await cancelled(receiving, stopping)
 
     def _probe(self) -> Publication:
         user = self._bus.user
@@ -198,9 +195,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Res
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         return await working if working.done() else None
     finally:
-        for task in (working, stopping):
-            task.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
+        await cancelled(working, stopping)
 
 
 async def _sleep(seconds: float, stop: asyncio.Event) -> None:

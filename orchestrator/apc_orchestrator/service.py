@@ -6,6 +6,7 @@ import asyncpg
 import structlog
 
 from apc_bus.artifacts import ArtifactStore
+from apc_bus.concurrency import cancelled
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health
@@ -61,8 +62,7 @@ class Orchestrator:
                 for gate in self._gates:
                     gates.create_task(gate.run(stop))
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await cancelled(reading)
         _log.info("orchestrator_stopped")
 
 

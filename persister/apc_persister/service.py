@@ -7,6 +7,7 @@ from typing import cast
 import asyncpg
 import structlog
 
+from apc_bus.concurrency import cancelled
 from apc_bus.database import check_durability
 from apc_bus.port import Bus
 from apc_bus.settings import PersisterSettings
@@ -85,8 +86,7 @@ class Persister:
             results = await asyncio.gather(*writers, return_exceptions=True)
         finally:
             # In this order: what is attested at the end is exported too.
-            attesting.cancel()
-            await asyncio.gather(attesting, return_exceptions=True)
+            await cancelled(attesting)
             are_done.set()
             await asyncio.gather(exporting, return_exceptions=True)
         log.info("persister_stopped")

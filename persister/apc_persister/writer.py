@@ -15,6 +15,7 @@ import structlog
 from asyncpg.pool import PoolConnectionProxy
 from structlog.contextvars import bind_contextvars
 
+from apc_bus.concurrency import cancelled
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Subscription
@@ -263,6 +264,5 @@ class _Stoppable:
             await asyncio.wait({receiving}, timeout=_HANDED_OVER_SECONDS)  # it may still be on its way here
         finally:
             if not receiving.done():
-                receiving.cancel()
-                await asyncio.wait({receiving})
+                await cancelled(receiving)
         return [] if receiving.cancelled() else receiving.result()

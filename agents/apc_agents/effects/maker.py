@@ -13,7 +13,6 @@ from uuid import UUID, uuid4
 import structlog
 from pydantic import JsonValue
 
-from apc_agents.concurrency import running
 from apc_agents.effects.errors import EffectNotMade, EffectResultLost, EffectUnknown
 from apc_agents.effects.model import Claim, EffectId, EffectRecord, EffectState
 from apc_agents.effects.store import EffectStore
@@ -21,6 +20,7 @@ from apc_agents.errors import AgentError, Reject, Retry
 from apc_agents.tools.errors import ValueUnserialisable
 from apc_agents.tools.invoking import storable
 from apc_agents.tools.result_values import result_value
+from apc_bus.concurrency import running
 from apc_bus.crash_points import crash_point
 from apc_contracts.envelope.packet import Packet
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from apc_agents.concurrency import first_of
+from apc_bus.concurrency import first_of
 from apc_bus.errors import BusError, DeadLetter, GiveBack
 from apc_bus.port import Bus, Delivery, Subscription
 

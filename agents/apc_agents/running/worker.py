@@ -10,7 +10,6 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from apc_agents.agent import Agent
-from apc_agents.concurrency import cancelled, first_of, running
 from apc_agents.effects import EffectMaker, EffectStore, MemoryEffectStore
 from apc_agents.emitting.acknowledgements import Acknowledgements
 from apc_agents.emitting.claim_checks import ClaimChecks
@@ -32,6 +31,7 @@ from apc_agents.running.heartbeat import send_heartbeats
 from apc_agents.tasks import MemoryTaskStore, TaskRunner, TaskStore
 from apc_agents.tasks.announcing import announce_with
 from apc_bus.artifacts import ArtifactStore
+from apc_bus.concurrency import cancelled, first_of, running
 from apc_bus.errors import GiveBack
 from apc_bus.port import Bus, Delivery
 from apc_bus.settings import WorkerSettings

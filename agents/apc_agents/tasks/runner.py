@@ -11,7 +11,6 @@ import structlog
 from pydantic import JsonValue
 from structlog.contextvars import bind_contextvars
 
-from apc_agents.concurrency import cancelled, first_of
 from apc_agents.errors import EmitError, EmitUnconfirmed
 from apc_agents.tasks.model import Claim, Task, TaskEvent, TaskStatus
 from apc_agents.tasks.store import TaskStore
@@ -21,6 +20,7 @@ from apc_agents.tools.invoking import invoke, storable
 from apc_agents.tools.references import lookup, substitute
 from apc_agents.tools.registry import Runnable, ToolRegistry
 from apc_agents.tools.relics import RelicScope
+from apc_bus.concurrency import cancelled, first_of
 from apc_contracts.agent.actions import SecurityLevel
 
 Announce = Callable[[TaskEvent], Awaitable[None]]

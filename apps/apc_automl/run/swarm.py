@@ -18,6 +18,7 @@ from apc_automl.run.form import RunForm, environment_of
 from apc_automl.run.summary import print_summary, replay_command
 from apc_automl.workbench import Workbench
 from apc_bus.artifacts import open_artifacts
+from apc_bus.concurrency import cancelled
 from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, Interrupted, NothingPassed
@@ -127,9 +128,7 @@ async def _until_over(system: System, plan: _Plan) -> None:
             raise Interrupted(f"interrupted; what was logged stays: {replay_command(run_id)}")
         await showing
     finally:
-        for task in (showing, running):
-            task.cancel()
-        await asyncio.gather(showing, running, return_exceptions=True)
+        await cancelled(showing, running)
 
 
 @contextmanager

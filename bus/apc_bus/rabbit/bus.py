@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from apc_bus.clock import boottime
+from apc_bus.concurrency import cancelled
 from apc_bus.errors import BusError
 from apc_bus.port import Handler, Publication, QueueDepth, Subscription
 from apc_bus.rabbit.connections import Nodes, SharedLink, Timing
@@ -156,8 +157,7 @@ class RabbitBus:
         forget_bus(self)
         self._closing.set()
         if self._watchdog is not None:
-            self._watchdog.cancel()
-            await asyncio.wait([self._watchdog])
+            await cancelled(self._watchdog)
         await asyncio.gather(self._publish_link.close(), self._consume_link.close())
 
 

@@ -22,6 +22,7 @@ from faststream.rabbit.subscriber import RabbitSubscriber
 from pamqp.commands import Basic
 from yarl import URL
 
+from apc_bus.concurrency import cancelled
 from apc_bus.errors import BusUnavailable, DeadLetter, GiveBack
 from apc_bus.port import Delivery, Handler
 from apc_bus.rabbit.codec import incoming_delivery
@@ -52,8 +53,7 @@ async def run_handler(
     try:
         yield consumer
     finally:
-        watchdog.cancel()
-        await asyncio.wait([watchdog])
+        await cancelled(watchdog)
         await consumer.stop()
 
 

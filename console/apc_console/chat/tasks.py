@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from apc_agents.llm import LLMAgent
 from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskEvent, TaskRunner, TaskStore
+from apc_bus.concurrency import cancelled
 from apc_bus.settings import WorkerSettings
 from apc_bus.supervision import Health, keep_running
 from apc_console.chat.memory import ChatMemory
@@ -34,9 +35,7 @@ async def running_tasks(agent: LLMAgent, memory: ChatMemory) -> AsyncIterator[Ta
     try:
         yield store
     finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+        await cancelled(running)
 
 
 async def _untold(event: TaskEvent) -> None:

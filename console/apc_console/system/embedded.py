@@ -23,6 +23,7 @@ from apc_agents.running.worker import Worker
 from apc_agents.tasks import PostgresTaskStore
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
+from apc_bus.concurrency import cancelled
 from apc_bus.database import open_pool
 from apc_bus.folders import make_private_folder
 from apc_bus.memory import MemoryBroker
@@ -174,8 +175,8 @@ class EmbeddedSystem:
             await task
         finally:
             done.set()
-            task.cancel()
-            await asyncio.gather(task, watching, return_exceptions=True)
+            await cancelled(task)
+            await asyncio.gather(watching, return_exceptions=True)
 
     def _declare(self, registrations: Sequence[Registration]) -> None:
         agents = [queues_of(registration) for registration in registrations]

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, Literal
 
+from apc_bus.concurrency import cancelled
 from apc_bus.port import Delivery
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.fence import Fence
@@ -61,8 +62,7 @@ class Intake:
     async def close(self) -> None:
         """Stop receiving."""
         if self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.gather(self._receiving, return_exceptions=True)
+            await cancelled(self._receiving)
 
     async def _receive(self, stopping: Stopping, patience: float, already: int = 0) -> list[Delivery]:
         """Receive within `patience` seconds; `already` inputs were taken for the same batch."""

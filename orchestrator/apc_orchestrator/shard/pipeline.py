@@ -6,6 +6,7 @@ from time import perf_counter
 
 import structlog
 
+from apc_bus.concurrency import cancelled
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import PublishRefused, PublishUnroutable
 from apc_bus.port import Delivery, Publication
@@ -94,8 +95,7 @@ class Pipeline:
     async def close(self) -> None:
         """Stop sending."""
         if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.gather(self._sending, return_exceptions=True)
+            await cancelled(self._sending)
 
     async def _publish(self, publication: Publication) -> None:
         """A refusal is definite, so the same batch is published again; any other failure loses the shard."""

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import structlog
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
+from apc_bus.concurrency import cancelled
 from apc_bus.crash_points import crash_point
 from apc_bus.port import Delivery
 from apc_bus.tracing import NO_TRACE
@@ -95,8 +96,7 @@ class ShardServer:
                 received = await self._intake.next(stopping, self._seconds_to_wait())
             await self._drain()
         finally:
-            stopping.cancel()
-            await asyncio.gather(stopping, self._intake.close(), self._pipeline.close(), return_exceptions=True)
+            await asyncio.gather(cancelled(stopping), self._intake.close(), self._pipeline.close())
 
     async def _recover(self) -> None:
         """Deliver and verify again what was open under the last lease, and answer again what was refused late."""

@@ -20,8 +20,8 @@ from apc_agents.actions import (
     ToolCall,
     ToolRegistry,
 )
-from apc_agents.concurrency import running
 from apc_agents.tasks import MemoryTaskStore, Task, TaskEvent, TaskRunner, TaskSpec, TaskStatus
+from apc_bus.concurrency import running
 from apc_contracts import ActionType, AgentResponse, Channel, Packet, PacketType, SecurityLevel, Signal, SignalPayload
 from apc_contracts.payloads.by_type import SignalFields
 

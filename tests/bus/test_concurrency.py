@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from apc_agents import concurrency
-from apc_agents.concurrency import cancelled, first_of, running
+from apc_bus import concurrency
+from apc_bus.concurrency import cancelled, first_of, running
 
 
 async def test_a_cancellation_that_was_swallowed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,11 +19,12 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task
         await cancelled(task)
 
 
-async def cancelled(*tasks: asyncio.Task[Any]) -> None:
+async def cancelled(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks and wait for their end; what they raised is left in them.
 
-    Asked again, because a library may turn a cancellation into an error of its own (measured: aiormq, while a channel
-    is being opened), and who repeats what failed then goes on.
+    A task that goes on is cancelled again: a library may turn a cancellation into an error of its own (measured:
+    aiormq, while a channel is being opened), and `asyncio.wait_for` of Python 3.11 drops one that comes together with
+    its result. Who repeats what failed then goes on.
     """
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:

@@ -1,6 +1,6 @@
 """Compare this checkout with another commit: the same benchmark, old and new in turn, on one machine.
 
-`python -m benchmarks.against REF`: the commit gets a checkout and an environment of its own below build/against/.
+`python -m benchmarks.against REF`: the commit gets a checkout and an environment of its own below .against/.
 """
 
 import argparse
@@ -16,7 +16,8 @@ from rich.table import Table
 
 from benchmarks.processes import ROOT
 
-FOLDER = ROOT / "build" / "against"
+FOLDER = ROOT / ".against"
+"""Not below build/, which may be private: as root the embedded server runs as another user, who has to read it."""
 Measured = Mapping[str, Mapping[str, float | str | None]]
 
 
@@ -38,7 +39,11 @@ def main() -> int:
     for run in range(arguments.runs):
         for name, folder in (("old", old), ("new", ROOT)):
             print(f"run {run + 1} of {arguments.runs}: {name}", flush=True)
-            measured[name].append(measure(folder, arguments.only, arguments.packets))
+            try:
+                measured[name].append(measure(folder, arguments.only, arguments.packets))
+            except subprocess.CalledProcessError as error:
+                print(f"benchmarks.against: the benchmark failed in {folder}: {error}", file=sys.stderr)
+                return 1
     Console(width=120).print(compare(arguments.ref, measured["old"], measured["new"]))
     return 0
 

@@ -23,7 +23,7 @@ DECLARE
     name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY[
-        'apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar', 'apc_logins'
+        'apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar', 'apc_logins', 'apc_recorder'
     ] LOOP
         CONTINUE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = name);
         BEGIN

@@ -109,7 +109,7 @@ class ActionContext:
         emit: how the verb `emit` emits; without it the verb fails.
         once: makes the effects of SYNC actions once; without it a handler that runs again makes them again.
         tasks: where ASYNC actions go; without it they are refused.
-        task_origin: the packet at hand, for the trace of what is announced of the tasks.
+        task_origin: the handled packet, for the trace of what is announced of the tasks.
         announce_to: the agents that are told of the tasks; none = the agent itself.
         new_origin: asked once for each response; the keys of its calls and the ids of its tasks follow from it. That
             of a handler gives the same ones when the handler runs again after a crash.

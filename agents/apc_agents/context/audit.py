@@ -125,11 +125,11 @@ def payload_of(metadata: Mapping[str, Any]) -> SignalPayload:
 def emit_compressions(ctx: HandlerContext) -> OnCompression:
     """Tells every compression as an INTRA_AGENT SIGNAL QUERY of the agent to itself, so that the log has it.
 
-    The packet never reaches another agent; the gate logs it. `emit` derives its id from the packet at hand, so that
+    The packet never reaches another agent; the gate logs it. `emit` derives its id from the handled packet, so that
     a handler that runs again tells it once. The reason holds the SHA-256 of the metadata, which is no part of the
     payload_hash: a handler that folds something else when it runs again is recorded as a rerun, not taken for a repeat.
     The session's id is left out of it: two sessions that fold the same say the same. Phase and generation are those of
-    the packet at hand, whatever has begun since.
+    the handled packet, whatever has begun since.
     """
 
     async def emit(audit: CompressionAudit) -> None:

@@ -48,7 +48,7 @@ class PacketOptions(TypedDict, total=False):
     """What may be said of any packet besides its payload. What is left out, or None, is inherited or has a default."""
 
     parent: Parent | None
-    """The packet (or its id) that this one follows from; default the packet at hand; ROOT = none."""
+    """The packet (or its id) that this one follows from; default the handled packet; ROOT = none."""
     confidence: float
     """0..1; default 1."""
     symbolic_keys: Sequence[str]
@@ -69,14 +69,14 @@ class PacketOptions(TypedDict, total=False):
     generation: int | None
     """Default the newest that is known of the session."""
     session_id: str | None
-    """Default that of the packet at hand. In another session the packet is a root, and a handler that runs again
+    """Default that of the handled packet. In another session the packet is a root, and a handler that runs again
     after a crash makes a new one, unless packet_id is given."""
     run_id: str | None
-    """Default that of the packet at hand."""
+    """Default that of the handled packet."""
     task_id: str | None
-    """Default that of the packet at hand."""
+    """Default that of the handled packet."""
     packet_id: UUID | None
-    """Default derived from the packet at hand and the count of emits: give one only for a packet that nothing caused
+    """Default derived from the handled packet and the count of emits: give one only for a packet that nothing caused
     and that a restart shall repeat."""
     channel: Channel
     """Default INTER_AGENT."""
@@ -87,7 +87,7 @@ class EmitOptions(PacketOptions, total=False):
     """The options of `HandlerContext.emit`."""
 
     to: Destination | None
-    """An agent_id, a Recipient, several of them, ALL or SUBSTRATE; default the sender of the packet at hand."""
+    """An agent_id, a Recipient, several of them, ALL or SUBSTRATE; default the sender of the handled packet."""
     run_phase: RunPhase | None
     """Default the newest that is known of the session."""
 

@@ -24,7 +24,7 @@ async def publish_confirmed(bus: Bus, publication: Publication, deadline: timede
     when an earlier attempt was stored: the gate knows the packet by its id, a receipt by its packet and kind.
 
     Args:
-        deadline: for all attempts together; None = try for ever.
+        deadline: for all attempts together; None = try forever.
 
     Raises:
         EmitUnconfirmed: the deadline has passed.

@@ -39,7 +39,7 @@ from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 SILENT_TYPES = frozenset(
     {PacketType.ACK, PacketType.NACK, PacketType.ERROR, PacketType.HEARTBEAT, PacketType.RETRACTION}
 )
-"""Never answered by ACK, NACK or ERROR, so that no two agents answer each other for ever.
+"""Never answered by ACK, NACK or ERROR, so that no two agents answer each other forever.
 
 Source: docs/specification/contract.md section 12.
 """

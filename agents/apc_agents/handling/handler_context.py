@@ -37,12 +37,12 @@ class HandlerContext:
 
     @property
     def packet(self) -> Packet:
-        """The packet at hand. Raises AgentError in on_start, where there is none."""
+        """The handled packet. Raises AgentError in on_start, where there is none."""
         return self._invocation.packet
 
     @property
     def published(self) -> Packet:
-        """The packet at hand as it was published: where it was too large, with hashes in the place of long texts.
+        """The handled packet as it was published: where it was too large, with hashes in the place of long texts.
 
         An endorsement signs the payload_hash of this one. Raises AgentError in on_start.
         """
@@ -164,7 +164,7 @@ class HandlerContext:
         return cast("Packet[SomePayload]", packet)
 
     async def answer(self, payload: Payload) -> Packet:
-        """Emit an answer to the packet at hand (ACK, NACK, ERROR) beside the local machine. Raises as `emit`."""
+        """Emit an answer to the handled packet (ACK, NACK, ERROR) beside the local machine. Raises as `emit`."""
         return await self._invocation.answer(payload)
 
     def say(self, messages: Sequence[Message], user_id: str) -> None:

@@ -70,20 +70,20 @@ class Invocation:
 
     @property
     def packet(self) -> Packet:
-        """The packet at hand. Raises AgentError in on_start, where there is none."""
+        """The handled packet. Raises AgentError in on_start, where there is none."""
         if self._packet is None:
             raise AgentError("on_start has no packet: give session_id, run_id, task_id and to yourself")
         return self._packet
 
     @property
     def published(self) -> Packet:
-        """The packet at hand as it was published. Raises AgentError in on_start."""
+        """The handled packet as it was published. Raises AgentError in on_start."""
         if self._published is None:
             raise AgentError("on_start has no packet")
         return self._published
 
     def open(self, packet: Packet) -> Packet:
-        """Take the packet at hand with its long texts; return it."""
+        """Take the handled packet with its long texts; return it."""
         self._packet = packet
         return packet
 
@@ -129,7 +129,7 @@ class Invocation:
         return packet
 
     async def answer(self, payload: Payload) -> Packet:
-        """Emit the SDK's own answer to the packet at hand (ACK, NACK, ERROR). Raises as `emit`."""
+        """Emit the SDK's own answer to the handled packet (ACK, NACK, ERROR). Raises as `emit`."""
         return await self.resources.emitter.emit(Draft(payload), self._packet, self._next_ordinal(), NOT_FOLLOWED)
 
     def new_origin(self) -> UUID:

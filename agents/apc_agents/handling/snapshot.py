@@ -52,7 +52,7 @@ class Snapshot:
         return context
 
     async def follow(self, emitted: Packet) -> None:
-        """Take what the handler has emitted into the conversation, once the packet at hand belongs to it."""
+        """Take what the handler has emitted into the conversation, once the handled packet belongs to it."""
         if self._is_recorded and emitted.trace.session_id == self._packet.trace.session_id:
             await self._record(emitted)
 

@@ -26,14 +26,14 @@ Seen = dict[tuple[str, str], dict[str, set[str]]]
 """(act, kind) -> role -> the answers that its relations gave."""
 
 OTHER_ACTS = {
-    "make a table in apc_log": "CREATE TABLE apc_log.probe (a int)",
-    "make a table in apc_app": "CREATE TABLE apc_app.probe (a int)",
-    "make a table in public": "CREATE TABLE public.probe (a int)",
-    "make a temporary table": "CREATE TEMPORARY TABLE probe (a int)",
-    "make a function in apc_log": "CREATE FUNCTION apc_log.probe() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-    "make a schema": "CREATE SCHEMA probe",
-    "make a role": "CREATE ROLE apc_probe",
-    "become apc_owner": "SET LOCAL ROLE apc_owner",
+    "create a table in apc_log": "CREATE TABLE apc_log.probe (a int)",
+    "create a table in apc_app": "CREATE TABLE apc_app.probe (a int)",
+    "create a table in public": "CREATE TABLE public.probe (a int)",
+    "create a temporary table": "CREATE TEMPORARY TABLE probe (a int)",
+    "create a function in apc_log": "CREATE FUNCTION apc_log.probe() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "create a schema": "CREATE SCHEMA probe",
+    "create a role": "CREATE ROLE apc_probe",
+    "switch to apc_owner": "SET LOCAL ROLE apc_owner",
     "disable the triggers of the log": "ALTER TABLE apc_log.agent_packets DISABLE TRIGGER ALL",
     "disable triggers for the session": "SET LOCAL session_replication_role = replica",
     "disable the guard of DDL": "ALTER EVENT TRIGGER apc_guard_ddl DISABLE",
@@ -41,9 +41,9 @@ OTHER_ACTS = {
         "CREATE OR REPLACE FUNCTION apc_guard.refuse_change() RETURNS trigger LANGUAGE plpgsql "
         "AS 'BEGIN RETURN NEW; END'"
     ),
-    "begin a maintenance": "SELECT apc_guard.maintain('a probe')",
+    "start maintenance": "SELECT apc_guard.maintain('a probe')",
     # Who has no right to give warns and gives nothing: so it is tried out.
-    "grant itself a right": (
+    "grant itself a privilege": (
         "GRANT DELETE ON apc_log.agent_packets TO PUBLIC; DELETE FROM apc_log.agent_packets WHERE false"
     ),
     "read a file of the server": "SELECT pg_read_file('PG_VERSION')",
@@ -131,7 +131,7 @@ async def test_every_role_may_do_its_work_and_no_more(connection: asyncpg.Connec
         assert allowed == expected, role
     for cells in rows[len(seen) :]:
         for role, answer in zip(ROLES[:3], cells[1:], strict=False):
-            assert answer == ("allowed" if cells[0] == "make a temporary table" else "refused"), (cells[0], role)
+            assert answer == ("allowed" if cells[0] == "create a temporary table" else "refused"), (cells[0], role)
     check_table("database probes", ["act", *ROLES], rows)
 
 

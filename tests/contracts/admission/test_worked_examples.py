@@ -45,7 +45,7 @@ def test_windows_and_guards(row: Row, contract: Contract) -> None:
     verdict = validate_offline(json.dumps(document(PacketType.TRANSFER, **transfer_of(row))).encode(), contract)
 
     refusal = verdict.refusal
-    assert (f"{refusal.code} at {refusal.path}" if refusal else "accepted") == row["what the gate says"]
+    assert (f"{refusal.code} at {refusal.path}" if refusal else "accepted") == row["verdict"]
 
 
 @pytest.mark.parametrize("row", examples("verified"), ids=str)
@@ -78,9 +78,9 @@ def test_the_promotion_gate(row: Row, contract: Contract) -> None:
 
 @pytest.mark.parametrize("row", examples("loops"), ids=str)
 def test_thresholds_of_the_loop_guard(row: Row, contract: Contract) -> None:
-    threshold = getattr(contract.loops, row["what is counted"])
+    threshold = getattr(contract.loops, row["count"])
 
-    assert str(threshold.query_after) == row["the senders are asked beyond"]
+    assert str(threshold.query_after) == row["QUERY beyond"]
     assert str(threshold.refuse_after) == row["refused beyond"]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 UNCOVERED: Mapping[str, str] = {
-    "checkpoint_exports.*": "up to which checkpoint each export place was written; the exported checkpoints themselves are compared",
+    "checkpoint_exports.*": "the newest checkpoint at each export place; exported checkpoints are compared",
     "contracts.recorded_at": "when a contract was stored",
     "log_checkpoints.recorded_at": "when a checkpoint was stored",
     "log_tiles.recorded_at": "when a tile was stored",

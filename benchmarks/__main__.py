@@ -86,7 +86,7 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
 
 
 def main() -> int:
-    """The command; 0 whatever the figures are: they are reported, not tuned."""
+    """Return the command; 0 whatever the figures are: they are reported, not tuned."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--packets", type=int, default=10_000, help="packets of a throughput run")
     parser.add_argument("--rows", type=int, default=50_000, help="packets in the log of part `log`")

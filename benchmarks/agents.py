@@ -31,7 +31,7 @@ async def _answer(packet: Packet[IdeaPayload], context: HandlerContext) -> IdeaP
 
 
 def crowd() -> "list[CountingAgent]":
-    """The recipients of the fan-out."""
+    """Return the recipients of the fan-out."""
     return [CountingAgent(f"crowd-{number}") for number in range(FAN_OUT)]
 
 

@@ -108,7 +108,7 @@ class Loader:
 
 
 async def open_loader(pool: asyncpg.Pool) -> Loader:
-    """A loader for an empty, migrated database; the pool lends it one connection."""
+    """Return a loader for an empty, migrated database; the pool lends it one connection."""
     loader = Loader(pool, await take_connection(pool, timedelta(seconds=60)))
     await loader.begin()
     return loader
@@ -144,8 +144,11 @@ def _packets() -> Iterator[PacketEntry]:
 
 
 def said_of(packet: PacketEntry, number: int) -> list[Entry]:
-    """What the gate logs of a packet that goes through: three hops; a TRANSFER waits for its barrier and is throttled
-    there one time in ten, and now and then a packet moves the session."""
+    """Return what the gate logs of a packet that goes through: three hops.
+
+    A TRANSFER waits for its barrier and is throttled there one time in ten, and now and then a packet moves the
+    session.
+    """
     moved = [coordination(packet, number, "barrier", "RESEARCHING", "RESEARCHING")] if number % 100 == 0 else []
     if packet.packet_type != "TRANSFER":
         return [packet, *lifecycle(packet), *moved]
@@ -166,7 +169,7 @@ def _throttled(packet: PacketEntry) -> HopEntry:
 
 
 def _protocol(number: int) -> str:
-    """A tenth of the TRANSFERs carry the first protocol, a quarter the first twenty."""
+    """Return a tenth of the TRANSFERs carry the first protocol, a quarter the first twenty."""
     spread = (number * 2_654_435_761 % 2**32) / 2**32
     return f"protocol-{int(PROTOCOLS * spread**3)}"
 

@@ -39,7 +39,7 @@ Readings = Mapping[str, float]
 
 
 async def read_log(pool: asyncpg.Pool) -> Readings:
-    """Every query as often as its percentile needs, behind the same place in the middle of the log."""
+    """Return every query as often as its percentile needs, behind the same place in the middle of the log."""
     contract = load_contract()
     run_id, shard, seq, packet_id = (await pool.fetch(_MIDDLE))[0]
     after = Position(shard, seq)

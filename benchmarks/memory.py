@@ -64,7 +64,7 @@ async def measure_memory(servers: Servers, figures: Figures) -> None:
 
 
 async def _fold(store: DatabaseMemoryStore) -> float:
-    """What a compression of a long session costs in Postgres."""
+    """Return what a compression of a long session costs in Postgres."""
     turns = {f"context/t{number}": "The spare pump came at two. " * 10 for number in range(FOLDED)}
     taken = []
     for number in range(ROUNDS):

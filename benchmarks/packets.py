@@ -30,7 +30,7 @@ _numbers = itertools.count()
 
 
 def idea() -> IdeaPayload:
-    """The example's payload, each under a method_id of its own: the loop guard refuses who repeats itself."""
+    """Return the example's payload, each under a method_id of its own: the loop guard refuses who repeats itself."""
     return IdeaPayload(
         method_id=f"method-gbdt-c{next(_numbers):012}",
         intent="Use calibrated gradient boosting on time-split features.",
@@ -48,7 +48,7 @@ def idea() -> IdeaPayload:
 
 
 def typical_packet(session_id: str, sender: Actor, recipients: Sequence[str]) -> Packet:
-    """An IDEA of its own root from one agent to one or several."""
+    """Return an IDEA of its own root from one agent to one or several."""
     return _packet(session_id, sender, recipients, idea())
 
 
@@ -97,7 +97,7 @@ def _packet(session_id: str, sender: Actor, recipients: Sequence[str], payload: 
 
 
 def publication(sealed: SealedPacket, user: str) -> Publication:
-    """The message that takes a sealed packet to the gate of the only shard."""
+    """Return the message that takes a sealed packet to the gate of the only shard."""
     packet = sealed.packet
     message = Message(
         sealed.body,

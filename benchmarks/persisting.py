@@ -43,7 +43,7 @@ async def measure_persister(servers: Servers, figures: Figures, count: int) -> N
 
 
 def _entries() -> list[Entry]:
-    """A log batch's worth of packets, each with its three hops and a body of the typical size."""
+    """Return a log batch's worth of packets, each with its three hops and a body of the typical size."""
     body = seal(packets.typical_packet("s", agents.source.actor, ["receiver-1"])).body
     found: list[Entry] = []
     for _ in range(PACKETS_A_BATCH):
@@ -69,7 +69,7 @@ async def _copy(database_url: str, batches: Sequence[list[Entry]]) -> float:
 
 
 def _transactions(batches: Sequence[list[Entry]]) -> list[Rows]:
-    """The rows that the persister makes of these batches, made beforehand."""
+    """Return the rows that the persister makes of these batches, made beforehand."""
     found, head = [], Head(0)
     for start in range(0, len(batches), BATCHES_A_TRANSACTION):
         intake = Intake(head, {}, {})

@@ -38,7 +38,10 @@ class Service:
     _waiting: list[tuple[re.Pattern[str], asyncio.Future[str]]] = field(default_factory=list)
 
     async def said(self, pattern: str) -> str:
-        """The first line from now on, or among the last ones, that matches. Raises TimeoutError, RuntimeError."""
+        """Return the first line from now on, or among the last ones, that matches.
+
+        Raises TimeoutError, RuntimeError.
+        """
         expression = re.compile(pattern)
         for line in self.lines:
             if expression.search(line):
@@ -52,7 +55,7 @@ class Service:
         await asyncio.wait_for(self.process.wait(), STOP_SECONDS)
 
     def consumption(self) -> Consumption:
-        """What it has used until now."""
+        """Return what it has used until now."""
         return consumption_of(self.process.pid)
 
     async def read(self) -> None:
@@ -108,7 +111,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def consumption_of(pid: int) -> Consumption:
-    """What a process has used until now."""
+    """Return what a process has used until now."""
     process = psutil.Process(pid)
     times = process.cpu_times()
     return Consumption(times.user + times.system, process.memory_info().rss / 1e6)

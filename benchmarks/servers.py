@@ -35,7 +35,7 @@ class Servers:
         return self.postgres.url_of(await self.postgres.clone())
 
     async def cpu_seconds(self) -> dict[str, float]:
-        """What the servers have used so far, as far as they run on this machine as processes of ours."""
+        """Return what the servers have used so far, as far as they run on this machine as processes of ours."""
         nodes = [one for one in psutil.Process().children(recursive=True) if one.name().startswith("beam")]
         return {"rabbitmq": _cpu_seconds(nodes), "postgres": _cpu_seconds(await self._postgres_processes())}
 
@@ -73,7 +73,7 @@ async def start_servers() -> AsyncIterator[Servers]:
 
 
 def _cpu_seconds(processes: Iterable[psutil.Process]) -> float:
-    """Those of children that ended are in their parents' figures."""
+    """Return those of children that ended are in their parents' figures."""
     total = 0.0
     for one in processes:
         with suppress(psutil.NoSuchProcess):

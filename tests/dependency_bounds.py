@@ -33,7 +33,7 @@ def requirements(extra: str | None = None) -> list[Requirement]:
 
 
 def lowest(requirement: Requirement) -> Version:
-    """The lowest version that a requirement allows. Raises ValueError when it names none."""
+    """Return the lowest version that a requirement allows. Raises ValueError when it names none."""
     bounds = [Version(one.version) for one in requirement.specifier if one.operator in (">=", "==", "~=")]
     if not bounds:
         raise ValueError(f"pyproject.toml: {requirement} has no lower bound")
@@ -41,7 +41,7 @@ def lowest(requirement: Requirement) -> Version:
 
 
 def constraints(choice: str, declared: Iterable[Requirement]) -> list[str]:
-    """The lines of a constraints file; the newest versions need none beyond pyproject.toml."""
+    """Return the lines of a constraints file; the newest versions need none beyond pyproject.toml."""
     return [f"{one.name}=={lowest(one)}" for one in declared] if choice == "lowest" else []
 
 

@@ -182,7 +182,7 @@ class Agent:
         return self._handlers
 
     def evaluate_relevance(self, message: ContextMessage, context: AgentContext) -> float:
-        """The Symbolic Resonance Score of a message in a context, 0..1 (docs/reference/agent-context.md)."""
+        """Return the Symbolic Resonance Score of a message in a context, 0..1 (docs/reference/agent-context.md)."""
         able = {*(self.tools.tools if self.tools is not None else ()), *(self.actor.capabilities or ())}
         parts = resonance(message, context, self._relevance, language=self._language, actions=able)
         return parts.score(self._relevance)
@@ -203,12 +203,12 @@ class Agent:
         return None if entry is None else entry.min_relevance
 
     def retries_for(self, packet: Packet) -> int:
-        """How often this packet is tried again when its handler raises."""
+        """Return how often this packet is tried again when its handler raises."""
         entry = self._entry_for(packet)
         return 0 if entry is None else entry.retries
 
     def handler_for(self, packet: Packet) -> AnyHandler | None:
-        """The function that takes this packet, None when there is none."""
+        """Return the function that takes this packet, None when there is none."""
         entry = self._entry_for(packet)
         if entry is not None:
             return entry.function
@@ -222,7 +222,7 @@ class Agent:
         return entry or self._handlers.get((packet_type, None))
 
     def registration(self, broker_user: str | None = None) -> Registration:
-        """What an operator registers for this agent; the broker user is by convention `agent.<agent_id>`."""
+        """Return what an operator registers for this agent; the broker user is by convention `agent.<agent_id>`."""
         return Registration(
             agent_id=self.agent_id,
             broker_user=broker_user or f"agent.{self.agent_id}",
@@ -233,7 +233,7 @@ class Agent:
         )
 
     def queues(self, broker_user: str | None = None) -> AgentQueues:
-        """The agent's inbox, for `build_topology`; the broker user as in `registration`."""
+        """Return the agent's inbox, for `build_topology`; the broker user as in `registration`."""
         return AgentQueues(self.agent_id, self.swarm, self.handles - CONTROL_TYPES, broker_user)
 
 

@@ -18,7 +18,7 @@ Conversion = Callable[[Any], Any]
 def json_value(
     value: Any, place: str, refusal: Refusal, convert: Conversion | None = None, level: int = 0
 ) -> JsonValue:
-    """A copy of the value as plain JSON.
+    """Return a copy of the value as plain JSON.
 
     Refused, with the first place where it is: what neither is JSON nor has a form that `convert` knows; bytes and
     sets; a key that is no text; a number that is not finite or needs more than 64 bits; U+0000 or half a surrogate
@@ -62,7 +62,7 @@ def json_value(
 
 
 def checked_text(text: object, place: str, refusal: Refusal) -> str:
-    """The text, if it is one that UTF-8 and PostgreSQL can hold. Raises what `refusal` makes."""
+    """Return the text, if it is one that UTF-8 and PostgreSQL can hold. Raises what `refusal` makes."""
     if not isinstance(text, str):
         raise refusal(place, f"it is {type(text).__name__}: give text")
     if "\x00" in text:

@@ -35,12 +35,12 @@ class AgentKey:
         return key_id_of(self.public_key)
 
     def sign(self, sealed: SealedPacket) -> str:
-        """The header `apc-signature` of a packet; what a Worker takes as `sign`."""
+        """Return the header `apc-signature` of a packet; what a Worker takes as `sign`."""
         return sign(self.private_key, self.key_id, sealed)
 
 
 def find_key(settings: WorkerSettings, agent_id: str) -> AgentKey | None:
-    """The key of APC_AGENT_KEY or APC_AGENT_KEY_FILE; None when neither is set: the agent does not sign.
+    """Return the key of APC_AGENT_KEY or APC_AGENT_KEY_FILE; None when neither is set: the agent does not sign.
 
     Raises:
         AgentKeyUnusable: it cannot be read, or is no Ed25519 key in PEM.
@@ -53,7 +53,7 @@ def find_key(settings: WorkerSettings, agent_id: str) -> AgentKey | None:
 
 
 def read_key(path: Path) -> AgentKey:
-    """The key in a file. Raises AgentKeyUnusable."""
+    """Return the key in a file. Raises AgentKeyUnusable."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:

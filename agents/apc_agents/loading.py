@@ -13,7 +13,7 @@ from apc_contracts.errors import ApcError
 
 
 def load_agent(name: str) -> Agent:
-    """The Agent under `package.module:attribute`; the attribute is an Agent or a function that makes one.
+    """Return the Agent under `package.module:attribute`; the attribute is an Agent or a function that makes one.
 
     The working folder is searched like an installed package.
 

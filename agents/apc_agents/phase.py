@@ -47,7 +47,7 @@ class Sessions:
         self._roots: OrderedDict[UUID, UUID] = OrderedDict()
 
     def of(self, session_id: str) -> SessionKnowledge:
-        """What is known of a session; of an unknown one, its beginning."""
+        """Return what is known of a session; of an unknown one, its beginning."""
         known = self._known.get(session_id)
         if known is None:
             known = self._known[session_id] = SessionKnowledge()
@@ -77,7 +77,7 @@ class Sessions:
             self._roots.popitem(last=False)
 
     def root_of(self, packet_id: UUID) -> UUID | None:
-        """The root of a packet that this worker has seen or emitted lately."""
+        """Return the root of a packet that this worker has seen or emitted lately."""
         return self._roots.get(packet_id)
 
     def tick(self, session_id: str) -> dict[str, int]:

@@ -192,7 +192,7 @@ class AgentTestClient:
         await passed.wait()
 
     async def state(self, session_id: str = "session-1") -> dict[str, Any]:
-        """The saved ctx.state of a session."""
+        """Return the saved ctx.state of a session."""
         stored = await self.states.load(self._agent.agent_id, session_id)
         return {} if stored is None else dict(orjson.loads(stored[0])["state"])
 

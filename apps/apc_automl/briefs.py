@@ -56,7 +56,7 @@ def brief_payload(
     facts: Sequence[str],
     belief: float = 0.5,
 ) -> TaskIrPayload:
-    """The TASK_IR of one role: a hypothesis, what would refute it, the limits, and the data by hash.
+    """Return the TASK_IR of one role: a hypothesis, what would refute it, the limits, and the data by hash.
 
     Args:
         facts: sentences about the table, for people.
@@ -95,7 +95,7 @@ def brief_payload(
 
 
 def read_brief(payload: TaskIrPayload) -> Brief | None:
-    """The brief in a TASK_IR; None when it is not one of the librarian's."""
+    """Return the brief in a TASK_IR; None when it is not one of the librarian's."""
     if payload.ir_header.dialect_id != DIALECT:
         return None
     evidence = {thing.id: thing.ref for thing in payload.objects if isinstance(thing, IrEvidence)}
@@ -113,7 +113,7 @@ def read_brief(payload: TaskIrPayload) -> Brief | None:
 
 
 def _profile_in(expressions: Sequence[str]) -> TableProfile | None:
-    """The first profile; None where another build has written what this one cannot read."""
+    """Return the first profile; None where another build has written what this one cannot read."""
     try:
         return TableProfile.read(expressions[0]) if expressions else None
     except ValueError:

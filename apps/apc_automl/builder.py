@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 def make_builder(swarm: str, workbench: Workbench) -> Agent:
-    """The builder of one swarm. It takes its data, its seed and its place in the run from packets."""
+    """Return the builder of one swarm. It takes its data, its seed and its place in the run from packets."""
     agent = Agent(builder_id(swarm), role="builder", swarm=swarm)
     bench = _Bench(swarm, workbench)
 
@@ -121,7 +121,7 @@ class _Bench:
         await ctx.emit(ready, to=ORCHESTRATOR, generation=0)
 
     async def _priors(self, brief: Brief, ctx: HandlerContext) -> list[Recipe]:
-        """The recipes that the brief names. One that is gone from the store is only advice that is missing."""
+        """Return the recipes that the brief names. One that is gone from the store is only advice that is missing."""
         found = []
         for recipe_hash in brief.priors:
             try:

@@ -54,7 +54,10 @@ async def collect_outcome(pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: 
 
 
 async def narrative_of(pool: asyncpg.Pool, log: RunLog) -> Narrative | None:
-    """What the librarian noted of the run's session; None for who may read the log and not the memory of agents."""
+    """Return what the librarian noted of the run's session.
+
+    None for who may read the log and not the memory of agents.
+    """
     memory = DatabaseMemoryStore(pool)
     try:
         found = [await read_narrative(memory, session_id) for session_id in log.session_ids]

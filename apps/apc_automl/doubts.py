@@ -26,24 +26,24 @@ INDEPENDENT = "the rows are drawn independently of each other"
 
 
 def assumptions_of(recipe: Recipe, schema: Schema, profile: TableProfile | None) -> tuple[str, ...]:
-    """What must hold of this table for this method to be any good."""
+    """Return what must hold of this table for this method to be any good."""
     return (INDEPENDENT, FAMILIES[recipe.family].assumption, *_of_preparation(recipe, schema, profile))
 
 
 def assumptions_of_plan(families: Sequence[str]) -> tuple[str, ...]:
-    """What must hold of a table for one of these families to be any good."""
+    """Return what must hold of a table for one of these families to be any good."""
     return (INDEPENDENT, *dict.fromkeys(FAMILIES[family].assumption for family in families))
 
 
 def failure_modes_of(
     schema: Schema, profile: TableProfile | None, nearest: Entry | None = None
 ) -> tuple[FailureMode, ...]:
-    """How a method may fail on this table; empty where nothing that is known speaks for a failure."""
+    """Return how a method may fail on this table; empty where nothing that is known speaks for a failure."""
     return (*_by_table(schema, profile), *_by_trial(nearest))
 
 
 def volume_class(schema: Schema, profile: TableProfile) -> VolumeClass:
-    """How large the table is once its categories are spelled out."""
+    """Return how large the table is once its categories are spelled out."""
     cells = profile.rows * schema.feature_count
     return next((name for name, most in CELLS.items() if cells <= most), "XL")
 
@@ -77,7 +77,7 @@ def _by_table(schema: Schema, profile: TableProfile | None) -> Iterator[FailureM
 
 
 def _by_trial(nearest: Entry | None) -> Iterator[FailureMode]:
-    """The gates that the most similar method came closest to failing."""
+    """Yield the gates that the most similar method came closest to failing."""
     if nearest is None:
         return
     for name, shortfall in sorted(nearest.shortfalls.items()):

@@ -66,7 +66,7 @@ def _factor(phase: RunPhase, window: TransferWindow, contract: Contract) -> floa
 
 
 def score_factor(contract: Contract) -> float:
-    """How far ahead a swarm must be to offer anything: the strictest of the windows, whichever is open."""
+    """Return how far ahead a swarm must be to offer anything: the strictest of the windows, whichever is open."""
     return max((window.score_multiplier or 1.0 for window in contract.windows if window.is_open), default=1.0)
 
 

@@ -22,7 +22,7 @@ class Request:
 
     @classmethod
     def of(cls, header: Header, parts: list[bytes]) -> Self:
-        """The request in a frame."""
+        """Return the request in a frame."""
         model, schema, rows = parts
         return cls(model, schema, rows, bool(header["again"]))
 
@@ -41,7 +41,7 @@ def write_frame(target: IO[bytes], header: Header, *parts: bytes) -> None:
 
 
 def read_frame(source: IO[bytes], largest: int) -> tuple[Header, list[bytes]] | None:
-    """The next header and its parts; None where the source has ended.
+    """Return the next header and its parts; None where the source has ended.
 
     Args:
         largest: bytes that the parts may have together.

@@ -64,7 +64,7 @@ def stability_of(fold_outcomes: Sequence[float]) -> float:
 
 
 def learnability_of(curve: Sequence[float]) -> float:
-    """How little of what was learned is lost again as training data grow; 1 = no step of the curve falls.
+    """Return how little of what was learned is lost again as training data grow; 1 = no step of the curve falls.
 
     Args:
         curve: outcomes on held-out data with ever more training rows; the last one uses them all.

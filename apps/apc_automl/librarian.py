@@ -36,7 +36,10 @@ log = structlog.get_logger()
 
 
 def make_librarian(settings: AutomlSettings, workbench: Workbench, past: PastRuns | None = None) -> Agent:
-    """The librarian of one run. Without `settings.data` it opens no session; without a `past` it has no priors."""
+    """Return the librarian of one run.
+
+    Without `settings.data` it opens no session; without a `past` it has no priors.
+    """
     agent = Agent(LIBRARIAN, role="librarian", swarm=LIBRARY_SWARM, rights=("operate",))
 
     @agent.on_start
@@ -147,7 +150,7 @@ async def _brief_everyone(
 
 
 def _belief(swarm: str, profile: TableProfile, trials: Sequence[PastTrial]) -> float:
-    """How far to believe what a brief says: of the sentinel's reproductions nothing is known beforehand."""
+    """Return how far to believe what a brief says: of the sentinel's reproductions nothing is known beforehand."""
     families = families_of(swarm, profile.problem)
     return chance_to_win(profile, trials, families, len(SWARMS)) if swarm in SWARMS else 0.5
 

@@ -31,7 +31,7 @@ Schema = dict[str, Any]
 
 
 def dump_model(model: Any) -> bytes:
-    """The bytes of a fitted model.
+    """Return the bytes of a fitted model.
 
     Raises:
         ModelRefused: the model has a part of a type that no model of ours needs.
@@ -47,7 +47,7 @@ def dump_model(model: Any) -> bytes:
 
 
 def load_model(data: bytes) -> Any:
-    """The model in bytes made by `dump_model`.
+    """Return the model in bytes made by `dump_model`.
 
     A file of trusted types can still hold numbers that no training gives; bytes of others are for
     `model_reader.ModelReader`, which reads them in a confined process.
@@ -85,7 +85,7 @@ def _name_arrays(schema: Schema, read: Callable[[str], bytes]) -> dict[str, byte
 
 
 def _without_padding(content: bytes) -> bytes:
-    """The array with zeros between the fields of its records: what stands there is left over memory."""
+    """Return the array with zeros between the fields of its records: what stands there is left over memory."""
     start = HEADER + int.from_bytes(content[HEADER - 2 : HEADER], "little")
     size, gaps = _gaps(content[HEADER:start])
     if not gaps:
@@ -135,7 +135,7 @@ def _check(schema: Schema) -> None:
 
 
 def _nodes(value: Any) -> Iterator[Schema]:
-    """Every node below a value, however it is nested."""
+    """Yield every node below a value, however it is nested."""
     pending = [value]
     while pending:
         one = pending.pop()

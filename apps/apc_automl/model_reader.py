@@ -37,7 +37,7 @@ class ModelReader:
         self._is_closed = False
 
     def predict(self, request: Request) -> list[bytes]:
-        """The predictions, as `predicting.read_predictions` takes them: one, or two with `again`.
+        """Return the predictions, as `predicting.read_predictions` takes them: one, or two with `again`.
 
         Raises:
             ModelRefused: the bytes are no model of ours, or the process that read them ended or took too long.
@@ -138,7 +138,7 @@ def _parts_of(answer: Answer, request: Request) -> list[bytes]:
 
 
 def _read(process: "subprocess.Popen[bytes]") -> Answer | None:
-    """A frame; None where the process has ended, or speaks as ours never does."""
+    """Return a frame; None where the process has ended, or speaks as ours never does."""
     assert process.stdout is not None
     try:
         return read_frame(process.stdout, LARGEST_ANSWER)

@@ -40,7 +40,7 @@ Settings = Mapping[str, Any]
 
 
 def build_pipeline(recipe: Recipe, schema: Schema, seed: int, rows: int) -> Pipeline:
-    """An unfitted pipeline; a fit is single-threaded and a function of (recipe, schema, seed, data).
+    """Return an unfitted pipeline; a fit is single-threaded and a function of (recipe, schema, seed, data).
 
     Args:
         rows: how many rows it will be fitted on; settings that count rows are capped by it.
@@ -51,7 +51,7 @@ def build_pipeline(recipe: Recipe, schema: Schema, seed: int, rows: int) -> Pipe
 
 
 def build_baseline(schema: Schema) -> Any:
-    """The trivial model: class shares, or the mean."""
+    """Return the trivial model: class shares, or the mean."""
     return DummyClassifier(strategy="prior") if _is_classification(schema) else DummyRegressor(strategy="mean")
 
 
@@ -84,7 +84,7 @@ def _columns(settings: Mapping[str, Setting], schema: Schema, rows: int) -> list
 
 
 def _screen(schema: Schema) -> list[Step]:
-    """A wide table keeps the columns that tell most by themselves: time must not grow with its width."""
+    """Return a wide table keeps the columns that tell most by themselves: time must not grow with its width."""
     if schema.feature_count <= WIDEST:
         return []
     score = f_classif if _is_classification(schema) else f_regression

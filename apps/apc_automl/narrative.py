@@ -104,7 +104,7 @@ async def _add(session: ContextSession, note: Note) -> None:
 
 
 async def read_narrative(memory: BaseMemoryStore, session_id: str) -> Narrative | None:
-    """The narrative of a session; None without one. Raises as the store."""
+    """Return the narrative of a session; None without one. Raises as the store."""
     session = await ContextSession.open(session_id, store=MemoryContextStore(memory, LIBRARIAN), config=CONFIG)
     if not session.revision:
         return None
@@ -115,7 +115,7 @@ async def read_narrative(memory: BaseMemoryStore, session_id: str) -> Narrative 
 def opening_notes(
     facts: Sequence[str], generations: int, seed: int, families: Mapping[str, Sequence[str]]
 ) -> list[Note]:
-    """What is asked: by the user of the librarian, and by the librarian of the swarms."""
+    """Return what is asked: by the user of the librarian, and by the librarian of the swarms."""
     task = f"Find the best model: {'; '.join(facts)}. {generations} generations a round, seed {seed}."
     briefed = "; ".join(f"{swarm} searches {', '.join(names)}" for swarm, names in families.items())
     return [
@@ -125,7 +125,7 @@ def opening_notes(
 
 
 def generation_note(place: Sequence[int], ideas: Mapping[str, str], before: Scores, after: Scores) -> Note:
-    """What a generation has brought: kept longer when it moved a score.
+    """Return what a generation has brought: kept longer when it moved a score.
 
     Args:
         place: round and generation that have closed.
@@ -141,13 +141,13 @@ def generation_note(place: Sequence[int], ideas: Mapping[str, str], before: Scor
 
 
 def round_note(round_number: int) -> Note:
-    """A validation that failed."""
+    """Return a validation that failed."""
     text = f"Result: the model of round {round_number - 1} was not promoted. Round {round_number} begins."
     return Note(f"round/{round_number}", TurnRole.TOOL, text)
 
 
 def arbitration_note(arbitration: ArbitrationPayload) -> Note:
-    """What was compared, and what won. Packets are counted, not named: their ids differ from run to run."""
+    """Return what was compared, and what won. Packets are counted, not named: their ids differ from run to run."""
     named = [one for one in arbitration.candidates if one.candidate_id.rpartition(".")[2].isdigit()]
     if named:
         compared = ", ".join(f"{one.candidate_id} {one.total_score:.3f}" for one in named)
@@ -160,7 +160,7 @@ def arbitration_note(arbitration: ArbitrationPayload) -> Note:
 
 
 def decision_note(decision: DecisionPayload) -> Note:
-    """What shall be done."""
+    """Return what shall be done."""
     return Note(f"decision/{decision.decision_id}", TurnRole.TOOL, f"Decision: {decision.recommendation}.")
 
 
@@ -175,7 +175,7 @@ class Watch:
         self._state.setdefault("ideas", {})[swarm] = idea
 
     def notes(self, session: SessionState) -> list[Note]:
-        """What a SYNC tells: the generation that it closes, a round that it opens."""
+        """Return what a SYNC tells: the generation that it closes, a round that it opens."""
         place, is_working = [session.round, session.generation], session.state in WORKING_STATES
         was: list[int] | None = self._state.get("open")
         notes = []

@@ -59,7 +59,7 @@ class Notebook(BaseModel):
 
     @classmethod
     def read(cls, state: dict[str, Any]) -> "Notebook":
-        """The notebook in a state document; a new one in an empty document."""
+        """Return the notebook in a state document; a new one in an empty document."""
         return cls.model_validate(state.get("notebook", {}))
 
     def write(self, state: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ class Notebook(BaseModel):
         state["notebook"] = self.model_dump(mode="json")
 
     def has_worked(self, round_number: int, generation: int) -> bool:
-        """Whether the work of a generation is done."""
+        """Return whether the work of a generation is done."""
         return any(entry.round == round_number and entry.generation == generation for entry in self.entries)
 
     @property
@@ -76,7 +76,7 @@ class Notebook(BaseModel):
         return [entry.trial for entry in self.entries]
 
     def best(self) -> Entry | None:
-        """The entry with the highest outcome that was not falsified; the earliest of equals."""
+        """Return the entry with the highest outcome that was not falsified; the earliest of equals."""
         sound = [entry for entry in self.entries if not entry.trial.is_falsified]
         return max(sound, key=lambda entry: entry.trial.outcome, default=None)
 
@@ -90,7 +90,7 @@ class Notebook(BaseModel):
         ]
 
     def entry_of(self, eval_ids: Sequence[UUID]) -> Entry | None:
-        """The entry whose EVAL is among these."""
+        """Return the entry whose EVAL is among these."""
         return next((entry for entry in self.entries if entry.eval_id in eval_ids), None)
 
     def promoted(self, artifacts: Sequence[UUID]) -> Entry | None:

@@ -37,7 +37,7 @@ def score_plot(log: RunLog) -> str:
 
 
 def diversity_plot(log: RunLog) -> str:
-    """How many different model families the swarms tried in each generation."""
+    """Return how many different model families the swarms tried in each generation."""
     figure, axes = _new("generation", "families in use")
     first = _first_generation_of_rounds(log)
     families: dict[int, set[str]] = defaultdict(set)
@@ -69,7 +69,7 @@ def transfer_plot(log: RunLog) -> str:
 
 
 def gate_plot(gates: dict[str, float], bars: dict[str, tuple[str, float]]) -> str:
-    """The validated model's gates beside the bar that each had to pass."""
+    """Return the validated model's gates beside the bar that each had to pass."""
     figure, axes = _new("", "")
     names = [name for name in reversed(GATES) if name in gates]
     colours = ["#16a34a" if _passes(gates[name], *bars[name]) else "#dc2626" for name in names]
@@ -83,7 +83,7 @@ def gate_plot(gates: dict[str, float], bars: dict[str, tuple[str, float]]) -> st
 
 
 def family_of(evaluation: LoggedPacket) -> str:
-    """The model family of an EVAL, which its first note describes."""
+    """Return the model family of an EVAL, which its first note describes."""
     notes: Sequence[str] = evaluation.payload.get("notes") or ("",)
     return notes[0].split(" ", 1)[0]
 

@@ -33,7 +33,7 @@ def write_predictions(predictions: Numbers) -> bytes:
 
 
 def read_predictions(data: bytes, schema: Schema, rows: int) -> Numbers:
-    """The inverse of `write_predictions`.
+    """Return the inverse of `write_predictions`.
 
     Raises:
         ModelRefused: these are not the predictions for so many rows, or not finite.

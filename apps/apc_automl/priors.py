@@ -42,8 +42,10 @@ class PastRuns(Protocol):
     """Where the trials of earlier runs are read from."""
 
     async def trials(self, but_not: str) -> list[PastTrial]:
-        """The confirmed trials of the newest runs with a profile, `but_not` this one. No error reaches the caller:
-        without a past a run begins as if it were the first."""
+        """Return the confirmed trials of the newest runs with a profile, `but_not` this one.
+
+        No error reaches the caller: without a past a run begins as if it were the first.
+        """
 
 
 class LoggedPast:
@@ -95,7 +97,7 @@ def choose_priors(profile: TableProfile, trials: Sequence[PastTrial], families: 
 
 
 def chance_to_win(profile: TableProfile, trials: Sequence[PastTrial], families: Sequence[str], rivals: int) -> float:
-    """How likely one of these families has the best model, by similar runs; without any all rivals are equal."""
+    """Return how likely one of these families has the best model, by similar runs; without any all rivals are equal."""
     best: dict[str, PastTrial] = {}
     for trial in sorted(trials, key=lambda one: (one.run_id, one.outcome, one.recipe_hash)):
         if distance(profile, trial.profile) <= MAXIMUM_DISTANCE:

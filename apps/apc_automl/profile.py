@@ -10,7 +10,7 @@ JsonObject = dict[str, Any]
 
 
 def profile_table(table: Table, parts: Parts) -> JsonObject:
-    """A JSON object: problem, sizes of the parts, columns with their missing share, target summary, notes."""
+    """Return a JSON object: problem, sizes of the parts, columns with their missing share, target summary, notes."""
     schema = table.schema
     return {
         "target": schema.target,

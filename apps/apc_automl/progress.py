@@ -61,7 +61,7 @@ Event = Synced | Measured | Offered | Validated
 async def follow_run(
     pool: asyncpg.Pool, run_id: str, poll: timedelta = timedelta(milliseconds=250)
 ) -> AsyncIterator[Event]:
-    """Every event of a run, in the order of the log, from its beginning; ends when its session has ended.
+    """Yield every event of a run, in the order of the log, from its beginning; ends when its session has ended.
 
     A run that has not begun is waited for.
     """

@@ -49,7 +49,7 @@ class Recipe(BaseModel):
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """The inverse of `canonical`."""
+        """Return the inverse of `canonical`."""
         return cls.model_validate(json.loads(data))
 
     def describe(self) -> str:

@@ -19,33 +19,33 @@ ROLES = ("sentinel", "builder_linear", "builder_trees", "builder_neighbours", "l
 
 
 def make_agents(settings: AutomlSettings, workbench: Workbench, past: PastRuns | None = None) -> list[Agent]:
-    """All roles for one process, sharing its training processes (and nothing else); the librarian last."""
+    """Return all roles for one process, sharing its training processes (and nothing else); the librarian last."""
     builders = [make_builder(swarm, workbench) for swarm in SWARMS]
     return [make_sentinel(workbench), *builders, make_librarian(settings, workbench, past)]
 
 
 def librarian() -> Agent:
-    """The librarian, from the environment."""
+    """Return the librarian, from the environment."""
     settings, url = AutomlSettings(), DatabaseSettings().url
     past = None if url is None else LoggedPast(url)
     return make_librarian(settings, Workbench(settings.training_processes), past)
 
 
 def sentinel() -> Agent:
-    """The sentinel, from the environment."""
+    """Return the sentinel, from the environment."""
     return make_sentinel(Workbench(AutomlSettings().training_processes))
 
 
 def builder_linear() -> Agent:
-    """The builder of swarm `linear`, from the environment."""
+    """Return the builder of swarm `linear`, from the environment."""
     return make_builder("linear", Workbench(AutomlSettings().training_processes))
 
 
 def builder_trees() -> Agent:
-    """The builder of swarm `trees`, from the environment."""
+    """Return the builder of swarm `trees`, from the environment."""
     return make_builder("trees", Workbench(AutomlSettings().training_processes))
 
 
 def builder_neighbours() -> Agent:
-    """The builder of swarm `neighbours`, from the environment."""
+    """Return the builder of swarm `neighbours`, from the environment."""
     return make_builder("neighbours", Workbench(AutomlSettings().training_processes))

@@ -12,7 +12,7 @@ WORKING_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", CONVE
 
 
 def builder_id(swarm: str) -> str:
-    """The agent id of a swarm's builder."""
+    """Return the agent id of a swarm's builder."""
     return f"builder-{swarm}"
 
 

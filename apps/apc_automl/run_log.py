@@ -83,7 +83,7 @@ class RunLog:
     """(packet type, verdict on arrival) -> packets in the log."""
 
     def of(self, packet_type: str, run_phase: str | None = None) -> list[LoggedPacket]:
-        """The packets of a type, and of a phase, that were not refused."""
+        """Return the packets of a type, and of a phase, that were not refused."""
         return [
             packet
             for packet in self.packets

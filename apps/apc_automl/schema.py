@@ -42,7 +42,7 @@ class Schema(BaseModel):
     notes: tuple[str, ...] = ()
 
     def names(self, kind: ColumnKind) -> list[str]:
-        """The feature columns of one kind, in the table's order."""
+        """Return the feature columns of one kind, in the table's order."""
         return [column.name for column in self.columns if column.kind is kind]
 
     @property

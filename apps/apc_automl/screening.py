@@ -11,7 +11,7 @@ MAXIMUM_COLUMNS = 200
 
 
 def narrow(table: Table, train: Rows) -> Table:
-    """The table with its most telling numeric columns, judged one by one on the train part alone.
+    """Return the table with its most telling numeric columns, judged one by one on the train part alone.
 
     Categorical columns stay. A table of at most 200 columns comes back as it is.
     """

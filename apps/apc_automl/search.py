@@ -59,7 +59,9 @@ def next_recipe(
     imports: Sequence[Imported],
     priors: Sequence[Recipe] = (),
 ) -> Recipe:
-    """The method of one generation; none whose `method` was measured before, here or elsewhere, if others are left.
+    """Return the method of one generation.
+
+    None whose `method` was measured before, here or elsewhere, if others are left.
 
     A swarm begins with its priors, best first, then the usual settings of the families that have none.
     """
@@ -86,7 +88,7 @@ def next_recipe(
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial | None:
-    """The trial with the highest outcome that was not falsified; the earliest of equals."""
+    """Return the trial with the highest outcome that was not falsified; the earliest of equals."""
     sound = [trial for trial in trials if not trial.is_falsified]
     return max(sound, key=lambda trial: trial.outcome, default=None)
 
@@ -107,7 +109,7 @@ def _default(family: str, swarm: str) -> Recipe:
 
 
 def _fitted(prior: Recipe, swarm: str, schema: Schema) -> Recipe:
-    """The prior as it is, or tuned from it where a setting is none of this table's options."""
+    """Return the prior as it is, or tuned from it where a setting is none of this table's options."""
     settings = {
         (part, name): value if (value := getattr(prior, part).get(name)) in options else options[0]
         for (part, name), options in axes_of(prior.family, schema).items()
@@ -127,7 +129,7 @@ def _drawn(families: Sequence[str], swarm: str, schema: Schema, tried: set[str],
 
 
 def _tuned(base: Recipe, swarm: str, schema: Schema, tried: set[str], generator: random.Random) -> Recipe:
-    """The base with one setting moved to a neighbouring option; where all that is known, a longer walk away."""
+    """Return the base with one setting moved to a neighbouring option; where all that is known, a longer walk away."""
     every = axes_of(base.family, schema)
     axes = {axis: options for axis, options in every.items() if len(options) > 1}
     for draw in range(DRAWS):

@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 def make_sentinel(workbench: Workbench) -> Agent:
-    """The sentinel of one deployment."""
+    """Return the sentinel of one deployment."""
     agent = Agent(SENTINEL, role="sentinel", swarm=SENTINEL_SWARM, rights=("veto", "validate"))
     desk = _Desk(workbench)
 
@@ -182,7 +182,7 @@ class _Desk:
         )
 
     async def _validated(self, model: Blob, recipe: Blob, study: Study, untouched: Blob) -> JsonObject:
-        """The measurement document; a model that cannot be read fails every gate."""
+        """Return the measurement document; a model that cannot be read fails every gate."""
         try:
             first, again = await self._workbench.predict(model, study, untouched, again=True)
             return await self._workbench.run(work.validate, model, first, again, recipe.data, study, untouched)

@@ -19,7 +19,7 @@ class Shelf:
         self._studies: dict[tuple[str, ...], Study] = {}
 
     async def study(self, brief: Brief, artifacts: ArtifactStore) -> Study:
-        """What a recipe is measured on, as the brief says. Raises ArtifactError."""
+        """Return what a recipe is measured on, as the brief says. Raises ArtifactError."""
         names = (brief.slices["schema"], brief.slices["train"], brief.slices["held-out"])
         key = (*names, str(brief.seed))
         if key not in self._studies:

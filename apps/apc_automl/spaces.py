@@ -149,7 +149,7 @@ SWARMS = ("linear", "trees", "neighbours")
 
 
 def families_of(swarm: str, problem: ProblemKind) -> list[str]:
-    """The families a swarm starts with, in their order above."""
+    """Return the families a swarm starts with, in their order above."""
     return [name for name, family in FAMILIES.items() if family.swarm == swarm and problem in family.problems]
 
 
@@ -168,7 +168,7 @@ def axes_of(family: str, schema: Schema) -> dict[tuple[str, str], tuple[Setting,
 
 
 def default_settings(axes: Axes) -> dict[str, Setting]:
-    """The first option of every setting."""
+    """Return the first option of every setting."""
     return {name: options[0] for name, options in axes.items()}
 
 

@@ -36,7 +36,7 @@ def work_id(swarm: str, round_number: int, generation: int) -> str:
 
 
 def opening_idea(swarm: str, families: list[str], schema: Schema, brief: Brief, plan: Forecast) -> IdeaPayload:
-    """The plan of a swarm after its brief."""
+    """Return the plan of a swarm after its brief."""
     known = f"what did well on similar tables ({len(brief.priors)} methods), then " if brief.priors else ""
     return IdeaPayload(
         method_id=f"{swarm}-plan",
@@ -50,7 +50,7 @@ def opening_idea(swarm: str, families: list[str], schema: Schema, brief: Brief, 
 
 
 def method_idea(name: str, recipe: Recipe, schema: Schema, brief: Brief, expected: Forecast) -> IdeaPayload:
-    """The method of one generation, with what its swarm expects of it."""
+    """Return the method of one generation, with what its swarm expects of it."""
     return IdeaPayload(
         method_id=name,
         intent=f"{FAMILIES[recipe.family].intent}: {recipe.describe()}",
@@ -75,7 +75,7 @@ def shortfalls_of(gates: JsonObject) -> dict[str, float]:
 
 
 def model_artifact(name: str, model_hash: str, uri: str) -> ArtifactPayload:
-    """A trained model by hash."""
+    """Return a trained model by hash."""
     return ArtifactPayload(
         artifact_id=name,
         artifact_kind=ArtifactKind.MODEL_SNAPSHOT,
@@ -99,7 +99,7 @@ def proof(gates: JsonObject, *evidence: str) -> ProofBundle:
 
 
 def verdict_claim(name: str, model_hash: str, declared: float, measured: JsonObject, trust: float) -> ClaimPayload:
-    """The sentinel confirms or falsifies a declared outcome; a number computed again bit by bit leaves no doubt.
+    """Return the sentinel confirms or falsifies a declared outcome; a number computed again bit by bit leaves no doubt.
 
     Args:
         trust: how far the builder's numbers were to be believed before.
@@ -120,7 +120,7 @@ def verdict_claim(name: str, model_hash: str, declared: float, measured: JsonObj
 
 
 def is_reproduced(declared: float, measured: JsonObject) -> bool:
-    """Whether a re-scored model has the declared outcome, and every hash verified."""
+    """Return whether a re-scored model has the declared outcome, and every hash verified."""
     return abs(declared - float(measured["outcome"])) < 1e-6 and measured["audit"] == 1.0
 
 

@@ -27,7 +27,7 @@ class Table:
 
 
 def read_table(path: Path, target: str, problem: ProblemKind | None = None) -> Table:
-    """The table in a CSV file, ready to be split.
+    """Return the table in a CSV file, ready to be split.
 
     Args:
         path: a CSV with a header line; comma, semicolon, tab or bar between the fields, UTF-8.
@@ -69,7 +69,7 @@ def encode_rows(table: Table, rows: np.ndarray[Any, Any] | None = None) -> bytes
 
 
 def decode_rows(data: bytes, schema: Schema) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
-    """The inverse of `encode_rows`: features (columns in the schema's order) and labels."""
+    """Return the inverse of `encode_rows`: features (columns in the schema's order) and labels."""
     # Read as text first: the fast parser of numbers may lose the last bit, Python's does not.
     frame = pd.read_csv(BytesIO(data), dtype=object, keep_default_na=False, na_values=[""])
     types: dict[str, Any] = dict.fromkeys(schema.names(ColumnKind.NUMERIC), "float64")

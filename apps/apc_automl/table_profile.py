@@ -51,7 +51,7 @@ class TableProfile(BaseModel):
 
     @classmethod
     def read(cls, expression: str) -> Self:
-        """The inverse of `expression`. Raises ValueError for anything else."""
+        """Return the inverse of `expression`. Raises ValueError for anything else."""
         return cls.model_validate_json(expression)
 
 

@@ -74,7 +74,7 @@ def _measure(bench: "_Bench", study: Study) -> tuple[Measured, Numbers]:
 
 
 def refit(recipe_bytes: bytes, study: Study) -> Measured:
-    """The winner's last training, on train and held-out part together; measured as by `measure`.
+    """Return the winner's last training, on train and held-out part together; measured as by `measure`.
 
     Its `rtf` is that of the new model; the other gates are those of the recipe: data that a model was trained
     on cannot judge it, that is what the untouched slice is for.
@@ -93,7 +93,7 @@ def refit(recipe_bytes: bytes, study: Study) -> Measured:
 
 
 def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
-    """What the sentinel measures of a model by hash: outcome and losses on the held-out part, audit.
+    """Return what the sentinel measures of a model by hash: outcome and losses on the held-out part, audit.
 
     Args:
         predictions: what the model says of the held-out part, as `ModelReader.predict` gives it.
@@ -167,7 +167,7 @@ class _Bench:
         return cls(Schema.model_validate_json(study.schema.data), features, labels, study.seed, recipe)
 
     def fit(self, features: pd.DataFrame, labels: Numbers) -> Any:
-        """A fitted model; a recipe that this data cannot carry becomes the trivial model, outcome 0."""
+        """Return a fitted model; a recipe that this data cannot carry becomes the trivial model, outcome 0."""
         assert self.recipe is not None
         with warnings.catch_warnings():
             # Not converged, constant after a split: the measured outcome tells, a log line does not.
@@ -223,7 +223,7 @@ class _Bench:
         baseline: float,
         rows: int,
     ) -> JsonObject:
-        """The measurement document: enough to recompute each gate from."""
+        """Return the measurement document: enough to recompute each gate from."""
         assert self.recipe is not None
         return {
             "recipe": self.recipe.hash,

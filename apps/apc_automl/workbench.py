@@ -57,7 +57,7 @@ class Workbench:
         )
 
     async def predict(self, model: Blob, study: Study, rows: Blob, again: bool = False) -> list[bytes]:
-        """What a model of somebody else says of rows, as `work.rescore` and `work.validate` take it.
+        """Return what a model of somebody else says of rows, as `work.rescore` and `work.validate` take it.
 
         Args:
             again: also what it says after it was serialized and loaded once more.

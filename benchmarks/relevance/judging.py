@@ -94,7 +94,7 @@ def _former(content: str, focus: tuple[str, ...], taken: list[tuple[str, datetim
 
 
 def _idea(text: str, number: int) -> str:
-    """An IDEA as it stands in a conversation."""
+    """Return an IDEA as it stands in a conversation."""
     document = {"method_id": f"m-{number}", "intent": text, "assumptions": [], "required_capabilities": []}
     return orjson.dumps(document | {"expected_impact": {"quality_gain": 0.1}, "failure_modes": []}).decode()
 

@@ -26,7 +26,7 @@ PACKETS_A_SESSION = 150
 
 
 def openings(count: int) -> list[Packet]:
-    """The START of each session; none of them has a deadline within the soak."""
+    """Return the START of each session; none of them has a deadline within the soak."""
     swarms = tuple(SwarmSpec(swarm_id=swarm, agents=agents) for swarm, agents in _SWARMS)
     bounds = {"generation_deadline_ms": DAY_MS, "state_deadline_ms": DAY_MS}
     return [
@@ -53,7 +53,7 @@ def next_packet(sender: str, number: int, sessions: Sequence[Packet], chance: ra
 
 
 def idea(method_id: str, intent: str) -> IdeaPayload:
-    """An IDEA; who says the same twice is refused, so its id has to be new."""
+    """Return an IDEA; who says the same twice is refused, so its id has to be new."""
     return IdeaPayload(
         method_id=method_id,
         intent=intent,

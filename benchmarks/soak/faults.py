@@ -36,7 +36,7 @@ def faults(
     mean_pause: float,
     hold: tuple[float, float],
 ) -> Iterator[Fault]:
-    """The faults of a lane, one after the other, without end: the same for the same arguments."""
+    """Yield the faults of a lane, one after the other, without end: the same for the same arguments."""
     chance = random.Random(f"{seed}/{lane}")
     acts, shares = list(weights), list(weights.values())
     while True:

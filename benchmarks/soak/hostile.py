@@ -228,7 +228,7 @@ class Run:
 
 
 def _windows(burst: list[Publication]) -> list[list[Publication]]:
-    """The burst at once; repeats of one message one after the other: its id has one confirm at a time."""
+    """Return the burst at once; repeats of one message one after the other: its id has one confirm at a time."""
     is_repeat = len({one.message.message_id for one in burst}) < len(burst)
     return [[one] for one in burst] if is_repeat else [burst]
 

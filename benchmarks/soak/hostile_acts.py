@@ -37,20 +37,20 @@ Burst = Callable[[], list[Publication]]
 
 
 def opening(session_id: str) -> Packet:
-    """The START of a session that every agent of the cast takes part in."""
+    """Return the START of a session that every agent of the cast takes part in."""
     swarms = tuple(SwarmSpec(swarm_id=CAST[one][0], agents=(one,)) for one in (*SENDERS, MALLORY))
     spec = {"swarms": swarms, "members": (COLLECTOR,), "generation_deadline_ms": DAY_MS, "state_deadline_ms": DAY_MS}
     return make_start(session_id, cast=CAST, **spec)
 
 
 def ending(start: Packet) -> Packet:
-    """The STOP of a session."""
+    """Return the STOP of a session."""
     stop = SignalPayload(signal=Signal.STOP, reason="over")
     return make_packet(OPERATOR, stop, cast=CAST, parent=start, session_id=start.trace.session_id)
 
 
 def work(sender: str, start: Packet, to: Sequence[str] = (COLLECTOR,), **fields: Any) -> Packet:
-    """An IDEA in a session."""
+    """Return an IDEA in a session."""
     return make_packet(sender, make_idea(), to, cast=CAST, parent=start, session_id=start.trace.session_id, **fields)
 
 
@@ -165,7 +165,7 @@ class Acts:
 
 
 def session_names(prefix: str) -> Iterator[str]:
-    """A name for one session after the other."""
+    """Yield a name for one session after the other."""
     number = 0
     while True:
         yield f"{prefix}-{number}"

@@ -40,7 +40,7 @@ class HostileSystem:
     pool: asyncpg.Pool
 
     async def gate_starts(self) -> int:
-        """How often a gate has taken the shard: more than once, and it was restarted or failed."""
+        """Return how often a gate has taken the shard: more than once, and it was restarted or failed."""
         return max(self.gate.starts, int(await self.pool.fetchval(EPOCHS)))
 
 

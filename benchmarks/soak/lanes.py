@@ -88,5 +88,5 @@ class Lanes:
 
 
 def fresh_seed() -> int:
-    """A seed to be printed, so that the run can be repeated."""
+    """Return a seed to be printed, so that the run can be repeated."""
     return random.SystemRandom().randrange(1_000_000)

@@ -57,11 +57,11 @@ class SoakedSystem:
     _opened: Sent = field(default_factory=Sent)
 
     def of(self, *kinds: str) -> list[KeptProcess]:
-        """The processes whose name begins with one of these."""
+        """Return the processes whose name begins with one of these."""
         return [one for one in self.processes if one.name.startswith(kinds)]
 
     def sent(self) -> Sent:
-        """What the senders were told, by their journals; those have to have ended, or it is a lower bound."""
+        """Return what the senders were told, by their journals; those have to have ended, or it is a lower bound."""
         found = Sent(set(self._opened.confirmed), set(self._opened.unknown))
         for sender in SENDERS:
             journal = Journal(self.folder / f"{sender}.journal")

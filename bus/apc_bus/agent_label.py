@@ -9,7 +9,10 @@ _known: dict[str, str] = {}
 
 
 def agent_label(agent_id: str) -> str:
-    """The label's value for an agent: its id, or OTHERS once MOST_AGENTS have one. The same for ever in a process."""
+    """Return the label's value for an agent: its id, or OTHERS once MOST_AGENTS have one.
+
+    The same for ever in a process.
+    """
     known = _known.get(agent_id)
     if known is not None:
         return known

@@ -80,7 +80,7 @@ class ArtifactStore:
 
     @classmethod
     def open(cls, location: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Self:
-        """The store at a folder or URL; as the constructor."""
+        """Return the store at a folder or URL; as the constructor."""
         return cls(location, max_bytes=max_bytes)
 
     async def put(self, data: bytes) -> str:
@@ -117,7 +117,7 @@ class ArtifactStore:
         return artifact_hash
 
     async def get(self, artifact_hash: str, *, max_bytes: int | None = None) -> bytes:
-        """The bytes, verified against the hash.
+        """Return the bytes, verified against the hash.
 
         Raises:
             ArtifactMissing: no object with that hash.
@@ -147,7 +147,7 @@ class ArtifactStore:
         _check(artifact_hash, f"sha256:{digest.hexdigest()}")
 
     async def exists(self, artifact_hash: str) -> bool:
-        """Whether an object stands under that hash; its bytes are not verified. Raises ArtifactError."""
+        """Return whether an object stands under that hash; its bytes are not verified. Raises ArtifactError."""
         try:
             await self._refuse_irregular(artifact_hash)
             await obstore.head_async(self._store, object_key(artifact_hash))
@@ -160,11 +160,11 @@ class ArtifactStore:
         return True
 
     def uri(self, artifact_hash: str) -> str:
-        """Where the object of that hash stands, as an absolute URI. Raises ArtifactError for no hash."""
+        """Return where the object of that hash stands, as an absolute URI. Raises ArtifactError for no hash."""
         return f"{self._root}/{object_key(artifact_hash)}"
 
     async def _open(self, artifact_hash: str, max_bytes: int | None) -> "GetResult":
-        """The object, not yet read; the store hands over no more bytes than it says beforehand."""
+        """Return the object, not yet read; the store hands over no more bytes than it says beforehand."""
         bound = self._max_bytes if max_bytes is None else min(max_bytes, self._max_bytes)
         await self._refuse_irregular(artifact_hash)
         try:
@@ -229,7 +229,7 @@ class ArtifactStore:
 
 
 def open_artifacts(settings: BusSettings) -> ArtifactStore:
-    """The store that the settings name. Raises ArtifactError."""
+    """Return the store that the settings name. Raises ArtifactError."""
     return ArtifactStore(
         settings.artifacts,
         max_bytes=settings.max_artifact_bytes,
@@ -253,7 +253,7 @@ def _failed(what: str, error: Exception) -> ArtifactError:
 
 
 def _reason(error: Exception) -> str:
-    """What a store says, without the request's whole history."""
+    """Return what a store says, without the request's whole history."""
     if (told := _S3_ERROR.search(str(error))) is not None:
         return f"{told[1]}: {told[2].rstrip('.')}"
     return " ".join(_REQUEST.sub("", str(error).partition("\n\nDebug source")[0]).split()).rstrip(":")
@@ -280,7 +280,7 @@ def _local_folder(location: str | Path) -> Path | None:
 
 
 def object_key(artifact_hash: str) -> str:
-    """Where the object of a hash stands in its store. Raises ArtifactError for no hash."""
+    """Return where the object of a hash stands in its store. Raises ArtifactError for no hash."""
     match = _HASH.fullmatch(artifact_hash)
     if match is None:
         raise ArtifactError(f"{artifact_hash!r} is no artifact hash: it must be sha256: and 64 hex digits")

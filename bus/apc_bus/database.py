@@ -32,7 +32,7 @@ async def open_pool(
     wait: timedelta = timedelta(seconds=10),
     command_timeout: timedelta = timedelta(seconds=60),
 ) -> asyncpg.Pool:
-    """A pool whose connections read and write json and jsonb as text; retries with back-off for `wait`.
+    """Return a pool whose connections read and write json and jsonb as text; retries with back-off for `wait`.
 
     Raises:
         DatabaseUnavailable: no answer in time, or the server refuses user, password or database, or TLS fails.
@@ -81,7 +81,7 @@ async def check_durability(connection: asyncpg.Connection | PoolConnectionProxy)
 
 
 async def undurable_settings(connection: asyncpg.Connection | PoolConnectionProxy) -> list[str]:
-    """The settings that are off and without which a returned COMMIT may be lost; empty = durable."""
+    """Return the settings that are off and without which a returned COMMIT may be lost; empty = durable."""
     rows = await connection.fetch("SELECT name, setting FROM pg_settings WHERE name = ANY($1)", _DURABILITY)
     return sorted(row["name"] for row in rows if row["setting"] == "off")
 

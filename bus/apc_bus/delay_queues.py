@@ -6,17 +6,17 @@ broker looks at the head only, where a long wait would hold up the short ones be
 
 
 def retry_queue(delay_ms: int) -> str:
-    """The queue in which what was put off waits for so long."""
+    """Return the queue in which what was put off waits for so long."""
     return f"apc.retry.{delay_ms}ms"
 
 
 def retry_key(delay_ms: int, shard: int) -> str:
-    """The key on apc.retry, and again on apc.receipts when the time is over."""
+    """Return the key on apc.retry, and again on apc.receipts when the time is over."""
     return f"{delay_ms}ms.{shard}"
 
 
 def retry_delay_ms(left_ms: int) -> int:
-    """Which delay queue takes a message that has so long to wait.
+    """Return which delay queue takes a message that has so long to wait.
 
     The shortest one that is at most a quarter too long; else the longest that is not too long, and what is then left
     is another round: two on average, up to the longest delay.

@@ -18,7 +18,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def is_open_to_others(folder: Path) -> bool:
-    """Whether other users of the machine may enter or read the folder. Raises OSError."""
+    """Return whether other users of the machine may enter or read the folder. Raises OSError."""
     return bool(folder.stat().st_mode & 0o077)
 
 

@@ -72,7 +72,7 @@ class Subscription(Protocol):
         ...
 
     async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
-        """What the broker has already handed over: waits for the first message only, never for a batch."""
+        """Return what the broker has already handed over: waits for the first message only, never for a batch."""
         ...
 
     async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:

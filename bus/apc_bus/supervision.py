@@ -39,7 +39,7 @@ class Health:
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of what an error says, or its name."""
+    """Return the first line of what an error says, or its name."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
@@ -51,7 +51,7 @@ async def persevere(
     awaits: tuple[type[Exception], ...],
     health: Health,
 ) -> Result:
-    """What the work gives, however often it has to be begun.
+    """Return what the work gives, however often it has to be begun.
 
     `awaits` are the errors of a service that is away: a warning, and it is waited for. Every other error is a fault
     of ours: logged with its trace, and `health` tells until the next attempt. `task` names this piece of work.

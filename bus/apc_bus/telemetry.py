@@ -51,7 +51,7 @@ def configure_logs(level: str = "INFO", form: Literal["auto", "json", "console"]
 
 
 def merge_subject(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A processor of structlog: adds the ids of what is at hand to a line, where it does not have them itself.
+    """Return a processor of structlog: adds the ids of what is at hand to a line, where it does not have them itself.
 
     `configure_logs` has it in its list; whoever configures structlog alone takes it into theirs.
     """
@@ -63,7 +63,7 @@ def merge_subject(logger: Any, name: str, event: MutableMapping[str, Any]) -> Mu
 
 
 def make_printable(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A processor of structlog for terminals: takes escape sequences out of what a line quotes."""
+    """Return a processor of structlog for terminals: takes escape sequences out of what a line quotes."""
     for key, value in event.items():
         if not isinstance(value, int | float | bool | None):
             event[key] = printable(value if isinstance(value, str) else str(value)) if key != "exc_info" else value
@@ -97,7 +97,10 @@ def _route_standard_library(
 
 
 def packet_ids(packet: Packet) -> LogIds:
-    """The ids of a packet for the log lines about it; agent_id is whoever does something with it, so it is not here."""
+    """Return the ids of a packet for the log lines about it.
+
+    Agent_id is whoever does something with it, so it is not here.
+    """
     where = packet.trace
     return {
         "packet_id": str(packet.packet_id),

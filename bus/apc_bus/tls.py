@@ -38,7 +38,7 @@ class TlsSpoken(ConnectionError):
 
 
 def tls_problem(error: BaseException, settings: str) -> str | None:
-    """What is wrong with TLS, if the error or one of its causes is about that; else None.
+    """Return what is wrong with TLS, if the error or one of its causes is about that; else None.
 
     Args:
         settings: prefix of the settings to name, such as APC_AMQP.
@@ -60,7 +60,7 @@ def tls_problem(error: BaseException, settings: str) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Each once: a library that raises a stored error again can close the chain to a ring."""
+    """Yield each once: a library that raises a stored error again can close the chain to a ring."""
     found, seen = [error], {id(error)}
     for one in found:
         yield one
@@ -71,7 +71,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def with_query(url: str, additions: Mapping[str, Path | str | None]) -> str:
-    """The URL with these parameters, as far as they have a value and the URL does not name them itself."""
+    """Return the URL with these parameters, as far as they have a value and the URL does not name them itself."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     missing = {name: str(value) for name, value in additions.items() if value is not None and name not in query}

@@ -154,7 +154,7 @@ class Topology:
 
 
 def encode_word(identifier: str) -> str:
-    """An id as one word of a routing key: `.`, `*`, `#`, `%` and upper-case letters percent-encoded.
+    """Return an id as one word of a routing key: `.`, `*`, `#`, `%` and upper-case letters percent-encoded.
 
     Injective, because the hexadecimal digits are lower case and `%` itself is encoded.
     """
@@ -164,17 +164,17 @@ def encode_word(identifier: str) -> str:
 
 
 def gate_queue(shard: int) -> str:
-    """The queue of the inputs of a shard: packets and receipts."""
+    """Return the queue of the inputs of a shard: packets and receipts."""
     return f"apc.gate.{shard}"
 
 
 def log_queue(shard: int) -> str:
-    """The queue of the log batches of a shard."""
+    """Return the queue of the log batches of a shard."""
     return f"apc.log.{shard}"
 
 
 def is_urgent(packet_type: PacketType, priority: int) -> bool:
-    """Whether a packet takes its recipient's urgent queue: control types, and priority 5 or more."""
+    """Return whether a packet takes its recipient's urgent queue: control types, and priority 5 or more."""
     return packet_type in CONTROL_TYPES or priority >= URGENT_PRIORITY
 
 
@@ -184,12 +184,12 @@ def agent_queue(agent_id: str, urgent: bool) -> str:
 
 
 def intra_exchange(agent_id: str) -> str:
-    """The agent's own exchange, bound to its own two queues: INTRA_AGENT packets between its processes."""
+    """Return the agent's own exchange, bound to its own two queues: INTRA_AGENT packets between its processes."""
     return f"apc.intra.{agent_id}"
 
 
 def intra_key(urgent: bool) -> str:
-    """The key on an agent's own exchange."""
+    """Return the key on an agent's own exchange."""
     return "urgent" if urgent else "normal"
 
 
@@ -199,14 +199,14 @@ def inbox_capacity(bound: int) -> int:
 
 
 def agent_of_queue(name: str) -> str | None:
-    """The agent whose queue this is; None when it is no agent's."""
+    """Return the agent whose queue this is; None when it is no agent's."""
     found = _AGENT_QUEUE.fullmatch(name)
     return None if found is None else found["agent"]
 
 
 @lru_cache(4096)
 def routing_key(packet_type: PacketType, swarm_id: str, agent_id: str, urgent: bool) -> str:
-    """The key on apc.inter_agent: `type.swarm.agent`, with a fourth word `urgent` for the urgent queue.
+    """Return the key on apc.inter_agent: `type.swarm.agent`, with a fourth word `urgent` for the urgent queue.
 
     Control types are bound to the urgent queue only, so they are always urgent.
     """
@@ -215,7 +215,7 @@ def routing_key(packet_type: PacketType, swarm_id: str, agent_id: str, urgent: b
 
 
 def build_topology(shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound: int | None = None) -> Topology:
-    """The topology for N shards and these agents.
+    """Return the topology for N shards and these agents.
 
     Args:
         shards: N, at least 1; every service must use the same.
@@ -259,7 +259,7 @@ _EXCHANGES = (
 
 
 def agent_bindings(agent: AgentQueues, types: Iterable[PacketType]) -> tuple[Binding, ...]:
-    """The bindings of an agent for these packet types and the control types."""
+    """Return the bindings of an agent for these packet types and the control types."""
 
     def bind(packet_type: PacketType, urgent: bool) -> Binding:
         key = routing_key(packet_type, agent.swarm_id, agent.agent_id, urgent)

@@ -42,12 +42,12 @@ def use_tracer_provider(provider: TracerProvider | None) -> None:
 
 
 def is_tracing() -> bool:
-    """Whether spans are made."""
+    """Return whether spans are made."""
     return _tracer is not None
 
 
 def trace_headers(values: Mapping[str, HeaderValue]) -> TraceHeaders:
-    """The trace context in a message's headers; what is no trace context counts as none."""
+    """Return the trace context in a message's headers; what is no trace context counts as none."""
     parent = values.get(TRACEPARENT)
     if type(parent) is not str or _TRACEPARENT.fullmatch(parent) is None:
         return NO_TRACE
@@ -64,7 +64,7 @@ def start_span(
     links: Iterable[Span | TraceHeaders] = (),
     attributes: Mapping[str, AttributeValue] | None = None,
 ) -> Span | None:
-    """A span that the caller ends; None while tracing is off. Without a parent it begins a trace of its own."""
+    """Return a span that the caller ends; None while tracing is off. Without a parent it begins a trace of its own."""
     if _tracer is None:
         return None
     found = [Link((link if isinstance(link, Span) else _span_of(link)).get_span_context()) for link in links if link]
@@ -72,14 +72,14 @@ def start_span(
 
 
 def headers_of(span: Span) -> TraceHeaders:
-    """What a message carries that this span sends."""
+    """Return what a message carries that this span sends."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier, trace.set_span_in_context(span))
     return carrier
 
 
 def current_trace() -> TraceHeaders:
-    """What a message carries that is sent here and now."""
+    """Return what a message carries that is sent here and now."""
     if _tracer is None:
         return _handed_on.get()
     return headers_of(trace.get_current_span())
@@ -149,7 +149,7 @@ def fail_span(span: Span, error: Exception) -> None:
 
 
 def packet_attributes(packet: Packet) -> dict[str, AttributeValue]:
-    """What a span says of a packet: ids, never its content."""
+    """Return what a span says of a packet: ids, never its content."""
     where = packet.trace
     return {
         "messaging.system": "rabbitmq",
@@ -164,7 +164,7 @@ def packet_attributes(packet: Packet) -> dict[str, AttributeValue]:
 
 
 def _context_of(parent: TraceHeaders) -> Context:
-    """The context of a parent; without one an empty context, so that none is inherited."""
+    """Return the context of a parent; without one an empty context, so that none is inherited."""
     return _propagator.extract(parent, Context())
 
 

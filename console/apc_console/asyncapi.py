@@ -66,7 +66,7 @@ class Channel:
     kind: ExchangeKind = ExchangeKind.DIRECT
 
     def document(self, topology: Topology) -> Document:
-        """The Channel Object."""
+        """Return the Channel Object."""
         described: Document = {
             "address": self.address or None,
             "description": self.description,
@@ -90,7 +90,7 @@ class Channel:
 
 
 def asyncapi_document(topology: Topology, nodes: Sequence[str] = ()) -> Document:
-    """The AsyncAPI 3.0 document of a deployment.
+    """Return the AsyncAPI 3.0 document of a deployment.
 
     Args:
         topology: its shards, and its agents as the values that the channels of agents may take.
@@ -219,7 +219,7 @@ def _message(amqp_type: str, title: str, payload: Document | None = None, header
 
 
 def _schemas() -> Document:
-    """The exported JSON Schemas as Schema Objects, with the headers of both ways."""
+    """Return the exported JSON Schemas as Schema Objects, with the headers of both ways."""
     packets, receipts, changes = packet_schema(), receipts_schema(), registry_change_schema()
     found: Document = {}
     for schema in (packets, receipts, changes):

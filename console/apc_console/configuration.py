@@ -34,7 +34,7 @@ class Setting:
 
 
 def settings_in_force() -> list[Setting]:
-    """Every setting of every service, by name; one that several services read stands once."""
+    """Return every setting of every service, by name; one that several services read stands once."""
     readers = _readers()
     found: dict[str, Setting] = {}
     for kind in all_settings():
@@ -47,7 +47,7 @@ def settings_in_force() -> list[Setting]:
 
 
 def complaints(environment: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable with our prefix that nobody reads, with the one that may be meant."""
+    """Return a sentence for each variable with our prefix that nobody reads, with the one that may be meant."""
     known = {variable_of(kind, field) for kind in all_settings() for field in kind.model_fields} | NO_SETTINGS
     unknown = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
     return [_complaint(name, known) for name in unknown]
@@ -60,7 +60,7 @@ def _complaint(name: str, known: Iterable[str]) -> str:
 
 
 def _readers() -> Mapping[str, str]:
-    """Who reads each variable."""
+    """Return who reads each variable."""
     readers: dict[str, dict[str, None]] = {}
     for reader, kinds in READ_BY.items():
         for kind in kinds:

@@ -83,7 +83,7 @@ def read_summary(out: Path) -> dict[str, Any]:
 
 
 def statements_of(apc: ApcCommand, run_id: str, given: Settings = NONE) -> Counter[str]:
-    """What was said by whom in which round and generation: type and payload, without ids and places."""
+    """Return what was said by whom in which round and generation: type and payload, without ids and places."""
     replayed = apc("packet", "replay", "--run-id", run_id, "--out", "replay.json", given=given)
     assert replayed.returncode == 0, replayed.stderr
     text = (apc.folder / "replay.json").read_text().replace(run_id, "RUN")
@@ -103,7 +103,7 @@ def statements_of(apc: ApcCommand, run_id: str, given: Settings = NONE) -> Count
 
 
 def _comparable(value: Any) -> Any:
-    """The value without ids; what is ordered by id is ordered by content."""
+    """Return the value without ids; what is ordered by id is ordered by content."""
     if isinstance(value, dict):
         pairs = [[_comparable(key), _comparable(item)] for key, item in value.items() if key not in _NOT_COMPARED]
         return sorted(pairs, key=json.dumps)

@@ -113,5 +113,5 @@ OpenMap = Mapping[str, JsonValue]
 
 
 def broken(path: str, message: str) -> PydanticCustomError:
-    """A broken rule between fields, for a validator to raise; `path` is relative to the validated model."""
+    """Return a broken rule between fields, for a validator to raise; `path` is relative to the validated model."""
     return PydanticCustomError("rule_broken", "{message}", {"message": message, "path": path})

@@ -41,7 +41,7 @@ _PACKET_RULES = (
 
 
 def packet_schema() -> Schema:
-    """The schema of a packet: a discriminated oneOf of the 14 types with their payloads."""
+    """Return the schema of a packet: a discriminated oneOf of the 14 types with their payloads."""
     schema = _schema_of(AnyPacket, "packet", "An APC/1.0 packet", _BYTES + _PACKET_RULES)
     definitions = schema["$defs"]
     for kind, packet in PACKET_TYPES.items():
@@ -55,27 +55,27 @@ def packet_schema() -> Schema:
 
 
 def receipts_schema() -> Schema:
-    """The schema of a message of receipts."""
+    """Return the schema of a message of receipts."""
     return _schema_of(list[Receipt], "receipts", "Receipts of deliveries", _BYTES)
 
 
 def registry_change_schema() -> Schema:
-    """The schema of a change of the registry."""
+    """Return the schema of a change of the registry."""
     return _schema_of(RegistryChange, "registry-change", "A change of the registry", _BYTES)
 
 
 def agent_response_schema() -> Schema:
-    """The schema of an answer of an agent's mind (v1.0 and v2.0)."""
+    """Return the schema of an answer of an agent's mind (v1.0 and v2.0)."""
     return _schema_of(AgentResponse, "agent-response", "An agent's response", _BYTES + _RESPONSE_RULES)
 
 
 def agent_context_schema() -> Schema:
-    """The schema of the context object of an agent (Agent Context Protocol 1.1)."""
+    """Return the schema of the context object of an agent (Agent Context Protocol 1.1)."""
     return _schema_of(AgentContext, "agent-context", "An agent's context", "Unknown fields are kept.")
 
 
 def claim_check_schema() -> Schema:
-    """The schema of `metadata.claim_check` of a packet whose long texts lie in the artifact store."""
+    """Return the schema of `metadata.claim_check` of a packet whose long texts lie in the artifact store."""
     comment = "Also: at each path of the packet stands the hash, and the object of that hash has `size` bytes of UTF-8."
     return _schema_of(list[TextReference], "claim-check", "Texts of a packet in the artifact store", comment)
 
@@ -94,7 +94,7 @@ SCHEMAS: Mapping[str, Callable[[], Schema]] = MappingProxyType(
 
 
 def schema_text(schema: Schema) -> str:
-    """The text of a schema file."""
+    """Return the text of a schema file."""
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -23,7 +23,7 @@ tools = ToolRegistry()
 
 @tools.tool()
 async def quote(city: str, kilograms: float) -> dict[str, Any]:
-    """What it costs to send a parcel to a city, in euro."""
+    """Return what it costs to send a parcel to a city, in euro."""
     if city.lower() not in RATES:
         raise ValueError(f"we do not deliver to {city}: we deliver to {', '.join(RATES)}")
     return {"city": city, "euro": round(RATES[city.lower()] * kilograms, 2)}
@@ -39,7 +39,7 @@ async def plan_route(city: str, call: ToolCall) -> dict[str, Any]:
 
 
 def think(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """What a model would answer: these rules are its whole mind."""
+    """Return what a model would answer: these rules are its whole mind."""
     told = _told(messages)
     if '"from":"tools"' in told:  # observations: what came of the actions
         return _answer(info, response=_report(told))

@@ -72,12 +72,12 @@ class SubjectKey:
             raise BodyUnreadable(f"what key {self.key_id} sealed is no packet") from error
 
     def digest(self, plain_hash: bytes) -> bytes:
-        """A hash that nobody without the key can compare with a guess; 32 bytes."""
+        """Return a hash that nobody without the key can compare with a guess; 32 bytes."""
         return hmac.digest(self.digest_key, plain_hash, "sha256")
 
 
 def subject_key(key_id: UUID, secret: bytes) -> SubjectKey:
-    """The key that a secret of 32 bytes makes."""
+    """Return the key that a secret of 32 bytes makes."""
 
     def derive(purpose: bytes) -> bytes:
         return HKDF(SHA256(), KEY_BYTES, salt=key_id.bytes, info=b"apc " + purpose).derive(secret)
@@ -86,12 +86,12 @@ def subject_key(key_id: UUID, secret: bytes) -> SubjectKey:
 
 
 def is_sealed(stored: bytes) -> bool:
-    """Whether these stored bytes are a sealed body."""
+    """Return whether these stored bytes are a sealed body."""
     return stored.startswith(MARK)
 
 
 def key_id_of(sealed: bytes) -> UUID:
-    """The id of the key that sealed it. Raises BodyUnreadable."""
+    """Return the id of the key that sealed it. Raises BodyUnreadable."""
     if len(sealed) < _HEAD_BYTES:
         raise BodyUnreadable("a sealed body is cut short")
     return UUID(bytes=sealed[len(MARK) : _HEAD_BYTES])
@@ -106,7 +106,7 @@ class MasterKey:
         self._cipher = AESGCM(secret)
 
     def new_secret(self) -> tuple[UUID, bytes]:
-        """A fresh key's id and its wrapped secret."""
+        """Return a fresh key's id and its wrapped secret."""
         key_id, nonce = uuid4(), os.urandom(_NONCE_BYTES)
         return key_id, nonce + self._cipher.encrypt(nonce, os.urandom(KEY_BYTES), key_id.bytes)
 

@@ -77,7 +77,9 @@ LAYOUTS: Mapping[tuple[str, int], Layout] = {key: _layout(columns) for key, colu
 
 
 def canonical_value(value: Any) -> orjson.Fragment | None:
-    """A JSON value in its canonical form, numbers as IEEE doubles (RFC 8785); None stays None, which is SQL's NULL.
+    """Return a JSON value in its canonical form, numbers as IEEE doubles (RFC 8785).
+
+    None stays None, which is SQL's NULL.
 
     Raises ValueError or TypeError when it has none: NaN, infinity, a lone surrogate.
     """
@@ -100,7 +102,7 @@ def _by_reference(value: Any) -> orjson.Fragment:
 
 
 def _as_doubles(value: Any) -> Any:
-    """The same value, integers beyond 2^53 as the doubles that they are in JSON."""
+    """Return the same value, integers beyond 2^53 as the doubles that they are in JSON."""
     match value:
         case dict():
             return {key: _as_doubles(item) for key, item in value.items()}
@@ -124,7 +126,7 @@ def _time_text(value: datetime) -> str:
 
 
 def leaf_maker(kind: str, table_columns: Sequence[str], recorded_at: datetime) -> Callable[[tuple[Any, ...]], bytes]:
-    """What makes the leaf hash of a row of this kind that is about to be stored, its columns in that order.
+    """Return what makes the leaf hash of a row of this kind that is about to be stored, its columns in that order.
 
     The maker raises ValueError, TypeError or LookupError for a row that has no canonical form.
     """
@@ -171,7 +173,7 @@ def leaf_maker(kind: str, table_columns: Sequence[str], recorded_at: datetime) -
 
 
 def stored_entry(text: str, raw: bytes | None) -> bytes:
-    """The canonical bytes of a row as `apc_persister.evidence.reading` selects it.
+    """Return the canonical bytes of a row as `apc_persister.evidence.reading` selects it.
 
     `raw` is the row's column of bytes, whose hash goes into the entry. An altered row gives other bytes; one that the
     writer cannot have stored (a body that does not fit its hash, a number that is none) gives bytes that fit no leaf.

@@ -65,17 +65,17 @@ class CheckFailed(Exception):
 
 
 def leaf_hash(entry: bytes) -> bytes:
-    """The hash of an entry as a leaf."""
+    """Return the hash of an entry as a leaf."""
     return sha256(b"\x00" + entry).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """The hash of an inner node."""
+    """Return the hash of an inner node."""
     return sha256(b"\x01" + left + right).digest()
 
 
 def root_by_inclusion(index: int, size: int, leaf: bytes, path: Sequence[bytes]) -> bytes:
-    """The root that follows from a leaf and its audit path (RFC 9162 section 2.1.3.2).
+    """Return the root that follows from a leaf and its audit path (RFC 9162 section 2.1.3.2).
 
     `index` is the leaf's number from 0, `size` the number of leaves.
 
@@ -154,7 +154,7 @@ class PublicKey:
 
 
 def parse_key(text: str) -> PublicKey:
-    """A key from `name+id+base64`. Raises CheckFailed."""
+    """Return a key from `name+id+base64`. Raises CheckFailed."""
     parts = text.strip().split("+", 2)
     raw = _from_base64(parts[2]) if len(parts) == 3 else b""
     if len(raw) != 33 or raw[:1] != _ED25519:
@@ -187,7 +187,7 @@ class Note:
     signatures: tuple[tuple[str, bytes], ...]
 
     def check(self, key: PublicKey) -> Checkpoint:
-        """The checkpoint, once the key's signature holds. Raises CheckFailed."""
+        """Return the checkpoint, once the key's signature holds. Raises CheckFailed."""
         if key.name != self.checkpoint.origin:
             raise CheckFailed(f"a checkpoint of {self.checkpoint.origin!r}, and the key is of {key.name!r}")
         what = f"the checkpoint of {self.checkpoint.size} entries"
@@ -253,7 +253,7 @@ class Contents:
 
 
 def parse_contents(text: str, key: PublicKey) -> Contents:
-    """What a log holds of a run, once the key's signature holds. Raises CheckFailed."""
+    """Return what a log holds of a run, once the key's signature holds. Raises CheckFailed."""
     body, separator, tail = text.partition("\n\n")
     lines = body.split("\n")
     if not separator or len(lines) != 5 or not tail.endswith("\n"):
@@ -282,7 +282,7 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def split_notes(text: str) -> Iterator[str]:
-    """The notes of a file of exported checkpoints: one after the other, an empty line between them."""
+    """Yield the notes of a file of exported checkpoints: one after the other, an empty line between them."""
     body: list[str] = []
     signatures: list[str] = []
     for line in text.split("\n"):
@@ -326,7 +326,7 @@ class Entry:
 
 
 def parse_entry(text: bytes) -> Entry:
-    """An entry by its columns. Raises CheckFailed on anything that is none."""
+    """Return an entry by its columns. Raises CheckFailed on anything that is none."""
     try:
         kind, version, shard, seq, *values = json.loads(text)
         columns = COLUMNS[kind, version]
@@ -571,7 +571,7 @@ def read_keys(text: str) -> list[PublicKey]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 = everything holds, 1 = not, 2 = a file cannot be read."""
+    """Return the command; 0 = everything holds, 1 = not, 2 = a file cannot be read."""
     parser = argparse.ArgumentParser(description="Check a proof or an exported bundle of the log.")
     parser.add_argument("file", help="what `apc log prove`, `consistency` or `export` wrote")
     parser.add_argument("--key", action="append", default=[], help="public key, or a file with keys; may be repeated")

@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 async def read_scores(connection: Any) -> dict[RunTask, EvalTally]:
-    """The EVALs of every (run, task) with transfers, and of open runs."""
+    """Return the EVALs of every (run, task) with transfers, and of open runs."""
     return {
         (row["run_id"], row["task_id"]): EvalTally(row["evals"], row["outcome"], row["drift_evals"], row["drift"])
         for row in await connection.fetch(SCORES)

@@ -83,7 +83,7 @@ Rows = dict[Table, list[Row]]
 
 
 def rows_of(placed: Iterable[Placed]) -> Rows:
-    """The rows of these entries, by table. Raises ValueError or LookupError on a refusal that is no JSON."""
+    """Return the rows of these entries, by table. Raises ValueError or LookupError on a refusal that is no JSON."""
     rows: Rows = {}
     for item in placed:
         _ADD[type(item.entry)](rows, item)
@@ -91,7 +91,7 @@ def rows_of(placed: Iterable[Placed]) -> Rows:
 
 
 def leaves_of(rows: Rows, recorded_at: datetime) -> list[bytes]:
-    """The leaf hashes of these rows in the order of their numbers. Raises one of ENTRY_ERRORS of the store."""
+    """Return the leaf hashes of these rows in the order of their numbers. Raises one of ENTRY_ERRORS of the store."""
     found: list[tuple[int, bytes]] = []
     for table, kind in KIND_OF.items():
         if table in rows:

@@ -35,12 +35,12 @@ class KeyRing:
 
     @classmethod
     def of(cls, settings: EncryptionSettings) -> "KeyRing | None":
-        """The ring of these settings; None without a master key."""
+        """Return the ring of these settings; None without a master key."""
         secret = settings.master_secret
         return None if secret is None else cls(MasterKey(secret))
 
     async def of_subjects(self, connection: Connection, subjects: Collection[str]) -> dict[str, SubjectKey]:
-        """A key for every subject, made when it has none; they cannot be destroyed until the transaction ends.
+        """Return a key for every subject, made when it has none; they cannot be destroyed until the transaction ends.
 
         Raises BodyUnreadable when the master key is another one.
         """
@@ -54,7 +54,7 @@ class KeyRing:
         return {row["subject"]: self._unwrap(row["key_id"], row["wrapped"]) for row in rows}
 
     async def by_id(self, connection: Connection, key_ids: Iterable[UUID]) -> dict[UUID, SubjectKey]:
-        """Those of these keys that still exist. Raises BodyUnreadable when the master key is another one."""
+        """Return those of these keys that still exist. Raises BodyUnreadable when the master key is another one."""
         rows = await connection.fetch(_BY_ID, list(set(key_ids)))
         return {row["key_id"]: self._unwrap(row["key_id"], row["wrapped"]) for row in rows}
 
@@ -68,7 +68,7 @@ class KeyRing:
 
 
 def require(ring: KeyRing | None) -> KeyRing:
-    """The ring. Raises BodyUnreadable when there is none."""
+    """Return the ring. Raises BodyUnreadable when there is none."""
     if ring is None:
         raise BodyUnreadable("the log holds encrypted bodies: set APC_SUBJECT_MASTER_KEY")
     return ring

@@ -57,17 +57,17 @@ class Batch:
     _sized_sessions: int = 0
 
     def is_full(self) -> bool:
-        """Whether its message is as large as the broker should get: what comes next is for another batch."""
+        """Return whether its message is as large as the broker should get: what comes next is for another batch."""
         self._size += sum(size_of(entry) for entry in islice(self.entries, self._sized_entries, None))
         self._size += sum(one.document_bytes for one in islice(self.touched.values(), self._sized_sessions, None))
         self._sized_entries, self._sized_sessions = len(self.entries), len(self.touched)
         return self._size >= FULL_BYTES
 
     def flood_of(self, user: str) -> Flood:
-        """What a broker user has sent beyond its quota for refused input."""
+        """Return what a broker user has sent beyond its quota for refused input."""
         return self.floods.setdefault(user, Flood())
 
     def seal(self, shard: int, epoch: int) -> LogBatch:
-        """The message: entries in the order in which they happened, then the sessions as they are now."""
+        """Return the message: entries in the order in which they happened, then the sessions as they are now."""
         rows = [session_row(session) for session in self.touched.values()]
         return LogBatch(LOG_BATCH_VERSION, shard, epoch, self.number, self.now, self.entries, rows)

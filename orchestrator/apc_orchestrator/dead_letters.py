@@ -61,7 +61,7 @@ async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoRetu
 async def _report(
     bus: Bus, letters: Subscription, letter: Delivery, shards: int, limits: Limits, ignored: CountedWarning
 ) -> bool:
-    """Whether it is settled; False is a fault of ours, and the letter stays in the queue. Raises BusError."""
+    """Return whether it is settled; False is a fault of ours, and the letter stays in the queue. Raises BusError."""
     try:
         report = report_of(letter, bus.user, shards, limits)
     except Exception:
@@ -76,7 +76,7 @@ async def _report(
 
 
 def report_of(letter: Delivery, own_user: str, shards: int, limits: Limits) -> Publication | None:
-    """What a gate is told of a dead letter; None of a NACK of the gate, for which the refused row stands.
+    """Return what a gate is told of a dead letter; None of a NACK of the gate, for which the refused row stands.
 
     What is no delivery of the gate had been confirmed to its sender all the same: the log gets it with its bytes.
     """
@@ -93,7 +93,7 @@ def report_of(letter: Delivery, own_user: str, shards: int, limits: Limits) -> P
 
 
 def receipt_of(letter: Delivery, own_user: str, limits: Limits) -> Receipt | None:
-    """The receipt of a dead letter; None when it is no delivery of the gate to an agent. TTL means expired.
+    """Return the receipt of a dead letter; None when it is no delivery of the gate to an agent. TTL means expired.
 
     An agent can let its own messages die: only what the gate's broker user published says something of a delivery.
     The gate's NACKs are no entries of a session, so nothing is to be said of them.

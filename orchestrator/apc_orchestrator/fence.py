@@ -34,7 +34,7 @@ class Fence:
 
     @classmethod
     def of(cls, heartbeat: timedelta) -> Self:
-        """The fence of a connection with this heartbeat."""
+        """Return the fence of a connection with this heartbeat."""
         seconds = heartbeat.total_seconds()
         return cls(silence_seconds=seconds, question_seconds=seconds / QUESTIONS_A_HEARTBEAT)
 

@@ -189,7 +189,7 @@ class Gate:
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """What the work gives; None, and the work is cancelled, once told to stop."""
+    """Return what the work gives; None, and the work is cancelled, once told to stop."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -206,5 +206,5 @@ async def _sleep(seconds: float, stop: asyncio.Event) -> None:
 
 
 def utc_now() -> datetime:
-    """The gate's own clock: the one that judges expiry and skew."""
+    """Return the gate's own clock: the one that judges expiry and skew."""
     return datetime.now(UTC)

@@ -43,7 +43,7 @@ def tell_judged(entries: Iterable[Entry]) -> None:
 
 
 def ids_of(delivery: Delivery) -> LogIds:
-    """The ids of an input that could not be judged, as far as they can be read."""
+    """Return the ids of an input that could not be judged, as far as they can be read."""
     try:
         packet = parse_packet(delivery.message.body)
     except PacketRefused:

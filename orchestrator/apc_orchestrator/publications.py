@@ -57,7 +57,7 @@ def delivery(
 
 
 def addressed(message: Message, packet: Packet, recipient: str, registry: Mapping[str, Registration]) -> Publication:
-    """A delivery to one recipient."""
+    """Return a delivery to one recipient."""
     if recipient == SUBSTRATE_RECIPIENT:
         return Publication(SUBSTRATE, "", message)
     return Publication(INTER_AGENT, inbox_key(packet, registry[recipient]), message)
@@ -90,7 +90,7 @@ def nack(
     session: Session | None,
     trace: TraceHeaders = NO_TRACE,
 ) -> Publication:
-    """A NACK to the sender of a refused packet."""
+    """Return a NACK to the sender of a refused packet."""
     packet = sealed.packet
     fields: dict[str, HeaderValue] = {
         headers.SHARD: lease.shard,
@@ -111,7 +111,7 @@ def nack(
 
 
 def log_batch(batch: LogBatch, lease: Lease, trace: TraceHeaders = NO_TRACE) -> Publication:
-    """The transaction itself; its message id is the same when the same batch is published again."""
+    """Return the transaction itself; its message id is the same when the same batch is published again."""
     return Publication(
         LOG,
         str(batch.shard),
@@ -127,7 +127,7 @@ def log_batch(batch: LogBatch, lease: Lease, trace: TraceHeaders = NO_TRACE) -> 
 
 
 def epoch_open(opening: EpochOpen, user: str) -> Publication:
-    """The request for a shard."""
+    """Return the request for a shard."""
     return Publication(
         LOG,
         str(opening.shard),
@@ -162,13 +162,13 @@ def dead_input(letter: Message, queue: str, reason: str, shard: int, user: str) 
 
 
 def inbox_key(packet: Packet, recipient: Registration) -> str:
-    """The routing key on apc.inter_agent of a packet to a recipient."""
+    """Return the routing key on apc.inter_agent of a packet to a recipient."""
     urgent = is_urgent(packet.packet_type, packet.routing.priority)
     return routing_key(packet.packet_type, recipient.swarm_id, recipient.agent_id, urgent)
 
 
 def state_headers(session: Session) -> dict[str, HeaderValue]:
-    """What the SDK stamps its next packets with."""
+    """Return what the SDK stamps its next packets with."""
     return {
         headers.STATE_STEP: session.step,
         headers.PHASE: session.run_phase.value,

@@ -57,7 +57,7 @@ class Traces:
                 self._known.popitem(last=False)
 
     def of(self, batch: Batch, packet_id: UUID) -> TraceHeaders:
-        """What a delivery of this packet carries; a packet without a trace of its own goes with its cause."""
+        """Return what a delivery of this packet carries; a packet without a trace of its own goes with its cause."""
         return self._known.get(packet_id, batch.trace)
 
 

@@ -49,7 +49,7 @@ class Bounds:
 
     @classmethod
     def of(cls, settings: OrchestratorSettings) -> Self:
-        """The bounds that the settings give."""
+        """Return the bounds that the settings give."""
         time = timedelta(seconds=settings.verification_seconds)
         return cls(settings.verifications_at_once, time, settings.verifications_pending)
 
@@ -158,7 +158,7 @@ class Verifier:
                 yield Finding("evidence_artifacts", message)
 
     async def _bytes_of(self, artifact_hash: str) -> str | None:
-        """What is wrong with an artifact; None when its bytes have the hash."""
+        """Return what is wrong with an artifact; None when its bytes have the hash."""
         try:
             async with asyncio.timeout(self._bounds.time.total_seconds()) as limit:
                 await self._artifacts.check(artifact_hash)

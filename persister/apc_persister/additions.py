@@ -51,7 +51,7 @@ class Additions:
 
 
 async def read_objects(connection: AnyConnection) -> set[str]:
-    """What decides which rows the log's tables take, a line each."""
+    """Return what decides which rows the log's tables take, a line each."""
     async with connection.transaction(readonly=True):
         # Names outside of the search path come with their schema, whatever the user has set.
         await connection.execute("SET LOCAL search_path = pg_catalog")

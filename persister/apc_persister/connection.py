@@ -11,8 +11,7 @@ _PLAN_BY_INDEX = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 
 
 async def take_connection(pool: asyncpg.Pool, heartbeat: timedelta) -> PoolConnectionProxy:
-    """A connection of the pool, made the writer's; give it back with `drop_connection`, never to the
-    others."""
+    """Return a connection of the pool, made the writer's; give it back with `drop_connection`, never to the others."""
     connection = await pool.acquire(timeout=heartbeat.total_seconds())
     try:
         milliseconds = int(heartbeat.total_seconds() * 1000)
@@ -37,7 +36,7 @@ async def drop_connection(pool: asyncpg.Pool, connection: PoolConnectionProxy) -
 
 
 def stands(connection: PoolConnectionProxy | None) -> bool:
-    """Whether it is there and not closed; the pool takes one that the server has closed away by itself."""
+    """Return whether it is there and not closed; the pool takes one that the server has closed away by itself."""
     try:
         return connection is not None and not connection.is_closed()
     except asyncpg.InterfaceError:

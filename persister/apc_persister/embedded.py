@@ -38,7 +38,7 @@ class EmbeddedPostgres:
     _users: "_Users"
 
     def url_of(self, database: str) -> str:
-        """The URL of another database of this server."""
+        """Return the URL of another database of this server."""
         return _url(self._server, database)
 
     async def stop(self) -> None:
@@ -97,7 +97,7 @@ async def start_embedded(folder: Path) -> EmbeddedPostgres:
 
 
 def server_programs() -> Path:
-    """The folder of the wheel's programs. Raises ImportError without the wheel."""
+    """Return the folder of the wheel's programs. Raises ImportError without the wheel."""
     with warnings.catch_warnings():
         # Its import looks for a runtime folder that we do not use, and warns when there is none.
         warnings.simplefilter("ignore")
@@ -125,7 +125,7 @@ def _prepare(folder: Path) -> tuple[Postmaster, _Users]:
 
 
 def _account() -> pwd.struct_passwd:
-    """The OS user that the server runs as for root, made if missing. Raises OSError, SubprocessError."""
+    """Return the OS user that the server runs as for root, made if missing. Raises OSError, SubprocessError."""
     try:
         return pwd.getpwnam(SERVER_USER)
     except KeyError:
@@ -144,7 +144,7 @@ def _run(server: Postmaster, users: _Users) -> None:
 
 
 def _is_running(data: Path) -> bool:
-    """Whether the process of the lock file is the server: after a restart another may have its id."""
+    """Return whether the process of the lock file is the server: after a restart another may have its id."""
     import psutil
 
     pid = _postmaster_pid(data)

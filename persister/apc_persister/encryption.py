@@ -34,7 +34,7 @@ class Encryption:
 
     @classmethod
     def of(cls, settings: EncryptionSettings) -> "Encryption | None":
-        """What these settings ask for; None = bodies are stored as they came."""
+        """Return what these settings ask for; None = bodies are stored as they came."""
         if not settings.encrypt_bodies:
             return None
         return cls(require(KeyRing.of(settings)), settings.subject_field)

@@ -109,7 +109,7 @@ class GuardState:
 
 
 async def read_guard(connection: AnyConnection) -> GuardState:
-    """The guard of a database with the schema of this release; needs no right but to read schema apc_guard."""
+    """Return the guard of a database with the schema of this release; needs no right but to read schema apc_guard."""
     holes = tuple(sorted(row[0] for row in await connection.fetch(_FAULTS)))
     in_force = {row[0] for row in await connection.fetch(_IN_FORCE)}
     owners = await connection.fetchrow(_OWNERS)
@@ -126,7 +126,7 @@ async def read_guard(connection: AnyConnection) -> GuardState:
 
 
 async def is_superuser(connection: AnyConnection) -> bool:
-    """Whether the user of this connection may install the whole guard."""
+    """Return whether the user of this connection may install the whole guard."""
     return bool(await connection.fetchval(_MY_RIGHTS))
 
 

@@ -32,7 +32,7 @@ INSERT INTO apc_log.contracts (contract_hash, document) VALUES (sha256($1), $1) 
 
 
 async def lock_head(connection: AnyConnection, shard: int) -> tuple[Head, datetime]:
-    """The head, locked until the transaction ends, and the transaction's time."""
+    """Return the head, locked until the transaction ends, and the transaction's time."""
     row = await connection.fetchrow(_LOCK, shard)
     if row is None:
         await connection.execute(_CREATE, shard)
@@ -42,7 +42,7 @@ async def lock_head(connection: AnyConnection, shard: int) -> tuple[Head, dateti
 
 
 async def begin_intake(connection: AnyConnection, head: Head, messages: Sequence[Received]) -> Intake:
-    """An empty intake that knows the earlier epochs which these messages ask for."""
+    """Return an empty intake that knows the earlier epochs which these messages ask for."""
     holders = [m.content.holder for m in messages if isinstance(m.content, EpochOpen)]
     older = {m.content.epoch for m in messages if isinstance(m.content, LogBatch)} - {head.epoch}
     intake = Intake(head, {}, {})

@@ -78,7 +78,7 @@ def _decode(message_type: str, body: bytes) -> LogBatch | EpochOpen | ConflictEn
 
 
 def _version_of(body: bytes) -> object:
-    """The first element, where a batch of any release says its version."""
+    """Return the first element, where a batch of any release says its version."""
     try:
         parts = msgspec.msgpack.decode(body)
     except (msgspec.DecodeError, RecursionError):

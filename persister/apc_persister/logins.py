@@ -44,7 +44,7 @@ async def complete_logins(connection: asyncpg.Connection, scripts: Path) -> None
 
 
 async def may_make_logins(database: Database) -> bool:
-    """Whether our user makes logins of agents here."""
+    """Return whether our user makes logins of agents here."""
     return bool(await database.fetchval(_MAY_MAKE))
 
 
@@ -70,7 +70,7 @@ async def end_login(database: Database, agent_id: str) -> bool | None:
 
 
 def scram_verifier(password: str) -> str:
-    """What a server keeps of a password for SCRAM-SHA-256 (RFC 5803); the password is ASCII."""
+    """Return what a server keeps of a password for SCRAM-SHA-256 (RFC 5803); the password is ASCII."""
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
     client_key = hmac.digest(salted, b"Client Key", "sha256")

@@ -26,13 +26,13 @@ _one_at_a_time = threading.Lock()
 
 
 def migrations_folder() -> Path:
-    """The scripts: inside the package when installed from a wheel, else the checkout's migrations/."""
+    """Return the scripts: inside the package when installed from a wheel, else the checkout's migrations/."""
     packaged = Path(str(files("apc_persister") / "migrations"))
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "migrations"
 
 
 async def schema_version(url: str) -> str | None:
-    """The schema revision of a database, None without one. Raises OSError or asyncpg's errors when away."""
+    """Return the schema revision of a database, None without one. Raises OSError or asyncpg's errors when away."""
     connection = await asyncpg.connect(url)
     try:
         return await read_revision(connection)

@@ -53,7 +53,7 @@ class TaskRun:
 
 
 async def openlineage_events(pool: asyncpg.Pool, run_id: str) -> AsyncIterator[Event]:
-    """The events of a run: START and an end for each agent and task; none when the log holds nothing of it.
+    """Yield the events of a run: START and an end for each agent and task; none when the log holds nothing of it.
 
     Accepted packets of agents count. A body that was erased tells nothing but that its agent was at work.
     """
@@ -72,7 +72,7 @@ def events_of(run_id: str, told: Iterable[TaskRun], end: str) -> Iterator[Event]
 
 
 def run_uuid(run_id: str, *parts: str) -> UUID:
-    """The runId of a run of ours, or of an agent's part in it: the same for every export."""
+    """Return the runId of a run of ours, or of an agent's part in it: the same for every export."""
     return uuid5(NAMESPACE_URL, "/".join(("apc:openlineage", run_id, *parts)))
 
 
@@ -114,7 +114,7 @@ def _tell(task: TaskRun, row: PacketRow, hash_of: dict[UUID, str]) -> None:
 
 
 def _content(row: PacketRow) -> dict[str, Any] | None:
-    """The packet's JSON; None where the body is not to be read any more."""
+    """Return the packet's JSON; None where the body is not to be read any more."""
     try:
         packet = orjson.loads(row.body)
     except (orjson.JSONDecodeError, TypeError):

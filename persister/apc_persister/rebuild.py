@@ -108,7 +108,7 @@ def _payload_hash(row: asyncpg.Record) -> bytes:
 
 
 async def _mend_edge(connection: AnyConnection, shard: int) -> bool:
-    """Whether the edge had to be made anew. An edge that fits the last checkpoint costs no reading."""
+    """Return whether the edge had to be made anew. An edge that fits the last checkpoint costs no reading."""
     signed = await connection.fetchrow(_SIGNED, shard)
     size, root = (signed["tree_size"], signed["root_hash"]) if signed is not None else (0, Tree().root)
     with suppress(TreeBroken):  # an edge that no writer can have stored

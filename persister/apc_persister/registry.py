@@ -16,7 +16,7 @@ def check_changes(placed: Iterable[Placed]) -> None:
 
 
 def with_checked_changes(placed: Iterable[Placed]) -> list[Placed]:
-    """The entries; a change that breaks the contract becomes a conflict at its place."""
+    """Return the entries; a change that breaks the contract becomes a conflict at its place."""
     return [_checked(item) for item in placed]
 
 

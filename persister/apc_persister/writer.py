@@ -136,7 +136,7 @@ class Writer:
                         waiting.popleft()
 
     def _gather(self, waiting: Iterable[Received]) -> list[Received]:
-        """What one transaction takes: whole batches up to the limit of entries, at least one; never waits."""
+        """Return what one transaction takes: whole batches up to the limit of entries, at least one; never waits."""
         messages: list[Received] = []
         entries = 0
         for message in waiting:
@@ -257,7 +257,7 @@ class _Stoppable:
             await asyncio.wait({self._stopped}, timeout=seconds)
 
     async def receive(self, subscription: Subscription) -> list[Delivery]:
-        """What the broker hands over; once told to stop only what it has handed over already."""
+        """Return what the broker hands over; once told to stop only what it has handed over already."""
         receiving = asyncio.ensure_future(subscription.receive(max_bytes=_MAX_BYTES))
         try:
             await asyncio.wait({receiving, self._stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -29,7 +29,7 @@ PROFILE = "seed = 11\n" + "".join(
 
 
 def run_under_chaos(apc: ApcCommand, given: Settings = NONE) -> dict[str, Any]:
-    """The scorecard of a run that has answered every question."""
+    """Return the scorecard of a run that has answered every question."""
     shutil.copy(AGENTS, apc.folder)
     (apc.folder / "chaos.toml").write_text(PROFILE)
     agents = [part for name in ("answerer", "asker") for part in ("--agent", f"chaos_agents:{name}")]

@@ -52,14 +52,14 @@ class Deployment:
         self.started: list[subprocess.Popen[str]] = []
 
     def settings(self, service: str) -> dict[str, str]:
-        """The environment of a service."""
+        """Return the environment of a service."""
         given = self.services[service]["environment"]
         found = {name: self._here(str(value)) for name, value in given.items() if value is not None}
         found.pop("APC_HEALTH_PORT", None)  # two services of one machine cannot share it
         return found
 
     def command(self, service: str) -> list[str]:
-        """What a service runs."""
+        """Return what a service runs."""
         return [self._here(part) for part in self.services[service]["command"]]
 
     def _here(self, value: str) -> str:
@@ -69,7 +69,7 @@ class Deployment:
         return value
 
     async def run(self, service: str, *instead: str) -> subprocess.CompletedProcess[str]:
-        """A one-shot service to its end, or another command with its settings."""
+        """Return a one-shot service to its end, or another command with its settings."""
         command = instead or self.command(service)
         return await asyncio.to_thread(self._apc, *command, given=self.settings(service))
 

@@ -9,7 +9,7 @@ from apc_console.testing import ApcCommand, FinishedRun, read_summary
 
 
 def first_generation(apc: ApcCommand, run_id: str) -> tuple[list[str], dict[str, float]]:
-    """The priors that the briefs name, and what each swarm measured in generation 0."""
+    """Return the priors that the briefs name, and what each swarm measured in generation 0."""
     assert apc("packet", "replay", "--run-id", run_id, "--out", "replay.json").returncode == 0
     entries = json.loads((apc.folder / "replay.json").read_text())
     packets: list[dict[str, Any]] = [entry for entry in entries if entry["kind"] == "packet"]

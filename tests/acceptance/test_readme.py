@@ -11,7 +11,7 @@ EXAMPLE = ROOT / "examples/reviewer.py"
 
 
 def example_of_the_readme() -> str:
-    """The first block of Python in the README."""
+    """Return the first block of Python in the README."""
     found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert found is not None
     return found.group(1)

@@ -40,7 +40,7 @@ def up(apc: ApcCommand, *arguments: str, given: Settings = NONE) -> Iterator[sub
 
 
 def wait_for(running: subprocess.Popen[str], text: str) -> str:
-    """The first line on stderr that holds this text."""
+    """Return the first line on stderr that holds this text."""
     assert running.stderr is not None
     seen = []
     for line in running.stderr:

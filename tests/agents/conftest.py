@@ -56,7 +56,7 @@ PATIENCE = 10.0
 
 
 def _idea(method_id: str = "m-1") -> IdeaPayload:
-    """A small valid IDEA."""
+    """Return a small valid IDEA."""
     return IdeaPayload(
         method_id=method_id,
         intent="try it",
@@ -82,7 +82,7 @@ def _make_packet(
     vector_clock: dict[str, int] | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> Packet:
-    """A packet as it stands in the log."""
+    """Return a packet as it stands in the log."""
     packet_id = packet_id or new_packet_id()
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
     return PACKET_TYPES[packet_type](
@@ -132,7 +132,7 @@ class Gate:
         self._batch_no = 0
 
     def connect(self) -> MemoryBus:
-        """A bus for the worker under test."""
+        """Return a bus for the worker under test."""
         return self.broker.connect(f"agent.{self.agent.agent_id}")
 
     async def deliver(
@@ -193,7 +193,7 @@ class Gate:
         await self.until(lambda: kind in self.kinds(packet))
 
     def kinds(self, packet: Packet) -> list[ReceiptKind]:
-        """The receipts for a packet, in order."""
+        """Return the receipts for a packet, in order."""
         return [receipt.kind for receipt in self.receipts if receipt.packet_id == packet.packet_id]
 
     async def depth(self) -> int:

@@ -13,7 +13,7 @@ CLAIM = ClaimPayload(claim_id="c", hypothesis_id="h", text="t", confidence_pre=0
 
 
 def value(name: str, **labels: str) -> float:
-    """A sample now; 0 when there is none yet."""
+    """Return a sample now; 0 when there is none yet."""
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 

@@ -40,13 +40,13 @@ def _rows(page: Path) -> list[Row]:
 
 
 def _complete_for(page: Path) -> list[str]:
-    """What the page says it has a row for every member of."""
+    """Return what the page says it has a row for every member of."""
     said = re.search(r"^Complete for:(.*?)(?:\n\n|\Z)", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return _CODE.findall(said[1]) if said else []
 
 
 def _found(name: str) -> Any:
-    """What a name stands for. Raises LookupError."""
+    """Return what a name stands for. Raises LookupError."""
     parsed = _NAME.fullmatch(name)
     if parsed is None:
         raise LookupError(f"{name!r} is not module:attribute")
@@ -67,13 +67,13 @@ def _attribute(owner: Any, attribute: str, name: str) -> Any:
 
 
 def _fields(owner: Any) -> set[str]:
-    """The names of the fields of a dataclass, a model, or an annotated class."""
+    """Return the names of the fields of a dataclass, a model, or an annotated class."""
     fields = getattr(owner, "__dataclass_fields__", {}) or getattr(owner, "model_fields", {})
     return {*fields, *getattr(owner, "__annotations__", {})}
 
 
 def _members(value: Any) -> set[str]:
-    """The names inside an enumeration, a mapping, or a class with fields."""
+    """Return the names inside an enumeration, a mapping, or a class with fields."""
     if isinstance(value, type) and issubclass(value, Enum):
         return set(value.__members__)
     if isinstance(value, Mapping):

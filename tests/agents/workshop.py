@@ -15,22 +15,22 @@ Respond = Callable[..., AgentResponse]
 
 
 def tool(action: str, /, **fields: Any) -> Action:
-    """An action of the type `tool`."""
+    """Return an action of the type `tool`."""
     return {"action": action, "type": "tool", **fields}
 
 
 def internal(action: str, /, **fields: Any) -> Action:
-    """An action of the type `internal`."""
+    """Return an action of the type `internal`."""
     return {"action": action, "type": "internal", **fields}
 
 
 def response(*actions: Action, **fields: Any) -> AgentResponse:
-    """A response with these actions."""
+    """Return a response with these actions."""
     return parse_response(json.dumps({"status": "EXECUTING", "stop": False, "actions": actions, **fields}))
 
 
 def in_context(**settings: Any) -> ActionContext:
-    """A context of an agent of the test."""
+    """Return a context of an agent of the test."""
     return ActionContext(**{"agent_id": "builder-1", "session_id": "session-1", **settings})
 
 

@@ -28,7 +28,7 @@ def test_nothing_new_is_too_large_or_named_twice() -> None:
 
 
 def beyond() -> Iterator[str]:
-    """What exceeds a bound, or is a class name of several files, as lines of the list."""
+    """Yield what exceeds a bound, or is a class name of several files, as lines of the list."""
     yield from _full_folders()
     names: dict[str, set[str]] = defaultdict(set)
     for path in _files(PRODUCT):

@@ -25,7 +25,7 @@ class Place(Protocol):
     topology: Topology
 
     async def connect(self) -> Bus:
-        """A new bus; closed after the test."""
+        """Return a new bus; closed after the test."""
         ...
 
     async def delete_queue(self, name: str) -> None:

@@ -20,7 +20,7 @@ MARK = "REPLACED"
 
 
 def header(**properties: object) -> bytes:
-    """A content header in which the text REPLACED stands for bytes that are no UTF-8."""
+    """Return a content header in which the text REPLACED stands for bytes that are no UTF-8."""
     payload = ContentHeader(properties=Basic.Properties(**properties), body_size=2).marshal()  # type: ignore[arg-type]
     return payload.replace(MARK.encode(), b"\xff" * len(MARK))
 

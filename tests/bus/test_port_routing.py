@@ -25,7 +25,7 @@ IDEA_TO_BETA = routing_key(PacketType.IDEA, "blue", "Beta.2", urgent=False)
 
 
 async def receive(subscription: Subscription, count: int) -> list[Message]:
-    """The next messages, acknowledged."""
+    """Return the next messages, acknowledged."""
     messages: list[Message] = []
     while len(messages) < count:
         batch = await subscription.receive(max_messages=count - len(messages))

@@ -319,7 +319,7 @@ def test_only_what_the_broker_does_not_know_for_long_has_starved() -> None:
 
 
 def looks_until_given_up(expected: Expected, messages: int, longest: int = 30) -> int | None:
-    """How often the broker has to say that so many messages wait; None = it is never given up."""
+    """Return how often the broker has to say that so many messages wait; None = it is never given up."""
     return next((look for look in range(1, longest) if expected.compare(messages, 1)), None)
 
 

@@ -150,7 +150,7 @@ def test_nothing_else_reads_the_environment() -> None:
 
 
 def _product() -> dict[str, ast.Module]:
-    """Every module of the product, by its path."""
+    """Return every module of the product, by its path."""
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in _modules()}
 
 

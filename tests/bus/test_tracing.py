@@ -30,7 +30,7 @@ GIVEN = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
 
 
 def trace_id(headers: TraceHeaders) -> str:
-    """What stays the same from hop to hop."""
+    """Return what stays the same from hop to hop."""
     return headers["traceparent"].split("-")[1]
 
 

@@ -23,7 +23,7 @@ ROW = re.compile(r"^\| `(apc_\w+)` \| (counter|gauge|histogram) \|", re.MULTILIN
 
 
 def families() -> list[Metric]:
-    """What is registered."""
+    """Return what is registered."""
     return list(REGISTRY.collect())
 
 
@@ -35,7 +35,7 @@ def exported() -> set[str]:
 
 
 def named(expression: str) -> set[str]:
-    """The metrics of a PromQL expression: its words outside of labels and ranges that are no functions."""
+    """Return the metrics of a PromQL expression: its words outside of labels and ranges that are no functions."""
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without)\s*\([^)]*\)", "", expression)
     return set(re.findall(r"\b[a-z_:]+\b(?!\s*\()", bare))
 

@@ -228,7 +228,7 @@ def contract() -> Contract:
 
 
 def put(path: str, value: Any) -> Change:
-    """A change that sets the field at a dotted path."""
+    """Return a change that sets the field at a dotted path."""
 
     def change(document: dict[str, Any]) -> None:
         target: Any = document

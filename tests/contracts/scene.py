@@ -123,7 +123,7 @@ _PAYLOADS: dict[PacketType, dict[str, Any]] = {
 
 
 def document(packet_type: PacketType, **changes: Any) -> dict[str, Any]:
-    """A good packet; a change is a dotted path with `__` for `.`, None takes the field away."""
+    """Return a good packet; a change is a dotted path with `__` for `.`, None takes the field away."""
     built: dict[str, Any] = {
         "protocol_version": "apc/1.0",
         "packet_id": PACKET_ID,
@@ -156,7 +156,7 @@ def document(packet_type: PacketType, **changes: Any) -> dict[str, Any]:
 
 
 def received(packet_type: PacketType, **changes: Any) -> ReceivedPacket:
-    """The packet of `document`, read from its bytes."""
+    """Return the packet of `document`, read from its bytes."""
     return read_packet(json.dumps(document(packet_type, **changes)).encode())
 
 
@@ -166,7 +166,7 @@ def under_parent(root: UUID = ROOT_ID) -> dict[str, Any]:
 
 
 def identity(**known: Any) -> Identity:
-    """What the session remembers of a packet of sentinel-1 that was routed in its first steps."""
+    """Return what the session remembers of a packet of sentinel-1 that was routed in its first steps."""
     fields: dict[str, Any] = {
         "packet_hash": b"other",
         "payload_hash": b"other",
@@ -188,7 +188,7 @@ def identity(**known: Any) -> Identity:
 
 
 def registration(agent_id: str, role: str, swarm_id: str, *rights: Right) -> Registration:
-    """An agent of its own broker user that handles every type."""
+    """Return an agent of its own broker user that handles every type."""
     handles = frozenset(PacketType) - CONTROL_TYPES
     return Registration(agent_id, f"agent.{agent_id}", role, swarm_id, frozenset(rights), handles)
 
@@ -205,7 +205,7 @@ def registry() -> dict[str, Registration]:
 
 
 def session_in(phase: RunPhase, **changes: Any) -> SessionSnapshot:
-    """A session of generation 21 that knows the usual packets; parents were routed before its phase began."""
+    """Return a session of generation 21 that knows the usual packets; parents were routed before its phase began."""
     fields: dict[str, Any] = {
         "session_id": "sess-01",
         "state": STATE_OF_PHASE[phase],
@@ -269,7 +269,7 @@ class Scene:
         return Facts(**(fields | dict(self.facts)))
 
     def judge(self, contract: Contract) -> Verdict:
-        """The verdict on arrival."""
+        """Return the verdict on arrival."""
         return admit(self.received.packet, self.view, self.given, contract)
 
 

@@ -17,7 +17,7 @@ CONTRACT: dict[str, Any] = json.loads((ROOT / "contracts/apc_contracts/data/apc-
 
 
 def rows(heading: str) -> dict[str, str]:
-    """The first two cells of the table below a heading."""
+    """Return the first two cells of the table below a heading."""
     section = PAGE.split(f"### {heading}\n")[1].split("\n### ")[0]
     return dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", section, re.MULTILINE)[1:])
 

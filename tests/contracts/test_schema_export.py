@@ -36,7 +36,7 @@ BEYOND_JSON_SCHEMA = (
 
 
 def agree(document: dict[str, Any]) -> bool:
-    """Whether schema and parser judge alike, leaving out the rules that JSON Schema cannot express."""
+    """Return whether schema and parser judge alike, leaving out the rules that JSON Schema cannot express."""
     is_valid = PACKETS.is_valid(document)
     try:
         parse_packet(json.dumps(document).encode())
@@ -109,7 +109,7 @@ LEAVES = st.sampled_from(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value in a document."""
+    """Return the path of every value in a document."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(place for key, item in items for place in places(item, (*path, key)))]
 

@@ -94,7 +94,7 @@ class Service:
         self.process.send_signal(signal.SIGCONT)
 
     def says(self, event: str) -> Callable[[], Awaitable[bool]]:
-        """A condition: it has written of this event."""
+        """Return a condition: it has written of this event."""
 
         async def holds() -> bool:
             return f'"{event}"' in self._output.read_text(errors="replace")
@@ -136,7 +136,7 @@ class Confirms:
         self.longest_gap, self._last = max(self.longest_gap, now - self._last), now
 
     def reach(self, count: int) -> Callable[[], Awaitable[bool]]:
-        """A condition: so many more than now."""
+        """Return a condition: so many more than now."""
         wanted = self.count + count
 
         async def holds() -> bool:
@@ -274,22 +274,22 @@ class Deployment:
             yield
 
     async def peek(self, queue: str) -> list[Delivery]:
-        """What waits in a queue whose consumer has died, first what it had taken; all of it stays there."""
+        """Return what waits in a queue whose consumer has died, first what it had taken; all of it stays there."""
         async with asyncio.timeout(20), self.bus.subscribe(queue, prefetch=2000) as subscription:
             return await subscription.receive(2000)
 
     async def redelivered_packets(self) -> list[UUID]:
-        """The packets that the dead gate had received and not acknowledged, in their order."""
+        """Return the packets that the dead gate had received and not acknowledged, in their order."""
         deliveries = [one for one in await self.peek(gate_queue(0)) if one.is_redelivered]
         return [UUID(one.message.message_id) for one in deliveries if one.message.type == "IDEA"]
 
     async def redelivered_batches(self) -> list[LogBatch]:
-        """The batches that the dead persister had received and not acknowledged."""
+        """Return the batches that the dead persister had received and not acknowledged."""
         deliveries = [one for one in await self.peek(log_queue(0)) if one.is_redelivered]
         return [decode_batch(one.message.body) for one in deliveries if one.message.type == "log_batch"]
 
     async def logged(self) -> set[UUID]:
-        """The packets in the log."""
+        """Return the packets in the log."""
         return {row["packet_id"] for row in await self.pool.fetch(LOGGED)}
 
     async def commit_everything(self) -> None:
@@ -398,7 +398,7 @@ async def _deploy(amqp_url: str, database_url: str, folder: Path) -> AsyncIterat
 
 
 def is_poison(packet: Packet) -> bool:
-    """Whether every worker rejects this packet."""
+    """Return whether every worker rejects this packet."""
     return getattr(packet.payload, "intent", None) == POISON
 
 

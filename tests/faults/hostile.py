@@ -31,7 +31,7 @@ IN_STATE = (
 
 
 def signing_contract(folder: Path) -> str:
-    """A file with the packaged contract, and that every IDEA must be signed."""
+    """Return a file with the packaged contract, and that every IDEA must be signed."""
     document = load_contract().file.model_dump(mode="json", by_alias=True, exclude_none=True)
     document["required"]["signature"] = ["IDEA"]
     path = folder / "contract.json"
@@ -86,7 +86,7 @@ class Attack:
         self._record(fault, self.deployment, self._ended_at, injected=self.injected)
 
     def idea(self, sender: str = "red-1", to: str | tuple[str, ...] = "blue-1", **fields: Any) -> Packet:
-        """A packet that nobody has sent yet; `fields` as `make_packet` takes them."""
+        """Return a packet that nobody has sent yet; `fields` as `make_packet` takes them."""
         recipients = (to,) if isinstance(to, str) else to
         payload = fields.pop("payload", None) or make_idea("work")
         return make_packet(sender, payload, recipients, parent=self.deployment.opening, **fields)
@@ -104,13 +104,13 @@ class Attack:
         await publish_until_confirmed(self.deployment.bus, publication)
 
     def signature(self, packet: Packet) -> dict[str, Any]:
-        """The properties of a message that its sender signs; none when it has no key."""
+        """Return the properties of a message that its sender signs; none when it has no key."""
         if self.key is None or packet.sender.agent_id != "red-1":
             return {}
         return {"headers": {headers.SIGNATURE: self.key.sign(seal(packet))}}
 
     async def come_back(self) -> ScriptedWorker:
-        """The one that was away works from now on."""
+        """Return the one that was away works from now on."""
         worker = ScriptedWorker(self.deployment.bus, AWAY)
         self.deployment.workers[AWAY] = worker
         return await self._resources.enter_async_context(worker.working())
@@ -126,7 +126,7 @@ class Attack:
         return {packet_id for worker in self.deployment.workers.values() for packet_id in worker.effects}
 
     def told(self, code: str, packet_ids: Iterable[UUID], agent: str = "red-1") -> Callable[[], Awaitable[bool]]:
-        """A condition: the gate has refused each of these to their sender, with this code."""
+        """Return a condition: the gate has refused each of these to their sender, with this code."""
         wanted, nacks = set(packet_ids), self.deployment.workers[agent].nacks
 
         async def holds() -> bool:
@@ -135,7 +135,7 @@ class Attack:
         return holds
 
     def are_in(self, state: str, packet_ids: Iterable[UUID], recipient: str = "") -> Callable[[], Awaitable[bool]]:
-        """A condition: by the log each of these has come to this state, for this recipient."""
+        """Return a condition: by the log each of these has come to this state, for this recipient."""
         wanted = set(packet_ids)
 
         async def holds() -> bool:
@@ -144,11 +144,11 @@ class Attack:
         return holds
 
     async def in_state(self, state: str, recipient: str | None = None) -> set[UUID]:
-        """The packets that have come to this state, for any recipient or for this one."""
+        """Return the packets that have come to this state, for any recipient or for this one."""
         return {row["packet_id"] for row in await self.deployment.pool.fetch(IN_STATE, state, recipient)}
 
     async def kept(self) -> Counter[bytes]:
-        """The hashes of what is in quarantine."""
+        """Return the hashes of what is in quarantine."""
         return Counter(row["hash"] for row in await self.deployment.pool.fetch(HASHES))
 
     async def _send_healthy(self) -> None:

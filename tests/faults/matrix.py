@@ -21,7 +21,7 @@ class Row:
 
 
 def read_matrix() -> list[Row]:
-    """The rows in their order."""
+    """Return the rows in their order."""
     return [
         Row(int(found["number"]), found["fault"], tuple(_TEST.findall(found["proof"])))
         for found in map(_ROW.fullmatch, DOCUMENT.read_text().splitlines())
@@ -30,5 +30,5 @@ def read_matrix() -> list[Row]:
 
 
 def without_parameters(node_id: str) -> str:
-    """The test of a node id: a matrix names all of its cases at once."""
+    """Return the test of a node id: a matrix names all of its cases at once."""
     return node_id.partition("[")[0]

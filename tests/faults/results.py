@@ -145,7 +145,7 @@ def _sum(found: Iterable[Exercised], name: str) -> str:
 
 
 def _longest(found: Iterable[Exercised], name: str) -> str:
-    """The longest time of the runs that have it; `-` when none has."""
+    """Return the longest time of the runs that have it; `-` when none has."""
     times = [getattr(one, name) for one in found if getattr(one, name) is not None]
     return f"{max(times):.1f} s" if times else "-"
 

@@ -52,7 +52,7 @@ async def readiness(port: int) -> tuple[int, str]:
 
 
 def says(port: int, status: int, *words: str) -> Callable[[], Awaitable[bool]]:
-    """A condition: /readyz has this status, and names one of these reasons."""
+    """Return a condition: /readyz has this status, and names one of these reasons."""
 
     async def holds() -> bool:
         found, text = await readiness(port)
@@ -117,7 +117,7 @@ async def raise_and_end(alarm: Alarm, rabbit_node: PrivateNode, postgres_url: st
 
 
 def failures_after(deployment: Any, before: int) -> Callable[[], Awaitable[bool]]:
-    """A condition: more publishes than these have ended as unknown."""
+    """Return a condition: more publishes than these have ended as unknown."""
 
     async def holds() -> bool:
         return bool(deployment.confirms.failures > before)

@@ -49,7 +49,7 @@ async def deployment(cluster: PrivateCluster, postgres_url: str, deploy: Any) ->
 
 
 async def leader(cluster: PrivateCluster, asked: PrivateNode | None = None) -> PrivateNode:
-    """The node that leads the gate's queue."""
+    """Return the node that leads the gate's queue."""
     found: list[PrivateNode] = []
 
     async def is_told() -> bool:
@@ -62,12 +62,12 @@ async def leader(cluster: PrivateCluster, asked: PrivateNode | None = None) -> P
 
 
 def others(cluster: PrivateCluster, node: PrivateNode) -> list[PrivateNode]:
-    """All nodes but this."""
+    """Return all nodes but this."""
     return [one for one in cluster.nodes if one is not node]
 
 
 def refuses(node: PrivateNode) -> Callable[[], Awaitable[bool]]:
-    """A condition: this node takes no clients."""
+    """Return a condition: this node takes no clients."""
 
     async def holds() -> bool:
         with suppress(OSError):
@@ -135,7 +135,7 @@ async def test_the_majority_is_lost(cluster: PrivateCluster, deployment: Any, re
 
 
 async def has_failed(deployment: Any, before: int) -> bool:
-    """Whether a publish has failed since then."""
+    """Return whether a publish has failed since then."""
     return bool(deployment.confirms.failures > before)
 
 

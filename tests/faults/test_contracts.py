@@ -26,7 +26,7 @@ HOLES: dict[str, Change] = {
 
 
 def contract_file(path: Path, change: Change) -> str:
-    """A file with the packaged contract, changed."""
+    """Return a file with the packaged contract, changed."""
     document = load_contract().file.model_dump(mode="json", by_alias=True, exclude_none=True)
     change(document)
     path.write_bytes(orjson.dumps(document))
@@ -64,5 +64,5 @@ async def test_the_contract_is_changed_under_load(deployment: Any, record: Calla
 
 
 async def hashes(deployment: Any) -> set[bytes]:
-    """The contracts under which the log's packets were judged."""
+    """Return the contracts under which the log's packets were judged."""
     return {row["contract_hash"] for row in await deployment.pool.fetch(HASHES)}

@@ -61,7 +61,7 @@ async def test_the_database_is_away_for_minutes(
 
 
 def refuses_more(deployment: Any) -> Callable[[], Awaitable[bool]]:
-    """A condition: senders are still told that their packets are not taken."""
+    """Return a condition: senders are still told that their packets are not taken."""
     before = deployment.confirms.failures
 
     async def holds() -> bool:

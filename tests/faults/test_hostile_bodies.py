@@ -19,17 +19,17 @@ PACKET_BYTES = 256 * 1024
 
 
 def instead_of_confidence(text: bytes) -> Damage:
-    """A number of the packet replaced by something else."""
+    """Return a number of the packet replaced by something else."""
     return lambda body: body.replace(b'"confidence":0.5', b'"confidence":' + text)
 
 
 def as_intent(text: bytes) -> Damage:
-    """A text of the payload replaced by something else."""
+    """Return a text of the payload replaced by something else."""
     return lambda body: body.replace(b'"intent":"work"', b'"intent":' + text)
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> Damage:
-    """The packet as a document that no model would make."""
+    """Return the packet as a document that no model would make."""
 
     def damage(body: bytes) -> bytes:
         document = json.loads(body)
@@ -72,7 +72,7 @@ AGAINST_THE_SCHEMA: list[Damage] = [
 
 
 def oversize(body: bytes) -> bytes:
-    """The packet with blanks behind it, which JSON allows."""
+    """Return the packet with blanks behind it, which JSON allows."""
     return body.ljust(PACKET_BYTES + 1)
 
 

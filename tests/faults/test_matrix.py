@@ -18,7 +18,7 @@ def test_every_test_that_is_named_exists() -> None:
 
 
 def exists(test: str) -> bool:
-    """Whether a test of this node id is there."""
+    """Return whether a test of this node id is there."""
     path, _, name = test.partition("::")
     file = ROOT / path
     if not file.exists():

@@ -61,7 +61,7 @@ class Sleeper:
         return Counter(map(UUID, path.read_text().split())) if path.exists() else Counter()
 
     def has_handled(self, packets: int) -> Callable[[], Awaitable[bool]]:
-        """A condition: so many packets."""
+        """Return a condition: so many packets."""
 
         async def holds() -> bool:
             return len(self.effects) >= packets
@@ -70,7 +70,7 @@ class Sleeper:
 
 
 def contract_file(folder: Path, **limits: Any) -> str:
-    """The packaged contract with other limits."""
+    """Return the packaged contract with other limits."""
     file = json.loads((files("apc_contracts") / PACKAGED_CONTRACT).read_text())
     file["limits"] |= limits
     path = folder / "contract.json"
@@ -165,7 +165,7 @@ class Stopwatch:
         self.phase = "after"
 
     def figures(self) -> list[str]:
-        """A line for each phase."""
+        """Return a line for each phase."""
         lines = []
         for phase, length in self.lengths.items():
             times = sorted(self.times.get(phase, []))
@@ -203,7 +203,7 @@ async def steady(deployment: Any, rate: float, make: Callable[[], Packet]) -> As
 
 
 def others(deployment: Any, watch: Stopwatch) -> Callable[[], Packet]:
-    """The packets of those who have nothing to do with it, from red-1 to blue-1 and the sentinel in turn."""
+    """Return the packets of those who have nothing to do with it, from red-1 to blue-1 and the sentinel in turn."""
     recipients = ("blue-1", "sentinel")
     count = iter(range(1 << 30))
 

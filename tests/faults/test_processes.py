@@ -18,7 +18,7 @@ Record = Callable[..., None]
 
 
 def epoch_is(deployment: Any, epoch: int) -> Callable[[], Awaitable[bool]]:
-    """A condition: the shard has come to this epoch."""
+    """Return a condition: the shard has come to this epoch."""
 
     async def holds() -> bool:
         return bool(await deployment.pool.fetchval("SELECT epoch FROM apc_log.shards") == epoch)
@@ -27,7 +27,7 @@ def epoch_is(deployment: Any, epoch: int) -> Callable[[], Awaitable[bool]]:
 
 
 def has_handled(deployment: Any, count: int) -> Callable[[], Awaitable[bool]]:
-    """A condition: the workers have handled so many deliveries."""
+    """Return a condition: the workers have handled so many deliveries."""
 
     async def holds() -> bool:
         return sum(len(worker.effects) for worker in deployment.workers.values()) >= count

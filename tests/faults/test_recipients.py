@@ -45,7 +45,7 @@ HEARTBEATS = "SELECT packet_id FROM apc_log.agent_packets WHERE sender_agent_id 
 
 
 async def handled(deployment: Any) -> Counter[UUID]:
-    """How often each packet is in the agent's state."""
+    """Return how often each packet is in the agent's state."""
     found = await deployment.pool.fetchval(HANDLED)
     return Counter(map(UUID, orjson.loads(found or "[]")))
 
@@ -87,7 +87,7 @@ async def to_others(deployment: Any, chance: random.Random) -> None:
 
 
 def has_handled(deployment: Any, count: int) -> Callable[[], Awaitable[bool]]:
-    """A condition: so many packets are in the agent's state."""
+    """Return a condition: so many packets are in the agent's state."""
 
     async def holds() -> bool:
         return len(await handled(deployment)) >= count

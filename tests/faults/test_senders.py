@@ -38,7 +38,7 @@ class Sending:
         return await self._deployment.run("sender", (PROGRAM, str(self._load), str(self._journal)), settings)
 
     def read(self) -> tuple[set[UUID], set[UUID]]:
-        """What is confirmed, and what was tried: the deployment takes them for A and U."""
+        """Return what is confirmed, and what was tried: the deployment takes them for A and U."""
         journal = Journal(self._journal)
         journal.close()
         confirmed, unknown = journal.confirmed, set(journal.unconfirmed)
@@ -49,7 +49,7 @@ class Sending:
 
 
 def has_any(deployment: Any, packets: set[UUID]) -> Callable[[], Awaitable[bool]]:
-    """A condition: some of these packets are in the log."""
+    """Return a condition: some of these packets are in the log."""
 
     async def holds() -> bool:
         return bool(packets & await deployment.logged())

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.faults
 
 
 def has_handled(deployment: Any, count: int) -> Callable[[], Awaitable[bool]]:
-    """A condition: the workers have handled so many deliveries."""
+    """Return a condition: the workers have handled so many deliveries."""
 
     async def holds() -> bool:
         return sum(len(worker.effects) for worker in deployment.workers.values()) >= count

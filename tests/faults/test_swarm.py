@@ -61,7 +61,7 @@ async def test_every_process_killed(
 
 
 async def run_killing(kills: list[tuple[int, str]], amqp_url: str, database_url: str, folder: Path) -> Outcome:
-    """A run in which each (generation, role) is killed with -9; the model's hash, and what everybody said."""
+    """Return a run in which each (generation, role) is killed with -9; the model's hash, and what everybody said."""
     apc, servers = ApcCommand(folder), {"APC_AMQP_URL": amqp_url, "APC_DATABASE_URL": database_url}
     running = apc.start(*ARGUMENTS, given=servers)
     pool = await asyncpg.create_pool(database_url, min_size=1, max_size=1)
@@ -84,14 +84,14 @@ async def run_killing(kills: list[tuple[int, str]], amqp_url: str, database_url:
 
 
 async def has_reached(pool: asyncpg.Pool, running: subprocess.Popen[str], generation: int) -> bool:
-    """Whether the run has come so far. Fails when it has ended."""
+    """Return whether the run has come so far. Fails when it has ended."""
     assert running.poll() is None, running.stderr.read() if running.stderr else ""
     reached = await pool.fetchval(REACHED)
     return reached is not None and reached >= generation
 
 
 def child(running: subprocess.Popen[str], role: str) -> psutil.Process:
-    """The process of a role."""
+    """Return the process of a role."""
     children = psutil.Process(running.pid).children()
     return next(one for one in children if role in " ".join(one.cmdline()))
 

@@ -90,7 +90,7 @@ class House:
         return bool(await self.pool.fetchval("SELECT sum(open_deliveries) FROM apc_log.sessions") == 0)
 
     def is_in(self, state: str) -> Callable[[], Awaitable[bool]]:
-        """A condition: the session is in this state."""
+        """Return a condition: the session is in this state."""
 
         async def holds() -> bool:
             return bool(await self.pool.fetchval("SELECT state FROM apc_log.sessions") == state)
@@ -98,7 +98,7 @@ class House:
         return holds
 
     def is_logged(self, *packet_ids: UUID) -> Callable[[], Awaitable[bool]]:
-        """A condition: the log has a row of each of these packets."""
+        """Return a condition: the log has a row of each of these packets."""
         query = "SELECT count(*) FROM apc_log.agent_packets WHERE packet_id = ANY($1)"
 
         async def holds() -> bool:
@@ -107,7 +107,7 @@ class House:
         return holds
 
     def has_come_to(self, state: str, packet_id: UUID, recipient: str) -> Callable[[], Awaitable[bool]]:
-        """A condition: the packet is in this state for this recipient."""
+        """Return a condition: the packet is in this state for this recipient."""
 
         async def holds() -> bool:
             return bool(await self.pool.fetchval(RECIPIENT_STATE, packet_id, recipient) == state)

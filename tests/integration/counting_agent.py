@@ -30,7 +30,7 @@ executor = ActionExecutor(tools)
 
 
 def may_go_on() -> bool:
-    """Whether the test lets the task end."""
+    """Return whether the test lets the task end."""
     return Path(os.environ[GO_ON]).exists()
 
 

@@ -15,12 +15,12 @@ from apc_orchestrator.testing import make_idea, make_packet, until
 
 
 def depths(agent: str, messages: int, consumers: int) -> dict[str, QueueDepth]:
-    """What the broker would say of an agent's queues."""
+    """Return what the broker would say of an agent's queues."""
     return {agent_queue(agent, urgent): QueueDepth(messages, consumers) for urgent in (True, False)}
 
 
 async def one(house: Any, agent: str, now: datetime | None = None) -> dict[str, Any]:
-    """An agent's row."""
+    """Return an agent's row."""
     rows = {row["agent_id"]: row for row in await listed(house.pool, now or datetime.now(UTC))}
     return rows[agent]
 

@@ -35,7 +35,7 @@ def retraction(target: UUID) -> RetractionPayload:
 
 
 def changed(packet: Packet, change: Callable[[Any], None]) -> bytes:
-    """The bytes of a packet that no model would make."""
+    """Return the bytes of a packet that no model would make."""
     document = json.loads(seal(packet).body)
     change(document)
     return json.dumps(document).encode()

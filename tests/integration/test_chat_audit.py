@@ -20,7 +20,7 @@ WHERE packets.sender_agent_id = 'red-1' AND packets.channel = 'INTRA_AGENT' ORDE
 
 
 async def reply(body: dict[str, Any]) -> str:
-    """A long answer."""
+    """Return a long answer."""
     return written(response="It may be either of them. " * 10)
 
 

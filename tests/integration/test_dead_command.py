@@ -35,7 +35,7 @@ async def running(house: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 
 
 async def die(house: Any, *recipients: str, **fields: Any) -> Any:
-    """An IDEA that its recipients give to the dead-letter exchange."""
+    """Return an IDEA that its recipients give to the dead-letter exchange."""
     sent = make_packet("red-1", make_idea(), recipients, parent=house.opening, **fields)
     await house.agents.publish(sent)
     for recipient in recipients:

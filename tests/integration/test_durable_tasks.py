@@ -27,7 +27,7 @@ WHERE packets.sender_agent_id = 'red-1' AND packets.channel = 'INTRA_AGENT' ORDE
 
 
 def reached(store: PostgresTaskStore, progress: float) -> Callable[[], Awaitable[bool]]:
-    """A condition: the counting task has come so far."""
+    """Return a condition: the counting task has come so far."""
 
     async def holds() -> bool:
         return any(task.progress >= progress for task in await by_age(store))

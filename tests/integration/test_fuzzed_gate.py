@@ -41,7 +41,7 @@ def good_packets(opening: Packet) -> list[Packet]:
 
 
 def with_fresh_id(packet_id: bytes, body: bytes) -> bytes:
-    """An id that stands already would make most of what follows a repeat, which leaves no trace of its own."""
+    """Return an id that stands already would make most of what follows a repeat, which leaves no trace of its own."""
     return body.replace(packet_id, str(new_packet_id()).encode())
 
 

@@ -90,7 +90,7 @@ async def running(house: Any, amqp_vhost_url: str) -> AsyncIterator[Any]:
 
 
 def environment_of(amqp_url: str) -> dict[str, str]:
-    """What the agent reads."""
+    """Return what the agent reads."""
     return {
         "APC_AMQP_URL": amqp_url,
         "APC_AGENT_ID": NODE_AGENT,

@@ -26,7 +26,7 @@ def amqp_vhost_url() -> Iterator[str]:
 
 
 def padded(packet: Any, size: int) -> bytes:
-    """The packet's bytes, made as large as this by blanks, which JSON allows."""
+    """Return the packet's bytes, made as large as this by blanks, which JSON allows."""
     body = seal(packet).body
     return body + b" " * (size - len(body))
 

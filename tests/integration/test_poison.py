@@ -126,7 +126,7 @@ def crash(house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) ->
 
 
 async def restart_until_over(house: Any, worker: WorkerProcess, count: int) -> tuple[int, float]:
-    """How often the worker was killed, and the seconds from its last death until all packets had their end."""
+    """Return how often the worker was killed, and the seconds from its last death until all packets had their end."""
     deaths, died_at = 0, monotonic()
 
     async def is_over() -> bool:

@@ -61,7 +61,7 @@ class Processes:
                 assert await process.wait() == 0, self.text(name)
 
     def text(self, name: str) -> str:
-        """All that a process has written."""
+        """Return all that a process has written."""
         return (self._folder / f"{name}.log").read_text()
 
     def lines(self, name: str) -> Lines:
@@ -69,7 +69,7 @@ class Processes:
         return [json.loads(line) for line in self.text(name).splitlines()]
 
     async def metrics(self, name: str) -> dict[str, set[str]]:
-        """Each metric of ours that a process has a value of, and its labels."""
+        """Return each metric of ours that a process has a value of, and its labels."""
         page = await asyncio.to_thread(_page, self.ports[name])
         return {
             family.name: {label for sample in family.samples for label in sample.labels} - {"le"}
@@ -112,7 +112,7 @@ def processes(house: Any, key: AgentKey, amqp_vhost_url: str, postgres_url: str,
 
 
 def about(lines: Lines, event: str, packet_id: str) -> dict[str, Any]:
-    """The one line of an event about a packet."""
+    """Return the one line of an event about a packet."""
     (line,) = [line for line in lines if line["event"] == event and line.get("packet_id") == packet_id]
     return line
 

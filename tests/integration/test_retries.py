@@ -27,7 +27,7 @@ async def running(house: Any) -> Any:
 
 
 async def send(house: Any, **fields: Any) -> Any:
-    """An IDEA for blue-1, out of its inbox again."""
+    """Return an IDEA for blue-1, out of its inbox again."""
     sent = make_packet("red-1", make_idea(), ("blue-1",), parent=house.opening, **fields)
     await house.agents.publish(sent)
     await house.agents.receive("blue-1")
@@ -35,7 +35,7 @@ async def send(house: Any, **fields: Any) -> Any:
 
 
 async def planned(house: Any, packet: Any) -> dict[str, Any]:
-    """What the log says of the packet's newest retry."""
+    """Return what the log says of the packet's newest retry."""
 
     async def is_logged() -> bool:
         return await house.pool.fetchval(PLANNED, packet.packet_id) is not None

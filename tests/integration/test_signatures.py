@@ -50,7 +50,7 @@ def signed(key: AgentKey, packet: Packet) -> dict[str, str]:
 
 
 async def refusal_of(house: Any, packet_id: UUID) -> Any:
-    """The gate's answer to red-1 about a packet."""
+    """Return the gate's answer to red-1 about a packet."""
     (delivery,) = await house.agents.receive("red-1", urgent=True)
     nack: Any = parse_packet(delivery.message.body)
     assert nack.payload.acked_packet_id == packet_id

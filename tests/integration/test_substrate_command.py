@@ -23,7 +23,7 @@ async def running(house: Any) -> Any:
 
 
 async def say(house: Any) -> str:
-    """A packet that is in the stream; its id."""
+    """Return a packet that is in the stream; its id."""
     sent = make_packet("red-1", make_idea(), ("_substrate",), parent=house.opening, mode=DeliveryMode.SUBSTRATE)
     await house.agents.publish(sent)
     await until(house.has_come_to("ARCHIVED", sent.packet_id, "_substrate"))

@@ -24,7 +24,7 @@ EPOCH = "SELECT epoch FROM apc_log.shards"
 
 
 def is_active(gate: Orchestrator, *, epoch: int | None = None) -> Any:
-    """A condition: this gate holds the shard, in this epoch."""
+    """Return a condition: this gate holds the shard, in this epoch."""
 
     async def holds() -> bool:
         (state,) = gate.shards
@@ -126,7 +126,7 @@ async def far_house(house: Any, amqp_vhost_url: str) -> Any:
 
 
 async def far_gate(house: Any, resources: AsyncExitStack) -> Orchestrator:
-    """A gate behind the proxy, with a heartbeat of a second."""
+    """Return a gate behind the proxy, with a heartbeat of a second."""
     house.settings = house.far
     gate, _ = await resources.enter_async_context(house.gate(heartbeat=timedelta(seconds=1)))
     house.settings = house.near

@@ -57,18 +57,18 @@ async def worker(house: Any, agent: Agent, **settings: Any) -> AsyncIterator[Non
 
 
 def span_named(spans: tuple[ReadableSpan, ...], name: str, agent: str) -> ReadableSpan:
-    """The span of a packet that this agent has sent."""
+    """Return the span of a packet that this agent has sent."""
     (found,) = [one for one in spans if one.name == name and (one.attributes or {}).get("apc.sender") == agent]
     return found
 
 
 def ids(spans: tuple[ReadableSpan, ...], name: str) -> set[int]:
-    """The span ids of all spans of a name."""
+    """Return the span ids of all spans of a name."""
     return {span.context.span_id for span in spans if span.name == name}
 
 
 def linked(spans: tuple[ReadableSpan, ...], name: str) -> list[int]:
-    """What the spans of a name link to."""
+    """Return what the spans of a name link to."""
     return [link.context.span_id for span in spans if span.name == name for link in span.links]
 
 

@@ -75,7 +75,7 @@ class House:
     """START of the session that `open` has begun."""
 
     def client(self, user: str) -> Bus:
-        """The bus of a broker user."""
+        """Return the bus of a broker user."""
         if user not in self.clients:
             self.clients[user] = self.broker.connect(user)
         return self.clients[user]
@@ -253,11 +253,11 @@ class House:
                 await asyncio.sleep(0.005)
 
     async def state(self) -> str:
-        """The session's state in the projection."""
+        """Return the session's state in the projection."""
         return str(await self.pool.fetchval("SELECT state FROM apc_log.sessions WHERE session_id = $1", SESSION))
 
     async def state_of(self, packet: Packet) -> str | None:
-        """The state of a packet's lifecycle in the log; None when the log does not have it."""
+        """Return the state of a packet's lifecycle in the log; None when the log does not have it."""
         statement = "SELECT state FROM apc_log.packet_state WHERE packet_id = $1"
         return cast(str | None, await self.pool.fetchval(statement, packet.packet_id))
 
@@ -272,7 +272,7 @@ def make_packet(
     generation: int = 0,
     **fields: Any,
 ) -> Packet:
-    """A packet of an agent in session `s-1`."""
+    """Return a packet of an agent in session `s-1`."""
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
     packet_id = fields.pop("packet_id", None) or new_packet_id()
     return PACKET_TYPES[packet_type](
@@ -307,7 +307,7 @@ def make_packet(
 
 
 def make_brief() -> TaskIrPayload:
-    """A research brief of the librarian."""
+    """Return a research brief of the librarian."""
     header = IrHeader(task_id="task-1", run_id="run-1", swarm_id="library", dialect_id="d", dialect_hash="h")
     constraint = IrConstraint(id="c", constraint_kind="QUALITY", expression="best")
     return TaskIrPayload(ir_header=header, objects=(constraint,))

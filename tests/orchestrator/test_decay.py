@@ -54,7 +54,7 @@ class Sender:
         self.house, self.packet, self.opening = house, packet, opening
 
     async def send(self, protocol_id: str, *parents: str, score: float = 0.9) -> str:
-        """The verdict on a TRANSFER: its refusal code, or `accepted`."""
+        """Return the verdict on a TRANSFER: its refusal code, or `accepted`."""
         mode = TransferMode.SELECTIVE_IMPORT
         payload = TransferPayload(
             protocol_id=protocol_id,

@@ -23,7 +23,7 @@ def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def run_until_the_gate_dies(house: Any, opening: Packet, sent: Packet) -> list[Any]:
-    """A session with one delivery on its way, and the gate is gone; what the recipient has of it."""
+    """Return a session with one delivery on its way, and the gate is gone; what the recipient has of it."""
     async with house.gate():
         await house.register()
         await house.publish(opening)

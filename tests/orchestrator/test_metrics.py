@@ -13,7 +13,7 @@ Build = Callable[..., Packet]
 
 
 def value(name: str, **labels: str) -> float:
-    """A sample now; 0 when there is none yet."""
+    """Return a sample now; 0 when there is none yet."""
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 

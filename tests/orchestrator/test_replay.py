@@ -28,7 +28,7 @@ REGISTRYS_OWN = frozenset({"recipients"})
 
 
 def records_of(seed: int, steps: int = 80) -> BatchRecords:
-    """The log of a random walk through a session."""
+    """Return the log of a random walk through a session."""
     simulation = JudgedSimulation(CONTRACT)
     walk = Walk(simulation, seed)
     for _ in range(steps):
@@ -140,7 +140,7 @@ async def test_an_altered_row_is_named(
 
 
 def alter(entry: Entry, random: Random) -> tuple[str, Entry]:
-    """The entry with one value changed, and the name of its column."""
+    """Return the entry with one value changed, and the name of its column."""
     while True:
         name = random.choice([field.name for field in fields(entry) if field.name not in NOT_ALTERED])
         value = getattr(entry, name)
@@ -155,7 +155,7 @@ def alter(entry: Entry, random: Random) -> tuple[str, Entry]:
 
 
 def paths(value: Any, above: Path = ()) -> Iterator[Path]:
-    """The ways to every value in nested objects."""
+    """Yield the ways to every value in nested objects."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield (*above, key)
@@ -163,7 +163,7 @@ def paths(value: Any, above: Path = ()) -> Iterator[Path]:
 
 
 def put_other(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The object with another value at the end of this path, or none when there is no other."""
+    """Return the object with another value at the end of this path, or none when there is no other."""
     first, *rest = path
     changed = dict(value)
     if rest:
@@ -174,7 +174,7 @@ def put_other(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def other_than(value: Any) -> Any:
-    """A value of the same type that differs; None where there is none."""
+    """Return a value of the same type that differs; None where there is none."""
     match value:
         case bool():
             return not value

@@ -18,7 +18,7 @@ def claim(packet: Build, agent: str, parent: Packet, *evidence: str) -> Packet:
 
 
 async def told(house: Any, agent: str) -> list[Any]:
-    """What stale packets an agent was told of since it was last asked."""
+    """Return what stale packets an agent was told of since it was last asked."""
     packets: list[Any] = await house.handle(agent)
     await house.quiet()
     signals = [one for one in packets if one.packet_type is PacketType.SIGNAL]

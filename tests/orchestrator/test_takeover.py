@@ -17,7 +17,7 @@ Build = Callable[..., Packet]
 
 
 def brief_of(packet: Build, opening: Packet, agent: str, *keys: str) -> Packet:
-    """A research brief of the librarian."""
+    """Return a research brief of the librarian."""
     header = IrHeader(task_id="task-1", run_id="run-1", swarm_id="library", dialect_id="d", dialect_hash="h")
     constraint = IrConstraint(id="c", constraint_kind="QUALITY", expression="best")
     payload = TaskIrPayload(ir_header=header, objects=(constraint,))

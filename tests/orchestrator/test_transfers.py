@@ -20,7 +20,7 @@ Build = Callable[..., Packet]
 
 
 def early_transfers() -> bytes:
-    """The packaged contract, its first two windows moved: transfers from generation 1 on."""
+    """Return the packaged contract, its first two windows moved: transfers from generation 1 on."""
     document = load_contract().file.model_dump(mode="json", by_alias=True, exclude_none=True)
     first, second, *_ = document["transfer_windows"]
     first["last_generation"], second["first_generation"] = 0, 1

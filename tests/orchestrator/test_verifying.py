@@ -26,7 +26,7 @@ KEY = new_private_key()
 
 
 def claim(packet: Build, opening: Packet, name: str, **bundle: Any) -> Packet:
-    """A CLAIM of red-1 to the orchestrator, which applies it at once."""
+    """Return a CLAIM of red-1 to the orchestrator, which applies it at once."""
     payload = ClaimPayload(claim_id=name, hypothesis_id="h", text="t", confidence_pre=0.5, confidence_post=0.6)
     bundle.setdefault("evidence_refs", ("log://1",))
     return packet("red-1", payload, parent=opening, proof_bundle=ProofBundle(**bundle))

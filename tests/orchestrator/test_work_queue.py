@@ -21,7 +21,7 @@ TREES: st.SearchStrategy[Tree] = st.recursive(
 
 
 def by_recursion(trees: list[Tree]) -> list[int]:
-    """The order in which a judge that calls itself would do the same work."""
+    """Return the order in which a judge that calls itself would do the same work."""
     return [number for value, children in trees for number in (value, *by_recursion(children))]
 
 

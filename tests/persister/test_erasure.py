@@ -37,7 +37,7 @@ def encrypting(bench: LogBench, monkeypatch: pytest.MonkeyPatch) -> LogBench:
 def telling(
     sender: str = "alice", metadata: dict[str, Any] | None = None, refusal_code: str | None = None
 ) -> PacketEntry:
-    """A packet whose payload tells the secret, and whose refusal quotes it."""
+    """Return a packet whose payload tells the secret, and whose refusal quotes it."""
     entry = packet_entry(refusal_code=refusal_code)
     body = json.dumps(
         {"sender": {"agent_id": sender}, "payload": {"text": SECRET}, "metadata": metadata or {}}
@@ -78,7 +78,7 @@ async def tables(bench: LogBench) -> bytes:
 
 
 async def log_rows(bench: LogBench) -> list[str]:
-    """Every row of every append-only table, but the log of the log itself."""
+    """Return every row of every append-only table, but the log of the log itself."""
     names = await bench.pool.fetch(
         "SELECT name::text FROM apc_guard.log_tables WHERE is_append_only AND name <> 'apc_log.log_events'::regclass"
     )

@@ -122,7 +122,7 @@ async def read_counts(connection: AnyConnection) -> dict[str, list[tuple[Any, ..
 
 
 def entries_of(said: Transfer | Eval) -> list[Entry]:
-    """The entries that the gate logs of it; a held TRANSFER's verdict is a hop of a later batch."""
+    """Return the entries that the gate logs of it; a held TRANSFER's verdict is a hop of a later batch."""
     run_id, task_id = said.task
     if isinstance(said, Eval):
         metrics = {"outcome": said.outcome} | ({} if said.drift is None else {"drift_risk": said.drift})

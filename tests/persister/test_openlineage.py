@@ -71,7 +71,7 @@ def test_nothing_told_is_no_event() -> None:
 
 
 def as_client(event: Event) -> RunEvent:
-    """The event as the client's user would have made it; the schema addresses are the client's own."""
+    """Return the event as the client's user would have made it; the schema addresses are the client's own."""
     assert datetime.fromisoformat(event["eventTime"]).utcoffset() == timedelta(0)
     run, job = event["run"], event["job"]
     facets = {name: facet(RunFacet, value) for name, value in run["facets"].items() if name != "parent"}

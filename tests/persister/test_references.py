@@ -19,7 +19,7 @@ COLUMNS = "SELECT packet_id, refers_to, defines FROM apc_log.agent_packets"
 
 
 def evidence(random: Random) -> str:
-    """A reference in one of its forms, or text that is nearly one."""
+    """Return a reference in one of its forms, or text that is nearly one."""
     packet_id, digest = str(UUID(int=random.getrandbits(128))), f"{random.getrandbits(256):064x}"
     return random.choice(
         (
@@ -42,7 +42,7 @@ def evidence(random: Random) -> str:
 
 
 def document(random: Random, packet_type: str) -> dict[str, Any]:
-    """A packet of a type that refers to others or defines names."""
+    """Return a packet of a type that refers to others or defines names."""
     packet_id, digest = str(UUID(int=random.getrandbits(128), version=4)), f"{random.getrandbits(256):064x}"
     claim = {"hypothesis_id": "h", "text": "t", "confidence_pre": 0, "confidence_post": 1}
     rows = [
@@ -97,7 +97,7 @@ def document(random: Random, packet_type: str) -> dict[str, Any]:
 
 
 def spelled(random: Random, found: dict[str, Any]) -> bytes:
-    """The same packet in one of the ways in which JSON can be written."""
+    """Return the same packet in one of the ways in which JSON can be written."""
     body = json.dumps(found, ensure_ascii=random.random() < 0.5).encode()
     return body.replace(b'"evidence_refs"', random.choice((b'"evidence_refs"', b'"\\u0065vidence_refs"')))
 

@@ -18,7 +18,7 @@ _UNFILLED = re.compile(r"\{\w*\}")
 
 
 def _statements() -> Iterator[tuple[str, str]]:
-    """Every module-level string that is a whole statement: `module.name`, and its text."""
+    """Yield every module-level string that is a whole statement: `module.name`, and its text."""
     for package in (apc_agents, apc_bus, apc_console, apc_orchestrator, apc_persister):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if module.name.endswith("__main__"):

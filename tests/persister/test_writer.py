@@ -262,7 +262,7 @@ async def test_openings_that_come_again_together_fence_nobody(bench: LogBench) -
 
 
 async def stopped(bench: LogBench, error: type[LogStopped], left: int) -> LogStopped:
-    """The persister stops with this error and leaves messages in the queue."""
+    """Return the persister stops with this error and leaves messages in the queue."""
     with pytest.raises(error) as caught:
         await bench.write()
     assert (await bench.bus.depth("apc.log.0")).messages == left

@@ -34,5 +34,5 @@ def as_stranger(*command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def ask_as_stranger(socket_folder: Path, query: str) -> "subprocess.CompletedProcess[str]":
-    """What a stranger gets who connects as the superuser of the embedded PostgreSQL."""
+    """Return what a stranger gets who connects as the superuser of the embedded PostgreSQL."""
     return as_stranger(str(server_programs() / "psql"), "-XAt", "-h", str(socket_folder), "-U", "postgres", "-c", query)

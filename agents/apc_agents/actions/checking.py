@@ -37,7 +37,7 @@ class CheckedResponse:
 
 
 def check_response(response: AgentResponse, registry: ToolRegistry, context: ActionContext) -> CheckedResponse:
-    """What is to be run.
+    """Return what is to be run.
 
     Raises:
         ActionsRefused: with every problem that was found.
@@ -129,7 +129,7 @@ def params_problems(
     variables: Mapping[str, JsonValue],
     results: Mapping[str, JsonValue],
 ) -> list[Problem]:
-    """What is wrong with the params, as far as they are known before all the results are."""
+    """Return what is wrong with the params, as far as they are known before all the results are."""
     params = dict(action.params)
     known = lookup(variables, results)
 

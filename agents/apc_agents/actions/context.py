@@ -160,5 +160,5 @@ class ActionContext:
 
 
 def key_of(origin: UUID, action_id: str) -> UUID:
-    """The idempotency key of an action, and the id of its task."""
+    """Return the idempotency key of an action, and the id of its task."""
     return uuid5(origin, f"action/{action_id}")

@@ -118,7 +118,7 @@ class _Run:
         return ActionReport(carried_out(response, task_ids), observations, response.stop or self._was_stopped())
 
     def _params(self, action: CheckedAction) -> Mapping[str, JsonValue]:
-        """The params with everything substituted. Raises ReferenceUnknown, ToolFailed."""
+        """Return the params with everything substituted. Raises ReferenceUnknown, ToolFailed."""
         results = {**self.checked.earlier, **self._results()}
         params = substitute(dict(action.planned.action.params), lookup(self.checked.variables, results))
         problems = action.runnable.problems_of(params, "params")

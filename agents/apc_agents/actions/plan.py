@@ -46,7 +46,10 @@ class _Node:
 
 
 def make_plan(response: AgentResponse, earlier: Collection[str] = ()) -> Plan:
-    """The plan of a response. `earlier` are the action_ids of former responses whose results may be referred to."""
+    """Return the plan of a response.
+
+    `earlier` are the action_ids of former responses whose results may be referred to.
+    """
     nodes: list[_Node] = []
     for number, action in enumerate(response.actions):
         _collect(action, f"actions[{number}]", (), nodes)
@@ -93,7 +96,7 @@ def _by_id(nodes: Sequence[_Node], problems: list[Problem]) -> dict[str, _Node]:
 def _needs(
     node: _Node, by_id: Mapping[str, _Node], earlier: Collection[str], problems: list[Problem]
 ) -> dict[str, None]:
-    """The action_ids that a node waits for, in a fixed order."""
+    """Return the action_ids that a node waits for, in a fixed order."""
     needs = {outer.action_id: None for outer in node.outer[-1:]}
     for number, name in enumerate(node.action.depends_on):
         needed = by_id.get(name)
@@ -117,7 +120,7 @@ def _needs(
 
 
 def _ordered(nodes: Sequence[_Node], needs: Mapping[str, Mapping[str, None]]) -> list[_Node]:
-    """Each after what it needs; of those that could run, the first of the document. Raises CycleError."""
+    """Return each after what it needs; of those that could run, the first of the document. Raises CycleError."""
     sorter = TopologicalSorter({name: needed.keys() for name, needed in needs.items()})
     sorter.prepare()
     positions = {node.action_id: node.position for node in nodes}

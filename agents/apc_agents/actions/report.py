@@ -81,7 +81,7 @@ class ActionReport:
 
 
 def carried_out(response: AgentResponse, task_ids: Mapping[int, str]) -> AgentResponse:
-    """The response with the task_ids of its actions, whose places count `response.walk()` from 0."""
+    """Return the response with the task_ids of its actions, whose places count `response.walk()` from 0."""
     if not task_ids:
         return response
     places = iter(range(sum(1 for _ in response.walk())))

@@ -86,7 +86,7 @@ class ContextAssembler:
     async def assemble(
         self, packet: Packet, agent_id: str, *, focus: Sequence[str] = (), anomalies: Sequence[str] = ()
     ) -> AgentContext:
-        """The situation of an agent that is handed this packet; the packet itself is not in its history.
+        """Return the situation of an agent that is handed this packet; the packet itself is not in its history.
 
         Args:
             focus: what the agent cares about in any case; the symbols of the recent messages follow it.
@@ -142,7 +142,7 @@ class ContextAssembler:
         await self._change(packet, without)
 
     def _recent(self, said: Sequence[Message]) -> list[Message]:
-        """The newest, within count and tokens, in their order."""
+        """Return the newest, within count and tokens, in their order."""
         chosen: list[Message] = []
         room = self._settings.recent_tokens
         for message in reversed(said[-self._settings.recent_messages :] if self._settings.recent_messages else ()):
@@ -163,7 +163,7 @@ class ContextAssembler:
         )
 
     def _relevant(self, content: str, older: Sequence[Message]) -> tuple[UUID, ...]:
-        """The older messages most like this one, the likest first; none that have no word in common."""
+        """Return the older messages most like this one, the likest first; none that have no word in common."""
         found = [(similarity(content, one.content), number, one) for number, one in enumerate(older)]
         found.sort(key=lambda item: (-item[0], -item[1]))
         ids = (one.metadata.get("message_id") for likeness, _, one in found if likeness > 0)
@@ -177,7 +177,10 @@ def system_load() -> str:
 
 
 def given_context(packet: Packet) -> AgentContext:
-    """What the packet says of its context: user_profile, narrative_state, processing_directives. Raises Reject."""
+    """Return what the packet says of its context: user_profile, narrative_state, processing_directives.
+
+    Raises Reject.
+    """
     said = (packet.metadata or {}).get(METADATA_KEY, {})
     required = {"context_id": uuid4(), "session_id": uuid4(), "timestamp_utc": packet.created_at}
     try:

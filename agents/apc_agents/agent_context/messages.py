@@ -6,7 +6,7 @@ from apc_contracts.envelope.packet import Packet
 
 
 def message_of(packet: Packet) -> Message:
-    """The packet as a message: its payload as JSON; in the metadata who is meant, and what it is about."""
+    """Return the packet as a message: its payload as JSON; in the metadata who is meant, and what it is about."""
     recipients = [one.agent_id for one in packet.recipients if one.agent_id is not None]
     return Message(
         role=packet.sender.role,
@@ -24,7 +24,7 @@ def message_of(packet: Packet) -> Message:
 
 
 def context_message(message: Message) -> ContextMessage:
-    """The message as it stands in recent_messages; sender_id = metadata.sender_id, or the role."""
+    """Return the message as it stands in recent_messages; sender_id = metadata.sender_id, or the role."""
     sender = message.metadata.get("sender_id")
     return ContextMessage(
         sender_id=sender if isinstance(sender, str) else message.role,
@@ -35,7 +35,10 @@ def context_message(message: Message) -> ContextMessage:
 
 
 def is_visible(message: Message, agent_id: str) -> bool:
-    """Whether an agent of the session has sent or received the message; one to nobody in particular is for all."""
+    """Return whether an agent of the session has sent or received the message.
+
+    One to nobody in particular is for all.
+    """
     recipients = message.metadata.get("recipients")
     if not isinstance(recipients, list) or not recipients:
         return True

@@ -38,7 +38,7 @@ class Resonance:
     directive: float = 0.0
 
     def score(self, weights: RelevanceSettings) -> float:
-        """The weighted mean, in 0..1; no part can lower it by growing."""
+        """Return the weighted mean, in 0..1; no part can lower it by growing."""
         shares = (weights.symbols, weights.archetype, weights.fingerprint, weights.history, weights.directive)
         total = sum(shares)
         if total == 0:
@@ -136,7 +136,7 @@ def _archetype(names: frozenset[str], context: AgentContext) -> float:
 
 
 def _fingerprint(symbols: frozenset[str], context: AgentContext) -> float:
-    """The strongest number that the fingerprint's summary gives to one of the symbols."""
+    """Return the strongest number that the fingerprint's summary gives to one of the symbols."""
     summary = (context.user_profile.resonance_fingerprint_summary if context.user_profile else None) or {}
     strengths = (
         float(value)

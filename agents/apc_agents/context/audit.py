@@ -58,7 +58,7 @@ class CompressionAudit:
     folded: tuple[FoldRecord, ...]
 
     def metadata(self) -> list[dict[str, Any]]:
-        """The metadata of the packets that tell it, one for each 500 folded turns.
+        """Return the metadata of the packets that tell it, one for each 500 folded turns.
 
         `{"context": {"event": "compressed", "session", "cause", "target_pressure", "target_met",
         "tokens": {"before", "after"}, "digest": {"before", "after"}, "part", "parts",
@@ -96,7 +96,7 @@ def recorded(
     *,
     target_met: bool = True,
 ) -> CompressionAudit:
-    """The record of a compression."""
+    """Return the record of a compression."""
     return CompressionAudit(
         session_id=session_id,
         cause=cause,

@@ -58,7 +58,7 @@ class SessionConfig:
             raise ArgumentInvalid("keep_recent", f"{self.keep_recent} would lose the turn that just came: give ≥ 1")
 
     def compression(self, keep_recent: int) -> CompressionConfig:
-        """How a compression goes that leaves so many of the newest turns alone. Raises ArgumentInvalid."""
+        """Return how a compression goes that leaves so many of the newest turns alone. Raises ArgumentInvalid."""
         return CompressionConfig(summary_tokens=self.summary_tokens, keep_recent=keep_recent)
 
 
@@ -82,7 +82,7 @@ class Conversation:
     """Whether what the store has of this session shall go when the changes are taken over."""
 
     def copy(self) -> "Conversation":
-        """The same conversation, to be changed apart; nothing is copied that grows."""
+        """Return the same conversation, to be changed apart; nothing is copied that grows."""
         return replace(self, window=self.window.copy(), audits=[], forgets=False)
 
     @property

@@ -8,7 +8,7 @@ from apc_agents.context.window.window import ContextWindow
 
 
 def verify_comonad_laws(window: ContextWindow) -> bool:
-    """Whether a window obeys the laws of the store comonad; True, or AssertionError that names the law.
+    """Return whether a window obeys the laws of the store comonad; True, or AssertionError that names the law.
 
     1. Left identity:  extract ∘ duplicate = id
     2. Right identity: fmap extract ∘ duplicate = id

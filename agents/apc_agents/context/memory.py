@@ -23,7 +23,7 @@ class MemoryContextStore:
         self._agent_id = agent_id
 
     async def load(self, session_id: str) -> tuple[bytes, int] | None:
-        """The document and its revision."""
+        """Return the document and its revision."""
         found = await self._memory.load_agent_state(self._agent_id, session_id, DOCUMENT_KEY)
         return None if found is None else (found[0].encode(), found[1])
 
@@ -43,7 +43,7 @@ class MemoryContextStore:
             await self._memory.store_agent_states(self._agent_id, session_id, states)
 
     async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Those that are there."""
+        """Return those that are there."""
         keys = [f"{TURN_PREFIX}{resource_id}" for resource_id in resource_ids]
         found = await self._memory.get_agent_states(self._agent_id, session_id, keys)
         return {key.removeprefix(TURN_PREFIX): turn.encode() for key, turn in found.items()}

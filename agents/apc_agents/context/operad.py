@@ -36,14 +36,17 @@ class Outline:
 
     @classmethod
     def of(cls, conversation: Conversation) -> "Outline":
-        """What is known of a conversation as it stands."""
+        """Return what is known of a conversation as it stands."""
         window = conversation.window
         classes = {resource_id: window.linearity.get_class(resource_id) for resource_id in window.linearity}
         ordinal = window.next_ordinal
         return cls(frozenset({conversation.state}), len(window), classes, ordinal, conversation.config.auto_compress)
 
     def taking(self, kind: str) -> States:
-        """Those of its states that list an input. A session that compresses by itself is never found PRESSURED."""
+        """Return those of its states that list an input.
+
+        A session that compresses by itself is never found PRESSURED.
+        """
         return frozenset(state for state in self._met() if kind in VALID_DIRECTIONS[state])
 
     @property
@@ -61,7 +64,7 @@ class Operation(Protocol):
     """One operation: what it makes of an outline, and what it does."""
 
     def outlined(self, outline: Outline) -> Outline:
-        """The outline after it. Raises ContextError if it cannot run after what went before."""
+        """Return the outline after it. Raises ContextError if it cannot run after what went before."""
         ...
 
     async def apply(self, conversation: Conversation) -> None:
@@ -202,7 +205,7 @@ class Composition:
         return Composition(self.operations + compose(other).operations)
 
     def check(self, conversation: Conversation) -> Outline:
-        """What is known of the conversation afterwards, without running anything.
+        """Return what is known of the conversation afterwards, without running anything.
 
         What it refuses would fail whatever the texts and the pressure are. What it lets pass may still meet a
         pressure or a length that an operation refuses; the session then takes nothing of it over.

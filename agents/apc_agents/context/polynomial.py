@@ -41,32 +41,32 @@ class ContextInput:
 
     @classmethod
     def user_turn(cls, content: str) -> "ContextInput":
-        """What the user says."""
+        """Return what the user says."""
         return cls("user_turn", content)
 
     @classmethod
     def assistant_turn(cls, content: str) -> "ContextInput":
-        """What the agent answers."""
+        """Return what the agent answers."""
         return cls("assistant_turn", content)
 
     @classmethod
     def tool_turn(cls, content: str) -> "ContextInput":
-        """What a tool returned; not in the Context Engineering Protocol."""
+        """Return what a tool returned; not in the Context Engineering Protocol."""
         return cls("tool_turn", content)
 
     @classmethod
     def system(cls, content: str) -> "ContextInput":
-        """What the system says."""
+        """Return what the system says."""
         return cls("system", content)
 
     @classmethod
     def compress(cls, target: float = DEFAULT_THRESHOLD) -> "ContextInput":
-        """A compression to a target pressure in 0..1."""
+        """Return a compression to a target pressure in 0..1."""
         return cls("compress", target)
 
     @classmethod
     def clear(cls) -> "ContextInput":
-        """The end of all turns."""
+        """Return the end of all turns."""
         return cls("clear")
 
 
@@ -130,14 +130,14 @@ def check_direction(state: ContextState, kind: str) -> None:
 
 
 def state_of(window: ContextWindow, threshold: float) -> ContextState:
-    """The state of a window that holds turns and was not just compressed."""
+    """Return the state of a window that holds turns and was not just compressed."""
     return ContextState.PRESSURED if window.pressure > threshold else ContextState.ACCUMULATING
 
 
 def context_transition(
     state: ContextState, input: ContextInput, window: ContextWindow, threshold: float = DEFAULT_THRESHOLD
 ) -> tuple[ContextState, ContextOutput]:
-    """The polynomial transition function: (State, Input) → (NewState, Output). The window takes the input in.
+    """Return the polynomial transition function: (State, Input) → (NewState, Output). The window takes the input in.
 
     A compression here uses the extractive summarizer; ContextSession has the one that may ask a model, and keeps
     what is folded.

@@ -48,7 +48,7 @@ class PromptBuilder:
 
     @classmethod
     def load(cls, folder: Path = TEMPLATES) -> Self:
-        """The templates `system/*.txt` and `persona/*.txt` of a folder. Raises PromptInvalid."""
+        """Return the templates `system/*.txt` and `persona/*.txt` of a folder. Raises PromptInvalid."""
         return cls(_read(folder / "system"), _read(folder / "persona"))
 
     def build_system_prompt(
@@ -104,7 +104,7 @@ class PromptBuilder:
 
 @cache
 def default_prompts() -> PromptBuilder:
-    """The templates that come with the package."""
+    """Return the templates that come with the package."""
     return PromptBuilder.load()
 
 

@@ -43,7 +43,7 @@ class ComponentRenderer:
     """Renders context state as React component props."""
 
     def render_chat(self, session: Chat) -> dict[str, Any]:
-        """The props of a chat.
+        """Return the props of a chat.
 
         `messages`, `pressure` in 0..1, `status` ready|thinking|compressed, and what can be done now: `canSend`,
         `canCompress`, `canClear`.
@@ -58,7 +58,10 @@ class ComponentRenderer:
         }
 
     def render_messages(self, window: ContextWindow) -> list[dict[str, Any]]:
-        """The turns that may be seen: no system turns, nor what a model alone is told; a placeholder is seen too."""
+        """Return the turns that may be seen: no system turns, nor what a model alone is told.
+
+        A placeholder is seen too.
+        """
         return [self._render_message(turn, window) for turn in window.all_turns() if _is_visible(turn)]
 
     def _render_message(self, turn: Turn, window: ContextWindow) -> dict[str, Any]:

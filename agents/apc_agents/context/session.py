@@ -101,7 +101,7 @@ class ContextSession:
 
     @classmethod
     async def open(cls, session_id: str, *, store: ContextStore, **options: Unpack[SessionOptions]) -> Self:
-        """The session as it was saved last, or an empty one; `options` as in the constructor.
+        """Return the session as it was saved last, or an empty one; `options` as in the constructor.
 
         With another `max_tokens` than it was saved with, the state follows the pressure in the new window.
 
@@ -192,7 +192,7 @@ class ContextSession:
         return self._conversation.awaits_answer
 
     def render(self) -> dict[str, Any]:
-        """The props of a chat component; never a prompt."""
+        """Return the props of a chat component; never a prompt."""
         return self._renderer.render_chat(self)
 
     def build_prompt(
@@ -202,7 +202,9 @@ class ContextSession:
         constraints: Sequence[str] = (),
         **details: str,
     ) -> str:
-        """The system prompt, and the conversation below it as `role: content`; for a model, never for a frontend.
+        """Return the system prompt, and the conversation below it as `role: content`.
+
+        For a model, never for a frontend.
 
         Raises:
             PromptInvalid: as PromptBuilder.build_system_prompt.
@@ -219,11 +221,11 @@ class ContextSession:
         constraints: Sequence[str] = (),
         **details: str,
     ) -> str:
-        """The system prompt alone. Raises PromptInvalid."""
+        """Return the system prompt alone. Raises PromptInvalid."""
         return self._prompts.build_system_prompt(agent_type, eigenvectors or {}, constraints, **details)
 
     def turns_for_model(self) -> list[Turn]:
-        """What a model may be given, never above max_tokens; notes tell where turns were dropped.
+        """Return what a model may be given, never above max_tokens; notes tell where turns were dropped.
 
         Raises:
             ContextPressureError: the window is above max_tokens: compress first.

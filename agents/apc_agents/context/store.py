@@ -13,7 +13,7 @@ class ContextStore(Protocol):
     """
 
     async def load(self, session_id: str) -> tuple[bytes, int] | None:
-        """The session's document and its revision; None when it was never saved."""
+        """Return the session's document and its revision; None when it was never saved."""
         ...
 
     async def save(self, session_id: str, document: bytes, revision: int) -> int:
@@ -29,7 +29,7 @@ class ContextStore(Protocol):
         ...
 
     async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Those of the turns that are still there, by resource_id."""
+        """Return those of the turns that are still there, by resource_id."""
         ...
 
     async def delete_turns(self, session_id: str, prefix: str = "") -> None:
@@ -45,7 +45,7 @@ class InMemoryContextStore:
         self._turns: dict[str, dict[str, bytes]] = {}
 
     async def load(self, session_id: str) -> tuple[bytes, int] | None:
-        """The document and its revision."""
+        """Return the document and its revision."""
         return self._documents.get(session_id)
 
     async def save(self, session_id: str, document: bytes, revision: int) -> int:
@@ -61,7 +61,7 @@ class InMemoryContextStore:
         self._turns.setdefault(session_id, {}).update(turns)
 
     async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Those that are there."""
+        """Return those that are there."""
         kept = self._turns.get(session_id, {})
         return {resource_id: kept[resource_id] for resource_id in resource_ids if resource_id in kept}
 

@@ -63,7 +63,7 @@ def _at(path: str) -> Callable[[Operation], Operation]:
 
 
 def canonical_path(path: str) -> str:
-    """The `self.stream` path that a path or alias means; `self.stream.X` itself stays as it is."""
+    """Return the `self.stream` path that a path or alias means; `self.stream.X` itself stays as it is."""
     for alias, target in CONTEXT_TO_STREAM_ALIASES.items():
         if path == alias or path.startswith(f"{alias}."):
             return target + path.removeprefix(alias)
@@ -126,14 +126,14 @@ def _shown(turn: Turn | None, window: ContextWindow, position: int) -> Answer:
 
 @_at("focus.extract")
 async def focus_extract(session: ContextSession) -> Answer:
-    """The turn in focus."""
+    """Return the turn in focus."""
     window = session.window
     return _shown(window.extract(), window, window.position)
 
 
 @_at("focus.peek")
 async def focus_peek(session: ContextSession, position: Whole) -> Answer:
-    """The turn at a position; the focus stays."""
+    """Return the turn at a position; the focus stays."""
     window = session.window
     return _shown(window.seek(position).extract(), window, position)
 
@@ -142,7 +142,10 @@ async def focus_peek(session: ContextSession, position: Whole) -> Answer:
 async def map_extend(
     session: ContextSession, transform: Literal["content", "role", "tokens", "pressure"] = "content"
 ) -> Answer:
-    """A named function of the window as seen from each position 0..n; `pressure` is that of the turns up to there."""
+    """Return a named function of the window as seen from each position 0..n.
+
+    `pressure` is that of the turns up to there.
+    """
     return {"transform": transform, "values": session.window.extend(_TRANSFORMS[transform])}
 
 
@@ -160,7 +163,7 @@ _TRANSFORMS: Final[Mapping[str, Callable[[ContextWindow], Any]]] = {
 
 @_at("map.transform")
 async def map_transform(session: ContextSession, summary_tokens: Annotated[Whole, Field(ge=1)] = 16) -> Answer:
-    """A summary of every turn, extracted without a model; the window stays."""
+    """Return a summary of every turn, extracted without a model; the window stays."""
     window = session.window
     extract = ExtractiveSummarizer(window.counter).extract
     return {
@@ -179,7 +182,7 @@ async def map_transform(session: ContextSession, summary_tokens: Annotated[Whole
 
 @_at("seek.position")
 async def seek_position(session: ContextSession, target: Whole | None = None) -> Answer:
-    """The focus; with `target` it is moved there first."""
+    """Return the focus; with `target` it is moved there first."""
     if target is not None:
         await session.seek(target)
     return {"position": session.window.position}
@@ -239,7 +242,7 @@ async def project_threshold(
     error_rate: Fraction | None = None,
     loop_detected: bool | None = None,
 ) -> Answer:
-    """The adaptive threshold; what is given is set first."""
+    """Return the adaptive threshold; what is given is set first."""
     given = {
         "base_threshold": base_threshold,
         "task_progress": task_progress,
@@ -252,7 +255,7 @@ async def project_threshold(
 
 @_at("project.stats")
 async def project_stats(session: ContextSession) -> Answer:
-    """What the window holds, and how often it was compressed."""
+    """Return what the window holds, and how often it was compressed."""
     window = session.window
     return {
         "state": session.state.name,
@@ -306,13 +309,13 @@ def _classified(session: ContextSession, resource_id: str) -> Answer:
 
 @_at("linearity.stats")
 async def linearity_stats(session: ContextSession) -> Answer:
-    """How many resources each class has."""
+    """Return how many resources each class has."""
     return dict(session.window.linearity.stats())
 
 
 @_at("pressure.check")
 async def pressure_check(session: ContextSession) -> Answer:
-    """The pressure, and whether it is above the threshold."""
+    """Return the pressure, and whether it is above the threshold."""
     window, threshold = session.window, session.threshold.effective_threshold
     return {
         "pressure": window.pressure,

@@ -76,7 +76,7 @@ class PostgresEffectStore:
             check_unsettled(effect_id, await self.get(effect_id), may_be_made=False)
 
     async def get(self, effect_id: EffectId) -> EffectRecord | None:
-        """The effect."""
+        """Return the effect."""
         row = await self._row(sql.GET, effect_id)
         return None if row is None else _record(row)
 
@@ -88,7 +88,7 @@ class PostgresEffectStore:
         states: Collection[EffectState] | None = None,
         limit: int = 100,
     ) -> Sequence[EffectRecord]:
-        """The newest effects."""
+        """Return the newest effects."""
         names = None if states is None else [state.value for state in states]
         arguments = (agent_id, packet_id, names, min(limit, MAX_LISTED))
         rows = await self._patiently(lambda: self._pool.fetch(sql.LIST, *arguments))

@@ -65,7 +65,7 @@ class EffectMaker:
     async def once(
         self, packet: Packet, key: str, make: MakeEffect, not_made: tuple[type[Exception], ...] = ()
     ) -> JsonValue:
-        """The result of the effect: of making it now, or of the time when it was made.
+        """Return the result of the effect: of making it now, or of the time when it was made.
 
         Raises:
             EffectUnknown, EffectResultLost: it is not made again.
@@ -88,7 +88,7 @@ class EffectMaker:
         return await self._make(kept, make, (*NOT_MADE, *not_made))
 
     async def settle(self, packet: Packet, key: str, result: Any) -> JsonValue:
-        """The effect has happened, with this result. Raises EffectSettled, ValueUnserialisable."""
+        """Return the effect has happened, with this result. Raises EffectSettled, ValueUnserialisable."""
         value = result_value(result)
         return (await self._store.settle(self.effect_id(packet, key), value, self._agent_id)).result
 
@@ -97,7 +97,7 @@ class EffectMaker:
         await self._store.release(self.effect_id(packet, key))
 
     def effect_id(self, packet: Packet, key: str) -> EffectId:
-        """The effect of this name. Raises AgentError for what is no key."""
+        """Return the effect of this name. Raises AgentError for what is no key."""
         if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY or not key.isprintable():
             raise AgentError(f"{key!r} is no key of an effect: give 1 to {MAX_KEY} printable characters")
         return EffectId(packet.packet_id, self._agent_id, key)
@@ -110,7 +110,7 @@ class EffectMaker:
             await asyncio.sleep(PURGE_INTERVAL.total_seconds())
 
     async def _claimed(self, claim: Claim) -> EffectRecord:
-        """The claim that stands, once nobody else is making the effect."""
+        """Return the claim that stands, once nobody else is making the effect."""
         wait = FIRST_LOOK
         while True:
             kept = await self._store.claim(claim, self._lease)

@@ -80,7 +80,7 @@ class MemoryEffectStore:
         self._forget(effect_id)
 
     async def get(self, effect_id: EffectId) -> EffectRecord | None:
-        """The effect."""
+        """Return the effect."""
         return self._seen(effect_id)
 
     async def list(
@@ -91,7 +91,7 @@ class MemoryEffectStore:
         states: Collection[EffectState] | None = None,
         limit: int = 100,
     ) -> Sequence[EffectRecord]:
-        """The newest effects."""
+        """Return the newest effects."""
         seen = [self._now_of(kept) for kept in reversed(self._kept.values())]
         found = [
             one

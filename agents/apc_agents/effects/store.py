@@ -51,7 +51,7 @@ class EffectStore(Protocol):
         ...
 
     async def get(self, effect_id: EffectId) -> EffectRecord | None:
-        """The effect; None when nobody has claimed it."""
+        """Return the effect; None when nobody has claimed it."""
         ...
 
     async def list(
@@ -62,7 +62,7 @@ class EffectStore(Protocol):
         states: Collection[EffectState] | None = None,
         limit: int = 100,
     ) -> Sequence[EffectRecord]:
-        """The newest effects, newest first; at most MAX_LISTED."""
+        """Return the newest effects, newest first; at most MAX_LISTED."""
         ...
 
     async def purge(self, agent_id: str, retention: timedelta) -> int:

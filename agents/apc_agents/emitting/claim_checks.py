@@ -29,7 +29,7 @@ class ClaimChecks:
         self._max_bytes = max_bytes
 
     async def check_in(self, packet: Packet) -> Packet:
-        """The packet as it is published, its longest texts in the store.
+        """Return the packet as it is published, its longest texts in the store.
 
         Raises:
             EmitRefused: TOO_LARGE, and how to mend it.
@@ -56,7 +56,7 @@ class ClaimChecks:
         return checked.packet
 
     async def redeem(self, packet: Packet) -> Packet:
-        """The packet as its sender built it, each text verified against its hash.
+        """Return the packet as its sender built it, each text verified against its hash.
 
         Raises:
             Reject: its claim check does not fit it, or asks for too much.

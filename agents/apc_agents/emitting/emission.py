@@ -63,7 +63,7 @@ class Builder:
         return self._actor.agent_id
 
     def build(self, draft: Draft, cause: Packet | None, ordinal: int) -> Built:
-        """The packet of a draft.
+        """Return the packet of a draft.
 
         Its id follows from the cause and the ordinal, so that a handler that runs again makes it again. Two kinds
         have a fresh id and are roots unless a parent is named, because the session knows no cause of theirs:

@@ -184,7 +184,7 @@ def seal_judged(packet: Packet, contract: Contract) -> SealedPacket:
 
 
 def _gate_waits(packet: Packet, contract: Contract) -> timedelta:
-    """How long the gate waits for the ACKs of a packet, all attempts together."""
+    """Return how long the gate waits for the ACKs of a packet, all attempts together."""
     timeout_ms, retry_limit = packet.routing.ack_timeout_ms, packet.routing.retry_limit
     retries = contract.session.ack_retry_limit if retry_limit is None else retry_limit
     return timedelta(milliseconds=(timeout_ms or contract.session.ack_timeout_ms) * (1 + retries))

@@ -174,7 +174,7 @@ class Dispatcher:
         return None
 
     async def _irrelevance(self, packet: Packet, invocation: Invocation) -> str | None:
-        """Why the handler does not take this packet; None when it does."""
+        """Return why the handler does not take this packet; None when it does."""
         minimum = self._agent.min_relevance_for(packet)
         if minimum is None:
             return None
@@ -308,7 +308,7 @@ async def _refuse(packet: Packet, context: HandlerContext) -> None:
 
 
 def _is_for_all(packet: Packet) -> bool:
-    """Whether the packet stands in the substrate, where nobody answers for the others."""
+    """Return whether the packet stands in the substrate, where nobody answers for the others."""
     return packet.routing.delivery_mode is DeliveryMode.SUBSTRATE
 
 

@@ -21,7 +21,7 @@ class StateStore(Protocol):
     """Documents by (agent_id, session_id). A document is JSON text; a revision counts its saves from 1."""
 
     async def load(self, agent_id: str, session_id: str) -> tuple[bytes, int] | None:
-        """The document and its revision; None when nothing was ever saved. Raises StateUnavailable."""
+        """Return the document and its revision; None when nothing was ever saved. Raises StateUnavailable."""
         ...
 
     async def save(
@@ -49,7 +49,7 @@ class MemoryStateStore:
         self._is_memory_kept = memory is not None
 
     async def load(self, agent_id: str, session_id: str) -> tuple[bytes, int] | None:
-        """The document and its revision."""
+        """Return the document and its revision."""
         return self._states.load_document((agent_id, session_id, STATE_KEY))
 
     async def save(
@@ -74,7 +74,7 @@ class PostgresStateStore:
         self._owner = owner
 
     async def load(self, agent_id: str, session_id: str) -> tuple[bytes, int] | None:
-        """The document and its revision."""
+        """Return the document and its revision."""
         with _translated(agent_id, session_id):
             return await load_state(self._pool, self._owner, agent_id, session_id, STATE_KEY)
 

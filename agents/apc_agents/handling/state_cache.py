@@ -73,7 +73,7 @@ class StateCache:
         self._documents: OrderedDict[str, StateDocument] = OrderedDict()
 
     async def open(self, session_id: str) -> StateDocument:
-        """The document of a session."""
+        """Return the document of a session."""
         document = self._documents.get(session_id)
         if document is not None:
             self._documents.move_to_end(session_id)

@@ -132,13 +132,13 @@ class LLMAgent(Agent):
         )
 
     def recording(self, session_id: str, store: StateContextStore, origin: str) -> Recording:
-        """Where answers that a conversation asks for, as it is now, are kept."""
+        """Return where answers that a conversation asks for, as it is now, are kept."""
         return Recording(store, session_id, store.revision, origin)
 
     async def open_session(
         self, session_id: str, store: StateContextStore, *, usage: RunUsage, origin: str, **options: Any
     ) -> ContextSession:
-        """A conversation with this agent's window; `options` as ContextSession.
+        """Return a conversation with this agent's window; `options` as ContextSession.
 
         `origin` and `usage` are those of its summaries, if the model makes them.
 

@@ -147,7 +147,7 @@ def _check(response: str, required: ResponseConstraints) -> None:
 
 
 def _status(error: ModelAPIError) -> str:
-    """The provider's status; never its body, which may repeat what it was sent."""
+    """Return the provider's status; never its body, which may repeat what it was sent."""
     status = getattr(error, "status_code", None)
     code = error.provider_error_code
     return "".join([f", status {status}" if status else "", f", {code}" if code else ""])

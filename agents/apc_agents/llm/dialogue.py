@@ -107,11 +107,11 @@ class Dialogue:
             return _props(opened.session)
 
     async def exists(self) -> bool:
-        """Whether somebody began it."""
+        """Return whether somebody began it."""
         return bool((await DialogueState.load(self._memory, self.agent.agent_id, self.session_id)).state)
 
     async def props(self) -> Props:
-        """What a frontend is shown now; while the agent thinks, with what has come so far.
+        """Return what a frontend is shown now; while the agent thinks, with what has come so far.
 
         Raises:
             UnknownSession: nobody began it.
@@ -133,7 +133,7 @@ class Dialogue:
         return [task for task in listed if task.spec.compartment == self._memory.owner]
 
     async def say(self, message: str, *, revision: int | None = None) -> DialogueOutput:
-        """The agent's answer.
+        """Return the agent's answer.
 
         Args:
             message: what the user says.
@@ -191,7 +191,7 @@ class Dialogue:
             return _props(opened.session)
 
     async def resolve(self, path: str, /, **arguments: Any) -> dict[str, Any]:
-        """The operation of a `self.stream.*` path. Its answer is for operators, not for a frontend.
+        """Return the operation of a `self.stream.*` path. Its answer is for operators, not for a frontend.
 
         Raises:
             UnknownPath, ArgumentInvalid, ContextError: as StreamResolver; nothing has changed then.
@@ -202,7 +202,10 @@ class Dialogue:
             return answer
 
     async def changes(self) -> AsyncIterator[Props]:
-        """What a frontend is shown, now and at each change; who is slow sees the newest. Raises UnknownSession."""
+        """Yield what a frontend is shown, now and at each change; who is slow sees the newest.
+
+        Raises UnknownSession.
+        """
         while True:
             seen = self._changes
             yield await self.props()

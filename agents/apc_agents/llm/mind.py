@@ -95,7 +95,7 @@ class Mind:
         self.executor = ActionExecutor(self.tools)
 
     def recorded(self, recording: Recording) -> RecordedModel:
-        """The model as it is asked about one packet or message."""
+        """Return the model as it is asked about one packet or message."""
         return RecordedModel(self.model, recording, self.settings)
 
     async def answer(

@@ -12,7 +12,7 @@ from apc_bus.settings import LLMSettings
 
 
 def make_model(settings: LLMSettings) -> Model:
-    """The model of APC_LLM_MODEL; with APC_LLM_BASE_URL one of a service that speaks OpenAI's API.
+    """Return the model of APC_LLM_MODEL; with APC_LLM_BASE_URL one of a service that speaks OpenAI's API.
 
     Raises:
         ModelUnusable: no model is named, pydantic-ai knows no such provider, or its key is missing.
@@ -30,7 +30,7 @@ def make_model(settings: LLMSettings) -> Model:
 
 
 def model_settings(settings: LLMSettings) -> ModelSettings:
-    """What every request tells the provider."""
+    """Return what every request tells the provider."""
     told = ModelSettings(timeout=settings.timeout.total_seconds())
     if settings.answer_tokens is not None:
         told["max_tokens"] = settings.answer_tokens

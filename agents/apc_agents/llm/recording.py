@@ -48,12 +48,12 @@ class Recording:
         return f"{RECORDS}{self.revision}/{self.origin}/"
 
     def next_key(self, digest: str) -> str:
-        """The key of the next request."""
+        """Return the key of the next request."""
         self.asked += 1
         return f"{self.prefix}answer/{self.asked}/{digest}"
 
     async def find(self, key: str) -> ModelResponse | None:
-        """The answer that was kept under a key."""
+        """Return the answer that was kept under a key."""
         kept = (await self.store.get_turns(self.session_id, [key])).get(key)
         if kept is None:
             return None

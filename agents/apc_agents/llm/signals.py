@@ -52,7 +52,7 @@ class TaskSignals:
         }
 
     def _is_loop(self) -> bool:
-        """Whether the newest step asked for what a recent one had asked for already."""
+        """Return whether the newest step asked for what a recent one had asked for already."""
         *before, newest = self._recent or [None]
         return newest is not None and newest.asked in {step.asked for step in before if step is not None}
 

@@ -30,7 +30,7 @@ class StateContextStore:
         return revision
 
     async def load(self, session_id: str) -> tuple[bytes, int] | None:
-        """The document and its revision."""
+        """Return the document and its revision."""
         kept = self._owner.state.get(CONVERSATION)
         return None if kept is None else (kept["document"].encode(), kept["revision"])
 
@@ -46,7 +46,7 @@ class StateContextStore:
         await self._archive.put_turns(session_id, {f"{self._prefix}{key}": turn for key, turn in turns.items()})
 
     async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Those that the archive has."""
+        """Return those that the archive has."""
         found = await self._archive.get_turns(session_id, [f"{self._prefix}{key}" for key in resource_ids])
         return {key.removeprefix(self._prefix): turn for key, turn in found.items()}
 

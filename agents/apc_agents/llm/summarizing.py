@@ -26,7 +26,10 @@ class ModelSummarizer:
         self._usage = usage
 
     async def summarize(self, text: str, max_tokens: int) -> str:
-        """A summary; what is longer than max_tokens is cut by the projector. Raises LLMError; the window stays."""
+        """Return a summary; what is longer than max_tokens is cut by the projector.
+
+        Raises LLMError; the window stays.
+        """
         instructions = INSTRUCTIONS.format(limit=max(1, int(max_tokens * WORDS_PER_TOKEN)), fence=self._fence)
         data = fenced(text, self._fence, {"from": "conversation"})
         summary = await ask_for_text(self._model, instructions, data, settings=self._settings, usage=self._usage)

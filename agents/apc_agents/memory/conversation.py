@@ -46,7 +46,7 @@ class ConversationContext(Model):
     revision: int | None = Field(default=None, ge=0, exclude=True)
 
     def with_message(self, message: Message, participant: str | None = None) -> Self:
-        """The conversation with one more message, and with this agent among the participants."""
+        """Return the conversation with one more message, and with this agent among the participants."""
         grown = self.model_copy(update={"messages": (*self.messages, message)})
         return grown if participant is None else grown.with_participant(participant)
 
@@ -98,7 +98,7 @@ class ConversationContext(Model):
         }
 
     def to_bytes(self) -> bytes:
-        """The document as JSON. Raises ValueInvalid, and ConversationInvalid for a message that is too long."""
+        """Return the document as JSON. Raises ValueInvalid, and ConversationInvalid for a message that is too long."""
         for number, message in enumerate(self.messages):
             place = f"messages[{number}]"
             checked_text(message.content, f"{place}.content", ValueInvalid)
@@ -113,7 +113,7 @@ class ConversationContext(Model):
 
     @classmethod
     def from_document(cls, document: Any, revision: int | None = None) -> Self:
-        """A conversation from its document. Raises ConversationInvalid with the path of what does not fit."""
+        """Return a conversation from its document. Raises ConversationInvalid with the path of what does not fit."""
         try:
             return cls.model_validate(document).model_copy(update={"revision": revision})
         except ValidationError as invalid:

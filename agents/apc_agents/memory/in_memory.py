@@ -76,7 +76,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
         self._tables.conversations[session_id] = _written(kept, document, user_id)
 
     async def retrieve_conversation(self, session_id: str) -> ConversationContext | None:
-        """A copy."""
+        """Return a copy."""
         row = self._tables.conversations.get(checked_id("session_id", session_id))
         return None if row is None else row.read()
 
@@ -88,7 +88,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
     async def list_conversations_for_user(
         self, user_id: str, limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
-        """The last updated first."""
+        """Return the last updated first."""
         check_page(limit, offset)
         return self._listed(user_id, limit, offset)
 
@@ -111,7 +111,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
         await self.store_agent_states(agent_id, owner_id, {key: state_data})
 
     async def retrieve_agent_state(self, agent_id: str, owner_id: str, key: str) -> Any | None:
-        """A copy."""
+        """Return a copy."""
         found = await self.load_agent_state(agent_id, owner_id, key)
         return None if found is None else found[0]
 
@@ -126,14 +126,14 @@ class InMemoryMemoryStore(BaseMemoryStore):
         return {key: orjson.loads(row.document) for (_, _, key), row in sorted(found.items())}
 
     def for_owner(self, owner: str) -> Self:
-        """The same memory, seen by another owner."""
+        """Return the same memory, seen by another owner."""
         other = type(self)(owner)
         other._by_owner = self._by_owner
         other._tables = self._by_owner.setdefault(owner, other._tables)
         return other
 
     async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
-        """A copy, and its revision."""
+        """Return a copy, and its revision."""
         found = self.load_document(state_place(agent_id, owner_id, key))
         return None if found is None else (orjson.loads(found[0]), found[1])
 

@@ -71,7 +71,7 @@ class LockedParts:
 
 
 def conversation_name(session_id: str) -> str:
-    """A conversation, for a message."""
+    """Return a conversation, for a message."""
     return f"conversation {session_id}"
 
 

@@ -54,7 +54,7 @@ class BaseMemoryStore(ABC):
 
     @abstractmethod
     async def retrieve_conversation(self, session_id: str) -> ConversationContext | None:
-        """The conversation with its revision; None when there is none.
+        """Return the conversation with its revision; None when there is none.
 
         Raises:
             ConversationInvalid: it was written by a later schema.
@@ -82,7 +82,7 @@ class BaseMemoryStore(ABC):
 
     @abstractmethod
     async def retrieve_agent_state(self, agent_id: str, owner_id: str, key: str) -> Any | None:
-        """The value; None when there is none."""
+        """Return the value; None when there is none."""
 
     @abstractmethod
     async def delete_agent_state(self, agent_id: str, owner_id: str, key: str) -> bool:
@@ -90,15 +90,15 @@ class BaseMemoryStore(ABC):
 
     @abstractmethod
     async def get_all_agent_states(self, agent_id: str, owner_id: str) -> dict[str, Any]:
-        """Every value by key, in the order of the keys."""
+        """Return every value by key, in the order of the keys."""
 
     @abstractmethod
     def for_owner(self, owner: str) -> Self:
-        """A store of another owner over the same memory."""
+        """Return a store of another owner over the same memory."""
 
     @abstractmethod
     async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
-        """The value and its revision; None when there is none."""
+        """Return the value and its revision; None when there is none."""
 
     @abstractmethod
     async def save_agent_state(
@@ -124,7 +124,7 @@ class BaseMemoryStore(ABC):
 
     @abstractmethod
     async def get_agent_states(self, agent_id: str, owner_id: str, keys: Sequence[str]) -> dict[str, Any]:
-        """Those of the values that are there, by key."""
+        """Return those of the values that are there, by key."""
 
     @abstractmethod
     async def delete_agent_states(self, agent_id: str, owner_id: str, prefix: str) -> int:
@@ -169,7 +169,7 @@ def check_conversation(session_id: str, user_id: str, conversation: Conversation
 
 
 def state_place(agent_id: str, owner_id: str, key: str) -> tuple[str, str, str]:
-    """The primary key of an agent state. Raises ArgumentInvalid."""
+    """Return the primary key of an agent state. Raises ArgumentInvalid."""
     return checked_id("agent_id", agent_id), checked_id("owner_id", owner_id), checked_id("key", key)
 
 

@@ -16,7 +16,7 @@ MAX_ID_BYTES: Final = 512
 
 
 def encoded(value: Any, path: str = "$") -> bytes:
-    """The value as JSON with sorted keys.
+    """Return the value as JSON with sorted keys.
 
     Raises:
         ValueInvalid: it holds something that is not JSON, or that PostgreSQL does not keep (apc_agents.json_values);
@@ -29,7 +29,7 @@ def encoded(value: Any, path: str = "$") -> bytes:
 
 
 def checked_id(place: str, value: str) -> str:
-    """An id of a session, user, agent, owner or key. Raises ArgumentInvalid."""
+    """Return an id of a session, user, agent, owner or key. Raises ArgumentInvalid."""
     checked_text(value, place, ArgumentInvalid)
     if not 0 < len(value.encode()) <= MAX_ID_BYTES:
         raise ArgumentInvalid(place, f"it has {len(value.encode())} bytes: 1 to {MAX_ID_BYTES} are needed")
@@ -37,5 +37,5 @@ def checked_id(place: str, value: str) -> str:
 
 
 def state_name(agent_id: str, owner_id: str, key: str) -> str:
-    """An agent state, for a message."""
+    """Return an agent state, for a message."""
     return f"state {key} of agent {agent_id} for {owner_id}"

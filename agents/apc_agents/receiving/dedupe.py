@@ -43,7 +43,7 @@ class Marks:
         self._marks: dict[int, tuple[int, int]] = {}
 
     def is_fenced(self, epoch: int, batch_no: int, mark: tuple[int, int]) -> bool:
-        """Whether this delivery must be dropped; takes its own mark over first."""
+        """Return whether this delivery must be dropped; takes its own mark over first."""
         if epoch not in self._marks:
             self._remember(epoch, mark)
         if epoch >= self._newest:

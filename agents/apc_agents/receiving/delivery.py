@@ -62,7 +62,7 @@ class Inbound:
         return self.packet.trace.session_id
 
     def log_ids(self) -> LogIds:
-        """What every line says that is logged while it is handled."""
+        """Return what every line says that is logged while it is handled."""
         return {
             "packet_id": str(self.packet.packet_id),
             "session_id": self.session_id,
@@ -72,7 +72,7 @@ class Inbound:
 
 
 def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
-    """The gate's headers; None when the message carries no epoch. Raises ValueError for what cannot be read."""
+    """Return the gate's headers; None when the message carries no epoch. Raises ValueError for what cannot be read."""
     if headers.EPOCH not in values:
         return None
     return DeliveryHeaders(
@@ -87,7 +87,7 @@ def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
 
 
 def is_refusal(packet: Packet) -> bool:
-    """Whether this is the gate's own NACK of a refused packet: no log entry, so it has no lifecycle."""
+    """Return whether this is the gate's own NACK of a refused packet: no log entry, so it has no lifecycle."""
     return (
         isinstance(packet, NackPacket)
         and packet.sender.agent_id == ORCHESTRATOR

@@ -27,7 +27,7 @@ class Inbox:
         self._changed.set()
 
     async def get(self) -> Inbound | None:
-        """The next packet whose session is free; its session is busy until `release`. None once closed."""
+        """Return the next packet whose session is free; its session is busy until `release`. None once closed."""
         while (inbound := self._next()) is None:
             if self._is_closed:
                 return None

@@ -35,7 +35,7 @@ class Intake:
         self._ended: RecentKeys[DeliveryKey] = RecentKeys()
 
     def take(self, delivery: Delivery, is_urgent: bool) -> tuple[Inbound | None, bool]:
-        """The packet of a delivery, and whether it is new.
+        """Return the packet of a delivery, and whether it is new.
 
         (None, False) = drop it. (inbound, False) = it is being handled already: wait for the same end.
 

@@ -168,7 +168,7 @@ class Worker:
         return keep_running(work, task=task, health=self._health, stop=stop)
 
     def _runners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
-        """What runs the tasks of an agent with tools."""
+        """Return what runs the tasks of an agent with tools."""
         tools, tasks, settings = self._agent.tools, self._tasks, self._settings
         if tools is None or tasks is None:
             return []
@@ -185,7 +185,7 @@ class Worker:
         return [self._keep("the runner of tasks", runner.run, stop)]
 
     def _listeners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
-        """What reads the substrate for an agent that listens."""
+        """Return what reads the substrate for an agent that listens."""
         if self._agent.substrate_handler is None:
             return []
         listener = SubstrateListener(

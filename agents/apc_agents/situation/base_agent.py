@@ -37,4 +37,4 @@ class BaseAgent(Agent, ABC):
 
     @abstractmethod
     async def process_message(self, message: ContextMessage, context: AgentContext) -> Sequence[Payload]:
-        """What the agent answers to a message: payloads to its sender, or none."""
+        """Return what the agent answers to a message: payloads to its sender, or none."""

@@ -12,14 +12,14 @@ class SessionManager:
         self._memory = memory
 
     async def begin(self, user_id: str) -> str:
-        """A new session of a user, with an empty conversation; returns its id, a UUID. Raises as the store."""
+        """Return a new session of a user, with an empty conversation; returns its id, a UUID. Raises as the store."""
         session_id = str(uuid4())
         empty = ConversationContext(session_id=session_id, metadata={"user_id": user_id}, revision=0)
         await self._memory.store_conversation(session_id, user_id, empty)
         return session_id
 
     async def conversation(self, session_id: str) -> ConversationContext:
-        """The conversation of a session. Raises UnknownSession."""
+        """Return the conversation of a session. Raises UnknownSession."""
         found = await self._memory.retrieve_conversation(session_id)
         if found is None:
             raise UnknownSession(session_id)

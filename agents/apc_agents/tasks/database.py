@@ -65,7 +65,7 @@ class PostgresTaskStore:
             raise ValueUnserialisable(f"action {task.spec.action_id}", f"cannot be stored: {error}") from error
 
     async def get(self, task_id: UUID) -> Task:
-        """The task."""
+        """Return the task."""
         return await self._patiently(lambda: self._in_transaction(lambda connection: _kept(connection, task_id)))
 
     async def list(
@@ -76,14 +76,14 @@ class PostgresTaskStore:
         statuses: Collection[TaskStatus] | None = None,
         limit: int = 100,
     ) -> Sequence[Task]:
-        """The newest tasks."""
+        """Return the newest tasks."""
         names = None if statuses is None else [status.value for status in statuses]
         arguments = (agent_id, session_id, names, min(limit, MAX_LISTED))
         rows = await self._patiently(lambda: self._pool.fetch(sql.LIST, *arguments))
         return [_task(row) for row in rows]
 
     async def claim(self, agent_id: str, worker: str, lease: timedelta) -> Claim | None:
-        """The oldest that can run."""
+        """Return the oldest that can run."""
 
         async def claim(connection: Connection) -> Claim | None:
             await _sweep(connection, agent_id)
@@ -237,7 +237,7 @@ async def _sweep(connection: Connection, agent_id: str) -> None:
 
 
 async def _announced(connection: Connection, row: asyncpg.Record) -> Task:
-    """The task of a row that has changed, with the event that says so."""
+    """Return the task of a row that has changed, with the event that says so."""
     task = _task(row)
     await connection.execute(sql.ADD_EVENT, task.task_id, new_packet_id(), orjson.dumps(task.event()).decode())
     return task

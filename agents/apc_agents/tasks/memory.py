@@ -72,7 +72,7 @@ class MemoryTaskStore:
         return self._rows[task.task_id].task
 
     async def get(self, task_id: UUID) -> Task:
-        """The task."""
+        """Return the task."""
         return self._row(task_id).task
 
     async def list(
@@ -83,7 +83,7 @@ class MemoryTaskStore:
         statuses: Collection[TaskStatus] | None = None,
         limit: int = 100,
     ) -> Sequence[Task]:
-        """The newest tasks."""
+        """Return the newest tasks."""
         found = [
             row.task
             for row in reversed(self._rows.values())
@@ -94,7 +94,7 @@ class MemoryTaskStore:
         return found[: min(limit, MAX_LISTED)]
 
     async def claim(self, agent_id: str, worker: str, lease: timedelta) -> Claim | None:
-        """The oldest that can run."""
+        """Return the oldest that can run."""
         while self._sweep(agent_id):
             await self.news.tell()
         now = datetime.now(UTC)

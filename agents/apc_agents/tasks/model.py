@@ -129,7 +129,7 @@ class Task:
         }
 
     def event(self) -> dict[str, JsonValue]:
-        """What is announced of it, as metadata.task. Its result is not: it is read by task_id."""
+        """Return what is announced of it, as metadata.task. Its result is not: it is read by task_id."""
         told: dict[str, JsonValue] = {
             "task_id": str(self.task_id),
             "action_id": self.spec.action_id,

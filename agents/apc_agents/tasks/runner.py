@@ -232,7 +232,7 @@ class _Run:
 
 
 def runnable_of(task: Task, registry: ToolRegistry, level: SecurityLevel) -> Runnable:
-    """What runs a task at a level; the tools may have changed since it started. Raises ToolFailed."""
+    """Return what runs a task at a level; the tools may have changed since it started. Raises ToolFailed."""
     spec = task.spec
     runnable = registry.find(spec.type, spec.action)
     if runnable is None:

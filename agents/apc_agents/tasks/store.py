@@ -56,7 +56,7 @@ class TaskStore(Protocol):
         ...
 
     async def get(self, task_id: UUID) -> Task:
-        """The task. Raises TaskUnknown."""
+        """Return the task. Raises TaskUnknown."""
         ...
 
     async def list(
@@ -67,11 +67,13 @@ class TaskStore(Protocol):
         statuses: Collection[TaskStatus] | None = None,
         limit: int = 100,
     ) -> Sequence[Task]:
-        """The newest tasks, newest first; at most MAX_LISTED."""
+        """Return the newest tasks, newest first; at most MAX_LISTED."""
         ...
 
     async def claim(self, agent_id: str, worker: str, lease: timedelta) -> Claim | None:
-        """The oldest task of the agent that can run, as RUNNING, for as long as the lease; None when there is none.
+        """Return the oldest task of the agent that can run, as RUNNING, for as long as the lease.
+
+        None when there is none.
 
         It can run when what it depends on has succeeded, and it is PENDING or its lease has ended. On the way, those
         whose prerequisite did not succeed are CANCELLED, and those that lost MAX_LOST_LEASES leases FAILED.
@@ -97,7 +99,10 @@ class TaskStore(Protocol):
         ...
 
     async def once(self, task_id: UUID, attempt: int, name: str, make: MakeEffect) -> JsonValue:
-        """What the effect of this name gave, made now unless an attempt of this task has made it. Raises TaskLost."""
+        """Return what the effect of this name gave, made now unless an attempt of this task has made it.
+
+        Raises TaskLost.
+        """
         ...
 
     async def cancel(self, task_id: UUID, reason: str) -> Task:

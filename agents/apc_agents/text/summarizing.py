@@ -13,7 +13,7 @@ class Summarizer(Protocol):
     """Gives a shorter text that says the same."""
 
     async def summarize(self, text: str, max_tokens: int) -> str:
-        """A summary of at most max_tokens; what is longer is cut by the projector.
+        """Return a summary of at most max_tokens; what is longer is cut by the projector.
 
         An error leaves the window as it was and reaches whoever asked for the compression.
         """
@@ -53,7 +53,7 @@ class ExtractiveSummarizer:
 
 
 def cut(text: str, max_tokens: int, counter: TokenCounter) -> str:
-    """The longest beginning of a text that has at most max_tokens, an ellipsis included where that fits."""
+    """Return the longest beginning of a text that has at most max_tokens, an ellipsis included where that fits."""
     if counter.count(text) <= max_tokens:
         return text
     low, high = 0, len(text)

@@ -17,7 +17,7 @@ _NOT_THE_TOOLS_FAULT = (EmitUnconfirmed, StateError, TaskLost)
 
 
 async def invoke(runnable: Runnable, params: Mapping[str, Any], given: Mapping[type, Any]) -> JsonValue:
-    """What the tool returns, as JSON. `params` are checked; `given` is what is injected, by type.
+    """Return what the tool returns, as JSON. `params` are checked; `given` is what is injected, by type.
 
     Raises:
         ToolFailed: it raised, was cancelled at its time limit, or its result is no JSON or too large.
@@ -43,7 +43,7 @@ async def invoke(runnable: Runnable, params: Mapping[str, Any], given: Mapping[t
 
 
 def storable(text: str) -> str:
-    """The beginning of a text, without what the database cannot store."""
+    """Return the beginning of a text, without what the database cannot store."""
     return text[:MAX_ERROR_LENGTH].replace("\0", "\ufffd").encode(errors="replace").decode()
 
 

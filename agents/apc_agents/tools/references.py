@@ -34,7 +34,7 @@ class Reference:
         return ".".join((self.root, self.head, *self.path))
 
     def follow(self, value: JsonValue) -> JsonValue:
-        """What the path leads to inside the value of the head.
+        """Return what the path leads to inside the value of the head.
 
         Raises:
             ReferenceUnknown: a step that is not there.
@@ -59,7 +59,7 @@ class Reference:
 
 
 def references_in(value: JsonValue) -> Iterator[Reference]:
-    """Every reference in a value.
+    """Yield every reference in a value.
 
     Raises:
         ReferenceUnknown: a `${{` that is no reference.
@@ -75,7 +75,10 @@ def references_in(value: JsonValue) -> Iterator[Reference]:
 
 
 def substitute(value: JsonValue, resolve: Resolve) -> Any:
-    """The value with every reference replaced by what `resolve` gives. Raises as `references_in` and `resolve`."""
+    """Return the value with every reference replaced by what `resolve` gives.
+
+    Raises as `references_in` and `resolve`.
+    """
     if isinstance(value, str):
         return _substitute_text(value, resolve)
     if isinstance(value, Mapping):

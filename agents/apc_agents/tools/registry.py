@@ -52,7 +52,7 @@ class Tool:
         return self.arguments.model_json_schema()
 
     def problems_of(self, params: Mapping[str, Any], path: str, ignored: frozenset[str] = frozenset()) -> list[Problem]:
-        """Why params do not fit; what is `ignored` is judged when it is known."""
+        """Return why params do not fit; what is `ignored` is judged when it is known."""
         try:
             self._validated(params)
         except TypeError as error:  # an integer beyond 64 bits, or half a surrogate pair
@@ -64,7 +64,7 @@ class Tool:
         return []
 
     def bound(self, params: Mapping[str, Any], given: Mapping[type, Any]) -> Awaitable[Any]:
-        """The call of the function with these params. Raises ValidationError: check `problems_of` before."""
+        """Return the call of the function with these params. Raises ValidationError: check `problems_of` before."""
         validated = self._validated(params)
         arguments = {name: getattr(validated, name) for name in self.arguments.model_fields}
         return self.function(**arguments, **{name: given[kind] for name, kind in self.injected.items()})
@@ -91,7 +91,7 @@ class Script:
         return []
 
     def bound(self, params: Mapping[str, Any], given: Mapping[type, Any]) -> Awaitable[Any]:
-        """The runner's call."""
+        """Return the runner's call."""
         return self.runner(self.name, params, given[ToolCall])
 
 
@@ -179,11 +179,11 @@ class ToolRegistry:
         return self._tools
 
     def find(self, kind: ActionType, name: str) -> Runnable | None:
-        """What runs an action of the type `tool` or `script`."""
+        """Return what runs an action of the type `tool` or `script`."""
         return self.script(name) if kind is ActionType.SCRIPT else self._tools.get(name)
 
     def script(self, name: str) -> Script | None:
-        """A script; None without a runner."""
+        """Return a script; None without a runner."""
         return None if self._scripts is None else self._scripts(name)
 
     def described(self, level: SecurityLevel, trigger: Trigger | None = None) -> list[dict[str, Any]]:
@@ -213,7 +213,7 @@ def make_tool(
     senders: SenderRule | None = None,
     result_level: SecurityLevel | str | None = None,
 ) -> Tool:
-    """A tool of a function. Raises ToolInvalid."""
+    """Return a tool of a function. Raises ToolInvalid."""
     if not inspect.iscoroutinefunction(function):
         raise ToolInvalid(
             f"tool {name!r} is no coroutine function: write `async def`, and give blocking work to "

@@ -19,7 +19,7 @@ class RelicScope:
         self._read = read
 
     async def read(self, relic_id: str) -> JsonValue:
-        """What a relic holds.
+        """Return what a relic holds.
 
         Raises:
             RelicOutOfScope: the response does not list it.

@@ -13,7 +13,10 @@ MAX_RESULT_BYTES = 256 * 1024
 
 
 def result_value(value: Any) -> JsonValue:
-    """The JSON form of a result that is kept. Raises ValueUnserialisable for what has none, or a too large one."""
+    """Return the JSON form of a result that is kept.
+
+    Raises ValueUnserialisable for what has none, or a too large one.
+    """
     result = json_value(value, "result")
     size = len(orjson.dumps(result))
     if size > MAX_RESULT_BYTES:
@@ -23,7 +26,7 @@ def result_value(value: Any) -> JsonValue:
 
 
 def json_value(value: Any, place: str) -> JsonValue:
-    """The JSON form of a value: models, dataclasses, times, UUIDs and enums are written as pydantic does.
+    """Return the JSON form of a value: models, dataclasses, times, UUIDs and enums are written as pydantic does.
 
     Raises:
         ValueUnserialisable: it has none; the error names the place inside the value.

@@ -63,7 +63,7 @@ def training_processes() -> Iterator[Workbench]:
 
 
 def run_settings(table: Path, name: str, seed: int, generations: int, *, priors: bool) -> AutomlSettings:
-    """A run over a generated table, named after what it is for."""
+    """Return a run over a generated table, named after what it is for."""
     run_id = f"{name}-{seed}"
     return AutomlSettings(
         data=table,

@@ -24,7 +24,7 @@ class RunForm:
     priors: bool = True
 
     def settings(self, data_dir: Path) -> AutomlSettings:
-        """The run as the roles know it, its ids fixed once; the sample table is written when none is named.
+        """Return the run as the roles know it, its ids fixed once; the sample table is written when none is named.
 
         Raises:
             InputUnusable: no --target, the table cannot be read, or the libraries for training are not installed.
@@ -72,6 +72,6 @@ def task_of(data: Path, target: str) -> str:
 
 
 def environment_of(settings: AutomlSettings) -> dict[str, str]:
-    """The settings as the environment of a process that runs one of the roles."""
+    """Return the settings as the environment of a process that runs one of the roles."""
     values = settings.model_dump(mode="json", exclude_none=True)
     return {f"APC_AUTOML_{name.upper()}": str(value) for name, value in values.items()}

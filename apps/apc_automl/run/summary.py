@@ -22,7 +22,7 @@ def print_summary(outcome: Outcome) -> None:
 
 
 def replay_command(run_id: str) -> str:
-    """The command that shows the run, to be typed as it stands."""
+    """Return the command that shows the run, to be typed as it stands."""
     given = os.environ.get("APC_DATA_DIR")
     where = f"APC_DATA_DIR={shlex.quote(given)} " if given else ""
     return f"{where}{_program()} packet replay --run-id {run_id}"

@@ -115,7 +115,7 @@ class ChaosBus:
 
 
 def disturb(bus: Bus, agent_id: str, settings: BusSettings) -> Bus:
-    """The bus, disturbed by the profile that the settings name, if they name one.
+    """Return the bus, disturbed by the profile that the settings name, if they name one.
 
     Raises:
         ChaosProfileInvalid: the file holds no profile.
@@ -134,7 +134,7 @@ def _delay(faults: Sequence[Fault], chance: Random) -> float:
 
 
 def _corrupted(publication: Publication, chance: Random) -> Publication:
-    """A copy with an id of its own and a wound in its body that no reader of JSON can miss."""
+    """Return a copy with an id of its own and a wound in its body that no reader of JSON can miss."""
     message = publication.message
     start = chance.randrange(len(message.body) + 1)
     body = message.body[:start] + b"\xff" + chance.randbytes(3) + message.body[start + 4 :]

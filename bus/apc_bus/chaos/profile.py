@@ -81,7 +81,7 @@ class Fault(BaseModel):
         return self
 
     def concerns(self, side: Side, agent_id: str, message_type: str) -> bool:
-        """Whether it may strike this message at all."""
+        """Return whether it may strike this message at all."""
         return (
             side in (self.sides or _SIDES[self.kind])
             and any(fnmatchcase(agent_id, pattern) for pattern in self.agents)
@@ -110,7 +110,7 @@ class Dice:
         self._seen: Counter[tuple[Side, str]] = Counter()
 
     def throw(self, side: Side, message_id: str, message_type: str) -> tuple[Sequence[Fault], Random]:
-        """The faults that strike it this time, and the chance that decides how."""
+        """Return the faults that strike it this time, and the chance that decides how."""
         self._seen[side, message_id] += 1
         time = self._seen[side, message_id]
         chance = Random(f"{self._profile.seed}/{self._agent_id}/{side}/{message_id}/{time}")
@@ -123,7 +123,7 @@ class Dice:
 
 
 def load_profile(path: Path) -> ChaosProfile:
-    """The profile in a TOML file.
+    """Return the profile in a TOML file.
 
     Raises:
         ChaosProfileInvalid: the file cannot be read, is no TOML, or says what no profile says; names the field.

@@ -53,7 +53,7 @@ class Score:
 
     @classmethod
     def read(cls, folder: Path) -> "Score":
-        """All that the processes left there, added up."""
+        """Return all that the processes left there, added up."""
         total = cls()
         for path in sorted(folder.glob("*.json")):
             document = orjson.loads(path.read_bytes())

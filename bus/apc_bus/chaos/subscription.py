@@ -45,7 +45,7 @@ class ChaosSubscription:
         return self._inner.longest_silence
 
     async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
-        """What has come and is not held back; waits for the first."""
+        """Return what has come and is not held back; waits for the first."""
         while not self._ready:
             await self._wait(max_messages, max_bytes)
         batch = [self._ready.popleft()]

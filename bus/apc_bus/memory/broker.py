@@ -33,11 +33,11 @@ class MemoryBroker:
                 self._queues[queue.name] = MemoryStream(queue) if is_stream else MemoryQueue(queue, self._dead_letter)
 
     def connect(self, user: str) -> MemoryBus:
-        """A bus for one broker user."""
+        """Return a bus for one broker user."""
         return MemoryBus(self, user)
 
     def queue(self, name: str) -> MemoryQueue | MemoryStream:
-        """A queue by name. Raises QueueMissing."""
+        """Return a queue by name. Raises QueueMissing."""
         try:
             return self._queues[name]
         except KeyError:

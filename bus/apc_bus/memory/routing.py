@@ -30,7 +30,7 @@ class Router:
         self._routes.clear()
 
     def route(self, exchange: str, key: str) -> tuple[str, ...]:
-        """The queues for a key, each once. Raises PublishRefused for an unknown exchange."""
+        """Return the queues for a key, each once. Raises PublishRefused for an unknown exchange."""
         route = self._routes.get((exchange, key))
         if route is None:
             if exchange not in self._kinds:
@@ -47,7 +47,7 @@ class Router:
 
 
 def topic_matches(binding: str, key: str) -> bool:
-    """Whether a topic binding takes a key: `*` is one word, `#` is any number of words, none included."""
+    """Return whether a topic binding takes a key: `*` is one word, `#` is any number of words, none included."""
     return _words_match(binding.split("."), key.split(".") if key else [])
 
 

@@ -85,7 +85,7 @@ class MemorySubscription:
         self._wake()
 
     async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
-        """What is there, at least one message; lets other tasks run first."""
+        """Return what is there, at least one message; lets other tasks run first."""
         await asyncio.sleep(0)
         while not self._inbox:
             self._check()

@@ -42,7 +42,7 @@ class Acknowledgements:
             self._timer = asyncio.get_running_loop().call_later(DELAY_SECONDS, self.send)
 
     def take(self) -> bytes:
-        """The frames of everything that is not sent yet, for a write that begins with them."""
+        """Return the frames of everything that is not sent yet, for a write that begins with them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

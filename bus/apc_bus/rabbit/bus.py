@@ -162,7 +162,7 @@ class RabbitBus:
 
 
 async def connect_rabbit(settings: BusSettings, *, purpose: str = "apc") -> RabbitBus:
-    """A bus over the nodes of `settings.amqp_nodes`, connected.
+    """Return a bus over the nodes of `settings.amqp_nodes`, connected.
 
     Args:
         purpose: what the connections are called in the broker's listings.

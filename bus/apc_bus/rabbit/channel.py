@@ -132,7 +132,7 @@ class BulkChannel(aiormq.Channel):
                     await self._wait_for_progress()
 
     def _next_chunk(self, window: Window, position: int) -> list[_Key]:
-        """The keys of what may be sent now: within the window, none of them in flight already."""
+        """Return the keys of what may be sent now: within the window, none of them in flight already."""
         room = min(CHUNK, self._publish_window - len(self._in_flight))
         keys: dict[_Key, None] = {}
         for publication in window.publications[position : position + max(room, 0)]:
@@ -214,7 +214,7 @@ class BulkChannel(aiormq.Channel):
 
 
 async def open_channel(link: Link, patience: float, *, publish_window: int = 256) -> BulkChannel:
-    """A new channel on a live connection.
+    """Return a new channel on a live connection.
 
     Raises:
         TimeoutError: no answer; the connection should be dropped.

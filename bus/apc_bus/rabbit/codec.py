@@ -13,7 +13,7 @@ _OFFSET = "x-stream-offset"
 
 
 def incoming_delivery(incoming: AbstractIncomingMessage) -> Delivery:
-    """A delivery from aio-pika's message, whose expiration is in seconds."""
+    """Return a delivery from aio-pika's message, whose expiration is in seconds."""
     expiration = incoming.expiration
     message = Message(
         incoming.body,
@@ -29,7 +29,7 @@ def incoming_delivery(incoming: AbstractIncomingMessage) -> Delivery:
 
 
 def delivery_of(frame: Basic.Deliver, properties: Basic.Properties, body: bytes) -> Delivery:
-    """A delivery as the port has it. Headers of other types than the port's (x-death) are left out."""
+    """Return a delivery as the port has it. Headers of other types than the port's (x-death) are left out."""
     headers = _headers(properties.headers) if properties.headers else {}
     offset = headers.get(_OFFSET)
     message = Message(

@@ -63,11 +63,11 @@ class Nodes:
         return self._urls[0].user or "guest"
 
     def shuffled(self) -> list[URL]:
-        """The nodes in a new random order."""
+        """Return the nodes in a new random order."""
         return random.sample(self._urls, len(self._urls))
 
     async def connect(self, purpose: str) -> "Link":
-        """A connection to the first node that answers.
+        """Return a connection to the first node that answers.
 
         Args:
             purpose: the connection's name in the broker's listings.
@@ -189,7 +189,7 @@ class SharedLink:
         self._is_closed = False
 
     async def get(self) -> Link:
-        """The live connection. Raises BusUnavailable."""
+        """Return the live connection. Raises BusUnavailable."""
         async with self._lock:
             if self._is_closed:
                 raise BusUnavailable("this bus is closed")

@@ -91,7 +91,7 @@ class RabbitSubscription:
         return self._silence.longest
 
     async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
-        """What is there, at least one message."""
+        """Return what is there, at least one message."""
         while not self._inbox:
             self._check()
             self._waiter = asyncio.get_running_loop().create_future()

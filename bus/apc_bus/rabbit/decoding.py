@@ -40,7 +40,7 @@ class _Unusual(Exception):
 
 
 def read_delivery(method: bytes, header: bytes, body: bytes) -> Delivery:
-    """The delivery in the payloads of basic.deliver, of the content header and of the body.
+    """Return the delivery in the payloads of basic.deliver, of the content header and of the body.
 
     Raises:
         ValueError, struct.error: no such frames.

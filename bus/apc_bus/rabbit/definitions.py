@@ -13,7 +13,7 @@ from apc_bus.topology import Binding, Exchange, Queue, Topology
 def export_definitions(
     topology: Topology, *, vhost: str = "/", passwords: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """A JSON object for `rabbitmqctl import_definitions` or `load_definitions`.
+    """Return a JSON object for `rabbitmqctl import_definitions` or `load_definitions`.
 
     Args:
         vhost: the virtual host that everything goes into.

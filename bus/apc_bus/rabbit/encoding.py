@@ -28,7 +28,7 @@ _TINY = range(-128, 128)
 
 
 def publish_frames(publications: Iterable[Publication], channel: int, max_body_bytes: int) -> bytes:
-    """The frames of mandatory, persistent publishes, ready for the socket.
+    """Return the frames of mandatory, persistent publishes, ready for the socket.
 
     One message that goes to several places in a row, as a MULTICAST does, is encoded once.
 
@@ -61,7 +61,7 @@ def _publish_frame(exchange: str, routing_key: str, channel: int) -> bytes:
 
 
 def _content_header(message: Message) -> bytes:
-    """The properties in the order of their flags; an empty one is left out."""
+    """Return the properties in the order of their flags; an empty one is left out."""
     flags = _DELIVERY_MODE
     parts = [b""]
     if message.content_type:

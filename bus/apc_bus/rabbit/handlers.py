@@ -94,7 +94,7 @@ class _HandlerConsumer:
         self._is_cancelled = True
 
     async def check(self) -> bool:
-        """Whether the channel is open and the broker has never cancelled the consumer on it."""
+        """Return whether the channel is open and the broker has never cancelled the consumer on it."""
         self._was_live = await self._is_consuming()
         return self.is_live
 

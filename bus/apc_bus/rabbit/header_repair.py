@@ -20,7 +20,7 @@ _TABLE_FLAG, _USER_FLAG, _TIMESTAMP_FLAG = 1 << 13, 1 << 4, 1 << 6
 
 
 def repaired(payload: bytes) -> bytes | None:
-    """The payload of a content header in place of one that cannot be decoded; None when it can.
+    """Return the payload of a content header in place of one that cannot be decoded; None when it can.
 
     Args:
         payload: of the frame, without its end byte.

@@ -47,7 +47,7 @@ async def inspect_rabbit(url: str, topology: Topology, *, timing: Timing | None 
 
 
 async def takes_message_of(url: str, size: int, *, timing: Timing | None = None) -> bool:
-    """Whether the broker takes a message of so many bytes; it is sent to no queue, and lost.
+    """Return whether the broker takes a message of so many bytes; it is sent to no queue, and lost.
 
     The size is the first thing that a broker looks at, before rights and routes.
 

@@ -88,7 +88,7 @@ class Management:
         return was_there
 
     async def _ask(self, method: str, path: str, fields: Mapping[str, str | int] | None = None) -> Any:
-        """The answer's JSON, True for an empty one, None when there is no such thing."""
+        """Return the answer's JSON, True for an empty one, None when there is no such thing."""
         return await asyncio.to_thread(self._ask_now, method, path, fields)
 
     def _ask_now(self, method: str, path: str, fields: Mapping[str, str | int] | None) -> Any:
@@ -128,6 +128,6 @@ def _word(name: str) -> str:
 
 
 def _tags(found: list[str] | str) -> frozenset[str]:
-    """A list; before RabbitMQ 3.9 a text with commas."""
+    """Return a list; before RabbitMQ 3.9 a text with commas."""
     words = found.split(",") if isinstance(found, str) else found
     return frozenset(word.strip() for word in words if word.strip())

@@ -81,7 +81,7 @@ class FrameSplitter:
         return b"".join(others)
 
     def take_rest(self) -> bytes:
-        """The bytes of a frame that is not complete: the stream has ended."""
+        """Return the bytes of a frame that is not complete: the stream has ended."""
         rest, self._rest = self._rest, b""
         return rest
 

@@ -22,7 +22,7 @@ class Repairable(Protocol):
     """A consumer that should be live."""
 
     async def check(self) -> bool:
-        """Whether the broker has this consumer, as far as this side knows."""
+        """Return whether the broker has this consumer, as far as this side knows."""
         ...
 
     async def repair(self) -> None:
@@ -49,6 +49,9 @@ async def watch(name: str, consumer: Repairable) -> None:
 
 
 def is_cancelled() -> bool:
-    """Whether this task was told to end. A loop has to ask: aiormq makes an error of its own of a cancelled call."""
+    """Return whether this task was told to end.
+
+    A loop has to ask: aiormq makes an error of its own of a cancelled call.
+    """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

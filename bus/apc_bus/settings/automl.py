@@ -64,7 +64,7 @@ class AutomlSettings(ApcSettings):
 
 
 def _id_from(text: str) -> UUID:
-    """A UUID of version 8 (RFC 9562: the maker's own); version 5 belongs to replies, which have a cause."""
+    """Return a UUID of version 8 (RFC 9562: the maker's own); version 5 belongs to replies, which have a cause."""
     digest = bytearray(hashlib.sha256(f"apc-automl-start/{text}".encode()).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80

@@ -49,5 +49,5 @@ def check_scheme(url: str, schemes: Sequence[str], *, or_folder: bool = False) -
 
 
 def variable_of(kind: type[BaseSettings], field: str) -> str:
-    """The environment variable of a field."""
+    """Return the environment variable of a field."""
     return f"{kind.model_config.get('env_prefix', '')}{field}".upper()

@@ -86,7 +86,7 @@ class BrokerSettings(ApcSettings):
         return found[0] if found else None
 
     def with_certificates(self, url: str) -> str:
-        """An AMQP URL with the places of the certificates, if it is one of TLS; what it says itself stays."""
+        """Return an AMQP URL with the places of the certificates, if it is one of TLS; what it says itself stays."""
         if not url.startswith("amqps://"):
             return url
         files = {"cafile": self.amqp_ca_file, "certfile": self.amqp_cert_file, "keyfile": self.amqp_key_file}

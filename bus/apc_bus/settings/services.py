@@ -67,5 +67,5 @@ SERVICES = frozenset({"orchestrator", "persister", "worker", "console"})
 
 
 def all_settings() -> Iterator[type[ApcSettings]]:
-    """Every class of settings that somebody reads, once."""
+    """Yield every class of settings that somebody reads, once."""
     yield from dict.fromkeys(kind for kinds in READ_BY.values() for kind in kinds)

@@ -85,7 +85,7 @@ class PostgresServer:
             await lock.close()
 
     async def clone(self) -> str:
-        """A fresh database like the template; returns its name. About 30 ms."""
+        """Return a fresh database like the template; returns its name. About 30 ms."""
         name = f"apc_test_{secrets.token_hex(6)}"
         await self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{self._template}"')
         return name
@@ -95,7 +95,7 @@ class PostgresServer:
         await self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def url_of(self, database: str) -> str:
-        """The URL of a database of this server."""
+        """Return the URL of a database of this server."""
         return urlunsplit(urlsplit(self._url)._replace(path=f"/{database}"))
 
     async def close(self) -> None:

@@ -37,7 +37,7 @@ class PrivateCluster:
         self.nodes: Sequence[PrivateNode] = [PrivateNode(_CONFIG + config, mapper=self._mapper) for _ in range(NODES)]
 
     def url(self, vhost: str = "/") -> str:
-        """The AMQP URLs of all nodes, separated by commas, as APC_AMQP_URL takes them."""
+        """Return the AMQP URLs of all nodes, separated by commas, as APC_AMQP_URL takes them."""
         return ",".join(node.url(vhost) for node in self.nodes)
 
     def start(self) -> Self:
@@ -66,7 +66,7 @@ class PrivateCluster:
             list(threads.map(PrivateNode.persist_declarations, self.nodes))
 
     def leader_of(self, queue: str, vhost: str = "/", *, asked: PrivateNode | None = None) -> PrivateNode:
-        """The node whose member of a quorum queue leads; `asked` has to be running, default the first node."""
+        """Return the node whose member of a quorum queue leads; `asked` has to be running, default the first node."""
         rows = self._queues(vhost, asked)
         name = next(row["leader"] for row in rows if row["name"] == queue)
         return next(node for node in self.nodes if node.name == name)

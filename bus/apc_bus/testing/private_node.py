@@ -33,7 +33,7 @@ _ADD_VHOST = (
 
 
 def find_scripts() -> Path | None:
-    """The folder with RabbitMQ's inner scripts, or None.
+    """Return the folder with RabbitMQ's inner scripts, or None.
 
     The command on the PATH may be a wrapper that switches to the user rabbitmq; it is not for this.
     """
@@ -71,7 +71,7 @@ class PrivateNode:
         self._server: subprocess.Popen[bytes] | None = None
 
     def url(self, vhost: str = "/", user: str = "guest", password: str = "guest") -> str:
-        """An AMQP URL of this node."""
+        """Return an AMQP URL of this node."""
         path = "" if vhost == "/" else vhost
         return f"amqp://{user}:{password}@127.0.0.1:{self.port}/{path}"
 
@@ -158,7 +158,7 @@ class PrivateNode:
         return result.stdout.strip()
 
     def log(self) -> str:
-        """What the node has written into its log."""
+        """Return what the node has written into its log."""
         return "".join(file.read_text(errors="replace") for file in (self._folder / "log").glob(f"{self.name}.log"))
 
     def add_vhosts(self, names: Iterable[str], user: str = "guest") -> None:

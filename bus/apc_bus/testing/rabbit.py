@@ -36,7 +36,7 @@ class RabbitServer:
         self._fresh: list[str] = []
 
     def fresh_vhost_url(self) -> str:
-        """The URL of a virtual host that nobody has used."""
+        """Return the URL of a virtual host that nobody has used."""
         if not self._fresh:
             self._fresh = [f"apc-test-{secrets.token_hex(6)}" for _ in range(_VHOSTS_AT_ONCE)]
             self._add_vhosts(self._fresh)

@@ -24,7 +24,7 @@ class S3Account:
     secret_access_key: str
 
     def environment(self) -> dict[str, str]:
-        """What a process needs to reach it."""
+        """Return what a process needs to reach it."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_REGION": "us-east-1",

@@ -37,7 +37,7 @@ _HOUR_SECONDS = 3600.0
 
 
 def make_app(agent: LLMAgent, memory_of: MemoryOf, tokens: Tokens, tasks: TaskStore | None = None) -> Starlette:
-    """The application; conversations of one user are not there for another."""
+    """Return the application; conversations of one user are not there for another."""
     routes = _Routes(agent, memory_of, tokens, tasks)
     app = Starlette(
         routes=[
@@ -77,7 +77,7 @@ class _Routes:
         return JSONResponse({"id": session_id, "contextProps": props.document}, 201, headers)
 
     async def props(self, request: Request) -> Response:
-        """What a frontend shows."""
+        """Return what a frontend shows."""
         props = await (await self._known(request)).props()
         return JSONResponse(props.document, headers={"ETag": _etag(props), "Cache-Control": "no-store"})
 
@@ -101,7 +101,7 @@ class _Routes:
         return _changed(await dialogue.clear(revision=revision_of(request)))
 
     async def events(self, request: Request) -> Response:
-        """The props, and again whenever this process changes them."""
+        """Return the props, and again whenever this process changes them."""
         dialogue, user = await self._known(request), self._user(request)
         if self._streams[user] >= MOST_STREAMS:
             raise Refusal(429, "TOO_MANY", f"{MOST_STREAMS} streams are open: close one")

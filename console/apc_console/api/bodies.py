@@ -35,7 +35,7 @@ class Nothing(Body):
 
 
 async def read_body(request: Request, model: type[BodyT], *, default: bytes | None = None) -> BodyT:
-    """The body of a request; `default` stands for an empty one. Raises Refusal: 413, 422 with the field."""
+    """Return the body of a request; `default` stands for an empty one. Raises Refusal: 413, 422 with the field."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -56,7 +56,7 @@ async def read_body(request: Request, model: type[BodyT], *, default: bytes | No
 
 
 def revision_of(request: Request) -> int | None:
-    """The revision that If-Match names, as ETag gave it. Raises Refusal."""
+    """Return the revision that If-Match names, as ETag gave it. Raises Refusal."""
     given = request.headers.get("if-match")
     if given is None or given == "*":
         return None

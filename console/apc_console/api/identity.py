@@ -40,7 +40,7 @@ class Tokens:
         return cls(tokens)
 
     def user_of(self, authorization: str | None) -> str:
-        """The user of an Authorization header. Raises Unauthorized."""
+        """Return the user of an Authorization header. Raises Unauthorized."""
         if not self._tokens:
             return LOCAL_USER
         scheme, _, given = (authorization or "").partition(" ")

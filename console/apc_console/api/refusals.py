@@ -41,7 +41,10 @@ class Refusal(Exception):
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """What a caller is told of an error. What went wrong behind the service is told to its log, not to the caller."""
+    """Return what a caller is told of an error.
+
+    What went wrong behind the service is told to its log, not to the caller.
+    """
     match error:
         case Refusal():
             return error
@@ -76,7 +79,7 @@ def refusal_of(error: Exception) -> Refusal:
 
 
 async def answer_refusal(request: Request, error: Exception) -> JSONResponse:
-    """The response to a request that raised."""
+    """Return the response to a request that raised."""
     refusal = refusal_of(error)
     if refusal.status >= 500:
         _log.error("chat_request_failed", path=request.url.path, error=f"{type(error).__name__}: {error}")

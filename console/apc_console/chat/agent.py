@@ -6,7 +6,7 @@ from apc_console.errors import ModuleUnusable
 
 
 def chat_agent(name: str | None) -> LLMAgent:
-    """The agent of `module:agent`; without a name, one without tools whose model APC_LLM_MODEL names.
+    """Return the agent of `module:agent`; without a name, one without tools whose model APC_LLM_MODEL names.
 
     Raises:
         ModuleUnusable: it is an agent without a mind.

@@ -81,7 +81,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
 
 
 def parse_command(line: str) -> tuple[Command, str]:
-    """The command of a line, and what follows it. Raises InputUnusable: there is none of that name."""
+    """Return the command of a line, and what follows it. Raises InputUnusable: there is none of that name."""
     name, _, words = line.removeprefix("/").partition(" ")
     command = COMMANDS.get(name)
     if command is None:

@@ -24,7 +24,7 @@ class ChatMemory:
     """None = everything ends with this process."""
 
     def of(self, user: str) -> BaseMemoryStore:
-        """The memory of another user; none sees what the others have."""
+        """Return the memory of another user; none sees what the others have."""
         return self.store.for_owner(user)
 
 

@@ -31,7 +31,7 @@ class Screen(Protocol):
         """Who one talks to."""
 
     async def read(self) -> str | None:
-        """The next line; None at the end of the input."""
+        """Return the next line; None at the end of the input."""
 
     def thinking(self) -> AbstractContextManager[Any]:
         """While the agent thinks."""
@@ -50,7 +50,7 @@ class Screen(Protocol):
 
 
 def make_screen() -> Screen:
-    """A terminal when both ends are one, else lines."""
+    """Return a terminal when both ends are one, else lines."""
     return TerminalScreen() if sys.stdin.isatty() and sys.stdout.isatty() else LineScreen()
 
 
@@ -114,7 +114,7 @@ class TerminalScreen:
         return await self._prompt.read()
 
     def thinking(self) -> AbstractContextManager[Any]:
-        """A spinner."""
+        """Return a spinner."""
         return self._console.status("thinking")
 
     def show_answer(self, line: str, output: DialogueOutput) -> None:

@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 8.0
 
 
 def broker_user(settings: BusSettings) -> str:
-    """The user of APC_AMQP_URL. Raises InputUnusable when it is not set."""
+    """Return the user of APC_AMQP_URL. Raises InputUnusable when it is not set."""
     if not settings.amqp_nodes:
         raise InputUnusable("set APC_AMQP_URL: `apc up` without a broker registers its agents itself")
     return unquote(urlsplit(settings.amqp_nodes[0]).username or "guest")
@@ -46,7 +46,7 @@ async def open_bus(settings: BusSettings) -> AsyncIterator[Bus]:
 
 
 async def planned_topology(expected: Sequence[AgentQueues] = ()) -> Topology:
-    """The topology of APC_SHARDS, with an inbox for each registered agent when APC_DATABASE_URL is set.
+    """Return the topology of APC_SHARDS, with an inbox for each registered agent when APC_DATABASE_URL is set.
 
     Args:
         expected: agents that get one even if they are not registered yet.

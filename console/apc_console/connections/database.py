@@ -87,5 +87,5 @@ async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its name when it has none."""
+    """Return the first line of an error's message, or its name when it has none."""
     return (str(error) or type(error).__name__).splitlines()[0]

@@ -22,7 +22,7 @@ def given_passwords() -> dict[str, str]:
 
 
 def default_file() -> Path:
-    """Where passwords are kept: APC_BROKER_PASSWORDS_FILE, else `<data_dir>/broker-passwords.json`."""
+    """Return where passwords are kept: APC_BROKER_PASSWORDS_FILE, else `<data_dir>/broker-passwords.json`."""
     return ConsoleSettings().broker_passwords_file or BusSettings().data_dir / "broker-passwords.json"
 
 

@@ -48,7 +48,7 @@ async def send_packet(bus: Bus, packet: Packet, shards: int) -> None:
 
 
 async def answer_to(pool: asyncpg.Pool, packet: Packet, patience: timedelta = PATIENCE) -> Answer:
-    """What the gate said of a packet, once the log has it.
+    """Return what the gate said of a packet, once the log has it.
 
     Raises:
         ServiceAway: not within `patience`; the packet waits in the gate's queue.

@@ -22,7 +22,7 @@ def _timing() -> Timing:
 
 
 async def look_at_nodes(urls: Sequence[str]) -> list[Finding]:
-    """Whether each node of APC_AMQP_URL takes a connection with these credentials."""
+    """Return whether each node of APC_AMQP_URL takes a connection with these credentials."""
     findings = []
     for url in urls:
         parts = urlsplit(url)
@@ -38,12 +38,12 @@ async def look_at_nodes(urls: Sequence[str]) -> list[Finding]:
 
 
 async def inspect_broker(url: str, topology: Topology) -> Inspection:
-    """What the broker holds of the topology. Raises BusUnavailable."""
+    """Return what the broker holds of the topology. Raises BusUnavailable."""
     return await inspect_rabbit(url, topology, timing=_timing())
 
 
 def judge_topology(found: Inspection) -> list[Finding]:
-    """What is missing or differs from the topology that the settings and the registry ask for."""
+    """Return what is missing or differs from the topology that the settings and the registry ask for."""
     findings = [wrong("topology", f"{name} is missing", APPLY) for name in found.missing]
     findings += [
         wrong("topology", f"{what} differs", f"let it drain, delete it, then {APPLY}") for what in found.differing
@@ -60,7 +60,7 @@ def judge_topology(found: Inspection) -> list[Finding]:
 
 
 async def look_at_message_size(url: str, prefetch: int) -> list[Finding]:
-    """Whether the broker refuses messages that nobody needs: a gate would hold them. Raises BusUnavailable."""
+    """Return whether the broker refuses messages that nobody needs: a gate would hold them. Raises BusUnavailable."""
     limit = f"{LARGEST_MESSAGE >> 20} MiB"
     if not await takes_message_of(url, LARGEST_MESSAGE + 1, timing=_timing()):
         return [ok("message size", f"messages beyond {limit} are refused")]
@@ -69,7 +69,7 @@ async def look_at_message_size(url: str, prefetch: int) -> list[Finding]:
 
 
 def judge_gates(depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Finding]:
-    """Whether somebody judges what comes in."""
+    """Return whether somebody judges what comes in."""
     findings = []
     for shard in shards:
         depth = depths.get(gate_queue(shard))

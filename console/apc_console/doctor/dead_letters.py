@@ -18,7 +18,7 @@ SHOWN = 5
 
 
 def judge_dead_queue(depths: Mapping[str, QueueDepth]) -> list[Finding]:
-    """Whether dead letters wait in the broker for a gate to record them."""
+    """Return whether dead letters wait in the broker for a gate to record them."""
     depth = depths.get(DEAD_QUEUE)
     if depth is None:
         return []  # the topology's finding

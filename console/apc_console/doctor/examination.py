@@ -47,7 +47,7 @@ async def examine() -> list[Finding]:
 async def _database(
     stack: AsyncExitStack, settings: BusSettings, database: DatabaseSettings
 ) -> tuple[list[Finding], asyncpg.Pool | None]:
-    """The findings, and a pool on a database that holds a log of this release."""
+    """Return the findings, and a pool on a database that holds a log of this release."""
     findings: list[Finding] = []
     opening = _open_pool(stack, settings, database)
     pool = await attempt("database", opening, findings, "start it, or correct APC_DATABASE_URL")
@@ -102,6 +102,6 @@ async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Find
 
 
 async def _plan(settings: BusSettings, pool: asyncpg.Pool | None) -> Topology:
-    """What the broker should hold. Raises ContractInvalid, TopologyInvalid, and what the database raises."""
+    """Return what the broker should hold. Raises ContractInvalid, TopologyInvalid, and what the database raises."""
     agents = [] if pool is None else [queues_of(agent) for agent in await registered_agents(pool)]
     return topology_of(settings, agents)

@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 
 
 async def attempt(check: str, look: Awaitable[Found], findings: list[Finding], fix: str = "") -> Found | None:
-    """What a look gives; None when it cannot be made, and then `findings` get why.
+    """Return what a look gives; None when it cannot be made, and then `findings` get why.
 
     Args:
         fix: what mends an error that we have a name for; none = the error says it.
@@ -39,6 +39,6 @@ async def attempt(check: str, look: Awaitable[Found], findings: list[Finding], f
 
 
 async def look(check: str, looking: Awaitable[list[Finding]], fix: str = "") -> list[Finding]:
-    """The findings of a look, or the one that says why it cannot be made."""
+    """Return the findings of a look, or the one that says why it cannot be made."""
     failed: list[Finding] = []
     return await attempt(check, looking, failed, fix) or failed

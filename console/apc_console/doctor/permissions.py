@@ -15,7 +15,7 @@ FIX = "`apc topology apply` with APC_MANAGEMENT_URL, or `apc topology export`, g
 
 
 async def look_at_permissions(settings: BusSettings, topology: Topology) -> list[Finding]:
-    """Whether the user of APC_AMQP_URL may do more than a job needs. Raises BusUnavailable, TopologyInvalid."""
+    """Return whether the user of APC_AMQP_URL may do more than a job needs. Raises BusUnavailable, TopologyInvalid."""
     user = broker_user(settings)
     rights = await probe_rights(settings.amqp_nodes[0], PROBED)
     return [_judge(user, rights, is_known=user in permissions(topology))]

@@ -56,7 +56,7 @@ class HealthPages:
         return problems
 
     async def _stuck(self) -> Sequence[str]:
-        """Whether the service's own loop turns: a handler that blocks it lets everything else look well."""
+        """Return whether the service's own loop turns: a handler that blocks it lets everything else look well."""
         here, turned = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:

@@ -9,12 +9,12 @@ from apc_console.errors import InputUnusable
 
 
 def write_cursor(*values: int | str) -> str:
-    """The word for these values."""
+    """Return the word for these values."""
     return urlsafe_b64encode(orjson.dumps(values)).decode().rstrip("=")
 
 
 def read_cursor(cursor: str, *types: type) -> list[Any]:
-    """The values of a cursor, one of each type. Raises InputUnusable for anything else."""
+    """Return the values of a cursor, one of each type. Raises InputUnusable for anything else."""
     try:
         values = orjson.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except ValueError:

@@ -8,7 +8,7 @@ from apc_console.output.terminal import standard_output
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file, or of the standard input for `-`. Raises InputUnusable."""
+    """Return the bytes of a file, or of the standard input for `-`. Raises InputUnusable."""
     if str(path) == "-":
         return sys.stdin.buffer.read()
     try:

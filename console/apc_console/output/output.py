@@ -66,7 +66,7 @@ def show(value: Any) -> str:
 
 
 def opened(out: Path | None) -> Any:
-    """A file to write bytes to, its folder made; the standard output without one. Raises InputUnusable."""
+    """Return a file to write bytes to, its folder made; the standard output without one. Raises InputUnusable."""
     if out is None:
         return nullcontext[IO[bytes]](standard_output())
     try:

@@ -34,7 +34,7 @@ PLAIN_PARAMETERS = frozenset(
 
 
 def hide(value: Any) -> Any:
-    """A value as it may be shown: secrets in a URL and other secrets are `***`."""
+    """Return a value as it may be shown: secrets in a URL and other secrets are `***`."""
     match value:
         case SecretStr():
             secret = value.get_secret_value()
@@ -46,7 +46,7 @@ def hide(value: Any) -> Any:
 
 
 def hide_password(url: str) -> str:
-    """A URL without its password and without what its query and its fragment may keep secret.
+    """Return a URL without its password and without what its query and its fragment may keep secret.
 
     `***` when it cannot be read.
     """
@@ -70,7 +70,7 @@ def _hide_query(query: str) -> str:
 
 
 def _hide_parameter(parameter: str) -> str:
-    """A name without a value may itself be a token."""
+    """Return a name without a value may itself be a token."""
     name, is_there, _ = parameter.partition("=")
     if not is_there:
         return HIDDEN

@@ -84,7 +84,7 @@ class Scorer:
 
 
 def prepare(data_dir: Path) -> Path:
-    """An empty folder for the scores of a run."""
+    """Return an empty folder for the scores of a run."""
     folder = data_dir / SCORES / "agents"
     make_private_folder(folder)
     for path in folder.glob("*.json"):

@@ -84,7 +84,7 @@ class EmbeddedSystem:
         return self._settings.contract
 
     def connect(self, user: str) -> Bus:
-        """A bus as one broker user."""
+        """Return a bus as one broker user."""
         return self._broker.connect(user)
 
     async def run(self, stop: asyncio.Event) -> None:

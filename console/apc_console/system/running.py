@@ -57,7 +57,7 @@ def end_with_supervisor() -> None:
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set. Raised a second time, SIGINT ends the process at once."""
+    """Return an event that SIGTERM and SIGINT set. Raised a second time, SIGINT ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

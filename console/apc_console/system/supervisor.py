@@ -143,11 +143,11 @@ class Supervisor:
         return process
 
     def deaths(self, name: str) -> int:
-        """How often a process has ended without being told to."""
+        """Return how often a process has ended without being told to."""
         return self._deaths[name]
 
     def last_words(self, name: str) -> str:
-        """Why a process ended, as it said itself, or where that stands."""
+        """Return why a process ended, as it said itself, or where that stands."""
         if self._logs is None:
             return "its output above says why"
         file = self._log_file(self._logs, name)

@@ -33,7 +33,7 @@ class System(Protocol):
 
 
 def has_broker(bus: BusSettings, database: DatabaseSettings) -> bool:
-    """Whether the system shall run over RabbitMQ. Raises InputUnusable with a broker and no database."""
+    """Return whether the system shall run over RabbitMQ. Raises InputUnusable with a broker and no database."""
     if bus.amqp_nodes and database.database_url is None:
         raise InputUnusable("APC_AMQP_URL is set: set APC_DATABASE_URL as well, or neither")
     return bool(bus.amqp_nodes)

@@ -69,7 +69,7 @@ async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterato
 
 
 def _chaos(settings: BusSettings) -> dict[str, str]:
-    """What the environment of an agent's process adds."""
+    """Return what the environment of an agent's process adds."""
     named = {"APC_CHAOS_PROFILE": settings.chaos_profile, "APC_CHAOS_SCORES": settings.chaos_scores}
     return {name: str(path.absolute()) for name, path in named.items() if path is not None}
 

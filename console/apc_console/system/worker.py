@@ -20,7 +20,7 @@ class _Running:
         self._worker = worker
 
     def problems(self) -> list[str]:
-        """What stands against being ready, a sentence each."""
+        """Return what stands against being ready, a sentence each."""
         return ["broker, database or queues are not there yet"] if self._worker is None else self._worker.problems
 
 

@@ -19,7 +19,7 @@ from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 
 
 def admit(packet: Packet, session: SessionView | None, facts: Facts, contract: Contract) -> Verdict:
-    """The verdict on a packet that has just come: a function of (packet, session, facts, contract) alone.
+    """Return the verdict on a packet that has just come: a function of (packet, session, facts, contract) alone.
 
     Without a registry in `facts` (offline) or without a session, the rules that need one are skipped. HELD is the
     verdict on a TRANSFER that waits for its barrier and on work in a paused session.
@@ -28,7 +28,7 @@ def admit(packet: Packet, session: SessionView | None, facts: Facts, contract: C
 
 
 def judge_held(packet: Packet, session: SessionView, facts: Facts, contract: Contract) -> Verdict:
-    """The verdict at RESUME on a packet that a pause held.
+    """Return the verdict at RESUME on a packet that a pause held.
 
     Its sender, signature and identity were judged when it came, and its budget spent: everything else is judged
     as if it came now. A TRANSFER may be HELD once more, for its barrier.
@@ -60,12 +60,12 @@ def transfer_record(
     refusal: Refusal | None,
     generation: int | None = None,
 ) -> dict[str, Any]:
-    """The record of what `judge_transfer` read and ruled, for the log: `judge_recorded` takes it."""
+    """Return the record of what `judge_transfer` read and ruled, for the log: `judge_recorded` takes it."""
     return facts_record(Case(packet, session, facts, contract, generation), Stage.BARRIER, refusal)
 
 
 def judge(case: Case, stage: Stage) -> Verdict:
-    """The verdict of a stage's rules, with the facts that a replay needs."""
+    """Return the verdict of a stage's rules, with the facts that a replay needs."""
     ruling = _first_ruling(case, stage)
     if ruling is VerdictKind.HELD and stage is Stage.ARRIVAL:
         ruling = _against_holding(case) or ruling

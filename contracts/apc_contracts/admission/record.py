@@ -26,7 +26,7 @@ Record = dict[str, Any]
 
 
 def facts_record(case: Case, stage: Stage, ruling: Ruling) -> Record:
-    """The record of a judgement that ended in `ruling`: JSON values only."""
+    """Return the record of a judgement that ended in `ruling`: JSON values only."""
     facts = case.facts
     record: Record = {"now": facts.now.isoformat()}
     if stage is not Stage.ARRIVAL:
@@ -208,7 +208,7 @@ def _drift(case: Case) -> Record:
 
 
 def _drift_facts(case: Case) -> Record:
-    """The facts that a recorded session must answer again; the others follow from the packet."""
+    """Return the facts that a recorded session must answer again; the others follow from the packet."""
     names = ("task_is_known", "root_is_known", "parent_is_known", "contract_is_deployed", "brings_new_symbols")
     return {name: DRIFT_FACTS[name](case) for name in names}
 
@@ -227,12 +227,12 @@ def _full(case: Case) -> Record:
 
 
 def _quota(case: Case) -> Record:
-    """A pause would have held the packet, and the later rules were not asked."""
+    """Return a pause would have held the packet, and the later rules were not asked."""
     return {"quota_wait_ms": case.facts.quota_wait_ms} | _paused(case)
 
 
 def _budget(case: Case) -> Record:
-    """A pause would have held the packet, and the later rules were not asked."""
+    """Return a pause would have held the packet, and the later rules were not asked."""
     session, packet = case.session, case.packet
     if session is None:
         return {}

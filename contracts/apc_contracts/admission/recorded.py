@@ -44,7 +44,7 @@ def judge_in_session(
 
 
 def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
-    """The facts that neither packet nor session give, as they were recorded."""
+    """Return the facts that neither packet nor session give, as they were recorded."""
     is_offline = record.get("offline", False)
     cause, drift = record.get("cause", record.get("claimed_cause")), record.get("drift", {})
     return Facts(
@@ -219,7 +219,7 @@ def _first(packet: Packet, first: Record) -> Identity:
 
 
 def _identity(packet: Packet, **known: Any) -> Identity:
-    """An identity of which only `known` was recorded; the rest is never read."""
+    """Return an identity of which only `known` was recorded; the rest is never read."""
     fields: dict[str, Any] = {
         "packet_hash": b"",
         "payload_hash": b"",

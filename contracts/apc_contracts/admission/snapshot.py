@@ -48,7 +48,7 @@ class SessionSnapshot:
     loop: LoopState = NO_LOOP
 
     def identity(self, packet_id: UUID) -> Identity | None:
-        """What is remembered of a packet."""
+        """Return what is remembered of a packet."""
         return self.identities.get(packet_id)
 
     def open_bytes_of(self, sender: str) -> int:
@@ -56,43 +56,43 @@ class SessionSnapshot:
         return self.own_open_bytes
 
     def budget_parts(self, task_id: str, now: datetime) -> dict[str, Part]:
-        """What is left for the task at hand."""
+        """Return what is left for the task at hand."""
         return dict(self.parts)
 
     def parts_to_cut(self, task_id: str, giver_task: str, now: datetime) -> dict[str, Part]:
-        """What the TASK_IR at hand can reserve."""
+        """Return what the TASK_IR at hand can reserve."""
         return dict(self.cut_from)
 
     def task_giver(self, task_id: str) -> str | None:
-        """Who reserved a part for the task."""
+        """Return who reserved a part for the task."""
         return self.givers.get(task_id)
 
     def is_member(self, agent_id: str) -> bool:
-        """Whether the agent belongs to the session."""
+        """Return whether the agent belongs to the session."""
         return self.members is None or agent_id in self.members
 
     def task_is_known(self, task_id: str) -> bool:
-        """Whether the task is within scope."""
+        """Return whether the task is within scope."""
         return self.tasks is None or task_id in self.tasks
 
     def root_is_known(self, packet_id: UUID) -> bool:
-        """Whether an admitted packet has this root."""
+        """Return whether an admitted packet has this root."""
         return self.roots is None or packet_id in self.roots
 
     def symbolic_key_is_known(self, key: str) -> bool:
-        """Whether the session has seen the key."""
+        """Return whether the session has seen the key."""
         return self.symbolic_keys is None or key in self.symbolic_keys
 
     def protocol_is_known(self, protocol_id: str) -> bool:
-        """Whether the session has seen the protocol."""
+        """Return whether the session has seen the protocol."""
         return self.protocols is None or protocol_id in self.protocols
 
     def protocol_holders(self, protocol_id: str) -> frozenset[str]:
-        """The swarms that hold the protocol."""
+        """Return the swarms that hold the protocol."""
         return (self.protocols or {}).get(protocol_id, frozenset())
 
     def last_generation_of(self, round_number: int) -> int:
-        """The last generation of a round; 0 when none is noted."""
+        """Return the last generation of a round; 0 when none is noted."""
         return self.generation if round_number == self.round else self.last_generations.get(round_number, 0)
 
     def accepted_transfers(self, to_swarm: str) -> int:
@@ -100,9 +100,9 @@ class SessionSnapshot:
         return self.accepted.get(to_swarm, 0)
 
     def smallest_top_k(self, to_swarm: str) -> int | None:
-        """The smallest top_k among them; None when none named one."""
+        """Return the smallest top_k among them; None when none named one."""
         return self.top_k.get(to_swarm)
 
     def loop_of(self, _packet: Packet, _payload_hash: bytes, _cause: UUID | None) -> LoopState:
-        """What bears on the one packet that this snapshot is for."""
+        """Return what bears on the one packet that this snapshot is for."""
         return self.loop

@@ -150,7 +150,7 @@ class AgentResponse(Model):
         return self.schema_version or ("1.0" if self._newer_than_v1() is None else "2.0")
 
     def walk(self) -> Iterator[Action]:
-        """Every action and sub-action in the order of the document."""
+        """Yield every action and sub-action in the order of the document."""
         for action in self.actions:
             yield from action.walk()
 
@@ -167,7 +167,7 @@ class AgentResponse(Model):
         return self
 
     def _newer_than_v1(self) -> str | None:
-        """The first place that v1.0 does not have."""
+        """Return the first place that v1.0 does not have."""
         if self.context is not None:
             return "context"
         if self.status == STATUS_TASK_STARTED:
@@ -192,7 +192,7 @@ class ResponseInvalid(ContractError):
 
 
 def parse_response(document: bytes | str, limits: Limits = DEFAULT_LIMITS) -> AgentResponse:
-    """The response in a JSON document.
+    """Return the response in a JSON document.
 
     Raises:
         ResponseInvalid: TOO_LARGE, TOO_DEEP, MALFORMED (prose, too) or SCHEMA_INVALID, with the place and how to

@@ -16,7 +16,7 @@ CONTEXT_VERSION: Final = "1.1"
 
 
 def context_uuid(kind: str, original: str) -> UUID:
-    """The UUID of an id of ours: itself if it is one, else its UUIDv5 (the same everywhere, for ever)."""
+    """Return the UUID of an id of ours: itself if it is one, else its UUIDv5 (the same everywhere, for ever)."""
     try:
         parsed = UUID(original)
     except ValueError:

@@ -58,7 +58,7 @@ def check_contract(file: ContractFile) -> None:
 
 
 def fact_types(file: ContractFile, scope: FactScope) -> dict[str, FactType]:
-    """The facts that a guard of this scope may name, with their types."""
+    """Return the facts that a guard of this scope may name, with their types."""
     return {fact.name: fact.type for fact in file.facts if scope in fact.scopes}
 
 
@@ -107,7 +107,7 @@ def _check_states(machine: MachineDeclaration, place: str) -> None:
 
 
 def edge_sources(machine: MachineDeclaration, index: int) -> tuple[str, ...]:
-    """The states that an edge leaves, `*` spelled out."""
+    """Return the states that an edge leaves, `*` spelled out."""
     edge = machine.edges[index]
     if edge.sources != "*":
         return edge.sources

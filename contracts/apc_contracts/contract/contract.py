@@ -77,7 +77,7 @@ class Contract:
     _raised_by: Mapping[str, tuple[str, ...]] = field(repr=False)
 
     def machine(self, name: str) -> Machine:
-        """The machine of that name.
+        """Return the machine of that name.
 
         Raises:
             ContractInvalid: the contract has no such machine.
@@ -88,24 +88,24 @@ class Contract:
         return self.machines[name]
 
     def phase_of(self, state: str) -> RunPhase | None:
-        """The run_phase of a session state; None for HALTED, which keeps the phase it came from."""
+        """Return the run_phase of a session state; None for HALTED, which keeps the phase it came from."""
         return self._phase_of_state.get(state)
 
     def policy(self, phase: RunPhase) -> PhasePolicy:
-        """The row of the phase table."""
+        """Return the row of the phase table."""
         return self.policies[phase]
 
     def window(self, generation: int) -> shape.TransferWindow:
-        """The transfer window that holds this generation; the last one has no end."""
+        """Return the transfer window that holds this generation; the last one has no end."""
         last = self.windows[-1]
         return next((window for window in self.windows[:-1] if generation <= _end(window)), last)
 
     def raised_by(self, raiser: str) -> tuple[str, ...]:
-        """The session events that a packet of this type (or `receipts`) can raise: run no other guard."""
+        """Return the session events that a packet of this type (or `receipts`) can raise: run no other guard."""
         return self._raised_by.get(raiser, ())
 
     def guards(self) -> Iterator[Guard]:
-        """Every guard of the contract, those of its conjunctions included."""
+        """Yield every guard of the contract, those of its conjunctions included."""
         for machine in self.machines.values():
             yield from (edge.guard for edge in machine.edges if edge.guard is not None)
         yield from (policy.transfer.guard for policy in self.policies.values() if policy.transfer is not None)
@@ -116,7 +116,7 @@ class Contract:
 
 
 def load_contract(path: Path | str | None = None) -> Contract:
-    """The contract of a file; without a path the packaged apc/1.0 (loaded once a process).
+    """Return the contract of a file; without a path the packaged apc/1.0 (loaded once a process).
 
     Raises:
         ContractInvalid: the file cannot be read or has a hole; names the place.
@@ -147,7 +147,7 @@ def check_guards(contract: Contract) -> None:
 
 
 def contract_from_bytes(body: bytes) -> Contract:
-    """The contract of these bytes, its guards not yet compiled.
+    """Return the contract of these bytes, its guards not yet compiled.
 
     Raises:
         ContractInvalid: not JSON, wrong shape, or a hole; names the place.
@@ -192,7 +192,7 @@ def _packaged_contract() -> Contract:
 
 
 def packaged_contract_bytes() -> bytes:
-    """The file of the packaged apc/1.0, as its hash is taken over it."""
+    """Return the file of the packaged apc/1.0, as its hash is taken over it."""
     return (files("apc_contracts") / PACKAGED_CONTRACT).read_bytes()
 
 

@@ -289,6 +289,6 @@ class ContractFile(Section):
 
 
 def contract_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of contract files; `data/contract.schema.json` is kept equal to it by a test."""
+    """Return the JSON Schema (2020-12) of contract files; `data/contract.schema.json` is kept equal to it by a test."""
     schema = ContractFile.model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -46,7 +46,7 @@ class Guard:
         self._answer: Callable[[tuple[FactValue, ...]], bool] = lru_cache(_CACHED_ANSWERS)(self._evaluate)
 
     def holds(self, facts: Facts) -> bool:
-        """Whether the predicate is true. A fact that is missing or of the wrong type makes it false."""
+        """Return whether the predicate is true. A fact that is missing or of the wrong type makes it false."""
         values = []
         for name, fact_type in self._named:
             value = _typed(facts.get(name), fact_type)
@@ -112,12 +112,12 @@ def conjunction(guards: Iterable[Guard], place: str, types: Mapping[str, FactTyp
 
 
 def identifiers(text: str) -> frozenset[str]:
-    """The words of an expression outside its string literals: fact names among them."""
+    """Return the words of an expression outside its string literals: fact names among them."""
     return frozenset(_WORD.findall(_STRING.sub('""', text)))
 
 
 def macro_variables(text: str) -> frozenset[str]:
-    """The names that macros of the expression bind: they are no facts."""
+    """Return the names that macros of the expression bind: they are no facts."""
     return frozenset(_MACRO.findall(_STRING.sub('""', text)))
 
 
@@ -140,7 +140,7 @@ def refuse_nested_macros(text: str, place: str) -> None:
 
 
 def _typed(value: Any, fact_type: FactType) -> FactValue | None:
-    """The value as the declared type, None when it is missing or of another type."""
+    """Return the value as the declared type, None when it is missing or of another type."""
     if fact_type == "float":
         # `+ 0.0` turns -0.0 into 0.0: equal keys of the memo must mean equal facts.
         return float(value) + 0.0 if isinstance(value, int | float) and not isinstance(value, bool) else None

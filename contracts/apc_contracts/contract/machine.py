@@ -40,11 +40,11 @@ class Machine:
         object.__setattr__(self, "_table", MappingProxyType(table))
 
     def edge(self, state: str, event: str) -> Edge | None:
-        """The transition of this event in this state, whatever its guard says; None when it is illegal."""
+        """Return the transition of this event in this state, whatever its guard says; None when it is illegal."""
         return self._table.get((state, event))
 
     def step(self, state: str, event: str, facts: Mapping[str, Any] = NO_FACTS) -> str:
-        """The state after `event`.
+        """Return the state after `event`.
 
         Raises:
             TransitionRefused: the event is illegal in this state, or its guard is false with these facts.
@@ -57,7 +57,7 @@ class Machine:
         return edge.target
 
     def walk(self, events: Iterable[str], facts: Mapping[str, Any] = NO_FACTS) -> tuple[str, ...]:
-        """The states passed through, the initial one first; the same facts serve every step.
+        """Return the states passed through, the initial one first; the same facts serve every step.
 
         Raises:
             TransitionRefused: at the first event that cannot be taken.
@@ -68,11 +68,11 @@ class Machine:
         return tuple(states)
 
     def events(self, state: str) -> tuple[str, ...]:
-        """The events that have a transition in this state."""
+        """Return the events that have a transition in this state."""
         return tuple(edge.event for edge in self.edges if edge.source == state)
 
     def mermaid(self) -> str:
-        """The machine as a Mermaid state diagram."""
+        """Return the machine as a Mermaid state diagram."""
         terminal = [state for state in self.states if state in self.terminal]
         return state_diagram(self.initial, terminal, self.arrows)
 

@@ -16,7 +16,7 @@ class Arrow(NamedTuple):
 
 
 def state_diagram(initial: str, terminal: Iterable[str], arrows: Iterable[Arrow]) -> str:
-    """A `stateDiagram-v2`; transitions from `*` start at one state named "any state"."""
+    """Return a `stateDiagram-v2`; transitions from `*` start at one state named "any state"."""
     drawn = list(arrows)
     lines = ["stateDiagram-v2"]
     if any(arrow.source == "*" for arrow in drawn):

@@ -28,7 +28,7 @@ class PhasePolicy:
     transfer: PhaseGuard | None
 
     def allows(self, packet_type: PacketType) -> bool:
-        """Whether an agent may send this type in this phase."""
+        """Return whether an agent may send this type in this phase."""
         return packet_type in self.packet_types
 
 
@@ -76,7 +76,7 @@ class DriftChecks:
 
 
 def build_machine(file: ContractFile, name: str, gate: Guard) -> Machine:
-    """The machine of that name; an edge with `gate` gets the promotion gate as its guard."""
+    """Return the machine of that name; an edge with `gate` gets the promotion gate as its guard."""
     declared = file.machines[name]
     types = fact_types(file, "machine")
     edges: list[Edge] = []
@@ -93,7 +93,7 @@ def build_machine(file: ContractFile, name: str, gate: Guard) -> Machine:
 
 
 def build_policy(file: ContractFile, phase: RunPhase) -> PhasePolicy:
-    """The row of the phase table."""
+    """Return the row of the phase table."""
     row = file.phases[phase]
     transfer = None
     if row.transfer is not None:
@@ -103,7 +103,7 @@ def build_policy(file: ContractFile, phase: RunPhase) -> PhasePolicy:
 
 
 def build_promotion_gate(file: ContractFile) -> PromotionGate:
-    """The promotion gate."""
+    """Return the promotion gate."""
     types = fact_types(file, "promotion")
     criteria = tuple(
         (criterion.metric, Guard(criterion.guard, f"promotion_gate[{index}].guard", types))
@@ -113,7 +113,7 @@ def build_promotion_gate(file: ContractFile) -> PromotionGate:
 
 
 def build_drift_checks(file: ContractFile) -> DriftChecks:
-    """The anti-drift checks that are not off."""
+    """Return the anti-drift checks that are not off."""
     enforced = [_drift_rule(file, index) for index in _checks_in_mode(file, "enforce")]
     warned = [_drift_rule(file, index) for index in _checks_in_mode(file, "warn")]
     return DriftChecks(

@@ -31,6 +31,6 @@ def passes_promotion(metric_set: MetricSet, contract: Contract) -> PromotionResu
 
 
 def metric_facts(metric_set: MetricSet) -> dict[str, Any]:
-    """The metrics as facts for guards; absent ones are left out."""
+    """Return the metrics as facts for guards; absent ones are left out."""
     metrics = metric_set.model_dump() if isinstance(metric_set, BaseModel) else metric_set
     return {name: value for name, value in metrics.items() if value is not None}

@@ -70,7 +70,7 @@ _references = TypeAdapter(tuple[TextReference, ...])
 
 
 def check_in(packet: Packet, uri_of: Callable[[str], str | None], limits: Limits = DEFAULT_LIMITS) -> CheckedIn | None:
-    """The packet with as many of its longest texts replaced as it takes to fit; None when it cannot fit.
+    """Return the packet with as many of its longest texts replaced as it takes to fit; None when it cannot fit.
 
     The same packet gives the same payload again. Raises ClaimCheckInvalid when its metadata has a claim_check already.
     """
@@ -100,7 +100,7 @@ def check_in(packet: Packet, uri_of: Callable[[str], str | None], limits: Limits
 
 
 def references_of(packet: Packet) -> tuple[TextReference, ...]:
-    """What was checked in of a packet; empty when nothing was. Raises ClaimCheckInvalid."""
+    """Return what was checked in of a packet; empty when nothing was. Raises ClaimCheckInvalid."""
     if packet.metadata is None or CLAIM_CHECK not in packet.metadata:
         return ()
     try:
@@ -114,7 +114,7 @@ def references_of(packet: Packet) -> tuple[TextReference, ...]:
 
 
 def redeem(packet: Packet, texts: Mapping[str, bytes], limits: Limits = DEFAULT_LIMITS) -> Packet:
-    """The packet as its sender built it: the texts back in their places, without metadata.claim_check.
+    """Return the packet as its sender built it: the texts back in their places, without metadata.claim_check.
 
     Args:
         texts: the bytes by hash, verified against it.
@@ -189,7 +189,7 @@ def _escaped(key: str | int) -> str:
 
 
 def _place_at(document: Document, path: str) -> _Place | None:
-    """The text at a JSON Pointer; None when there is none."""
+    """Return the text at a JSON Pointer; None when there is none."""
     *way, last = (_unescaped(word) for word in path.split("/")[1:])
     holder: Any = document
     for word in way:

@@ -21,7 +21,10 @@ _ARTIFACT = re.compile(r"sha256:[0-9a-fA-F]{64}")
 
 
 def reference_of(text: str) -> str | None:
-    """An evidence_ref in its one form, `packet:<uuid>` or `sha256:<hex>` in lower case; None for any other text."""
+    """Return an evidence_ref in its one form, `packet:<uuid>` or `sha256:<hex>` in lower case.
+
+    None for any other text.
+    """
     found = _PACKET.fullmatch(text)
     if found is not None:
         return PACKET_PREFIX + found[1].lower()
@@ -29,7 +32,7 @@ def reference_of(text: str) -> str | None:
 
 
 def refers_to(packet: Packet) -> tuple[str, ...]:
-    """What the packet rests on beside its parent: packets and artifacts, each once, in the packet's order.
+    """Return what the packet rests on beside its parent: packets and artifacts, each once, in the packet's order.
 
     From evidence_refs, the packet_ref_ids of an ARBITRATION's candidates, and the hash of an ARTIFACT (another
     ARTIFACT with the same bytes stands and falls with it).
@@ -38,7 +41,7 @@ def refers_to(packet: Packet) -> tuple[str, ...]:
 
 
 def defines(packet: Packet) -> tuple[str, ...]:
-    """The names that others can refer to: an ARTIFACT's hash, the claims of a CLAIM or TASK_IR."""
+    """Return the names that others can refer to: an ARTIFACT's hash, the claims of a CLAIM or TASK_IR."""
     payload = packet.payload
     if isinstance(payload, ArtifactPayload):
         return (payload.artifact_hash,)
@@ -51,7 +54,7 @@ def defines(packet: Packet) -> tuple[str, ...]:
 
 
 def packet_named(reference: str) -> UUID | None:
-    """The packet_id in a reference `packet:<uuid>`."""
+    """Return the packet_id in a reference `packet:<uuid>`."""
     return UUID(reference.removeprefix(PACKET_PREFIX)) if reference.startswith(PACKET_PREFIX) else None
 
 

@@ -13,7 +13,7 @@ _VERSION_7 = 0x70
 
 
 def new_packet_id() -> UUID:
-    """A fresh UUIDv7, for a packet without a cause. Source: RFC 9562 section 5.7."""
+    """Return a fresh UUIDv7, for a packet without a cause. Source: RFC 9562 section 5.7."""
     octets = bytearray((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
     octets[6] = octets[6] & 0x0F | _VERSION_7
     octets[8] = octets[8] & 0x3F | _RFC_9562_VARIANT
@@ -21,12 +21,12 @@ def new_packet_id() -> UUID:
 
 
 def reply_id(cause: UUID, agent_id: str, ordinal: int | str) -> UUID:
-    """The id of an agent's packet number `ordinal` under this cause: a second run makes it again."""
+    """Return the id of an agent's packet number `ordinal` under this cause: a second run makes it again."""
     return uuid5(cause, f"{agent_id}/{ordinal}")
 
 
 def timer_id(session_id: str, step: int, kind: str) -> UUID:
-    """The id of the orchestrator's timer packet.
+    """Return the id of the orchestrator's timer packet.
 
     `kind` is `generation`, `state`, `veto`, `wall` or `ack:<packet_id>:<attempt>`.
     """
@@ -34,5 +34,5 @@ def timer_id(session_id: str, step: int, kind: str) -> UUID:
 
 
 def shard_of(session_id: str, shards: int) -> int:
-    """The shard, 0..shards-1, that owns a session: CRC-32 (ISO-HDLC) of its id modulo `shards`."""
+    """Return the shard, 0..shards-1, that owns a session: CRC-32 (ISO-HDLC) of its id modulo `shards`."""
     return crc32(session_id.encode()) % shards

@@ -34,5 +34,5 @@ class Registration:
     is_revoked: bool = False
 
     def has(self, right: Right) -> bool:
-        """Whether the operator granted this right."""
+        """Return whether the operator granted this right."""
         return right in self.rights

@@ -58,7 +58,7 @@ class AgentAdded(Model):
     public_keys: Mapping[Id, PublicKey] = Field(default_factory=dict)
 
     def registration(self) -> Registration:
-        """The registration as the gate holds it."""
+        """Return the registration as the gate holds it."""
         return Registration(
             agent_id=self.agent_id,
             broker_user=self.broker_user,
@@ -85,7 +85,7 @@ _adapter: TypeAdapter[AgentAdded | AgentRevoked] = TypeAdapter(RegistryChange)
 
 
 def parse_registry_change(body: bytes) -> AgentAdded | AgentRevoked:
-    """The change in a message body.
+    """Return the change in a message body.
 
     Raises:
         PacketRefused: as parse_packet.
@@ -98,7 +98,7 @@ def parse_registry_change(body: bytes) -> AgentAdded | AgentRevoked:
 
 
 def encode_registry_change(change: AgentAdded | AgentRevoked) -> bytes:
-    """The canonical JSON of a change.
+    """Return the canonical JSON of a change.
 
     Raises:
         PacketRefused: TOO_LARGE, TOO_DEEP or MALFORMED: what the gate would refuse.

@@ -25,7 +25,7 @@ PUBLIC_KEY_BYTES = 32
 
 
 def private_key_of(pem: str) -> Ed25519PrivateKey:
-    """The key in a PEM text (PKCS8, not encrypted). Raises ValueError: why it is none."""
+    """Return the key in a PEM text (PKCS8, not encrypted). Raises ValueError: why it is none."""
     try:
         # In an environment variable line ends often arrive as \n in two characters.
         key = load_pem_private_key(pem.replace("\\n", "\n").encode(), password=None)
@@ -37,7 +37,7 @@ def private_key_of(pem: str) -> Ed25519PrivateKey:
 
 
 def pem_of(key: Ed25519PrivateKey) -> bytes:
-    """The PEM text (PKCS8, not encrypted) of a key."""
+    """Return the PEM text (PKCS8, not encrypted) of a key."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
@@ -51,7 +51,7 @@ class HashedPacket(Protocol):
 
 
 def signed_text(hashed: HashedPacket) -> bytes:
-    """What is signed: prefix, packet_id, sender, created_at, expires_at, hex packet_hash, one a line.
+    """Return what is signed: prefix, packet_id, sender, created_at, expires_at, hex packet_hash, one a line.
 
     Times are in UTC as the packet writes them (`2026-02-19T07:50:00Z`, microseconds only if there are any);
     expires_at is the effective one: created_at + ttl_ms when the packet names none. No newline at the end.
@@ -73,7 +73,7 @@ def _utc(time: datetime) -> str:
 
 
 def sign(private_key: Ed25519PrivateKey, key_id: str, sealed: HashedPacket) -> str:
-    """The value of the header `apc-signature` for a sealed packet."""
+    """Return the value of the header `apc-signature` for a sealed packet."""
     return f"{key_id}:{b64encode(private_key.sign(signed_text(sealed))).decode()}"
 
 
@@ -97,12 +97,12 @@ def verify(header: str, public_keys: Mapping[str, str], received: HashedPacket) 
 
 
 def endorsed_text(agent_id: str, payload_hash: str) -> bytes:
-    """What an endorser signs: prefix, its agent_id, the hex payload_hash, one a line; no newline at the end."""
+    """Return what an endorser signs: prefix, its agent_id, the hex payload_hash, one a line; no newline at the end."""
     return f"{ENDORSED_PREFIX}\n{agent_id}\n{payload_hash}".encode()
 
 
 def endorse(private_key: Ed25519PrivateKey, key_id: str, agent_id: str, payload_hash: str) -> Endorsement:
-    """A signed endorsement of a payload, for `proof_bundle.signatures`."""
+    """Return a signed endorsement of a payload, for `proof_bundle.signatures`."""
     signature = b64encode(private_key.sign(endorsed_text(agent_id, payload_hash))).decode()
     return Endorsement(agent_id=agent_id, payload_hash=payload_hash, signature=f"{key_id}:{signature}")
 
@@ -132,17 +132,17 @@ def _verify(signature: str, public_keys: Mapping[str, str], text: bytes) -> None
 
 
 def new_private_key() -> Ed25519PrivateKey:
-    """A fresh key from the system's randomness."""
+    """Return a fresh key from the system's randomness."""
     return Ed25519PrivateKey.generate()
 
 
 def encode_public_key(private_key: Ed25519PrivateKey) -> str:
-    """The base64 public key to register for this private key."""
+    """Return the base64 public key to register for this private key."""
     return b64encode(private_key.public_key().public_bytes_raw()).decode()
 
 
 def read_public_key(encoded: str) -> Ed25519PublicKey:
-    """The key in base64 text. Raises SignatureInvalid unless it is 32 bytes."""
+    """Return the key in base64 text. Raises SignatureInvalid unless it is 32 bytes."""
     raw = _decode(encoded, "public key")
     if len(raw) != PUBLIC_KEY_BYTES:
         raise SignatureInvalid(f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(raw)}: give the raw key")
@@ -150,7 +150,7 @@ def read_public_key(encoded: str) -> Ed25519PublicKey:
 
 
 def key_id_of(public_key: str) -> str:
-    """A short name of a public key: the first 16 hex digits of its SHA-256."""
+    """Return a short name of a public key: the first 16 hex digits of its SHA-256."""
     return sha256(_decode(public_key, "public key")).hexdigest()[:16]
 
 

@@ -50,7 +50,7 @@ NO_LOOP = LoopState()
 
 
 def read_loop(record: Record | None) -> LoopState:
-    """The state that `LoopState.record` gave; `NO_LOOP` for None."""
+    """Return the state that `LoopState.record` gave; `NO_LOOP` for None."""
     if not record:
         return NO_LOOP
     stretch = _stretch(record["idle_turns"], *record["voices"]) if "voices" in record else None
@@ -60,7 +60,7 @@ def read_loop(record: Record | None) -> LoopState:
 # Memoised: thousands of packets end the same few stretches, and each is kept as long as its packet is remembered.
 @lru_cache(4096)
 def extend(before: Stretch | None, last_speaker: str, sender: str) -> Stretch | None:
-    """The stretch after a packet with nothing new; `before` and `last_speaker` are those of what it answers.
+    """Return the stretch after a packet with nothing new; `before` and `last_speaker` are those of what it answers.
 
     None while there is one voice: who goes on alone takes no turns.
     """
@@ -73,7 +73,7 @@ def extend(before: Stretch | None, last_speaker: str, sender: str) -> Stretch | 
 
 
 def longest(stretches: Iterable[Stretch | None]) -> Stretch | None:
-    """The one with the most idle turns: who names another parent than its cause does not begin anew."""
+    """Return the one with the most idle turns: who names another parent than its cause does not begin anew."""
     return max((one for one in stretches if one is not None), key=lambda one: one.idle_turns, default=None)
 
 

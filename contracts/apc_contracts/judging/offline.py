@@ -12,7 +12,7 @@ from apc_contracts.wire.parsing import parse_packet
 
 
 def validate_offline(body: bytes, contract: Contract) -> Verdict:
-    """What the rules say that need neither session nor registry; bytes that are no packet are REFUSED too."""
+    """Return what the rules say that need neither session nor registry; bytes that are no packet are REFUSED too."""
     try:
         packet = parse_packet(body)
     except PacketRefused as error:

@@ -12,7 +12,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def quota_of(rules: QuotaRules, agent_id: str, role: str) -> Quota:
-    """What holds for this sender: the agent's own quota, else its role's, else everybody's."""
+    """Return what holds for this sender: the agent's own quota, else its role's, else everybody's."""
     return rules.agents.get(agent_id) or rules.roles.get(role) or rules
 
 

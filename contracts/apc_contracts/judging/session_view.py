@@ -98,7 +98,7 @@ class SessionView(Protocol):
         ...
 
     def open_bytes_of(self, sender: str) -> int:
-        """Those of one sender."""
+        """Return those of one sender."""
         ...
 
     @property
@@ -125,7 +125,7 @@ class SessionView(Protocol):
         ...
 
     def task_giver(self, task_id: str) -> str | None:
-        """Who reserved a part for the task; None when it has none of its own."""
+        """Return who reserved a part for the task; None when it has none of its own."""
         ...
 
     def identity(self, packet_id: UUID) -> Identity | None: ...
@@ -135,11 +135,11 @@ class SessionView(Protocol):
     def symbolic_key_is_known(self, key: str) -> bool: ...
     def protocol_is_known(self, protocol_id: str) -> bool: ...
     def protocol_holders(self, protocol_id: str) -> frozenset[str]:
-        """The swarms that hold a protocol: its senders and those it was transferred to."""
+        """Return the swarms that hold a protocol: its senders and those it was transferred to."""
         ...
 
     def last_generation_of(self, round_number: int) -> int:
-        """The last generation that was open in that round."""
+        """Return the last generation that was open in that round."""
         ...
 
     def accepted_transfers(self, to_swarm: str) -> int:
@@ -147,7 +147,7 @@ class SessionView(Protocol):
         ...
 
     def smallest_top_k(self, to_swarm: str) -> int | None:
-        """The smallest top_k of the TRANSFERs for that swarm that were in order in the present generation."""
+        """Return the smallest top_k of the TRANSFERs for that swarm that were in order in the present generation."""
         ...
 
     def loop_of(self, packet: Packet, payload_hash: bytes, cause: UUID | None, /) -> LoopState:

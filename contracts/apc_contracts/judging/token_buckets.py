@@ -20,7 +20,7 @@ class Pace:
 
     @classmethod
     def of(cls, tokens_per_second: float, burst: int) -> "Pace":
-        """The pace of a bucket that fills at this rate."""
+        """Return the pace of a bucket that fills at this rate."""
         return cls(timedelta(seconds=1 / tokens_per_second), burst)
 
 
@@ -36,7 +36,7 @@ class TokenBuckets:
         return len(self._full_at)
 
     def wait(self, key: str, pace: Pace, now: datetime, tokens: int = 1) -> timedelta:
-        """How long until the bucket holds so many tokens, at most a full bucket; zero when it holds them now."""
+        """Return how long until the bucket holds so many tokens, at most a full bucket; zero when it holds them now."""
         full_at = self._full_at.get(key)
         if full_at is None:
             return _NOTHING

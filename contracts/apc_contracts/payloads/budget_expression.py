@@ -33,7 +33,10 @@ def parse_budget(expression: str) -> Mapping[str, float]:
 
 
 def budget_of(payload: TaskIrPayload) -> dict[str, float]:
-    """What a TASK_IR reserves: of several BUDGET constraints the smallest amount of each resource; may be empty."""
+    """Return what a TASK_IR reserves: of several BUDGET constraints the smallest amount of each resource.
+
+    May be empty.
+    """
     asked: dict[str, float] = {}
     for constraint in payload.objects:
         if isinstance(constraint, IrConstraint) and constraint.constraint_kind is ConstraintKind.BUDGET:

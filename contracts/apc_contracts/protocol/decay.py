@@ -66,7 +66,7 @@ class DecayDecision:
         }
 
     def figures(self, rules: Effectiveness) -> ProtocolFigures:
-        """The figures of the evidence."""
+        """Return the figures of the evidence."""
         return measure(ProtocolTally(self.transfers, self.accepted, set(), self.scores), rules)
 
     def is_justified(self, rules: Effectiveness) -> bool:
@@ -78,7 +78,7 @@ class DecayDecision:
 
 
 def read_decision(record: Mapping[str, Any]) -> DecayDecision:
-    """The decision of a record. Raises KeyError, TypeError or ValueError for anything else."""
+    """Return the decision of a record. Raises KeyError, TypeError or ValueError for anything else."""
     return DecayDecision(
         DecayKind(record["kind"]),
         Subject(DecayScope(record["scope"]), record["protocol_id"]),
@@ -100,7 +100,7 @@ def is_decayed(figures: ProtocolFigures, rules: Effectiveness) -> bool:
 
 
 def half_lives(transfers: int, rules: Effectiveness) -> int:
-    """How many half-lives a block lasts that rests on so many transfers: at least one.
+    """Return how many half-lives a block lasts that rests on so many transfers: at least one.
 
     The evidence loses half of its weight in each of them; the block ends when less than `minimum_transfers` is left.
     """

@@ -77,7 +77,7 @@ class ProtocolFigures:
 
 
 def is_counted(refusal_code: str | None, rules: Effectiveness) -> bool:
-    """Whether a judged TRANSFER says something about its protocol.
+    """Return whether a judged TRANSFER says something about its protocol.
 
     Accepted ones and those that the throttling rules refused do. The rest was refused for its sender, its session or
     the gate's load (anybody could discredit a protocol with such packets), or because the protocol is blocked already.
@@ -86,7 +86,7 @@ def is_counted(refusal_code: str | None, rules: Effectiveness) -> bool:
 
 
 def measure(tally: ProtocolTally, rules: Effectiveness) -> ProtocolFigures:
-    """The figures of a tally under a contract's weights."""
+    """Return the figures of a tally under a contract's weights."""
     acceptance = tally.accepted / tally.transfers if tally.transfers else 0.0
     outcome, drift_risk = tally.scores.average_outcome, tally.scores.average_drift_risk
     return ProtocolFigures(
@@ -102,7 +102,10 @@ def measure(tally: ProtocolTally, rules: Effectiveness) -> ProtocolFigures:
 def effectiveness(
     acceptance_rate: float, average_outcome: float, average_drift_risk: float, rules: Effectiveness
 ) -> float:
-    """The weighted sum of docs/specification/contract.md section 6; each part and the result are clamped to 0..1."""
+    """Return the weighted sum of docs/specification/contract.md section 6.
+
+    Each part and the result are clamped to 0..1.
+    """
     return _clamped(
         rules.acceptance_weight * _clamped(acceptance_rate)
         + rules.outcome_weight * _clamped(average_outcome)
@@ -111,7 +114,7 @@ def effectiveness(
 
 
 def billionths(metric: float) -> int:
-    """A metric as whole billionths, clamped to 0..1, halves to even."""
+    """Return a metric as whole billionths, clamped to 0..1, halves to even."""
     return round(_clamped(metric) * BILLION)
 
 

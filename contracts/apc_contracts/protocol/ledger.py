@@ -65,7 +65,7 @@ class ProtocolLedger:
         self._decayed_until: datetime | None = None
 
     def decayed(self, now: datetime) -> frozenset[str]:
-        """The protocols whose TRANSFERs are refused at this moment: the blocked ones and their descendants."""
+        """Return the protocols whose TRANSFERs are refused at this moment: the blocked ones and their descendants."""
         if self._decayed is None or (self._decayed_until is not None and self._decayed_until <= now):
             families = self._cover()
             active = [block for block in self._blocks.values() if block.blocked_until > now]
@@ -149,19 +149,19 @@ class ProtocolLedger:
                 self._forget(Subject(scope, name))
 
     def tallies(self) -> Mapping[Subject, ProtocolTally]:
-        """The evidence since the last recovery, of every protocol and every root."""
+        """Return the evidence since the last recovery, of every protocol and every root."""
         return self._tallies
 
     def blocks(self) -> Mapping[Subject, DecayDecision]:
-        """The blocks whose recovery was not recorded yet, those past their end among them."""
+        """Return the blocks whose recovery was not recorded yet, those past their end among them."""
         return self._blocks
 
     def scores(self) -> Mapping[RunTask, EvalTally]:
-        """The EVALs of every task that something was transferred in."""
+        """Return the EVALs of every task that something was transferred in."""
         return self._scores
 
     def roots(self, protocol_id: str) -> frozenset[str]:
-        """The roots of its lineage."""
+        """Return the roots of its lineage."""
         return self._lineage.roots(protocol_id)
 
     def family(self, protocol_id: str) -> frozenset[str]:
@@ -227,7 +227,7 @@ class ProtocolLedger:
         return any(subject.protocol_id in family for family in self._cover().values())
 
     def _recoveries(self, transfer: JudgedTransfer, now: datetime) -> list[DecayDecision]:
-        """The blocks over this protocol whose time is past: a packet that touches them records it."""
+        """Return the blocks over this protocol whose time is past: a packet that touches them records it."""
         if not self._blocks:
             return []
         families, touched = self._cover(), {transfer.protocol_id, *transfer.parent_protocol_ids}

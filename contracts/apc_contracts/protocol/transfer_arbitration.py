@@ -121,7 +121,7 @@ def _row(index: int, packet: Packet, score: TransferScore, reason: str | None = 
 
 
 def _claimed_id(body: bytes) -> str | None:
-    """The packet_id of something that is no packet, where it is readable."""
+    """Return the packet_id of something that is no packet, where it is readable."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -81,7 +81,7 @@ def transfer_scores(packet: Packet, session: SessionView | None) -> tuple[float,
 
 
 def is_cross_use_case(packet: Packet) -> bool:
-    """Whether lineage or mode says that the protocol crosses use cases."""
+    """Return whether lineage or mode says that the protocol crosses use cases."""
     if packet.payload_as(TransferPayload).transfer_policy.mode is TransferMode.CROSS_USE_CASE:
         return True
     return packet.lineage is not None and packet.lineage.cross_use_case

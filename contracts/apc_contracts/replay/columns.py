@@ -8,7 +8,7 @@ from apc_contracts.envelope.packet import Packet
 
 
 def envelope_columns(packet: Packet) -> dict[str, Any]:
-    """The columns of agent_packets that repeat the packet."""
+    """Return the columns of agent_packets that repeat the packet."""
     trace, sender = packet.trace, packet.sender
     return {
         "packet_type": packet.packet_type.value,
@@ -50,5 +50,5 @@ ENVELOPE_COLUMNS = (
 
 
 def as_json(value: Any) -> Any:
-    """The value as it reads when it comes back from a JSON column."""
+    """Return the value as it reads when it comes back from a JSON column."""
     return orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))

@@ -27,12 +27,12 @@ _NEW_ATTEMPT = frozenset({"retry_scheduled", "requeued"})
 
 
 def is_substrate_confirm(hop: RecordedHop) -> bool:
-    """Whether the stream's confirm made this hop."""
+    """Return whether the stream's confirm made this hop."""
     return hop.recipient == SUBSTRATE_RECIPIENT and hop.actor == ORCHESTRATOR and hop.events[0] == "delivery_ack"
 
 
 def verification_of(hop: RecordedHop, session_id: str) -> tuple[Receipt, ...]:
-    """The result of checking an ARTIFACT's bytes, if that is what this hop begins with; else nothing."""
+    """Return the result of checking an ARTIFACT's bytes, if that is what this hop begins with; else nothing."""
     kind = _VERIFICATIONS.get(hop.events[0])
     if kind is None:
         return ()
@@ -42,7 +42,7 @@ def verification_of(hop: RecordedHop, session_id: str) -> tuple[Receipt, ...]:
 
 
 def receipts_of(hop: RecordedHop, session_id: str) -> tuple[Receipt, ...]:
-    """The receipts behind a recipient's hop, in the order in which they counted.
+    """Return the receipts behind a recipient's hop, in the order in which they counted.
 
     Raises:
         KeyError, ValueError: no receipts make such a hop.

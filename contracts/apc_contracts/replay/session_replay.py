@@ -177,7 +177,7 @@ class SessionReplay:
             differ(entry, "agent_packets.body_stored", received.body.decode(), body.decode())
 
     def _timer(self, entry: RecordedPacket, contract: Contract) -> Packet | None:
-        """The timer packet that this one claims to be, if such a deadline runs and has passed."""
+        """Return the timer packet that this one claims to be, if such a deadline runs and has passed."""
         session = self.session
         kind = timer_kind(session, entry.packet_id) if session is not None else None
         if session is None or kind is None or session.document.deadlines[kind] > entry.judged_at:

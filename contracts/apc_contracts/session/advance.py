@@ -72,7 +72,7 @@ def advance(session: Session, given: PacketInput | ReceiptsInput | ReleaseInput,
 def confirm_substrate(
     session: Session, packet_id: UUID, now: datetime, contract: Contract, decayed: frozenset[str] = frozenset()
 ) -> Advanced:
-    """The substrate stream has confirmed a packet: delivered and applied, with all that follows."""
+    """Return the substrate stream has confirmed a packet: delivered and applied, with all that follows."""
     moment = Moment(session, packet_id, now, Effects(), contract, decayed=decayed)
     opened = receipts.confirm_substrate(session, packet_id, now, moment.effects, contract)
     if opened is not None:
@@ -254,7 +254,7 @@ def _rights(verdict: Verdict) -> frozenset[str]:
 
 
 def _round_of(session: Session, packet: Packet) -> int:
-    """The orchestrator's packets have the session's round, an agent's its parent's."""
+    """Return the orchestrator's packets have the session's round, an agent's its parent's."""
     parent = packet.trace.parent_packet_id
     if parent is None or packet.sender.agent_id == ORCHESTRATOR:
         return session.round
@@ -285,7 +285,7 @@ def _note_refusal(moment: Moment, given: PacketInput) -> None:
 
 
 def ends_session(session: Session, refusal: Refusal) -> bool:
-    """Whether a refusal halts the session: its last packet is spent."""
+    """Return whether a refusal halts the session: its last packet is spent."""
     budget = session.document.budgets.get("packets")
     if refusal.code != "BUDGET_EXHAUSTED" or session.is_terminal or budget is None:
         return False

@@ -48,7 +48,7 @@ def parts_to_cut(document: SessionDocument, task_id: str, giver_task: str, now: 
 
 
 def left_of(document: SessionDocument, holder: str, name: str) -> float | None:
-    """What is neither spent nor reserved of a part; None when nothing limits it."""
+    """Return what is neither spent nor reserved of a part; None when nothing limits it."""
     if holder != SESSION:
         part = document.task_budgets[holder]
         return part.limits[name] - part.spent.get(name, 0) - part.reserved.get(name, 0)
@@ -57,7 +57,7 @@ def left_of(document: SessionDocument, holder: str, name: str) -> float | None:
 
 
 def spent_of(document: SessionDocument, holder: str, name: str) -> float:
-    """What was drawn from a part itself, released parts included, live ones not."""
+    """Return what was drawn from a part itself, released parts included, live ones not."""
     if holder != SESSION:
         return document.task_budgets[holder].spent.get(name, 0)
     return document.spent.get(name, 0) - document.spent_in_parts.get(name, 0)
@@ -80,7 +80,7 @@ def draw(document: SessionDocument, task_id: str, name: str, amount: float) -> N
 
 
 def believable(document: SessionDocument, task_id: str, name: str, amount: float, caps: UsageCaps | None) -> float:
-    """How much of a reported amount of `tokens` or `cost` one delivery may draw: the rest is not believed."""
+    """Return how much of a reported amount of `tokens` or `cost` one delivery may draw: the rest is not believed."""
     if caps is None:
         return amount
     holder = _holder(document, task_id, name)
@@ -211,7 +211,7 @@ def _time_left(document: SessionDocument, holder: str, now: datetime) -> float |
 
 
 def _clock(document: SessionDocument, now: datetime) -> datetime:
-    """A paused session's time stands still."""
+    """Return a paused session's time stands still."""
     return document.paused_at or now
 
 

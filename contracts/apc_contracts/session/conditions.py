@@ -127,7 +127,7 @@ def _validation(moment: Moment) -> None:
 
 
 def _metrics(moment: Moment) -> dict[str, float]:
-    """The metrics of the validating EVAL: what the guard of validation_pass reads."""
+    """Return the metrics of the validating EVAL: what the guard of validation_pass reads."""
     return dict(moment.session.document.round_state.execution.metrics)
 
 

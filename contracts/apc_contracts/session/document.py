@@ -229,7 +229,7 @@ class SessionDocument:
 
 
 def checksum(text: str) -> int:
-    """What the document keeps of a text that only has to be recognised: 32 bits."""
+    """Return what the document keeps of a text that only has to be recognised: 32 bits."""
     return crc32(text.encode())
 
 
@@ -237,5 +237,5 @@ _decoder = msgspec.json.Decoder(SessionDocument)
 
 
 def decode_document(data: bytes | str) -> SessionDocument:
-    """The document from its JSON. Raises msgspec.ValidationError when it has another shape."""
+    """Return the document from its JSON. Raises msgspec.ValidationError when it has another shape."""
     return _decoder.decode(data)

@@ -51,7 +51,10 @@ def emission(
     lineage: Lineage | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Packet:
-    """A packet of the orchestrator in this session; its id follows from the cause and the session's own count."""
+    """Return a packet of the orchestrator in this session.
+
+    Its id follows from the cause and the session's own count.
+    """
     document = session.document
     if packet_id is None:
         document.emitted += 1
@@ -98,7 +101,7 @@ def sync(session: Session, cause: UUID, now: datetime, contract: Contract) -> Pa
 
 
 def timer(session: Session, kind: str, now: datetime, contract: Contract) -> Packet:
-    """A deadline has passed: the SIGNAL QUERY to the orchestrator itself that causes what follows."""
+    """Return a deadline has passed: the SIGNAL QUERY to the orchestrator itself that causes what follows."""
     payload = SignalPayload(signal=Signal.QUERY, reason=f"deadline {kind}")
     packet_id = timer_id(session.session_id, session.step, kind)
     start = session.document.start_packet_id
@@ -116,7 +119,7 @@ def timer(session: Session, kind: str, now: datetime, contract: Contract) -> Pac
 
 
 def subjects(document: SessionDocument) -> tuple[UUID, ...]:
-    """What the state is about: the arbitrated EVALs, the winner first, or the ARTIFACT to validate."""
+    """Return what the state is about: the arbitrated EVALs, the winner first, or the ARTIFACT to validate."""
     current = document.round_state
     if document.state == "ARBITRATION":
         return tuple(candidate.packet_id for candidate in ranked_candidates(document))
@@ -128,7 +131,7 @@ def subjects(document: SessionDocument) -> tuple[UUID, ...]:
 
 
 def ranked_candidates(document: SessionDocument) -> list[Candidate]:
-    """The best eligible candidate of each swarm, best first; ties go to the smaller candidate_id."""
+    """Return the best eligible candidate of each swarm, best first; ties go to the smaller candidate_id."""
     best = []
     for kept in document.candidates.values():
         eligible = [candidate for candidate in kept if candidate.packet_id not in document.excluded]

@@ -30,7 +30,7 @@ class Moment:
     """Protocols under a block."""
 
     def guard_facts(self) -> dict[str, Any]:
-        """The facts that the guards of the session's machine read."""
+        """Return the facts that the guards of the session's machine read."""
         document = self.session.document
         arbitration = document.round_state.arbitration
         return {

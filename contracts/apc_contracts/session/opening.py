@@ -13,7 +13,7 @@ from apc_contracts.session.session import Session
 
 
 def open_session(start: Packet, now: datetime, contract: Contract) -> Session:
-    """A new session from an accepted SIGNAL START; `advance` with the START itself comes next.
+    """Return a new session from an accepted SIGNAL START; `advance` with the START itself comes next.
 
     Raises:
         ContractInvalid: the machine's initial state has no run_phase in the contract.

@@ -309,7 +309,7 @@ class Session:
         return NO_LOOP if repeats == 0 and stretch is None else LoopState(repeats, stretch)
 
     def _answered(self, parent: UUID | None, cause: UUID | None) -> list[Identity]:
-        """What a packet answers; neither the orchestrator nor who opened the session takes part by that."""
+        """Return what a packet answers; neither the orchestrator nor who opened the session takes part by that."""
         named = (parent,) if cause is None or cause == parent else (parent, cause)
         found = [self.identities.get(one) for one in named if one is not None]
         opener = self.identities.get(self.document.start_packet_id)
@@ -336,5 +336,5 @@ class Session:
 
 
 def content_of(sender: str, payload_hash: bytes, generation: int, addressed: Sequence[str]) -> Content:
-    """What counts as the same content; one recipient, the usual case, stands by itself."""
+    """Return what counts as the same content; one recipient, the usual case, stands by itself."""
     return payload_hash, sender, generation, addressed[0] if len(addressed) == 1 else tuple(addressed)

@@ -15,7 +15,7 @@ ENDED = ["verification_pass", "non_promotable_complete"]
 
 
 def stranger(received: ReceivedPacket, refusal: Refusal, cause: UUID | None) -> Identity:
-    """What is remembered of a packet that was refused before its session began."""
+    """Return what is remembered of a packet that was refused before its session began."""
     packet = received.packet
     named = tuple(recipient.agent_id for recipient in packet.recipients)
     return Identity(

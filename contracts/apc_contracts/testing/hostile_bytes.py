@@ -62,7 +62,7 @@ class HostileBytes:
         return opening * depth + middle + closing * self._chance.choice((depth, depth - 1, 0))
 
     def _damaged(self) -> bytes:
-        """A good text with up to four injuries."""
+        """Return a good text with up to four injuries."""
         body = bytearray(self._chance.choice(self._good))
         for _ in range(self._chance.randrange(1, 5)):
             start = self._chance.randrange(len(body) + 1)
@@ -81,7 +81,7 @@ class HostileBytes:
         return bytes(body)
 
     def _changed(self) -> bytes:
-        """A good document with up to three values replaced, removed, or added; still JSON."""
+        """Return a good document with up to three values replaced, removed, or added; still JSON."""
         document = self._document()
         for _ in range(self._chance.randrange(1, 4)):
             container = self._chance.choice(_containers(document))
@@ -103,7 +103,7 @@ class HostileBytes:
             container.insert(place, value)
 
     def _plausible(self) -> bytes:
-        """A good document in which a text or a number stands where another one was."""
+        """Return a good document in which a text or a number stands where another one was."""
         document = self._document()
         leaves = [(container, place, value) for container, place, value in _leaves(document) if value is not None]
         container, place, value = self._chance.choice(leaves)

@@ -33,7 +33,7 @@ class _Floats(IntEnum):
 
 
 def canonical_json(value: Any) -> bytes:
-    """The RFC 8785 bytes of a JSON value (str, int, float, bool, None, lists or tuples, dicts with str keys).
+    """Return the RFC 8785 bytes of a JSON value (str, int, float, bool, None, lists or tuples, dicts with str keys).
 
     1.0 and 1 have one form, so that a canonical hash does not tell floats from integers.
 
@@ -73,7 +73,7 @@ def _floats_of(value: Any) -> _Floats:
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """The same value with 1.0 as 1: what RFC 8785 writes."""
+    """Return the same value with 1.0 as 1: what RFC 8785 writes."""
     kind = type(value)
     if kind is float:
         return int(value) if value.is_integer() else value

@@ -67,7 +67,7 @@ _adapter = TypeAdapter(list[Receipt])
 
 
 def parse_receipts(body: bytes) -> list[Receipt]:
-    """The receipts in a message body.
+    """Return the receipts in a message body.
 
     Raises:
         PacketRefused: as parse_packet; TOO_LARGE beyond 64 KiB.
@@ -80,7 +80,7 @@ def parse_receipts(body: bytes) -> list[Receipt]:
 
 
 def encode_receipts(receipts: Sequence[Receipt]) -> bytes:
-    """The JSON array of receipts. Not canonical: nobody signs or hashes receipts, and there are three a packet.
+    """Return the JSON array of receipts. Not canonical: nobody signs or hashes receipts, and there are three a packet.
 
     Raises:
         PacketRefused: TOO_LARGE beyond 64 KiB: send them in two messages.

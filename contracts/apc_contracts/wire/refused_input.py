@@ -26,7 +26,7 @@ class Kept:
 
 
 def kept_of(body: bytes, rules: RefusedInput) -> Kept:
-    """A body as the log keeps it."""
+    """Return a body as the log keeps it."""
     if len(body) <= rules.whole_bytes:
         return Kept(body)
     note = f" [{len(body)} bytes, the first {rules.head_bytes} of them kept; second_hash is of all]"
@@ -46,7 +46,7 @@ class RefusedQuotas:
         return len(self._messages)
 
     def draw(self, user: str, size: int, now: datetime) -> bool:
-        """Whether the quota of the user holds an input of this size; it is drawn then."""
+        """Return whether the quota of the user holds an input of this size; it is drawn then."""
         grains = 1 + size // _GRAIN
         if self._messages.wait(user, self._message_pace, now) or self._bytes.wait(user, self._byte_pace, now, grains):
             return False

@@ -59,7 +59,7 @@ _FORMS = {
 
 
 def refusal_of(error: ValidationError, tags: Set[str] = frozenset(), *, has_metadata: bool = False) -> PacketRefused:
-    """The refusal SCHEMA_INVALID for the first error; the message counts the others.
+    """Return the refusal SCHEMA_INVALID for the first error; the message counts the others.
 
     `tags` are those of a tagged union at the top, which head every location and are no part of the document.
     `has_metadata`: the document is a packet, whose metadata takes what no other field does.
@@ -102,7 +102,7 @@ def _path(error: ErrorDetails, tags: Set[str]) -> str:
 
 
 def _place(location: tuple[int | str, ...], tags: Set[str]) -> list[int | str]:
-    """The location without union tags and without the mark of a bad key."""
+    """Return the location without union tags and without the mark of a bad key."""
     parts = list(location)
     if parts and parts[0] in tags:
         del parts[0]

@@ -23,7 +23,7 @@ class SealedPacket:
 
 
 def seal(packet: Packet, limits: Limits = DEFAULT_LIMITS) -> SealedPacket:
-    """The packet's RFC 8785 bytes; optional fields that are None are left out.
+    """Return the packet's RFC 8785 bytes; optional fields that are None are left out.
 
     Raises:
         PacketRefused: TOO_LARGE, TOO_DEEP or MALFORMED: what every receiver would refuse is never sent.
@@ -39,5 +39,5 @@ def payload_hash(payload: Payload) -> str:
 
 
 def canonical_payload(payload: Payload) -> bytes:
-    """The RFC 8785 bytes of a payload; optional fields that are None are left out, times are in UTC."""
+    """Return the RFC 8785 bytes of a payload; optional fields that are None are left out, times are in UTC."""
     return canonical_json(payload.model_dump(mode="json", exclude_none=True))

@@ -28,7 +28,7 @@ _USE_ARTIFACTS = "put the content into the artifact store and send its hash (cla
 
 
 def read_strict_json(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
-    """The JSON value in `body`.
+    """Return the JSON value in `body`.
 
     Raises:
         PacketRefused: TOO_LARGE, TOO_DEEP (levels or nodes) or MALFORMED (encoding, syntax, NaN, a number
@@ -70,7 +70,10 @@ def _exceeds_levels(body: bytes, levels: int) -> bool:
 
 
 def _without_strings(body: bytes) -> bytes:
-    """What stands between the strings; where nothing is escaped every second piece, found in a third of the time."""
+    """Return what stands between the strings.
+
+    Where nothing is escaped every second piece, found in a third of the time.
+    """
     return _STRING.sub(b"", body) if b"\\" in body else b"".join(body.split(b'"')[::2])
 
 
@@ -132,7 +135,7 @@ def _has_nul(tree: Any) -> bool:
 
 
 def _is_as_written(tree: Any, body: bytes) -> bool:
-    """Whether orjson writes this text of the tree, as most senders do: then each key stands in it once."""
+    """Return whether orjson writes this text of the tree, as most senders do: then each key stands in it once."""
     try:
         return orjson.dumps(tree) == body
     except orjson.JSONEncodeError:
@@ -140,7 +143,7 @@ def _is_as_written(tree: Any, body: bytes) -> bool:
 
 
 def _has_doubled_keys(body: bytes, keys: int) -> bool:
-    """Whether the text has more keys than the tree: every reader here keeps the last of two and says nothing.
+    """Return whether the text has more keys than the tree: every reader here keeps the last of two and says nothing.
 
     The count of `":` is never less than the keys in the text, unless one has space before its colon.
     """

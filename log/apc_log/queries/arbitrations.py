@@ -77,7 +77,7 @@ async def list_arbitrations(
     task_id: str | None = None,
     limit: int = 100,
 ) -> list[ArbitrationRow]:
-    """The newest first. Those whose bodies were erased are left out: nothing of them can be read."""
+    """Return the newest first. Those whose bodies were erased are left out: nothing of them can be read."""
     given = {"run_id": run_id, "session_id": session_id, "task_id": task_id}
     values = [value for value in given.values() if value is not None]
     names = [name for name, value in given.items() if value is not None]

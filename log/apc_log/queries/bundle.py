@@ -37,19 +37,19 @@ class BundleRecords:
             raise BundleUnreadable(f"this is no bundle of `apc log export`: {error!r}") from error
 
     async def sessions(self, run_id: str) -> list[str]:
-        """The sessions of the run, in the order in which they began; none of another run."""
+        """Return the sessions of the run, in the order in which they began; none of another run."""
         return list(self._sessions) if run_id == self.run_id else []
 
     async def document(self, session_id: str) -> Mapping[str, Any] | None:
-        """A bundle holds entries alone, no projection."""
+        """Return a bundle holds entries alone, no projection."""
         return None
 
     async def contract(self, contract_hash: bytes) -> bytes | None:
-        """The contract file with this hash."""
+        """Return the contract file with this hash."""
         return self._contracts.get(contract_hash)
 
     async def batches(self, session_id: str) -> AsyncIterator[list[Entry]]:
-        """The entries of a session, those of one log batch at a time."""
+        """Yield the entries of a session, those of one log batch at a time."""
         batch: list[Entry] = []
         for entry in self._sessions[session_id]:
             if batch and batch[-1].batch != entry.batch:

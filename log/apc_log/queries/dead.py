@@ -93,7 +93,7 @@ async def list_dead(
     packet_ids: Sequence[UUID] | None = None,
     limit: int | None = None,
 ) -> list[DeadDelivery]:
-    """What is dead, in the order of the log; `reason` is how its reason begins."""
+    """Return what is dead, in the order of the log; `reason` is how its reason begins."""
     rows = await pool.fetch(DEAD, session_id, recipient, reason, packet_ids, limit)
     return [DeadDelivery(**row) for row in rows]
 
@@ -106,6 +106,6 @@ async def delivery_states(pool: asyncpg.Pool, packet_ids: Sequence[UUID]) -> dic
 
 
 async def delivery_history(pool: asyncpg.Pool, delivery: DeliveryId) -> list[DeliveryHop]:
-    """The hops of one delivery, oldest first."""
+    """Return the hops of one delivery, oldest first."""
     rows = await pool.fetch(HISTORY, *delivery)
     return [DeliveryHop(**dict(row) | {"metadata": orjson.loads(row["metadata"] or "{}")}) for row in rows]

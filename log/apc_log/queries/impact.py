@@ -88,7 +88,7 @@ async def get_packet_impact(
     rests_on_nothing: Collection[PacketType] | None = None,
     replacement: UUID | None = None,
 ) -> PacketImpact | None:
-    """What a retraction of this packet would mark stale; None when the log does not hold it.
+    """Return what a retraction of this packet would mark stale; None when the log does not hold it.
 
     `replacement` is the packet that would stand in its place: neither it nor what rests on it alone is marked.
 

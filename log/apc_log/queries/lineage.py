@@ -321,7 +321,7 @@ async def get_protocol_effectiveness(
 async def get_transfer_quality_rollup(
     pool: asyncpg.Pool, *, run_id: str | None = None, protocol_id: str | None = None
 ) -> list[TransferQuality]:
-    """How TRANSFERs are distributed over the modes, and how each mode is accepted."""
+    """Return how TRANSFERs are distributed over the modes, and how each mode is accepted."""
     rows = await pool.fetch(_QUALITY_OF_ALL if run_id is None else _QUALITY, run_id, protocol_id)
     total = sum(row["transfers"] for row in rows)
     return [

@@ -32,7 +32,7 @@ class ProtocolRow:
 async def list_protocols(
     pool: asyncpg.Pool, contract: Contract, *, run_id: str | None = None, limit: int = 100
 ) -> list[ProtocolRow]:
-    """The protocols with the most transfers first; with `run_id` those of a run, by the evidence of that run."""
+    """Return the protocols with the most transfers first; with `run_id` those of a run, by the evidence of that run."""
     ledger = ProtocolLedger(contract.effectiveness)
     await read_ledger(pool, ledger)
     found = await get_protocol_effectiveness(pool, contract, run_id=run_id, limit=limit)
@@ -41,7 +41,7 @@ async def list_protocols(
 
 
 def _blocks_over(names: Iterable[str], ledger: ProtocolLedger) -> dict[str, DecayDecision]:
-    """The block over each of these that ends last."""
+    """Return the block over each of these that ends last."""
     found: dict[str, DecayDecision] = {}
     for block in sorted(ledger.blocks().values(), key=lambda block: block.blocked_until):
         covered = ledger.family(block.subject.protocol_id)

@@ -56,22 +56,22 @@ class DatabaseRecords:
     connection: AnyConnection
 
     async def sessions(self, run_id: str) -> list[str]:
-        """The sessions that have a packet of the run, in the order in which they began."""
+        """Return the sessions that have a packet of the run, in the order in which they began."""
         rows = await self.connection.fetch(_SESSIONS, run_id, PRESENCE_SESSION)
         return [row["session_id"] for row in rows]
 
     async def document(self, session_id: str) -> dict[str, Any] | None:
-        """The session's state by the projection; None when it never began."""
+        """Return the session's state by the projection; None when it never began."""
         text = await self.connection.fetchval(_DOCUMENT, session_id)
         return None if text is None else orjson.loads(text)
 
     async def contract(self, contract_hash: bytes) -> bytes | None:
-        """The contract file with this hash, which the gate brought along when it took the shard."""
+        """Return the contract file with this hash, which the gate brought along when it took the shard."""
         body: bytes | None = await self.connection.fetchval(_CONTRACT, contract_hash)
         return body
 
     async def batches(self, session_id: str) -> AsyncIterator[list[Entry]]:
-        """The entries of a session, those of one log batch at a time."""
+        """Yield the entries of a session, those of one log batch at a time."""
         batch: list[Entry] = []
         async for entry in self._entries(session_id):
             if batch and batch[-1].batch != entry.batch:

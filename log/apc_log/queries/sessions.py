@@ -49,7 +49,7 @@ class HeldRow:
 async def list_sessions(
     pool: asyncpg.Pool, *, run_id: str | None = None, only_running: bool = False, limit: int = 100
 ) -> list[SessionRow]:
-    """The sessions that changed last first. Raises msgspec.ValidationError on a document of another version."""
+    """Return the sessions that changed last first. Raises msgspec.ValidationError on a document of another version."""
     return [_session(record) for record in await pool.fetch(_LISTED, run_id, only_running, limit)]
 
 
@@ -60,7 +60,7 @@ async def get_session(pool: asyncpg.Pool, session_id: str) -> SessionRow | None:
 
 
 async def list_held_packets(pool: asyncpg.Pool, session_id: str) -> list[HeldRow]:
-    """What a session holds, until its barrier or until RESUME, in the order of the log."""
+    """Return what a session holds, until its barrier or until RESUME, in the order of the log."""
     return [HeldRow(**record) for record in await pool.fetch(_HELD, session_id)]
 
 

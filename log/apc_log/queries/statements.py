@@ -17,7 +17,7 @@ _AS_TEXT = frozenset({"facts", "refusal", "metadata"})
 
 
 def columns(row_type: type[Any], table: str) -> str:
-    """The select list of a row type."""
+    """Return the select list of a row type."""
 
     def column(name: str) -> str:
         if name == "body":
@@ -28,7 +28,7 @@ def columns(row_type: type[Any], table: str) -> str:
 
 
 def to_row(row_type: type[RowT], record: Record) -> RowT:
-    """A record as a row."""
+    """Return a record as a row."""
     values: dict[str, Any] = {field.name: record[field.name] for field in fields(row_type)}
     for name in _AS_TEXT & values.keys():
         if values[name] is not None:
@@ -51,8 +51,10 @@ FILTERS: Mapping[str, str] = {
 
 
 def page_of_packets(given: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """A page of agent_packets behind a position; the parameters shard, seq and limit follow those of the
-    filters."""
+    """Return a page of agent_packets behind a position.
+
+    The parameters shard, seq and limit follow those of the filters.
+    """
     clauses = [FILTERS[name].format(f"${at}") for at, name in enumerate(given, 1)]
     count = len(clauses)
     clauses.append(f"(packet.shard, packet.seq) > (${count + 1}, ${count + 2})")

@@ -89,7 +89,7 @@ async def list_agent_packets(
 async def list_packet_events(
     pool: asyncpg.Pool, packet_id: UUID, *, session_id: str | None = None
 ) -> list[TransitionRow]:
-    """The transitions of one packet, in order; of all sessions that know the id when none is given."""
+    """Return the transitions of one packet, in order; of all sessions that know the id when none is given."""
     packets = await list_agent_packets(pool, packet_id=packet_id, session_id=session_id)
     return await transitions_of(pool, packets)
 
@@ -103,7 +103,7 @@ async def get_packet_timeline(
 
 
 async def transitions_of(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> list[TransitionRow]:
-    """The transitions of these packets, in the order of the log."""
+    """Return the transitions of these packets, in the order of the log."""
     if not packets:
         return []
     sessions = [packet.session_id for packet in packets]

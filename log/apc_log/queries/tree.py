@@ -63,7 +63,10 @@ class PacketTree:
 async def get_packet_tree(
     pool: asyncpg.Pool, packet_id: UUID, *, session_id: str | None = None, limit: int = 500
 ) -> PacketTree | None:
-    """The packets that follow from this one, level by level, at most `limit`; None when the log does not hold it."""
+    """Return the packets that follow from this one, level by level, at most `limit`.
+
+    None when the log does not hold it.
+    """
     record = await pool.fetchrow(_ROOT, packet_id, session_id)
     if record is None:
         return None

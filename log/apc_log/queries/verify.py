@@ -13,19 +13,19 @@ class Records(Protocol):
     """Where the entries of a run come from: the database, or an exported bundle."""
 
     async def sessions(self, run_id: str) -> list[str]:
-        """The sessions of the run, in the order in which they began."""
+        """Return the sessions of the run, in the order in which they began."""
         ...
 
     async def document(self, session_id: str) -> Mapping[str, Any] | None:
-        """The session's last state document; None when there is none to compare with."""
+        """Return the session's last state document; None when there is none to compare with."""
         ...
 
     def batches(self, session_id: str) -> AsyncIterator[list[Entry]]:
-        """The entries of a session in the order of the log, those of one log batch at a time."""
+        """Yield the entries of a session in the order of the log, those of one log batch at a time."""
         ...
 
     async def contract(self, contract_hash: bytes) -> bytes | None:
-        """The contract file with this hash; None when it is not held."""
+        """Return the contract file with this hash; None when it is not held."""
         ...
 
 
@@ -60,7 +60,7 @@ class ContractBook:
                 self._known[entry.contract_hash] = found
 
     def get(self, contract_hash: bytes) -> Contract | None:
-        """The contract with this hash, once it was looked up."""
+        """Return the contract with this hash, once it was looked up."""
         return self._known.get(contract_hash)
 
 

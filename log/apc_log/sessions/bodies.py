@@ -15,12 +15,15 @@ class Bodies:
     keys: Mapping[UUID, SubjectKey]
 
     def content(self, stored: bytes) -> SealedContent | None:
-        """What a sealed body holds; None when its subject was erased. Raises BodyUnreadable when it was altered."""
+        """Return what a sealed body holds; None when its subject was erased.
+
+        Raises BodyUnreadable when it was altered.
+        """
         key = self.keys.get(key_id_of(stored))
         return None if key is None else key.unseal_packet(stored)
 
     def received(self, stored: bytes) -> bytes | None:
-        """The bytes as they were received; None when their subject was erased. Raises BodyUnreadable."""
+        """Return the bytes as they were received; None when their subject was erased. Raises BodyUnreadable."""
         if not is_sealed(stored):
             return stored
         content = self.content(stored)
@@ -28,6 +31,6 @@ class Bodies:
 
 
 async def open_bodies(connection: Connection, ring: KeyRing | None, stored: Iterable[bytes | None]) -> Bodies:
-    """The keys of those of these bodies that are sealed. Raises BodyUnreadable without the right master key."""
+    """Return the keys of those of these bodies that are sealed. Raises BodyUnreadable without the right master key."""
     ids = {key_id_of(body) for body in stored if body is not None and is_sealed(body)}
     return Bodies(await require(ring).by_id(connection, ids) if ids else {})

@@ -123,7 +123,7 @@ async def load_session(
     ring: KeyRing | None = None,
     erased: list[Hop] | None = None,
 ) -> Session | dict[UUID, Identity]:
-    """The session as the log left it, or what was refused under its name when there is none.
+    """Return the session as the log left it, or what was refused under its name when there is none.
 
     Args:
         ring: reads encrypted bodies.
@@ -283,7 +283,7 @@ _WAYS_OUT = {
 
 
 def _end_of_erased(session: Session, row: asyncpg.Record, now: datetime, contract: Contract) -> list[Hop]:
-    """How one recipient's delivery of an erased packet ends; nothing when it has come to rest."""
+    """Return how one recipient's delivery of an erased packet ends; nothing when it has come to rest."""
     packet_id, recipient, attempt, state = row["packet_id"], row["recipient"], row["attempt"] or 1, row["state"]
     if row["shared_state"] == "SCHEMA_VALIDATED":  # it waits as a whole
         if row["place"] > 1:

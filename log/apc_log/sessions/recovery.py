@@ -48,7 +48,7 @@ class OpenSession:
 
 
 async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
-    """The open sessions of a shard, with the deadline that each waits for."""
+    """Return the open sessions of a shard, with the deadline that each waits for."""
     found = []
     for row in await pool.fetch(OPEN_SESSIONS, shard):
         try:

@@ -33,7 +33,7 @@ def packet_entry(
     facts: Facts,
     signature: str | None,
 ) -> PacketEntry:
-    """The row of a packet in agent_packets."""
+    """Return the row of a packet in agent_packets."""
     packet = received.packet
     trace, sender, refusal = packet.trace, packet.sender, verdict.refusal
     identity = session.identity(packet.packet_id) if session is not None else None
@@ -71,7 +71,7 @@ def packet_entry(
 
 
 def lineage_entry(packet: Packet) -> LineageEntry | None:
-    """The row of packet_lineage of a packet that carries a lineage."""
+    """Return the row of packet_lineage of a packet that carries a lineage."""
     lineage = packet.lineage
     if lineage is None:
         return None
@@ -93,7 +93,7 @@ def lineage_entry(packet: Packet) -> LineageEntry | None:
 
 
 def hop_entry(session_id: str, hop: Hop) -> HopEntry:
-    """The row of packet_events of a hop."""
+    """Return the row of packet_events of a hop."""
     return HopEntry(
         session_id,
         hop.packet_id,
@@ -109,7 +109,7 @@ def hop_entry(session_id: str, hop: Hop) -> HopEntry:
 
 
 def coordination_entry(session_id: str, row: Transition) -> CoordinationEntry:
-    """The row of coordination_events of a transition or barrier."""
+    """Return the row of coordination_events of a transition or barrier."""
     return CoordinationEntry(
         session_id,
         row.round,
@@ -124,7 +124,7 @@ def coordination_entry(session_id: str, row: Transition) -> CoordinationEntry:
 
 
 def session_row(session: Session) -> SessionRow:
-    """The projection of a session after the batch."""
+    """Return the projection of a session after the batch."""
     document = session.document
     encoded = document.encode()
     session.document_bytes = len(encoded)

@@ -30,7 +30,7 @@ class FactFinder:
         self._protocols = memory.protocols
 
     def of_message(self, received: ReceivedPacket, message: Message, now: datetime) -> Facts:
-        """A packet as it came from the broker."""
+        """Return a packet as it came from the broker."""
         packet = received.packet
         cause, ordinal = uuid_of(message.headers.get(headers.CAUSE)), message.headers.get(headers.ORDINAL)
         return Facts(
@@ -55,7 +55,7 @@ class FactFinder:
         )
 
     def of_own(self, received: ReceivedPacket, now: datetime, decay: Mapping[str, Any] | None = None) -> Facts:
-        """A packet of the orchestrator: exempt from bounds, quotas and budgets."""
+        """Return a packet of the orchestrator: exempt from bounds, quotas and budgets."""
         return Facts(
             now=now,
             registry=self._registry.by_id,
@@ -67,7 +67,7 @@ class FactFinder:
         )
 
     def of_held(self, item: HeldPacket, now: datetime) -> Facts:
-        """A packet that a pause held: its sender and signature were judged when it came."""
+        """Return a packet that a pause held: its sender and signature were judged when it came."""
         return Facts(
             now=now,
             registry=self._registry.by_id,
@@ -106,13 +106,13 @@ class FactFinder:
 
 
 def signature_of(message: Message) -> str | None:
-    """The value of the header apc-signature."""
+    """Return the value of the header apc-signature."""
     header = message.headers.get(headers.SIGNATURE)
     return header if isinstance(header, str) else None
 
 
 def uuid_of(value: object) -> UUID | None:
-    """A UUID from a header or a message id; None for anything else."""
+    """Return a UUID from a header or a message id; None for anything else."""
     try:
         return UUID(value) if isinstance(value, str) else None
     except ValueError:

@@ -45,7 +45,7 @@ OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
 
 
 def read_input(delivery: Delivery, limits: Limits) -> Input:
-    """The input in a delivery; a body that is none is returned as its refusal, for it is an input too."""
+    """Return the input in a delivery; a body that is none is returned as its refusal, for it is an input too."""
     message = delivery.message
     if headers.UNREADABLE in message.headers:
         return PacketRefused("MALFORMED", "$", "the AMQP properties are not UTF-8: send text in them")
@@ -62,7 +62,7 @@ def read_input(delivery: Delivery, limits: Limits) -> Input:
 
 
 def session_ids(found: Input) -> Iterator[str]:
-    """The sessions that must be in memory before this input is judged."""
+    """Yield the sessions that must be in memory before this input is judged."""
     if isinstance(found, ReceivedPacket):
         yield found.packet.trace.session_id
     elif isinstance(found, tuple):
@@ -83,7 +83,7 @@ def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_
 
 
 def is_receipts(message: Message) -> bool:
-    """Whether a message holds receipts, and no packet."""
+    """Return whether a message holds receipts, and no packet."""
     return message.type == headers.TYPE_RECEIPTS
 
 

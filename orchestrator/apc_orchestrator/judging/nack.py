@@ -32,7 +32,10 @@ def nack_packet(
     now: datetime,
     contract: Contract,
 ) -> NackPacket:
-    """The NACK of a refused packet; `refused` is None when its bytes could not be read (ids `_unknown`, own root)."""
+    """Return the NACK of a refused packet.
+
+    `refused` is None when its bytes could not be read (ids `_unknown`, own root).
+    """
     packet_id = reply_id(refused_id, ORCHESTRATOR, NACK_ORDINAL)
     is_deferred = refusal.code in contract.refusals.deferred
     return NackPacket(

@@ -23,7 +23,7 @@ class Quarantine:
         self._quotas = RefusedQuotas(rules)
 
     def has_room(self, batch: Batch, raw: bytes, user_id: str | None) -> bool:
-        """Whether the sender's quota for refused input holds this body; it is drawn, or counted as a flood."""
+        """Return whether the sender's quota for refused input holds this body; it is drawn, or counted as a flood."""
         user = user_id or NOBODY
         size = len(raw) if len(raw) <= self._rules.whole_bytes else self._rules.head_bytes
         if self._quotas.draw(user, size, batch.now):
@@ -59,7 +59,7 @@ class Quarantine:
 
 
 def dead_input_refusal(queue: str, reason: str) -> Refusal:
-    """Why an input was not judged that died in a queue."""
+    """Return why an input was not judged that died in a queue."""
     message = (
         f"the message died in queue {queue[:_LONGEST_NAME]} ({reason[:_LONGEST_NAME]}) before it was judged: "
         "send it without AMQP expiration, the packet says itself when it expires"
@@ -68,7 +68,7 @@ def dead_input_refusal(queue: str, reason: str) -> Refusal:
 
 
 def flood_entry(user: str, flood: Flood) -> ConflictEntry:
-    """The row of packet_conflicts that stands for what a broker user has sent beyond its quota in one batch."""
+    """Return the row of packet_conflicts that stands for what a broker user has sent beyond its quota in one batch."""
     return ConflictEntry(
         None, None, FLOOD, "QUOTA_EXCEEDED", flood.reason, b"", None, flood.digest, None if user == NOBODY else user
     )

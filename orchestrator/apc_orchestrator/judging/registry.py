@@ -53,7 +53,7 @@ class Registry:
         return {user: agents for user, agents in sharing.items() if len(agents) > 1}
 
     def users_agent(self, user_id: str | None, claimed: str | None) -> Registration | None:
-        """Who the broker says is speaking: the claimed agent if it has that user, else the only one that has."""
+        """Return who the broker says is speaking: the claimed agent if it has that user, else the only one that has."""
         found = self.by_id.get(claimed) if claimed else None
         if found is not None and found.broker_user == user_id:
             return found

@@ -33,11 +33,11 @@ class Sessions:
         """Ended sessions at the last eviction -> their last batch then."""
 
     def get(self, session_id: str) -> Session | None:
-        """The session, if it exists and is in memory."""
+        """Return the session, if it exists and is in memory."""
         return self._loaded.get(session_id)
 
     def is_known(self, session_id: str) -> bool:
-        """Whether the database need not be asked: the session is here, or there is none."""
+        """Return whether the database need not be asked: the session is here, or there is none."""
         return session_id in self._loaded or session_id in self._strangers
 
     def add(self, session: Session) -> None:
@@ -58,7 +58,7 @@ class Sessions:
         self._keep_strangers_within_bounds()
 
     def strangers(self, session_id: str) -> Mapping[UUID, Identity]:
-        """What was refused under the name of a session that does not exist."""
+        """Return what was refused under the name of a session that does not exist."""
         return self._strangers.get(session_id, {})
 
     def stranger(self, session_id: str, packet_id: UUID) -> Identity | None:
@@ -134,7 +134,7 @@ class Sessions:
         return gone
 
     def has_surplus(self, most: int) -> bool:
-        """Whether `evict` could have something to do."""
+        """Return whether `evict` could have something to do."""
         if len(self._loaded) > most or any(session.is_terminal for session in self._loaded.values()):
             return True
         return self._items() > ITEMS_KEPT or self._body_bytes() > BODY_BYTES_KEPT
@@ -146,7 +146,7 @@ class Sessions:
         return sum(session.open_bytes for session in self._loaded.values())
 
     def loaded(self) -> list[Session]:
-        """The sessions in memory."""
+        """Return the sessions in memory."""
         return list(self._loaded.values())
 
     def __len__(self) -> int:

@@ -37,7 +37,7 @@ class Deadlines:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: datetime) -> list[str]:
-        """The sessions with a deadline at or before `now`; each is taken off and has to be noted again."""
+        """Return the sessions with a deadline at or before `now`; each is taken off and has to be noted again."""
         found = []
         while (earliest := self.next) is not None and earliest <= now:
             _, session_id = heapq.heappop(self._heap)

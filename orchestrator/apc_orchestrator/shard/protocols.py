@@ -15,7 +15,7 @@ _UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceE
 
 
 async def load_protocols(pool: asyncpg.Pool, contract: Contract) -> tuple[ProtocolLedger, Positions]:
-    """The account as the log of all shards left it."""
+    """Return the account as the log of all shards left it."""
     ledger = ProtocolLedger(contract.effectiveness)
     return ledger, await read_ledger(pool, ledger)
 

@@ -37,7 +37,7 @@ class ScriptedAgents:
         ]
 
     def registration(self, agent_id: str, **fields: Any) -> AgentAdded:
-        """The change that registers an agent of the cast; `fields` are others of it, such as `public_keys`."""
+        """Return the change that registers an agent of the cast; `fields` are others of it, such as `public_keys`."""
         swarm, rights = self.cast[agent_id]
         return AgentAdded(
             change_id=uuid4(),
@@ -63,7 +63,7 @@ class ScriptedAgents:
                 await self.bus.publish(Publication(RECEIPTS, str(shard), message))
 
     def publication(self, packet: Packet, **properties: Any) -> Publication:
-        """A packet on its way to the gate; `properties` replace those of its message, `body` its bytes."""
+        """Return a packet on its way to the gate; `properties` replace those of its message, `body` its bytes."""
         shard = str(shard_of(packet.trace.session_id, self._shards))
         fields: dict[str, Any] = {
             "body": None,

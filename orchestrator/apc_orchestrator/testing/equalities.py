@@ -57,7 +57,7 @@ class Handled(Protocol):
 
 
 async def violated_equalities(pool: asyncpg.Pool, sent: Sent, workers: Iterable[Handled]) -> list[str]:
-    """A line for each equality that does not hold; empty when all do."""
+    """Return a line for each equality that does not hold; empty when all do."""
     workers = list(workers)
     rows = await pool.fetch(PACKETS)
     logged = [row["packet_id"] for row in rows if row["sender_agent_id"] != ORCHESTRATOR]

@@ -35,7 +35,7 @@ def make_packet(
     parent: Packet | None = None,
     **fields: Any,
 ) -> Packet:
-    """A packet of an agent of the cast, unchecked by any policy.
+    """Return a packet of an agent of the cast, unchecked by any policy.
 
     `fields` replace what the packet would have: `phase`, `generation`, `session_id`, `mode`, `ttl_ms`, `keys`,
     `requires_ack`, `ack_timeout_ms`, `retry_limit`, or any field of the packet itself.
@@ -96,7 +96,7 @@ def make_start(session_id: str = SESSION, *, cast: Cast = AGENTS, **spec: Any) -
 
 
 def make_idea(intent: str = "intent") -> IdeaPayload:
-    """An IDEA that every phase of research takes; no two are equal, for the gate refuses who repeats itself."""
+    """Return an IDEA that every phase of research takes; no two are equal, for the gate refuses who repeats itself."""
     return IdeaPayload(
         method_id=f"method-{next(_numbers)}",
         intent=intent,

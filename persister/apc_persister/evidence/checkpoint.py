@@ -35,7 +35,7 @@ class Signer:
         self._previous = tuple(previous)
 
     def public_key(self, shard: int) -> PublicKey:
-        """The key under the origin of a shard: `<log name>/<shard>`."""
+        """Return the key under the origin of a shard: `<log name>/<shard>`."""
         return PublicKey(f"{self._log_name}/{shard}", self._raw)
 
     def trusted(self, shard: int) -> tuple[PublicKey, ...]:
@@ -44,11 +44,11 @@ class Signer:
         return (self.public_key(shard), *before)
 
     def sign(self, shard: int, size: int, root: bytes) -> str:
-        """The signed note of a tree head. The same head gives the same note, always."""
+        """Return the signed note of a tree head. The same head gives the same note, always."""
         return self._note(shard, Checkpoint(self.public_key(shard).name, size, root).text)
 
     def sign_contents(self, shard: int, size: int, run_id: str, ranges: Sequence[tuple[int, int]]) -> str:
-        """The signed note that says which entries the log of a shard, `size` long, holds of a run."""
+        """Return the signed note that says which entries the log of a shard, `size` long, holds of a run."""
         return self._note(shard, Contents(self.public_key(shard).name, size, run_id, tuple(ranges)).text)
 
     def _note(self, shard: int, text: str) -> str:
@@ -58,7 +58,7 @@ class Signer:
 
 
 def load_signer(settings: LogKeySettings) -> Signer:
-    """The signer of APC_LOG_KEY, APC_LOG_KEY_FILE, or the key in the data folder.
+    """Return the signer of APC_LOG_KEY, APC_LOG_KEY_FILE, or the key in the data folder.
 
     Raises:
         LogKeyMissing: there is none; says how to make one.
@@ -89,7 +89,7 @@ def _load_key(settings: LogKeySettings) -> Ed25519PrivateKey:
 
 
 def key_file(settings: LogKeySettings) -> Path:
-    """Where the key stands unless it is in APC_LOG_KEY."""
+    """Return where the key stands unless it is in APC_LOG_KEY."""
     return settings.log_key_file or settings.data_dir / KEY_FILE
 
 

@@ -72,7 +72,7 @@ class _Read:
     checkpoints: Sequence[asyncpg.Record]
 
     def work_out(self) -> Chunk:
-        """The leaves, the roots over them, and the signatures: what takes the time."""
+        """Return the leaves, the roots over them, and the signatures: what takes the time."""
         leaves = leaves_of(self.first, self.last, self.rows)
         whole = len(leaves.hashes) // TILE_WIDTH * TILE_WIDTH
         roots = [fold(leaves.hashes[at : at + TILE_WIDTH]) for at in range(0, whole, TILE_WIDTH)]
@@ -93,7 +93,10 @@ def _weigh(row: asyncpg.Record, keys: Keys) -> StoredCheckpoint:
 
 
 def check_note(note: Note, keys: Keys) -> Checkpoint:
-    """The checkpoint, once a signature by one of the keys holds. Raises CheckFailed: what is wrong by the first key."""
+    """Return the checkpoint, once a signature by one of the keys holds.
+
+    Raises CheckFailed: what is wrong by the first key.
+    """
     failed: CheckFailed | None = None
     for key in keys:
         try:

@@ -118,7 +118,7 @@ async def compare_derived(connection: AnyConnection) -> list[Finding]:
 
 
 async def _rows(connection: AnyConnection, query: str, table: str, findings: list[Finding]) -> list[asyncpg.Record]:
-    """The rows; none, and a finding, where the tables cannot be read."""
+    """Return the rows; none, and a finding, where the tables cannot be read."""
     try:
         async with connection.transaction():
             return await connection.fetch(query, MOST_FINDINGS)

@@ -59,7 +59,7 @@ LEFT JOIN apc_log.contracts USING (contract_hash) ORDER BY named.contract_hash
 
 
 async def last_checkpoint(connection: AnyConnection, shard: int) -> str | None:
-    """The newest signed checkpoint of a shard, None before the first entry."""
+    """Return the newest signed checkpoint of a shard, None before the first entry."""
     note: str | None = await connection.fetchval(_LAST_NOTE, shard)
     return note
 
@@ -95,7 +95,7 @@ async def prove_entry(connection: AnyConnection, key: PublicKey, shard: int, seq
 async def prove_consistency(
     connection: AnyConnection, key: PublicKey, shard: int, old: int, new: int
 ) -> dict[str, Any]:
-    """The proof that the log of a shard with `new` entries extends the one with `old`.
+    """Return the proof that the log of a shard with `new` entries extends the one with `old`.
 
     Raises:
         ProofImpossible: a size of which there is no checkpoint, or `old` is the larger.
@@ -121,7 +121,7 @@ async def prove_consistency(
 async def bundle_lines(
     connection: AnyConnection, run_id: str, signer: Signer, contracts: Sequence[bytes], outside: Outside | None = None
 ) -> AsyncIterator[bytes]:
-    """The lines of the bundle of a run, as they are read: header, entries, end.
+    """Yield the lines of the bundle of a run, as they are read: header, entries, end.
 
     The logs of the run's shards are verified first: a bundle says that it holds all of the run. `contracts` are the
     bytes of contract files that the log may lack: those of before it kept them.
@@ -170,7 +170,7 @@ async def _verify(connection: AnyConnection, shard: int, signer: Signer, outside
 
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """The stretches of ascending numbers."""
+    """Return the stretches of ascending numbers."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:

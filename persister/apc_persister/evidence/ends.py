@@ -178,7 +178,7 @@ def _is_full(level: int, index: int, size: int) -> bool:
 
 
 def first_below(level: int, index: int) -> int:
-    """The number of the first entry below a tile."""
+    """Return the number of the first entry below a tile."""
     return (index << 8 * (level + 1)) + 1
 
 

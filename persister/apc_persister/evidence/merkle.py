@@ -27,7 +27,7 @@ class Tile:
 
 
 def fold(hashes: Sequence[bytes]) -> bytes:
-    """The root over these hashes, at least one: MTH of RFC 6962, where a lonely right one goes up as it is."""
+    """Return the root over these hashes, at least one: MTH of RFC 6962, where a lonely right one goes up as it is."""
     row = list(hashes)
     while len(row) > 1:
         pairs = [node_hash(row[at], row[at + 1]) for at in range(0, len(row) - 1, 2)]
@@ -36,7 +36,7 @@ def fold(hashes: Sequence[bytes]) -> bytes:
 
 
 def split_hashes(hashes: bytes) -> list[bytes]:
-    """The hashes of a tile."""
+    """Return the hashes of a tile."""
     return [hashes[at : at + HASH_SIZE] for at in range(0, len(hashes), HASH_SIZE)]
 
 
@@ -60,7 +60,7 @@ class Tree:
         )
 
     def extend(self, leaves: Iterable[bytes], roots: Sequence[bytes] = ()) -> tuple["Tree", list[Tile]]:
-        """The tree with these leaf hashes appended, and the tiles that became full.
+        """Return the tree with these leaf hashes appended, and the tiles that became full.
 
         `roots`, if known, are those over each tile of level 0 that becomes full.
         """
@@ -132,7 +132,7 @@ class Frontier:
 
     @classmethod
     def of(cls, tree: Tree) -> "Frontier":
-        """The frontier of a tree."""
+        """Return the frontier of a tree."""
         stack: list[bytes] = []
         for hashes in reversed(tree.edge):
             row, at = split_hashes(hashes), 0

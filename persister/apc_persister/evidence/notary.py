@@ -101,7 +101,7 @@ class Notary:
 
 
 async def load_tree(connection: AnyConnection, shard: int) -> Tree:
-    """The tree of a shard by its stored edge; the empty one when it has none.
+    """Return the tree of a shard by its stored edge; the empty one when it has none.
 
     Raises:
         TreeBroken: no writer has stored this edge.

@@ -35,7 +35,7 @@ class Outside(Protocol):
 
 
 def open_outside(target: str) -> Outside:
-    """The place that a setting names: a folder or `file://` URL, `http(s)://` = webhook, else an object store.
+    """Return the place that a setting names: a folder or `file://` URL, `http(s)://` = webhook, else an object store.
 
     Raises:
         ExportFailed: a URL that no store can be opened for.
@@ -47,7 +47,7 @@ def open_outside(target: str) -> Outside:
 
 
 def folder_of(target: str) -> Path | None:
-    """The folder that a setting names by its path or a `file://` URL; None of another place."""
+    """Return the folder that a setting names by its path or a `file://` URL; None of another place."""
     if "://" not in target:
         return Path(target)
     parts = urlsplit(target)
@@ -55,7 +55,7 @@ def folder_of(target: str) -> Path | None:
 
 
 def name_of(target: str) -> str:
-    """What a place is called in the database and in messages: the URL of a webhook may hold a secret."""
+    """Return what a place is called in the database and in messages: the URL of a webhook may hold a secret."""
     parts = urlsplit(target)
     if parts.scheme not in ("http", "https"):
         return target
@@ -142,7 +142,7 @@ class Objects:
             raise ExportFailed(self._target, str(error)) from error
 
     async def _read(self, name: str) -> str:
-        """What the object holds, nothing when there is none."""
+        """Return what the object holds, nothing when there is none."""
         try:
             found = await obstore.get_async(self._store, name)
             return bytes(await found.bytes_async()).decode()

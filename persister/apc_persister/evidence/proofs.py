@@ -7,7 +7,7 @@ _MOST_ROOTS = 100_000
 
 
 async def inclusion_path(tiles: Tiles, index: int, size: int) -> list[bytes]:
-    """The audit path of leaf `index` (from 0) in the tree of `size` leaves. Raises TreeBroken."""
+    """Return the audit path of leaf `index` (from 0) in the tree of `size` leaves. Raises TreeBroken."""
     path: list[bytes] = []
     low, high = 0, size
     while high - low > 1:
@@ -22,7 +22,7 @@ async def inclusion_path(tiles: Tiles, index: int, size: int) -> list[bytes]:
 
 
 async def consistency_path(tiles: Tiles, old: int, new: int) -> list[bytes]:
-    """The proof that the tree of `new` leaves extends that of `old`, 0 < old <= new. Raises TreeBroken."""
+    """Return the proof that the tree of `new` leaves extends that of `old`, 0 < old <= new. Raises TreeBroken."""
     path: list[bytes] = []
     low, high, is_whole = 0, new, True
     while old < high:
@@ -39,7 +39,7 @@ async def consistency_path(tiles: Tiles, old: int, new: int) -> list[bytes]:
 
 
 def _split(width: int) -> int:
-    """The largest power of two below the width."""
+    """Return the largest power of two below the width."""
     return 1 << (width - 1).bit_length() - 1
 
 
@@ -53,7 +53,7 @@ async def _root(tiles: Tiles, low: int, high: int) -> bytes:
 
 
 async def _fold(tiles: Tiles, low: int, high: int) -> bytes:
-    """The root over leaves `low` to `high` - 1; `low` is where a subtree of the tree of `high` leaves begins."""
+    """Return the root over leaves `low` to `high` - 1; `low` is where a subtree of the tree of `high` leaves begins."""
     carried: list[bytes] = []
     level = 0
     while True:
@@ -72,7 +72,10 @@ async def _fold(tiles: Tiles, low: int, high: int) -> bytes:
 
 
 async def _partial(tiles: Tiles, level: int, index: int, width: int, carried: list[bytes]) -> list[bytes]:
-    """The root over a level's last, incomplete tile and what was carried from below; nothing when there is none."""
+    """Return the root over a level's last, incomplete tile and what was carried from below.
+
+    Nothing when there is none.
+    """
     row = split_hashes(await tiles.hashes(level, index, width)) if width else []
     row += carried
     return [fold(row)] if row else []

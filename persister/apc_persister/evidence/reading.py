@@ -58,14 +58,14 @@ async def prepare_reader(connection: AnyConnection) -> None:
 
 
 async def read_leaves(connection: AnyConnection, shard: int, first: int, last: int) -> Leaves:
-    """The leaves of entries `first` to `last` of a shard; some 10^4 at once is a good measure."""
+    """Return the leaves of entries `first` to `last` of a shard; some 10^4 at once is a good measure."""
     return leaves_of(first, last, await read_rows(connection, shard, first, last))
 
 
 async def read_rows(
     connection: AnyConnection, shard: int, first: int, last: int, kinds: Iterable[str] = KINDS
 ) -> list[asyncpg.Record]:
-    """The rows of entries `first` to `last` of these kinds, in no order, for `leaves_of`."""
+    """Return the rows of entries `first` to `last` of these kinds, in no order, for `leaves_of`."""
     rows: list[asyncpg.Record] = []
     for kind in kinds:
         query = f"{_SELECTS[kind]} WHERE shard = $1 AND seq BETWEEN $2 AND $3"
@@ -74,7 +74,7 @@ async def read_rows(
 
 
 def leaves_of(first: int, last: int, rows: Iterable[asyncpg.Record]) -> Leaves:
-    """The leaves of these rows."""
+    """Return the leaves of these rows."""
     leaves = Leaves(first, [NO_LEAF] * (last - first + 1))
     hashes, batches = leaves.hashes, leaves.batches
     seen: set[int] = set()

@@ -11,7 +11,7 @@ _NEXT = "SELECT min(shard) FROM apc_log.{table} WHERE shard > $1"
 
 
 async def list_shards(connection: AnyConnection) -> list[int]:
-    """Every shard that a row of the log names, one look into the primary key for each."""
+    """Return every shard that a row of the log names, one look into the primary key for each."""
     found: set[int] = set()
     for table in _TABLES:
         shard = await connection.fetchval(_FIRST.format(table=table))

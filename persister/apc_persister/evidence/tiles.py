@@ -21,11 +21,11 @@ class Tiles:
 
     @classmethod
     async def open(cls, connection: AnyConnection, shard: int) -> "Tiles":
-        """The tiles of the tree as it is now."""
+        """Return the tiles of the tree as it is now."""
         return cls(connection, shard, await load_tree(connection, shard))
 
     async def hashes(self, level: int, index: int, width: int) -> bytes:
-        """The first `width` hashes of a tile. Raises TreeBroken when they are not there."""
+        """Return the first `width` hashes of a tile. Raises TreeBroken when they are not there."""
         found = self._read.get((level, index))
         if found is None:
             found = self._read[level, index] = await self._find(level, index)
@@ -34,7 +34,7 @@ class Tiles:
         return found[: width * HASH_SIZE]
 
     async def tree_at(self, size: int) -> Tree:
-        """The tree as it was at an earlier size. Raises TreeBroken."""
+        """Return the tree as it was at an earlier size. Raises TreeBroken."""
         edge = []
         for level in range(len(self.tree.edge)):
             complete = size >> 8 * level

@@ -19,7 +19,7 @@ _PIECE = 50_000
 
 
 async def read_recorded(connection: AnyConnection, shard: int, first: int, last: int) -> AsyncIterator[list[bytes]]:
-    """The leaves of entries `first` to `last`, which stand behind the last checkpoint, piece by piece.
+    """Yield the leaves of entries `first` to `last`, which stand behind the last checkpoint, piece by piece.
 
     Raises:
         EntryForeign: one of them is missing, stands twice, or is none that the guard records.

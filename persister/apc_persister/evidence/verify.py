@@ -103,7 +103,7 @@ class _Verification:
                 report.root = self._tree.root
 
     async def _begin(self, ends: Ends, first: int) -> Tree | None:
-        """The tree in front of the tile of entry `first`, as the stored tiles have it."""
+        """Return the tree in front of the tile of entry `first`, as the stored tiles have it."""
         if first <= TILE_WIDTH or ends.tree is None or first > ends.readable:
             return Tree()
         tiles = Tiles(self._connection, self._shard, ends.tree)
@@ -257,14 +257,14 @@ class _Verification:
 
 
 def _stored_leaves(ends: Ends, chunk: Chunk, index: int) -> bytes | None:
-    """The tile of level 0 as stored; None where there is none."""
+    """Return the tile of level 0 as stored; None where there is none."""
     if index == ends.size // TILE_WIDTH:
         return ends.tree.edge[0] if ends.tree is not None and ends.readable == ends.size else None
     return (chunk.tiles[0, index] or b"") if (0, index) in chunk.tiles else None
 
 
 def _root_above(ends: Ends, chunk: Chunk, index: int) -> bytes | None:
-    """The root over a tile of level 0 by the level above, as stored."""
+    """Return the root over a tile of level 0 by the level above, as stored."""
     tile, place = divmod(index, TILE_WIDTH)
     if tile == (ends.size >> 8) // TILE_WIDTH:
         row = ends.tree.edge[1] if ends.tree is not None and len(ends.tree.edge) > 1 else b""

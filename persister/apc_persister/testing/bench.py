@@ -64,7 +64,7 @@ class LogBench:
         return count
 
     async def numbers(self) -> list[int]:
-        """The numbers of all entries of shard 0, sorted."""
+        """Return the numbers of all entries of shard 0, sorted."""
         union = " UNION ALL ".join(f"SELECT seq FROM apc_log.{table} WHERE shard = 0" for table in _ENTRY_TABLES)
         return [row[0] for row in await self.pool.fetch(f"{union} ORDER BY seq")]
 

@@ -25,7 +25,7 @@ def packet_entry(
     payload: Mapping[str, Any] | None = None,
     size_bytes: int = 0,
 ) -> PacketEntry:
-    """A packet as the gate logs it: accepted, or refused with `refusal_code`; `size_bytes` pads its body.
+    """Return a packet as the gate logs it: accepted, or refused with `refusal_code`; `size_bytes` pads its body.
 
     `payload` is in place of one with `text` alone.
     """
@@ -94,7 +94,7 @@ def hop(
 
 
 def lifecycle(packet: PacketEntry) -> list[HopEntry]:
-    """The three hops of a packet that goes through: routed, applied and archived, the last without metadata."""
+    """Return the three hops of a packet that goes through: routed, applied and archived, the last without metadata."""
     routed = hop(packet, ["emit", "schema_pass", "policy_pass", "route_selected"], "DRAFT", "ROUTED", attempt=1)
     hops = [routed]
     for recipient in packet.recipients:
@@ -114,7 +114,7 @@ def lifecycle(packet: PacketEntry) -> list[HopEntry]:
 
 
 def coordination(cause: PacketEntry, step: int, event: str, from_state: str, to_state: str) -> CoordinationEntry:
-    """A transition of the packet's session."""
+    """Return a transition of the packet's session."""
     return CoordinationEntry(
         session_id=cause.session_id,
         round=0,
@@ -131,7 +131,7 @@ def coordination(cause: PacketEntry, step: int, event: str, from_state: str, to_
 def session_row(
     session_id: str = "session-1", step: int = 0, state: str = "SESSION_OPEN", document: bytes = b"{}"
 ) -> SessionRow:
-    """The state of a session of run-1."""
+    """Return the state of a session of run-1."""
     return SessionRow(
         session_id=session_id,
         run_id="run-1",

@@ -44,7 +44,7 @@ class ScriptedGate:
         return batch
 
     def batch(self, entries: Sequence[Entry], sessions: Sequence[SessionRow] = ()) -> LogBatch:
-        """A batch with the present number."""
+        """Return a batch with the present number."""
         return LogBatch(
             LOG_BATCH_VERSION,
             self.shard,

@@ -11,7 +11,7 @@ WHERE relkind IN ('r', 'p', 'm') AND nspname !~ '^pg_(catalog|toast)' AND nspnam
 
 
 async def bytes_of_tables(connection: AnyConnection) -> bytes:
-    """All rows of all tables in binary form: texts, jsonb and bytea stand in it as they are."""
+    """Return all rows of all tables in binary form: texts, jsonb and bytea stand in it as they are."""
     found = BytesIO()
     for schema, table in await connection.fetch(_TABLES):
         await connection.copy_from_table(table, schema_name=schema, output=found, format="binary")

@@ -25,7 +25,7 @@ SETTINGS = RelevanceSettings()
 
 
 def context(**given_fields: object) -> AgentContext:
-    """A context of these fields."""
+    """Return a context of these fields."""
     required = {"context_id": UUID(int=1), "session_id": UUID(int=2), "timestamp_utc": NOON}
     return AgentContext.model_validate({**required, **given_fields})
 

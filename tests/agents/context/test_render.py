@@ -22,7 +22,7 @@ async def _session() -> ContextSession:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every key and every text of a JSON value."""
+    """Yield every key and every text of a JSON value."""
     if isinstance(value, dict):
         for key, inside in value.items():
             yield key

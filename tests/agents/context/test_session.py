@@ -42,7 +42,7 @@ def _said(number: int) -> str:
 
 
 async def _talk(session: ContextSession, first: int, last: int, asked: list[int] | None = None) -> dict[str, bytes]:
-    """The turns as they came; `asked` notes the tokens that a model was given."""
+    """Return the turns as they came; `asked` notes the tokens that a model was given."""
     turns: list[Turn] = []
     for number in range(first, last, 2):
         turns.append(await session.add_user_turn(_said(number)))

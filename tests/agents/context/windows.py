@@ -18,14 +18,14 @@ TARGETS = st.floats(0, 1)
 
 
 def ticking() -> Clock:
-    """A clock that goes one second on every time it is read."""
+    """Return a clock that goes one second on every time it is read."""
     seconds = count()
     return lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(seconds))
 
 
 @st.composite
 def windows(draw: st.DrawFn, max_turns: int = 12) -> ContextWindow:
-    """A window of 0..max_turns turns, some of them promoted, focused anywhere."""
+    """Return a window of 0..max_turns turns, some of them promoted, focused anywhere."""
     window = ContextWindow(draw(st.integers(0, 400)), clock=ticking())
     for _ in range(draw(st.integers(0, max_turns))):
         turn = window.append(draw(st.sampled_from(TurnRole)), draw(CONTENTS))
@@ -36,7 +36,7 @@ def windows(draw: st.DrawFn, max_turns: int = 12) -> ContextWindow:
 
 
 def stored(*results: CompressionResult) -> dict[str, bytes]:
-    """What a store holds after these compressions of one conversation: each turn as it first came."""
+    """Return what a store holds after these compressions of one conversation: each turn as it first came."""
     kept: dict[str, bytes] = {}
     for result in results:
         for folded in result.folded:

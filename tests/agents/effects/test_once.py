@@ -59,7 +59,7 @@ def failing(error: Exception) -> Make:
 
 
 async def twice(payer: Payer, packet: Packet, client: AgentTestClient) -> tuple[Any, Any]:
-    """What the handler was given in two attempts of a packet."""
+    """Return what the handler was given in two attempts of a packet."""
     for attempt in (1, 2):
         try:
             await client.deliver(packet, attempt=attempt)

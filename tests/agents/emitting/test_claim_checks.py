@@ -21,7 +21,7 @@ HASH = f"sha256:{sha256(TEXT.encode()).hexdigest()}"
 
 
 def echoing() -> tuple[Agent, list[Packet]]:
-    """An agent that sends every IDEA on to itself, and what its handler was given."""
+    """Return an agent that sends every IDEA on to itself, and what its handler was given."""
     agent = Agent("sentinel-1", role="sentinel", swarm="s")
     given: list[Packet] = []
 

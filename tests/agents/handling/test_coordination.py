@@ -44,7 +44,7 @@ def make_agent(handler: Any) -> Agent:
 
 
 async def run(handler: Any, payload: IdeaPayload, **options: Any) -> list[tuple[LocalTransition, ...]]:
-    """The steps of every run of the handler of one packet."""
+    """Return the steps of every run of the handler of one packet."""
     async with AgentTestClient(make_agent(handler)) as client:
         try:
             await client.send(payload, **options)

@@ -22,7 +22,7 @@ Reply = Callable[[dict[str, Any]], Awaitable[Response | str]]
 
 
 def written(**fields: Any) -> str:
-    """An AgentResponse as a model writes it."""
+    """Return an AgentResponse as a model writes it."""
     return orjson.dumps({"status": "SUCCESS", "stop": True, "response": None, **fields}).decode()
 
 
@@ -45,7 +45,7 @@ class ModelService:
 
 
 def completion(message: dict[str, Any], finish_reason: str = "stop") -> dict[str, Any]:
-    """A chat completion with one message."""
+    """Return a chat completion with one message."""
     return {
         "id": "c-1",
         "object": "chat.completion",

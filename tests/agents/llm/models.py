@@ -12,12 +12,12 @@ Answer = dict[str, Any] | str
 
 
 def document(response: str | None = None, *, actions: Sequence[dict[str, Any]] = (), stop: bool = True) -> Answer:
-    """An AgentResponse."""
+    """Return an AgentResponse."""
     return {"status": "SUCCESS", "thoughts": [], "actions": list(actions), "stop": stop, "response": response}
 
 
 def model_of(think: Callable[[list[ModelMessage], AgentInfo], Answer]) -> FunctionModel:
-    """A model that answers what `think` says."""
+    """Return a model that answers what `think` says."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         said = think(messages, info)
@@ -29,13 +29,13 @@ def model_of(think: Callable[[list[ModelMessage], AgentInfo], Answer]) -> Functi
 
 
 def model_saying(*answers: Answer) -> FunctionModel:
-    """A model that gives these answers, one after the other; asked more often, it fails the test."""
+    """Return a model that gives these answers, one after the other; asked more often, it fails the test."""
     left: Iterator[Answer] = iter(answers)
     return model_of(lambda messages, info: next(left))
 
 
 def silent_model() -> FunctionModel:
-    """A model that must not be asked."""
+    """Return a model that must not be asked."""
 
     def refuse(messages: list[ModelMessage], info: AgentInfo) -> Answer:
         raise AssertionError("the model was asked")
@@ -44,7 +44,7 @@ def silent_model() -> FunctionModel:
 
 
 def last_told(messages: list[ModelMessage]) -> str:
-    """What the model was told last."""
+    """Return what the model was told last."""
     newest = messages[-1]
     assert isinstance(newest, ModelRequest)
     part = newest.parts[-1]
@@ -53,14 +53,14 @@ def last_told(messages: list[ModelMessage]) -> str:
 
 
 def data_of(told: str) -> str:
-    """What stands between the lines of a fence."""
+    """Return what stands between the lines of a fence."""
     first, *lines, last = told.splitlines()
     assert first.startswith("<<data ") and last.startswith("<<end "), told
     return "\n".join(lines)
 
 
 def silent_named(model: Model) -> Model:
-    """A model of the same name that must not be asked: the digest of a prompt has the model's name in it."""
+    """Return a model of the same name that must not be asked: the digest of a prompt has the model's name in it."""
     silent = silent_model()
     silent._model_name = model.model_name
     return silent

@@ -57,7 +57,7 @@ def scripted_agent(on_asked: Callable[[int], None]) -> LLMAgent:
 
 
 def dialogue(memory: BaseMemoryStore, on_asked: Callable[[int], None]) -> Dialogue:
-    """The chat, begun or not."""
+    """Return the chat, begun or not."""
     return Dialogue(scripted_agent(on_asked), SESSION, memory)
 
 

@@ -48,7 +48,7 @@ async def talk(settings: LLMSettings, usage: RunUsage, tools: ToolRegistry | Non
 
 
 async def failed(reply: Reply, error: type[LLMError], **more: Any) -> tuple[LLMError, RunUsage, int]:
-    """The error of a service that answers so, what it has cost, and how often it was asked."""
+    """Return the error of a service that answers so, what it has cost, and how often it was asked."""
     usage = RunUsage()
     async with model_service(reply) as service:
         with pytest.raises(error) as raised:

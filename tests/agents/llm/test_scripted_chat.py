@@ -25,7 +25,7 @@ SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND bac
 
 
 def shape_of(session: ContextSession) -> Any:
-    """All of a session that is not a time."""
+    """Return all of a session that is not a time."""
     window = session.window
     turns = [(turn.resource_id, turn.role, turn.content, window.class_of(turn)) for turn in window.all_turns()]
     return turns, {key: fold.how for key, fold in window.folded.items()}, session.compressions, session.state
@@ -92,7 +92,7 @@ async def until_alone(pool: asyncpg.Pool) -> None:
 
 
 async def run_until(database_url: str, lines: int | None) -> list[list[str]]:
-    """What a process of the script tells; it is killed with SIGKILL after so many lines, None = never."""
+    """Return what a process of the script tells; it is killed with SIGKILL after so many lines, None = never."""
     script = Path(__file__).with_name("scripted_chat.py")
     process = await asyncio.create_subprocess_exec(sys.executable, script, database_url, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None

@@ -25,7 +25,7 @@ def step(left: int) -> AgentResponse:
 
 
 async def _seen(session: ContextSession, tools: ToolRegistry, *asked: dict[str, Any]) -> list[AdaptiveThreshold]:
-    """The thresholds that a model is asked under, step by step, and the one that is left."""
+    """Return the thresholds that a model is asked under, step by step, and the one that is left."""
     seen: list[AdaptiveThreshold] = []
 
     def think(messages: list[ModelMessage], info: AgentInfo) -> Answer:

@@ -66,7 +66,7 @@ class Colour(IntEnum):
 
 
 def talk(session_id: str = "s-1", *contents: str, summary: str | None = None, revision: int | None = None) -> Any:
-    """A conversation of these messages."""
+    """Return a conversation of these messages."""
     return ConversationContext(
         session_id=session_id,
         messages=tuple(Message(role="user", content=content, timestamp=NOON) for content in contents),

@@ -58,7 +58,7 @@ async def sync(
     paused: bool = False,
     packet_id: UUID | None = None,
 ) -> list[Packet]:
-    """What the builder emits on a SYNC."""
+    """Return what the builder emits on a SYNC."""
     before = len(client.emitted)
     session = SessionState(
         state=state,

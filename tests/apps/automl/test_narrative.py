@@ -96,7 +96,7 @@ class Run:
 
 
 def round_score(swarm: str, generation: int) -> float:
-    """A score that moves in every third generation."""
+    """Return a score that moves in every third generation."""
     return 1.0 if swarm == "linear" else round(0.5 + generation // 3 / 100, 3)
 
 
@@ -136,7 +136,7 @@ def settings(default_table: Path) -> AutomlSettings:
 async def whole_run(
     settings: AutomlSettings, workbench: Workbench, memory: BaseMemoryStore, order: Sequence[str] = SWARMS
 ) -> list[Any]:
-    """A run from its opening to its decision; returns the packets of the librarian to itself."""
+    """Return a run from its opening to its decision; returns the packets of the librarian to itself."""
     async with AgentTestClient(make_librarian(settings, workbench), memory=memory) as client:
         run = Run(client, settings.session_id)
         await run.opening()

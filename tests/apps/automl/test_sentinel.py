@@ -64,7 +64,7 @@ async def evidence(client: AgentTestClient, measured: Measured, recipe: Recipe) 
 async def declare(
     client: AgentTestClient, measured: Measured, recipe: Recipe, outcome: float, phase: RunPhase, generation: int = 3
 ) -> Packet | None:
-    """A builder's EVAL with this declared outcome."""
+    """Return a builder's EVAL with this declared outcome."""
     return await client.send(
         statements.evaluation({**measured.document["gates"], "outcome": outcome}),
         sender=BUILDER,

@@ -41,7 +41,7 @@ async def receive(subscription: Subscription, count: int) -> list[str]:
 
 
 async def publish_until_confirmed(bus: Bus, publications: list[Publication]) -> int:
-    """How often it had to be published again."""
+    """Return how often it had to be published again."""
     again = 0
     while publications:
         results = await bus.publish_all(publications)

@@ -18,7 +18,7 @@ tools = ToolRegistry()
 
 
 def may_go_on() -> bool:
-    """Whether the test lets the task end."""
+    """Return whether the test lets the task end."""
     return Path(os.environ[GO_ON]).exists()
 
 

@@ -140,7 +140,7 @@ class Client:
 
 
 def walk(value: Any) -> Iterator[tuple[frozenset[str] | None, Any]]:
-    """Every object by its keys, and every leaf."""
+    """Yield every object by its keys, and every leaf."""
     if isinstance(value, dict):
         yield frozenset(value), ""
         for inner in value.values():

@@ -38,7 +38,7 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 def chat(tmp_path: Path, lines: Sequence[str], *arguments: str, **given: str) -> list[dict[str, Any]]:
-    """What the example agent answers to lines of a pipe."""
+    """Return what the example agent answers to lines of a pipe."""
     ended = run_chat(tmp_path, lines, *arguments, **given)
     assert (ended.returncode, ended.stderr) == (0, "")
     return [json.loads(line) for line in ended.stdout.splitlines()]

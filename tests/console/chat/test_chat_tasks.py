@@ -26,7 +26,7 @@ class Chat:
         self.process = process
 
     async def say(self, line: str) -> Any:
-        """What it answers."""
+        """Return what it answers."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(f"{line}\n".encode())
         return orjson.loads(await self.process.stdout.readline())

@@ -49,7 +49,7 @@ async def found(status: Status) -> list[Finding]:
 
 
 async def only_wrong() -> Finding:
-    """The one thing that is wrong."""
+    """Return the one thing that is wrong."""
     [finding] = await found(Status.WRONG)
     return finding
 

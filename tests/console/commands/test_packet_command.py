@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 def idea() -> Json:
-    """A packet that every rule without a session accepts."""
+    """Return a packet that every rule without a session accepts."""
     packet_id = str(uuid4())
     return {
         "protocol_version": "apc/1.0",

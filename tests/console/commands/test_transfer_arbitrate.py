@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def transfer(number: int, sender_score: float = 0.9, **trace: Any) -> Json:
-    """A TRANSFER of generation 21 that every rule without a session accepts."""
+    """Return a TRANSFER of generation 21 that every rule without a session accepts."""
     packet_id = str(UUID(int=number, version=4))
     return {
         "protocol_version": "apc/1.0",

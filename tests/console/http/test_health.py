@@ -24,7 +24,7 @@ def port() -> int:
 
 
 async def ask(port: int, path: str) -> tuple[int, str]:
-    """The status of a page, and what it says."""
+    """Return the status of a page, and what it says."""
     return await asyncio.to_thread(_ask, port, path)
 
 
@@ -107,7 +107,7 @@ async def test_slow_clients_are_cut_and_one_too_many_too(port: int, monkeypatch:
 
 
 async def send(port: int, request: bytes) -> bytes:
-    """What is answered until the server closes the connection."""
+    """Return what is answered until the server closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)

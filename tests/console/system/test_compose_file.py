@@ -23,7 +23,7 @@ def services() -> dict[str, Any]:
 
 
 def ours(services: dict[str, Any]) -> dict[str, Any]:
-    """The services that run our image."""
+    """Return the services that run our image."""
     return {name: service for name, service in services.items() if "build" in service}
 
 

@@ -37,7 +37,7 @@ asyncio.run(main())
 
 
 def named(logs: Logs, event: str) -> Logs:
-    """The events of a name."""
+    """Return the events of a name."""
     return [entry for entry in logs if entry["event"] == event]
 
 

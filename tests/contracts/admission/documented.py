@@ -6,7 +6,7 @@ PAGE = Path(__file__).parents[3] / "docs/explanation/governance.md"
 
 
 def examples(name: str) -> list[dict[str, str]]:
-    """The rows of an example by the names in its head; '' where a cell is empty."""
+    """Return the rows of an example by the names in its head; '' where a cell is empty."""
     lines = PAGE.read_text(encoding="utf-8").split(f"<!-- example: {name} -->\n\n", 1)[1].splitlines()
     rows = []
     for line in lines:

@@ -55,7 +55,7 @@ CASES = [pytest.param(name, scene, id=f"{name}-{n}") for name, all_ in FAILING.i
 
 @cache
 def in_mode(check: str, mode: str) -> Contract:
-    """The packaged contract with one check in this mode and the others off."""
+    """Return the packaged contract with one check in this mode and the others off."""
     document = load_contract().file.model_dump(mode="json", by_alias=True, exclude_none=True)
     for declared in document["drift_checks"]:
         declared["mode"] = mode if declared["name"] == check else "off"

@@ -231,7 +231,7 @@ def test_held_is_judged_again_without_its_identity_and_budget(contract: Contract
 
 
 def of_first(scene: Scene, **changes: Any) -> Scene:
-    """The scene, in a session that knows its packet already."""
+    """Return the scene, in a session that knows its packet already."""
     packet = scene.received.packet
     first = identity(
         **{

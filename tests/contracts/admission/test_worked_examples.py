@@ -22,7 +22,7 @@ OPTIONAL = ("top_k", "threshold_multiplier", "min_generation")
 
 
 def transfer_of(row: Row) -> dict[str, Any]:
-    """A TRANSFER as a row describes it."""
+    """Return a TRANSFER as a row describes it."""
     policy = {"mode": row["mode"]} | {name: json.loads(row[name]) for name in OPTIONAL if row.get(name)}
     changes: dict[str, Any] = {
         "payload__sender_score": float(row["sender_score"]),

@@ -24,7 +24,7 @@ def somewhere(artifact_hash: str) -> str:
 
 
 def idea(document: Any, *, metadata: Any = None, **payload: Any) -> Packet:
-    """An IDEA of any size."""
+    """Return an IDEA of any size."""
     good = document("IDEA")
     fields = {**good, "payload": {**good["payload"], **payload}}
     fields.pop("metadata", None)

@@ -61,7 +61,7 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def registration(agent_id: str, swarm: str, *rights: Right) -> Registration:
-    """An agent that handles everything."""
+    """Return an agent that handles everything."""
     return Registration(agent_id, f"agent.{agent_id}", "role", swarm, frozenset(rights), frozenset(PacketType))
 
 
@@ -132,7 +132,7 @@ class Simulation:
         keys: tuple[str, ...] = (),
         **fields: Any,
     ) -> Packet:
-        """A packet of an agent in the session as it is now."""
+        """Return a packet of an agent in the session as it is now."""
         session = self.session
         who = REGISTRY[agent]
         packet_type = TYPE_OF_PAYLOAD[type(payload)]

@@ -64,7 +64,7 @@ class Tree:
         return self.simulation.session.document
 
     def send(self, task: str, payload: Any, agent: str = "librarian", **fields: Any) -> Any:
-        """The refusal of a packet of that task, None when it was accepted."""
+        """Return the refusal of a packet of that task, None when it was accepted."""
         self.last: Packet
         self.last, verdict = self.simulation.send(agent, payload, "sentinel", parent=self.start, task=task, **fields)
         return verdict.refusal

@@ -93,7 +93,7 @@ class Sessions(RuleBasedStateMachine):
         return float((self.runs[0].now - BEGINNING).total_seconds())
 
     def send(self, said: Said, payload: Any, to: Any = ORCHESTRATOR, **fields: Any) -> Packet:
-        """A packet into both runs; both judge it as the reference does."""
+        """Return a packet into both runs; both judge it as the reference does."""
         stamps: dict[str, Any] = {"run_phase": said.phase, "generation": said.generation} | fields
         packet: Packet = self.runs[0].build(said.sender, payload, to, **stamps)
         expected = self.reference.judge(said)
@@ -129,7 +129,7 @@ class Sessions(RuleBasedStateMachine):
         return agent not in self.reference.asleep
 
     def fresh(self) -> tuple[str, ...]:
-        """A symbolic key that nobody has used: no packet is a loop."""
+        """Return a symbolic key that nobody has used: no packet is a loop."""
         self.count += 1
         return (f"key-{self.count}",)
 

@@ -175,7 +175,7 @@ class Walk:
         ]
 
     def newest_or_none(self, target: UUID) -> UUID | None:
-        """What stands in the place of a retracted packet: of half of them the newest packet."""
+        """Return what stands in the place of a retracted packet: of half of them the newest packet."""
         return next(reversed(self.session.identities)) if target.int % 2 else None
 
     def parent(self) -> Any:

@@ -31,7 +31,7 @@ class Act:
 
 
 async def is_allowed(connection: aiormq.abc.AbstractConnection, user: str, act: Act) -> bool:
-    """Whether the broker let a user do it; any answer but yes and a refusal for lack of rights is raised."""
+    """Return whether the broker let a user do it; any answer but yes and a refusal for lack of rights is raised."""
     channel = await connection.channel()
     try:
         await act.attempt(channel, user)
@@ -46,7 +46,7 @@ async def is_allowed(connection: aiormq.abc.AbstractConnection, user: str, act: 
 
 
 async def may_open(url: str) -> bool:
-    """Whether a connection of this user and virtual host is let in."""
+    """Return whether a connection of this user and virtual host is let in."""
     try:
         connection = await aiormq.connect(url)
     except AMQPError:
@@ -56,7 +56,7 @@ async def may_open(url: str) -> bool:
 
 
 def acts(topology: Topology) -> Iterator[Act]:
-    """Every act on every resource of the topology; those that destroy come last."""
+    """Yield every act on every resource of the topology; those that destroy come last."""
     yield from _publishing(topology)
     yield from _reading(topology)
     yield from _declaring(topology)

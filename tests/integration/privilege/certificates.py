@@ -34,7 +34,7 @@ class Certificates:
         return self.folder / "another.pem"
 
     def issue(self, name: str, *hosts: str, is_expired: bool = False) -> Path:
-        """A certificate of our authority for these hosts, written (again) into `<name>.pem`."""
+        """Return a certificate of our authority for these hosts, written (again) into `<name>.pem`."""
         end = datetime.now(UTC) - timedelta(days=1) if is_expired else None
         path = self.folder / f"{name}.pem"
         path.unlink(missing_ok=True)

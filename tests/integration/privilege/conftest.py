@@ -50,11 +50,11 @@ class GuardedBroker:
     certificates: Certificates
 
     def url(self, user: str, vhost: str = "/") -> str:
-        """The AMQP URL of a user of the definitions."""
+        """Return the AMQP URL of a user of the definitions."""
         return self.node.url(vhost, user, self.passwords[user])
 
     def management_url(self, user: str = "guest", password: str = "guest") -> str:
-        """The URL of the management API; guest is its administrator."""
+        """Return the URL of the management API; guest is its administrator."""
         return f"http://{user}:{password}@127.0.0.1:{self.management_port}"
 
 
@@ -95,7 +95,10 @@ SWARMS = {"alpha": "red", "beta": "blue"}
 
 
 def tls_config(certificates: Certificates, plain: int, management: int, broker: int) -> str:
-    """What is shipped for TLS, with our certificates, beside plain ports; and clients must have a certificate."""
+    """Return what is shipped for TLS, with our certificates, beside plain ports.
+
+    And clients must have a certificate.
+    """
     server = certificates.issue("server", "localhost")
     ours = {
         "listeners.tcp = none": f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {plain}",
@@ -125,6 +128,6 @@ def export_with_passwords(folder: Path, vhost: str, out: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses now."""
+    """Return a port of 127.0.0.1 that nobody uses now."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])

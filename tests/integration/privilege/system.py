@@ -78,16 +78,16 @@ class System:
         }
 
     def database_as(self, role: str) -> str:
-        """The URL of a user with exactly the rights of a role."""
+        """Return the URL of a user with exactly the rights of a role."""
         return re.sub("//[^/]*@", f"//{self.roles[role]}:p@", self.database_url)
 
     def agent_url(self, agent: str) -> str:
-        """The AMQP URL of an agent."""
+        """Return the AMQP URL of an agent."""
         user = f"agent.{agent}"
         return self.broker.node.url(self.vhost, user, quote(self.passwords[user], safe=""))
 
     async def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command of the operator, to its end."""
+        """Return a command of the operator, to its end."""
         return await asyncio.to_thread(self.apc, *arguments, given=self.as_operator)
 
     def serve(self, *arguments: str, amqp_url: str, role: str, **settings: str) -> None:

@@ -117,7 +117,7 @@ async def send_within_its_rights(broker: GuardedBroker) -> int:
 
 
 def may_manage(broker: GuardedBroker, user: str) -> bool:
-    """Whether the management API answers a user."""
+    """Return whether the management API answers a user."""
     request = urllib.request.Request(f"http://127.0.0.1:{broker.management_port}/api/overview")
     request.add_header("Authorization", f"Basic {b64encode(f'{user}:{broker.passwords[user]}'.encode()).decode()}")
     try:
@@ -130,7 +130,7 @@ def may_manage(broker: GuardedBroker, user: str) -> bool:
 
 
 async def senders_to_beta(broker: GuardedBroker) -> set[str | None]:
-    """Who has written into the inbox of beta; it is empty then. No copy by CC or BCC may be among it."""
+    """Return who has written into the inbox of beta; it is empty then. No copy by CC or BCC may be among it."""
     senders = set()
     async with aiormq.connect(broker.url("topology")) as connection:
         channel = await connection.channel()

@@ -82,7 +82,7 @@ class Relation:
         return cls(row["name"], kind, row["columns"])
 
     def statements(self, verb: str) -> dict[str, str]:
-        """What to try; an update column by column, because a right may be for one alone."""
+        """Return what to try; an update column by column, because a right may be for one alone."""
         name, column = self.name, self.columns[0]
         match verb:
             case "read":
@@ -136,7 +136,7 @@ async def test_every_role_may_do_its_work_and_no_more(connection: asyncpg.Connec
 
 
 def one_answer(answers: set[str], verb: str, kind: str) -> str:
-    """All relations of a kind must answer alike: a new table that does not is of another kind, or a mistake."""
+    """Return all relations of a kind must answer alike: a new table that does not is of another kind, or a mistake."""
     assert len(answers) == 1, f"{verb} {kind}: {sorted(answers)}"
     return next(iter(answers))
 
@@ -150,7 +150,7 @@ async def answer_to(connection: asyncpg.Connection, role: str, statements: dict[
 
 
 async def is_allowed(connection: asyncpg.Connection, role: str, statement: str) -> bool:
-    """Whether a role may; any other error is the probe's own."""
+    """Return whether a role may; any other error is the probe's own."""
     transaction = connection.transaction()
     await transaction.start()
     try:

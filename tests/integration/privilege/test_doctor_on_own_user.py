@@ -24,7 +24,7 @@ async def test_what_a_user_may_do_is_told_by_trying(guarded_broker: GuardedBroke
 
 
 async def finding_of(broker: GuardedBroker, url: str, monkeypatch: pytest.MonkeyPatch) -> Finding:
-    """What the doctor says of the user of a URL."""
+    """Return what the doctor says of the user of a URL."""
     monkeypatch.setenv("APC_AMQP_URL", url)
     (finding,) = await look_at_permissions(BusSettings(), broker.topology)
     return finding

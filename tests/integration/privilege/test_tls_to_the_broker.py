@@ -77,7 +77,7 @@ async def test_everything_goes_over_tls(guarded_broker: GuardedBroker, guarded_v
 
 
 async def refusal(given: BusSettings) -> str:
-    """What connecting says; at once, for no waiting mends it."""
+    """Return what connecting says; at once, for no waiting mends it."""
     started = time.monotonic()
     with pytest.raises(BusUnavailable) as refused:
         await connect_rabbit(given)

@@ -85,7 +85,7 @@ async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> No
 def settings(
     postgres_url: str, port: int, authority: Path | None, certificate: Path | None = None, host: str = "localhost"
 ) -> DatabaseSettings:
-    """The same user and database, behind that port."""
+    """Return the same user and database, behind that port."""
     parts = urlsplit(postgres_url)
     credentials = parts.netloc.rpartition("@")[0] or "postgres"
     return DatabaseSettings(
@@ -97,7 +97,7 @@ def settings(
 
 
 async def refusal(given: DatabaseSettings) -> str:
-    """What opening a pool says; at once, for no waiting mends it."""
+    """Return what opening a pool says; at once, for no waiting mends it."""
     assert given.url is not None
     with pytest.raises(DatabaseUnavailable) as refused:
         async with asyncio.timeout(PATIENCE.total_seconds() / 2):

@@ -74,7 +74,7 @@ async def test_a_system_of_least_privilege(system: System, postgres_url: str, ex
 
 
 async def count_accepted(database: asyncpg.Connection, packets: Sequence[UUID]) -> int:
-    """How many of these packets the log has as accepted."""
+    """Return how many of these packets the log has as accepted."""
     query = "SELECT count(*) FROM apc_log.agent_packets WHERE packet_id = ANY($1) AND verdict = 'accepted'"
     return int(await database.fetchval(query, packets))
 

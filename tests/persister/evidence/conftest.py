@@ -36,7 +36,7 @@ class WrittenLog:
 
 
 def judged(packet: PacketEntry) -> PacketEntry:
-    """The packet as judged by CONTRACT."""
+    """Return the packet as judged by CONTRACT."""
     return msgspec.structs.replace(packet, contract_hash=sha256(CONTRACT).digest())
 
 

@@ -159,7 +159,7 @@ def check_signatures(text: str, signatures: str, name: str, key: bytes) -> None:
 
 
 def read_contents(note: object, head: tuple[str, int, bytes], run_id: str, key: bytes) -> list[int]:
-    """The numbers of all entries of the run in this log."""
+    """Return the numbers of all entries of the run in this log."""
     match = CONTENTS.fullmatch(note) if isinstance(note, str) else None
     refuse_unless(match, "the contents")
     assert match is not None
@@ -181,7 +181,7 @@ def read_path(document: dict[str, Any]) -> list[bytes]:
 
 
 def check_entry(item: dict[str, Any], head: tuple[str, int, bytes]) -> list[Any]:
-    """The entry as a list, once it is proven to be in the log."""
+    """Return the entry as a list, once it is proven to be in the log."""
     origin, size, root = head
     text = item.get("entry")
     refuse_unless(isinstance(text, str), "an entry is a text")

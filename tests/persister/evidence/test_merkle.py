@@ -92,7 +92,7 @@ SIZES = st.integers(1, 700) | st.integers(65_000, 66_500)
 
 
 def made_by(coroutine: Coroutine[None, None, list[bytes]]) -> list[bytes]:
-    """What a coroutine returns that waits for nothing."""
+    """Return what a coroutine returns that waits for nothing."""
     with pytest.raises(StopIteration) as ended:
         coroutine.send(None)
     found: list[bytes] = ended.value.value

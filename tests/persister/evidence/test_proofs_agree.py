@@ -40,7 +40,7 @@ async def documents_of(written: WrittenLog) -> list[str]:
 
 
 def verdicts(text: str, key: str) -> tuple[bool, bool]:
-    """What each verifier says."""
+    """Return what each verifier says."""
     try:
         offline_verifier.check_file(iter(text.splitlines(keepends=True)), [offline_verifier.parse_key(key)])
         ours = True
@@ -55,7 +55,7 @@ def verdicts(text: str, key: str) -> tuple[bool, bool]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a JSON value."""
+    """Yield every place in a JSON value."""
     if path:
         yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -64,7 +64,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def altered(document: Any, place: tuple[Any, ...], how: int) -> Any:
-    """The document with one change at a place: a character, a number, a missing or doubled part."""
+    """Return the document with one change at a place: a character, a number, a missing or doubled part."""
     document = copy.deepcopy(document)
     parent = document
     for name in place[:-1]:

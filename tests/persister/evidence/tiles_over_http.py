@@ -33,7 +33,7 @@ class Monitor:
         return size, root
 
     def tile(self, level: int, index: int, width: int) -> list[bytes]:
-        """The first `width` hashes of a tile."""
+        """Return the first `width` hashes of a tile."""
         text = f"{index % 1000:03d}"
         while index >= 1000:
             index //= 1000
@@ -44,7 +44,7 @@ class Monitor:
         return [body[at : at + 32] for at in range(0, len(body), 32)]
 
     def level(self, level: int, size: int) -> list[bytes]:
-        """All hashes of a level of the tree of that size."""
+        """Return all hashes of a level of the tree of that size."""
         count = size >> 8 * level
         return [
             one
@@ -72,5 +72,5 @@ def path_to(index: int, leaves: list[bytes]) -> list[bytes]:
 
 
 def leaf_of(entry: str) -> bytes:
-    """The leaf hash of an entry."""
+    """Return the leaf hash of an entry."""
     return hashlib.sha256(b"\x00" + entry.encode()).digest()

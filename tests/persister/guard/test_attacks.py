@@ -222,7 +222,7 @@ async def connected_as(log: GuardedLog, role: str) -> AsyncIterator[asyncpg.Conn
 
 
 async def content(connection: asyncpg.Connection) -> list[str]:
-    """Every row of every table of the log."""
+    """Return every row of every table of the log."""
     tables = [row[0] for row in await connection.fetch("SELECT name::text FROM apc_guard.log_tables ORDER BY 1")]
     rows = [await connection.fetch(f"SELECT t::text FROM {table} AS t") for table in tables]
     return [row[0] for row in chain(*rows)]

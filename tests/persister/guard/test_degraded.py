@@ -30,7 +30,7 @@ async def managed_url(server: PostgresServer) -> AsyncIterator[str]:
 
 
 async def guard_of(pool: asyncpg.Pool) -> GuardState:
-    """The guard as a user of the pool sees it."""
+    """Return the guard as a user of the pool sees it."""
     async with pool.acquire() as connection:
         return await read_guard(connection)
 

@@ -68,7 +68,7 @@ class House:
                 await asyncio.sleep(0.01)
 
     def foreign_packets(self) -> list[str]:
-        """What the agent has sent that is no answer to whoever asked."""
+        """Return what the agent has sent that is no answer to whoever asked."""
         return [
             f"{one.packet_type} to {recipient.agent_id}"
             for one in self.client.emitted
@@ -79,7 +79,7 @@ class House:
 
 
 def idea(**fields: Any) -> IdeaPayload:
-    """An IDEA with these fields."""
+    """Return an IDEA with these fields."""
     given: dict[str, Any] = {
         "method_id": "m-1",
         "intent": "Count the boxes.",
@@ -92,7 +92,7 @@ def idea(**fields: Any) -> IdeaPayload:
 
 
 def new_session() -> str:
-    """A session of its own for each text."""
+    """Return a session of its own for each text."""
     return f"s-{uuid4()}"
 
 

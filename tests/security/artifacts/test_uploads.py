@@ -43,7 +43,7 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def send(url: str, request: bytes) -> bytes:
-    """The first line that comes back; nothing when the connection is cut without one."""
+    """Return the first line that comes back; nothing when the connection is cut without one."""
     reader, writer = await connect(url)
     try:
         writer.write(request)

@@ -26,7 +26,7 @@ NUMERIC_MODULES = (
 
 
 def pickled_call(module: str, name: str, command: str) -> bytes:
-    """A pickle of protocol 5 that calls a global with one text."""
+    """Return a pickle of protocol 5 that calls a global with one text."""
     texts = (b"\x8c" + struct.pack("<B", len(one)) + one for one in (module.encode(), name.encode()))
     argument = b"X" + struct.pack("<I", len(command.encode())) + command.encode()
     return b"\x80\x05" + b"".join(texts) + b"\x93" + argument + b"\x85R."
@@ -50,7 +50,7 @@ def text(value: Any) -> dict[str, Any]:
 
 
 def call_of(command: str) -> dict[str, Any]:
-    """A skops tree that calls os.system: a type whose constructor is that function."""
+    """Return a skops tree that calls os.system: a type whose constructor is that function."""
     arguments = node("TupleNode", "builtins", "tuple", content=[text(command)])
     return node("ConstructorFromReduceNode", "os", "system", content=arguments)
 

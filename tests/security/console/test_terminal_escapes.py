@@ -114,7 +114,7 @@ LINES: dict[str, Sequence[str]] = {
 
 
 def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Sequence[str]]]:
-    """Every command with the line for it; one that has none gets a hostile text wherever it needs something."""
+    """Yield every command with the line for it; one that has none gets a hostile text wherever it needs something."""
     if hasattr(command, "commands"):
         for name, inner in command.commands.items():
             yield from _commands(inner, (*path, name))
@@ -182,7 +182,7 @@ async def _log(bench: LogBench) -> None:
 
 
 def _run(lines: Sequence[Sequence[str]], url: str, folder: Path, *options: str) -> dict[str, str]:
-    """What each command shows at a terminal without colours, at which an escape sequence can only be foreign."""
+    """Return what each command shows at a terminal without colours, at which an escape sequence can only be foreign."""
     (folder / "hostile.json").write_text(json.dumps([{"packet_id": HOSTILE, HOSTILE: HOSTILE}], ensure_ascii=False))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("APC_")}
     given = {"APC_DATABASE_URL": url, "APC_AMQP_URL": "amqp://u:p@127.0.0.1:9/", "APC_BROKER_TIMEOUT": "1"}

@@ -25,11 +25,11 @@ class Logins:
     _resources: AsyncExitStack
 
     def agent(self, letter: str) -> str:
-        """The id of an agent of this test."""
+        """Return the id of an agent of this test."""
         return f"{letter}-{self.name}"
 
     def url_for(self, agent_id: str, password: str = PASSWORD) -> str:
-        """The URL of the database for an agent's login."""
+        """Return the URL of the database for an agent's login."""
         parts = urlsplit(self.url)
         host = parts.netloc.rpartition("@")[2]
         return urlunsplit(parts._replace(netloc=f"{quote(f'agent.{agent_id}')}:{password}@{host}"))
@@ -44,7 +44,7 @@ class Logins:
         await make_login(self.admin, agent_id, PASSWORD)
 
     async def pool(self, letter: str) -> asyncpg.Pool:
-        """A pool as the login of a new agent."""
+        """Return a pool as the login of a new agent."""
         agent_id = self.agent(letter)
         await self.make(agent_id)
         pool = await open_pool(self.url_for(agent_id), max_size=2)

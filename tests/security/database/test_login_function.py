@@ -16,14 +16,14 @@ SELECT array_agg(DISTINCT roleid::regrole::text) FROM pg_auth_members WHERE memb
 
 
 async def as_registrar(logins: Logins, statement: str, *arguments: object) -> object:
-    """What a member of apc_registrar gets, as the role itself: nobody's superuser."""
+    """Return what a member of apc_registrar gets, as the role itself: nobody's superuser."""
     async with logins.admin.acquire() as connection, connection.transaction():
         await connection.execute("SET LOCAL ROLE apc_registrar")
         return await connection.fetchval(statement, *arguments)
 
 
 async def everything_of(logins: Logins, roles: list[str]) -> list[asyncpg.Record]:
-    """The rights of roles and what they are members of; and whatever this test made."""
+    """Return the rights of roles and what they are members of; and whatever this test made."""
     known: list[asyncpg.Record] = await logins.admin.fetch(
         "SELECT * FROM pg_roles WHERE rolname = ANY($1) OR rolname LIKE $2 ORDER BY oid", roles, f"%{logins.name}%"
     )

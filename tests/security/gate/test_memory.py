@@ -66,7 +66,7 @@ async def test_inputs_beyond_a_full_batch_come_into_the_next(
 
 
 def refused(*recipients: str) -> Identity:
-    """What is remembered of a packet for a session that does not exist."""
+    """Return what is remembered of a packet for a session that does not exist."""
     return Identity(
         packet_hash=b"h" * 32,
         payload_hash=b"h" * 32,

@@ -18,7 +18,7 @@ Build = Callable[..., Packet]
 
 
 def every_open_delivery(opened: OpenPacket, now: datetime, interval: timedelta) -> Iterator[tuple[str, Progress]]:
-    """What a gate without the guard delivers again."""
+    """Yield what a gate without the guard delivers again."""
     return ((recipient, progress) for recipient, progress in opened.recipients.items() if progress.is_open)
 
 

@@ -59,7 +59,7 @@ def _unguarded() -> uvicorn.Server:
 
 
 async def _ask(port: int, *fields: str, method: str = "GET", body: str = "") -> int:
-    """The status of a request with these header fields."""
+    """Return the status of a request with these header fields."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lines = (f"{method} /echo HTTP/1.1", *fields, f"Content-Length: {len(body)}", "Connection: close", "", body)
     writer.write("\r\n".join(lines).encode())

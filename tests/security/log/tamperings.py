@@ -143,7 +143,7 @@ class Tamperer:
         return Tampering(f"{table} cut from {first}, {width} wide", table, None) if done != "DELETE 0" else None
 
     async def _insert(self, table: str) -> Tampering | None:
-        """A row once more: exactly, or with another number."""
+        """Return a row once more: exactly, or with another number."""
         row = await self._row(table)
         if row is None:
             return None
@@ -163,7 +163,7 @@ class Tamperer:
         return Tampering(f"a row of {table} inserted, {what}", table, None)
 
     async def _swap(self, table: str) -> Tampering | None:
-        """A column of two rows."""
+        """Return a column of two rows."""
         column = self._random.choice([column for column in self._tables[table] if not column.is_derived])
         one, two = await self._row(table), await self._row(table)
         if one is None or one == two:
@@ -180,7 +180,7 @@ class Tamperer:
         return Tampering(f"{table}.{column.name} of two rows swapped", table, column.name) if done[-1] != "0" else None
 
     async def _row(self, table: str) -> tuple[int, int] | None:
-        """The place of some row."""
+        """Return the place of some row."""
         count = await self._connection.fetchval(f"SELECT count(*) FROM apc_log.{table}")
         if not count:
             return None

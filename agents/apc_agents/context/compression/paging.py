@@ -17,7 +17,7 @@ PLACEHOLDER_TOKENS = 32
 
 
 def page_out(result: CompressionResult, down_to: float, keep_recent: int) -> CompressionResult:
-    """What a compression left above its target, less its oldest turns, until the pressure is `down_to`.
+    """Return what a compression left above its target, less its oldest turns, until the pressure is `down_to`.
 
     REQUIRED turns go before PRESERVED ones. The initial system prompt stays, the newest `keep_recent` turns too.
     The turns stay whole in the store, and a placeholder with their ids stays in the window.
@@ -57,7 +57,7 @@ def merged(before: tuple[FoldedTurn, ...], after: tuple[FoldedTurn, ...]) -> tup
 
 
 def is_pinned(window: ContextWindow, turn: Turn) -> bool:
-    """Whether a turn is the initial system prompt."""
+    """Return whether a turn is the initial system prompt."""
     return window.linearity.provenance(turn.resource_id)[0].source == INITIAL_PROMPT
 
 

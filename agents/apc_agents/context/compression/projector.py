@@ -59,7 +59,7 @@ class FoldedTurn:
 
 
 def folded_turn(turn: Turn, how: Folding, resource_class: ResourceClass, summary: Turn | None = None) -> FoldedTurn:
-    """A folded turn with its stored form."""
+    """Return a folded turn with its stored form."""
     return FoldedTurn(turn, turn.to_bytes(), how, resource_class, summary)
 
 
@@ -193,7 +193,7 @@ def compress(
 
 
 def compressing(window: ContextWindow, target_pressure: float, config: CompressionConfig) -> Compressing:
-    """The compression itself. Raises ArgumentInvalid."""
+    """Return the compression itself. Raises ArgumentInvalid."""
     target = checked_fraction("target_pressure", target_pressure)
     turns = window.all_turns()
     touchable = [(turn, window.class_of(turn)) for turn in turns[: max(0, len(turns) - config.keep_recent)]]
@@ -216,7 +216,7 @@ def compressing(window: ContextWindow, target_pressure: float, config: Compressi
 
 
 def fits(tokens: int, window: ContextWindow, target: float) -> bool:
-    """Whether so many tokens meet the target; unclamped, so that a target of 1 still means max_tokens."""
+    """Return whether so many tokens meet the target; unclamped, so that a target of 1 still means max_tokens."""
     return tokens <= 0 or (window.max_tokens > 0 and tokens / window.max_tokens <= target)
 
 

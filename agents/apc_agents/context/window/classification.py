@@ -44,12 +44,12 @@ _CODE_FENCE: Final = re.compile(r"^[ \t>]*(?:```|~~~)", re.MULTILINE)
 
 
 def classify_by_role(role: TurnRole) -> ResourceClass:
-    """The class that every turn of this role has at least."""
+    """Return the class that every turn of this role has at least."""
     return CLASS_OF_ROLE[role]
 
 
 def classify_by_content(content: str) -> ResourceClass:
-    """The highest class that a marker or a code block in the content asks for; DROPPABLE without one."""
+    """Return the highest class that a marker or a code block in the content asks for; DROPPABLE without one."""
     asked = [CLASS_OF_MARKER[word.lower()] for word in _MARKED_LINE.findall(content)]
     if _CODE_FENCE.search(content):
         asked.append(CLASS_OF_CODE)
@@ -57,7 +57,7 @@ def classify_by_content(content: str) -> ResourceClass:
 
 
 def classify(role: TurnRole, content: str, *, is_first: bool) -> tuple[ResourceClass, str]:
-    """The class of a new turn, and what decided it. Markers only raise."""
+    """Return the class of a new turn, and what decided it. Markers only raise."""
     if is_first and role is TurnRole.SYSTEM:
         return ResourceClass.PRESERVED, INITIAL_PROMPT
     by_role, by_content = classify_by_role(role), classify_by_content(content)

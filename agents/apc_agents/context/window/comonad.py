@@ -26,7 +26,7 @@ class Store(Generic[A]):
         return self.peek(self.position)
 
     def seek(self, position: int) -> "Store[A]":
-        """The same values, another focus. Raises ArgumentInvalid."""
+        """Return the same values, another focus. Raises ArgumentInvalid."""
         return Store(self.peek, checked_position(position, self.last), self.last)
 
     def map(self, f: Callable[[A], B]) -> "Store[B]":
@@ -42,12 +42,12 @@ class Store(Generic[A]):
         return self.extend(lambda store: store)
 
     def values(self) -> list[A]:
-        """The values at 0..last."""
+        """Return the values at 0..last."""
         return [self.peek(position) for position in range(self.last + 1)]
 
 
 def checked_position(position: object, last: int) -> int:
-    """A position in 0..last. Raises ArgumentInvalid."""
+    """Return a position in 0..last. Raises ArgumentInvalid."""
     if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position <= last:
         raise ArgumentInvalid("position", f"{position!r} is none: give 0 (before the first turn) to {last}")
     return position

@@ -15,7 +15,7 @@ NOTE_ID: Final = "dropped"
 
 
 def with_gaps_told(window: ContextWindow) -> list[Turn]:
-    """The turns of a window, and a note in each place where turns were dropped.
+    """Return the turns of a window, and a note in each place where turns were dropped.
 
     One note tells of all places when the notes would lead above max_tokens; none does when even that one would.
     """

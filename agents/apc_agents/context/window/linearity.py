@@ -25,7 +25,7 @@ class ResourceClass(Enum):
     """System prompts, user constraints: never touched."""
 
     def __lt__(self, other: "ResourceClass") -> bool:
-        """Whether compression touches this class before the other."""
+        """Return whether compression touches this class before the other."""
         return bool(self.value < other.value)
 
 
@@ -99,15 +99,15 @@ class LinearityMap:
         return self._with(resource_id, Resource(known.resource_class, known.provenance))
 
     def get_class(self, resource_id: str) -> ResourceClass:
-        """The class of a resource. Raises UnknownResource."""
+        """Return the class of a resource. Raises UnknownResource."""
         return self.resource(resource_id).resource_class
 
     def provenance(self, resource_id: str) -> tuple[Provenance, ...]:
-        """How a resource got its class, oldest event first. Raises UnknownResource."""
+        """Return how a resource got its class, oldest event first. Raises UnknownResource."""
         return self.resource(resource_id).provenance
 
     def resource(self, resource_id: str) -> Resource:
-        """All that is known of a resource. Raises UnknownResource."""
+        """Return all that is known of a resource. Raises UnknownResource."""
         known = self._resources.get(resource_id)
         if known is None:
             raise UnknownResource(resource_id)
@@ -141,7 +141,7 @@ class LinearityMap:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """The map that `to_document` described."""
+        """Return the map that `to_document` described."""
         return cls({resource_id: _from_document(found) for resource_id, found in document.items()})
 
     def _raised(self, resource_id: str, resource_class: ResourceClass, event: str, source: str) -> "LinearityMap":

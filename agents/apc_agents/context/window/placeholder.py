@@ -13,12 +13,12 @@ PLACEHOLDER_ID: Final = "paged"
 
 
 def is_placeholder(turn: Turn) -> bool:
-    """Whether a turn stands for others."""
+    """Return whether a turn stands for others."""
     return turn.resource_id == PLACEHOLDER_ID
 
 
 def with_placeholder(window: ContextWindow, turns: Iterable[Turn], since: datetime) -> ContextWindow:
-    """The window with these turns, and a placeholder for what it has paged out, where the oldest of it stood.
+    """Return the window with these turns, and a placeholder for what it has paged out, where the oldest of it stood.
 
     Args:
         window: its folds tell what is paged out; its own placeholder is replaced.

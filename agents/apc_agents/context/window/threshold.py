@@ -54,14 +54,14 @@ class AdaptiveThreshold:
         return max(LOWEST, min(HIGHEST, moved))
 
     def update(self, **changes: float | bool | None) -> "AdaptiveThreshold":
-        """The threshold with some of its fields changed. Raises ArgumentInvalid."""
+        """Return the threshold with some of its fields changed. Raises ArgumentInvalid."""
         for name in changes:
             if name not in _FIELDS:
                 raise ArgumentInvalid(name, f"unknown: give {', '.join(_FIELDS)}")
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def to_document(self) -> dict[str, float | bool | None]:
-        """The fields as JSON."""
+        """Return the fields as JSON."""
         return {name: getattr(self, name) for name in _FIELDS}
 
 
@@ -69,7 +69,7 @@ _FIELDS: Final = tuple(field.name for field in fields(AdaptiveThreshold))
 
 
 def checked_fraction(place: str, value: object) -> float:
-    """A number in 0..1. Raises ArgumentInvalid."""
+    """Return a number in 0..1. Raises ArgumentInvalid."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
         return float(value)
     raise ArgumentInvalid(place, f"{value!r} is no number in 0..1: give one")

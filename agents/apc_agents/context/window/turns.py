@@ -39,7 +39,7 @@ class Turn:
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def to_document(self) -> dict[str, Any]:
-        """The stored turn as JSON."""
+        """Return the stored turn as JSON."""
         return self._fields() | {"timestamp": self.timestamp.isoformat()}
 
     def _fields(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Turn:
         }
 
     def to_bytes(self) -> bytes:
-        """The stored turn: UTF-8 JSON with sorted keys; the same turn always gives the same bytes."""
+        """Return the stored turn: UTF-8 JSON with sorted keys; the same turn always gives the same bytes."""
         return orjson.dumps(self._fields(), option=orjson.OPT_SORT_KEYS)
 
     @property
@@ -62,14 +62,14 @@ class Turn:
         return digest_of(self.to_bytes())
 
     def saying(self, content: str, tokens: int) -> "Turn":
-        """The same turn with another content."""
+        """Return the same turn with another content."""
         return Turn(
             self.role, content, self.timestamp, self.resource_id, self.ordinal, tokens=tokens, metadata=self.metadata
         )
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], tokens: int) -> "Turn":
-        """The turn that `to_document` described."""
+        """Return the turn that `to_document` described."""
         return cls(
             role=TurnRole(document["role"]),
             content=document["content"],
@@ -87,12 +87,12 @@ def digest_of(stored: bytes) -> str:
 
 
 def checked_content(content: object) -> str:
-    """The content, if every store can hold it. Raises TurnInvalid."""
+    """Return the content, if every store can hold it. Raises TurnInvalid."""
     return checked_text(content, "content", TurnInvalid)
 
 
 def checked_metadata(metadata: Mapping[str, JsonValue] | None) -> dict[str, JsonValue]:
-    """A copy of the metadata as plain JSON. Raises TurnInvalid."""
+    """Return a copy of the metadata as plain JSON. Raises TurnInvalid."""
     copied = json_value(metadata or {}, "metadata", TurnInvalid)
     if not isinstance(copied, dict):
         raise TurnInvalid("metadata", f"it is {type(metadata).__name__}: give an object")

@@ -59,7 +59,7 @@ class ContextSnapshot(Generic[A]):
 
 
 def utc_now() -> datetime:
-    """The time of this machine, in UTC."""
+    """Return the time of this machine, in UTC."""
     return datetime.now(UTC)
 
 
@@ -117,12 +117,12 @@ class ContextWindow:
         return Store(self.seek, self._position, len(self))
 
     def snapshot(self) -> ContextSnapshot[Turn | None]:
-        """What the window shows from here."""
+        """Return what the window shows from here."""
         turn = self.extract()
         return ContextSnapshot(turn, self._position, turn.timestamp if turn else None, self._linearity, self)
 
     def seek(self, position: int) -> "ContextWindow":
-        """The same window with the focus elsewhere. Raises ArgumentInvalid outside 0..n."""
+        """Return the same window with the focus elsewhere. Raises ArgumentInvalid outside 0..n."""
         moved = self.copy()
         moved._position = checked_position(position, len(self))
         return moved
@@ -142,22 +142,22 @@ class ContextWindow:
         return True
 
     def all_turns(self) -> list[Turn]:
-        """The turns, oldest first."""
+        """Return the turns, oldest first."""
         return list(self._turns)
 
     def turns_of(self, resource_class: ResourceClass) -> list[Turn]:
-        """The turns of a class, oldest first."""
+        """Return the turns of a class, oldest first."""
         return [turn for turn in self._turns if self.class_of(turn) is resource_class]
 
     def turn(self, resource_id: str) -> Turn:
-        """The turn with this id. Raises UnknownResource when the window holds none."""
+        """Return the turn with this id. Raises UnknownResource when the window holds none."""
         for turn in self._turns:
             if turn.resource_id == resource_id:
                 return turn
         raise UnknownResource(resource_id)
 
     def measured(self, role: TurnRole | str, content: str, metadata: Mapping[str, JsonValue] | None = None) -> Turn:
-        """The turn that `append` would add, with its tokens; the window stays. Raises TurnInvalid."""
+        """Return the turn that `append` would add, with its tokens; the window stays. Raises TurnInvalid."""
         ordinal, text = self._next_ordinal, checked_content(content)
         return Turn(
             role=_checked_role(role),
@@ -202,7 +202,7 @@ class ContextWindow:
         return self._linearity
 
     def class_of(self, turn: Turn) -> ResourceClass:
-        """The class of a turn of this window."""
+        """Return the class of a turn of this window."""
         return self._linearity.get_class(turn.resource_id)
 
     def tag(self, resource_id: str, resource_class: ResourceClass, source: str = "tag") -> None:
@@ -263,14 +263,14 @@ class ContextWindow:
         return self._folded
 
     def copy(self) -> "ContextWindow":
-        """A window of its own with the same turns, in constant time and space."""
+        """Return a window of its own with the same turns, in constant time and space."""
         copied = ContextWindow.__new__(ContextWindow)
         for name in ContextWindow.__slots__:
             setattr(copied, name, getattr(self, name))
         return copied
 
     def with_turns(self, turns: Iterable[Turn]) -> "ContextWindow":
-        """A window with other turns, given in order; the focus stays on its turn, or goes to the one before."""
+        """Return a window with other turns, given in order; the focus stays on its turn, or goes to the one before."""
         changed = self.copy()
         focus = self.extract()
         changed._turns = Turns(turns)
@@ -283,7 +283,7 @@ class ContextWindow:
         return changed
 
     def with_folds(self, folds: Mapping[str, Fold], unfolded: Iterable[str] = ()) -> "ContextWindow":
-        """A window that remembers other folds: `folds` from now on, `unfolded` no more. The turns stay.
+        """Return a window that remembers other folds: `folds` from now on, `unfolded` no more. The turns stay.
 
         A turn that is folded again keeps the digest of what it was at first: that is what the store has.
         """
@@ -307,13 +307,13 @@ class ContextWindow:
         return digest_of(b"\n".join(turn.to_bytes() for turn in self._turns))
 
     def resized(self, max_tokens: int) -> "ContextWindow":
-        """The same turns for a model that takes more, or less. Raises ArgumentInvalid."""
+        """Return the same turns for a model that takes more, or less. Raises ArgumentInvalid."""
         changed = self.copy()
         changed.max_tokens = checked_size(max_tokens)
         return changed
 
     def cleared(self) -> "ContextWindow":
-        """An empty window that goes on counting where this one stands, so that no id is given twice."""
+        """Return an empty window that goes on counting where this one stands, so that no id is given twice."""
         empty = ContextWindow(self.max_tokens, counter=self._counter, clock=self._clock)
         empty._next_ordinal = self._next_ordinal
         return empty
@@ -337,7 +337,7 @@ class ContextWindow:
     # Stored form.
 
     def to_document(self) -> dict[str, Any]:
-        """The window as JSON."""
+        """Return the window as JSON."""
         return {
             "max_tokens": self.max_tokens,
             "position": self._position,
@@ -351,7 +351,7 @@ class ContextWindow:
     def from_document(
         cls, document: Mapping[str, Any], *, counter: TokenCounter | None = None, clock: Clock = utc_now
     ) -> "ContextWindow":
-        """The window that `to_document` described; tokens are counted anew."""
+        """Return the window that `to_document` described; tokens are counted anew."""
         window = cls(document["max_tokens"], counter=counter, clock=clock)
         count = window._counter.count
         window._turns = Turns(Turn.from_document(turn, count(turn["content"])) for turn in document["turns"])
@@ -366,7 +366,7 @@ class ContextWindow:
 
 
 def checked_size(max_tokens: object) -> int:
-    """A number of tokens. Raises ArgumentInvalid."""
+    """Return a number of tokens. Raises ArgumentInvalid."""
     if isinstance(max_tokens, int) and not isinstance(max_tokens, bool) and max_tokens >= 0:
         return max_tokens
     raise ArgumentInvalid("max_tokens", f"{max_tokens!r} is no number of tokens: give an integer ≥ 0")

@@ -43,7 +43,7 @@ class AgentForm:
     broker_user: str | None
 
     def change(self, default_user: str) -> AgentAdded:
-        """The change it stands for. Raises InputUnusable with the option that is wrong."""
+        """Return the change it stands for. Raises InputUnusable with the option that is wrong."""
         registration = Registration(
             agent_id=self.agent_id,
             broker_user=self.broker_user or default_user,

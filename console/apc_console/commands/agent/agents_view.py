@@ -34,7 +34,7 @@ async def agent_rows() -> list[dict[str, Any]]:
 
 
 async def listed(pool: asyncpg.Pool, now: datetime) -> list[dict[str, Any]]:
-    """What the log knows of every agent that was ever registered."""
+    """Return what the log knows of every agent that was ever registered."""
     rows = [dict(row) for row in await list_registered(pool)]
     opened = await count_open_deliveries(pool)
     for row in rows:
@@ -44,7 +44,7 @@ async def listed(pool: asyncpg.Pool, now: datetime) -> list[dict[str, Any]]:
 
 
 def inbox_depths(depths: Mapping[str, QueueDepth], agent_id: str) -> list[QueueDepth]:
-    """The depths of an agent's queues, as far as they are there."""
+    """Return the depths of an agent's queues, as far as they are there."""
     queues = (agent_queue(agent_id, urgent) for urgent in (True, False))
     return [depths[queue] for queue in queues if queue in depths]
 

@@ -18,25 +18,28 @@ Remarks = list[str]
 
 
 def open_management(settings: BusSettings) -> Management | None:
-    """The API of APC_MANAGEMENT_URL; None when it is not set. Raises BusUnavailable."""
+    """Return the API of APC_MANAGEMENT_URL; None when it is not set. Raises BusUnavailable."""
     url = ConsoleSettings().management_url
     return None if url is None else Management(url.get_secret_value(), settings.amqp_ca_file)
 
 
 def user_of_agent(settings: BusSettings, agent_id: str) -> str:
-    """An agent's user where none is named: its own where users can be made or we are a service; else ours, shared."""
+    """Return an agent's user where none is named: its own where users can be made or we are a service.
+
+    Else ours, shared.
+    """
     ours = broker_user(settings)
     is_shared = ConsoleSettings().management_url is None and ours not in SERVICE_USERS
     return ours if is_shared else f"agent.{agent_id}"
 
 
 def vhost_of(settings: BusSettings) -> str:
-    """The virtual host of APC_AMQP_URL."""
+    """Return the virtual host of APC_AMQP_URL."""
     return unquote(urlsplit(settings.amqp_nodes[0]).path[1:]) or "/"
 
 
 def own_users(settings: BusSettings, management: Management) -> set[str]:
-    """The users of this environment, whose rights are the deployment's to change, not a command's."""
+    """Return the users of this environment, whose rights are the deployment's to change, not a command's."""
     return {broker_user(settings), unquote(urlsplit(topology_url(settings)).username or ""), management.user}
 
 
@@ -81,7 +84,7 @@ async def make_agent_users(
 async def _make_users(
     settings: BusSettings, management: Management, grants: dict[str, Permission], limits: dict[str, Limits]
 ) -> Remarks:
-    """A user that is there keeps its password, unless the environment or the file has one for it."""
+    """Return a user that is there keeps its password, unless the environment or the file has one for it."""
     remarks = []
     there, file = await management.users(), default_file()
     for user in grants.keys() - own_users(settings, management):

@@ -23,7 +23,7 @@ LOG_PATIENCE = timedelta(seconds=8)
 
 
 def addition(registration: Registration) -> AgentAdded:
-    """The change that registers an agent, or replaces its registration. Raises pydantic's ValidationError."""
+    """Return the change that registers an agent, or replaces its registration. Raises pydantic's ValidationError."""
     return AgentAdded(
         change_id=new_packet_id(),
         agent_id=registration.agent_id,
@@ -53,7 +53,7 @@ async def with_keys(pool: asyncpg.Pool, described: Sequence[Registration]) -> li
 
 
 def queues_of(registration: Registration) -> AgentQueues:
-    """The inbox that a registered agent needs."""
+    """Return the inbox that a registered agent needs."""
     return AgentQueues(registration.agent_id, registration.swarm_id, registration.handles, registration.broker_user)
 
 
@@ -102,7 +102,10 @@ async def wait_until_recorded(
 
 
 async def first_operator(pool: asyncpg.Pool, user: str) -> Registration:
-    """The first agent with the right operate whom a broker user may speak for. Raises InputUnusable without one."""
+    """Return the first agent with the right operate whom a broker user may speak for.
+
+    Raises InputUnusable without one.
+    """
     for agent in await registered_agents(pool):
         if agent.broker_user == user and agent.has(Right.OPERATE):
             return agent

@@ -47,14 +47,14 @@ class Filter:
 
 
 async def dead_rows(narrowed: Filter, *, limit: int) -> list[Row]:
-    """What is dead, in the order of the log. Raises InputUnusable for an unknown session."""
+    """Return what is dead, in the order of the log. Raises InputUnusable for an unknown session."""
     async with open_log() as pool:
         found = await matching(pool, narrowed, limit=limit)
     return [{name: getattr(one, name) for name in _LISTED} for one in found]
 
 
 async def dead_documents(packet_id: str, narrowed: Filter) -> list[Row]:
-    """A packet's dead deliveries, each with its `hops`, oldest first. Raises InputUnusable when none is dead."""
+    """Return a packet's dead deliveries, each with its `hops`, oldest first. Raises InputUnusable when none is dead."""
     async with open_log() as pool:
         found = await dead_of(pool, [packet_id], narrowed)
         return [asdict(one) | {"hops": [asdict(hop) for hop in await delivery_history(pool, one.id)]} for one in found]
@@ -84,7 +84,7 @@ async def matching(pool: asyncpg.Pool, narrowed: Filter, *, limit: int | None = 
 
 
 async def dead_of(pool: asyncpg.Pool, texts: Sequence[str], narrowed: Filter) -> list[DeadDelivery]:
-    """The dead deliveries of these packets.
+    """Return the dead deliveries of these packets.
 
     Raises:
         InputUnusable: no UUID, a packet that the log does not hold, one that is not dead (any more) for those who are

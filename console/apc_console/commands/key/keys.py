@@ -35,7 +35,10 @@ def new_key(agent_id: str, file: Path | None) -> tuple[AgentKey, Path]:
 
 
 def present_key(agent_id: str, file: Path | None) -> AgentKey:
-    """The key in a file, else the one with which a worker of this environment would sign. Raises AgentKeyUnusable."""
+    """Return the key in a file, else the one with which a worker of this environment would sign.
+
+    Raises AgentKeyUnusable.
+    """
     if file is not None:
         return read_key(file)
     return find_key(WorkerSettings(), agent_id) or read_key(default_file(agent_id))

@@ -23,7 +23,10 @@ class TrustedKeys:
         return self._signer
 
     def of_origin(self, origin: str) -> tuple[int, tuple[PublicKey, ...]]:
-        """The shard of a log, and the keys that may have signed its checkpoints. Raises CheckFailed: none may have."""
+        """Return the shard of a log, and the keys that may have signed its checkpoints.
+
+        Raises CheckFailed: none may have.
+        """
         shard = origin.rpartition("/")[2]
         if shard.isascii() and shard.isdigit() and len(shard) < 10:
             try:
@@ -35,11 +38,11 @@ class TrustedKeys:
         raise CheckFailed(f"a checkpoint of {origin!r}, of which no key is known: give it with --key")
 
     def of(self, shard: int) -> PublicKey:
-        """The first that was given for a shard. Raises InputUnusable."""
+        """Return the first that was given for a shard. Raises InputUnusable."""
         return self.all_of(shard)[0]
 
     def all_of(self, shard: int) -> list[PublicKey]:
-        """All that were given for a shard: a log whose key was changed has several. Raises InputUnusable."""
+        """Return all that were given for a shard: a log whose key was changed has several. Raises InputUnusable."""
         if self._given:
             found = [key for key in self._given if key.name.rpartition("/")[2] == str(shard)]
             if not found:

@@ -111,14 +111,19 @@ async def _verify(
 
 
 def read_exported(trusted: TrustedKeys) -> Outside:
-    """The checkpoints in the folder that they are exported to; none when they go elsewhere. Raises InputUnusable."""
+    """Return the checkpoints in the folder that they are exported to; none when they go elsewhere.
+
+    Raises InputUnusable.
+    """
     folder = folder_of(PersisterSettings().checkpoints_target)
     return {} if folder is None else read_outside(sorted(folder.glob("shard-*.checkpoints")), trusted)
 
 
 def read_outside(files: Sequence[Path], trusted: TrustedKeys) -> Outside:
-    """The checkpoints of these files and folders. One that no trusted key has signed proves nothing: it is an error to
-    offer it, unless the file ends within it (it is being written, or was torn).
+    """Return the checkpoints of these files and folders.
+
+    One that no trusted key has signed proves nothing: it is an error to offer it, unless the file ends within it (it is
+    being written, or was torn).
 
     Raises:
         InputUnusable: such a checkpoint, or none at all.

@@ -61,6 +61,6 @@ _LEFT_OUT = frozenset({"shard", "seq", "parent_protocol_ids", "session_id"})
 
 
 def _short(row: Any) -> dict[str, Any]:
-    """What fits into a table; JSON has it whole."""
+    """Return what fits into a table; JSON has it whole."""
     values = row if isinstance(row, Mapping) else asdict(row)
     return {name: value for name, value in values.items() if name not in _LEFT_OUT}

@@ -45,7 +45,7 @@ class Filters:
     trace_id: UUID | None
 
     def given(self) -> dict[str, Any]:
-        """The filters that are set, by name."""
+        """Return the filters that are set, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def named(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ async def _each(rows: Iterable[LogRow]) -> AsyncIterator[LogRow]:
 
 
 async def _write_json(first: LogRow, rows: AsyncIterator[LogRow], out: Path | None) -> int:
-    """A JSON array, an entry a line, written as it comes: a run may be longer than the memory."""
+    """Return a JSON array, an entry a line, written as it comes: a run may be longer than the memory."""
     count = 0
     with opened(out) as file:
         async for row in _chain(first, rows):
@@ -245,7 +245,7 @@ def _print_table(timelines: Sequence[PacketTimeline]) -> None:
 
 
 def _events(timeline: PacketTimeline) -> dict[str, list[str]]:
-    """What happened, by recipient; '' is the packet as a whole."""
+    """Return what happened, by recipient; '' is the packet as a whole."""
     events: dict[str, list[str]] = {}
     for row in timeline.transitions:
         events.setdefault(row.recipient, []).append(row.event)

@@ -62,7 +62,7 @@ async def retract(
 def retraction_of(
     target: PacketRow, sender: Registration, reason: str, replacement: UUID | None
 ) -> Packet[RetractionPayload]:
-    """The RETRACTION of a logged packet by its sender, to the orchestrator."""
+    """Return the RETRACTION of a logged packet by its sender, to the orchestrator."""
     return RetractionPacket(
         protocol_version=PROTOCOL_VERSION,
         packet_id=new_packet_id(),
@@ -107,7 +107,7 @@ async def _impact(
 
 
 async def _sender(pool: asyncpg.Pool, target: PacketRow, user: str) -> Registration:
-    """The packet's sender, if the user of APC_AMQP_URL may speak for it; the gate would refuse any other."""
+    """Return the packet's sender, if the user of APC_AMQP_URL may speak for it; the gate would refuse any other."""
     agent_id = target.sender_agent_id
     if agent_id == ORCHESTRATOR:
         raise InputUnusable(f"the orchestrator sent packet {target.packet_id}: it alone can take it back")
@@ -123,7 +123,7 @@ async def _sender(pool: asyncpg.Pool, target: PacketRow, user: str) -> Registrat
 
 
 def _contract() -> Contract:
-    """The one that the gate judges by."""
+    """Return the one that the gate judges by."""
     return load_contract(OrchestratorSettings().contract)
 
 

@@ -19,7 +19,7 @@ ACCEPTED_FORMS = "a list of packets, {packets: […]}, JSON lines or YAML"
 
 
 def read_packets(path: Path) -> list[bytes]:
-    """The packets of a file, each as its own JSON; whether it is a packet is not asked here.
+    """Return the packets of a file, each as its own JSON; whether it is a packet is not asked here.
 
     Raises:
         InputUnusable: the file cannot be read, or is in none of the accepted forms.
@@ -66,7 +66,7 @@ def _json_lines(text: str) -> list[bytes] | None:
 
 
 def _document(text: str, path: Path) -> Any:
-    """The file as one JSON value, or else as YAML."""
+    """Return the file as one JSON value, or else as YAML."""
     try:
         return json.loads(text, object_pairs_hook=_refuse_twice)
     except (ValueError, RecursionError) as error:
@@ -113,7 +113,7 @@ def _items(document: Any, path: Path) -> list[Any]:
 
 
 def _body(item: Any) -> bytes:
-    """What was read, as the bytes that `parse_packet` takes: it judges them, not this."""
+    """Return what was read, as the bytes that `parse_packet` takes: it judges them, not this."""
     try:
         return json.dumps(item, default=str).encode()
     except (TypeError, ValueError, RecursionError):

@@ -47,7 +47,7 @@ def dot_lines(rows: Sequence[TreeRow]) -> Iterator[str]:
 
 
 def mermaid_lines(rows: Sequence[TreeRow]) -> Iterator[str]:
-    """A Mermaid flowchart; dotted arrows lead to packets that name a parent only."""
+    """Yield a Mermaid flowchart; dotted arrows lead to packets that name a parent only."""
     names = {row.packet_id: f"p{number}" for number, row in enumerate(rows)}
     yield "flowchart LR"
     for row in rows:

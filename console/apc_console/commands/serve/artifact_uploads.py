@@ -255,7 +255,7 @@ def _digits(method: str, path: str) -> str:
 
 
 def store_folder(settings: BusSettings) -> Path:
-    """The folder of the store that the settings name. Raises InputUnusable when it is none."""
+    """Return the folder of the store that the settings name. Raises InputUnusable when it is none."""
     location = settings.artifacts
     if "://" in location and not location.startswith("file:///"):
         raise InputUnusable(f"APC_ARTIFACTS_URL={location} is no folder: only one needs `apc serve artifacts`")

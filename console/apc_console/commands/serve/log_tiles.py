@@ -32,7 +32,7 @@ _AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, T
 
 
 def make_app(pool: asyncpg.Pool) -> Starlette:
-    """The application, over the database of the pool; it only reads."""
+    """Return the application, over the database of the pool; it only reads."""
     routes = _Routes(pool)
     paths = [("/checkpoint", routes.checkpoint), ("/tile/{level:int}/{index:path}", routes.tile)]
     return Starlette(
@@ -46,7 +46,7 @@ class _Routes:
         self._pool = pool
 
     async def checkpoint(self, request: Request) -> Response:
-        """The newest signed checkpoint."""
+        """Return the newest signed checkpoint."""
         shard = _shard(request)
         if shard is None:
             return _NOT_THERE
@@ -55,7 +55,7 @@ class _Routes:
         return _NOT_THERE if note is None else PlainTextResponse(note, headers=_NEVER)
 
     async def tile(self, request: Request) -> Response:
-        """The hashes of a tile, one after the other; a partial one as soon as it has so many."""
+        """Return the hashes of a tile, one after the other; a partial one as soon as it has so many."""
         shard, level = _shard(request), request.path_params["level"]
         place = _place(request.path_params["index"])
         if shard is None or level >= _LEVELS or place is None:

@@ -56,7 +56,7 @@ async def signal_session(session_id: str, signal: Signal, agent_id: str | None, 
 def signal_of(
     document: SessionDocument, signal: Signal, sender: Registration, reason: str | None
 ) -> Packet[SignalPayload]:
-    """A SIGNAL of an operator to the orchestrator: a root of its own, for it answers no packet."""
+    """Return a SIGNAL of an operator to the orchestrator: a root of its own, for it answers no packet."""
     packet_id = new_packet_id()
     return SignalPacket(
         protocol_version=PROTOCOL_VERSION,

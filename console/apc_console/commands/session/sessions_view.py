@@ -77,7 +77,7 @@ def _details(row: SessionRow) -> Row:
 
 
 def _budgets(document: SessionDocument, now: datetime) -> list[Row]:
-    """A row a part and resource; '' is the session's own part, from which the others were cut."""
+    """Return a row a part and resource; '' is the session's own part, from which the others were cut."""
     rows = []
     for task in (SESSION, *sorted(document.task_budgets)):
         limits = document.budgets if task == SESSION else document.task_budgets[task].limits
@@ -93,7 +93,7 @@ def _budgets(document: SessionDocument, now: datetime) -> list[Row]:
 
 
 def _members(document: SessionDocument) -> list[Row]:
-    """The agents of the swarms, then the others. Live: a barrier waits for it."""
+    """Return the agents of the swarms, then the others. Live: a barrier waits for it."""
     swarms = [(agent, swarm) for swarm, agents in document.swarms.items() for agent in agents]
     others = [(agent, None) for agent in dict.fromkeys((document.opener, *document.members))]
     return [

@@ -15,7 +15,7 @@ from apc_console.connections.passwords import complete_passwords, given_password
 
 
 async def exported(vhost: str, modules: Sequence[str], file: Path | None) -> tuple[dict[str, Any], list[str]]:
-    """The definitions, and remarks for the operator.
+    """Return the definitions, and remarks for the operator.
 
     Args:
         modules: `module:agent` of agents that are not registered yet.
@@ -50,7 +50,7 @@ async def apply_planned() -> tuple[Topology, list[str]]:
 
 
 def shared_users(topology: Topology) -> Iterator[str]:
-    """A sentence for each broker user of several agents."""
+    """Yield a sentence for each broker user of several agents."""
     sharing: dict[str, list[str]] = {}
     for agent in topology.agents:
         sharing.setdefault(agent.user, []).append(agent.agent_id)

@@ -73,7 +73,7 @@ def session_has_room(case: Case) -> Refusal | None:
 
 
 def first_full(case: Case, agent_id: str) -> str | None:
-    """The agent behind a recipient that has reached the bound; of `_all` the smallest id."""
+    """Return the agent behind a recipient that has reached the bound; of `_all` the smallest id."""
     bound = case.facts.outstanding_bound
     if bound is None:
         return None
@@ -89,7 +89,7 @@ def _is_full(case: Case, agent_id: str, bound: int) -> bool:
 
 
 def _first_full_member(case: Case, bound: int) -> str | None:
-    """A BROADCAST goes to members that handle the type; the smallest id that is full."""
+    """Return a BROADCAST goes to members that handle the type; the smallest id that is full."""
     registry, session = case.facts.registry or {}, case.session
     full = sorted(agent_id for agent_id in case.facts.outstanding if _is_full(case, agent_id, bound))
     for agent_id in full:

@@ -30,7 +30,7 @@ def keeps_to_the_course(case: Case) -> Refusal | None:
 
 
 def warnings_of(case: Case) -> tuple[Refusal, ...]:
-    """The failed checks of mode `warn`; none offline, for control types and for the orchestrator."""
+    """Return the failed checks of mode `warn`; none offline, for control types and for the orchestrator."""
     if case.session is None or case.facts.registry is None or case.is_from_orchestrator:
         return ()
     if case.packet.packet_type in case.contract.control_types:
@@ -45,13 +45,13 @@ def _failed(case: Case, checks: DriftRules) -> tuple[Refusal, ...]:
 
 @lru_cache(64)
 def _readers(checks: DriftRules) -> tuple[Callable[[Case], Any], ...]:
-    """What computes the facts of the checks, in the order of their names."""
+    """Return what computes the facts of the checks, in the order of their names."""
     return tuple(DRIFT_FACTS[name] for name in checks.whole.names)
 
 
 @lru_cache(4096)
 def _refusals(checks: DriftRules, values: tuple[FactValue, ...]) -> tuple[Refusal, ...]:
-    """The culprits: as the guards, a function of the facts alone."""
+    """Return the culprits: as the guards, a function of the facts alone."""
     facts = dict(zip(checks.whole.names, values, strict=True))
     return tuple(_refusal(rule) for rule in checks.rules if not rule.guard.holds(facts))
 
@@ -123,7 +123,10 @@ def _recipients_are_registered(case: Case) -> bool:
 
 
 def _protocol_share(case: Case) -> float:
-    """The share of the swarms that would hold the TRANSFER's protocol after it; a swarm outside counts as well."""
+    """Return the share of the swarms that would hold the TRANSFER's protocol after it.
+
+    A swarm outside counts as well.
+    """
     if case.session is None or case.packet.packet_type is not PacketType.TRANSFER:
         return 0.0
     payload, swarms = case.packet.payload_as(TransferPayload), case.session.swarms.keys()

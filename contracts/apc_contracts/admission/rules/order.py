@@ -143,7 +143,7 @@ _RULES_OF_STAGE = {
 def plan(
     stage: Stage, packet_type: PacketType, is_live: bool, has_session: bool, is_from_orchestrator: bool
 ) -> tuple[Callable[[Case], Ruling], ...]:
-    """The rules that have a say for such a packet, in order."""
+    """Return the rules that have a say for such a packet, in order."""
     without = Scope.AGENTS if is_from_orchestrator else Scope.ANY
     without |= Scope.ANY if is_live else Scope.LIVE
     without |= Scope.ANY if has_session else Scope.SESSION

@@ -48,7 +48,10 @@ def reaches_its_swarm(case: Case) -> Refusal | None:
 
 
 def swarm_of(recipient: Recipient, registry: Mapping[str, Registration]) -> str | None:
-    """The swarm that a recipient belongs to, '' for a BROADCAST to all; None where no swarm is reached directly."""
+    """Return the swarm that a recipient belongs to, '' for a BROADCAST to all.
+
+    None where no swarm is reached directly.
+    """
     if recipient.agent_id == ALL_RECIPIENTS:
         return recipient.swarm_id or ""
     registration = registry.get(recipient.agent_id)
@@ -95,7 +98,7 @@ def _first_double(recipients: tuple[Recipient, ...]) -> Refusal | None:
 
 
 def unreachable(registration: Registration | None, packet_type: PacketType) -> Unreachable | None:
-    """Why an agent cannot get a packet of this type; None when it can."""
+    """Return why an agent cannot get a packet of this type; None when it can."""
     if registration is None:
         return "unknown"
     if registration.is_revoked:

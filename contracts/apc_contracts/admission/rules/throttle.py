@@ -130,7 +130,7 @@ def protocol_is_alive(case: Case) -> Refusal | None:
 
 
 def guard_facts(case: Case) -> dict[str, float | bool | str]:
-    """The facts of scope `transfer`; top_k is absent when the packet has none."""
+    """Return the facts of scope `transfer`; top_k is absent when the packet has none."""
     policy = case.packet.payload_as(TransferPayload).transfer_policy
     sender, receiver = transfer_scores(case.packet, case.session)
     facts: dict[str, float | bool | str] = {

@@ -24,7 +24,7 @@ _NOT_WAITED_FOR = frozenset({ORCHESTRATOR, SUBSTRATE_RECIPIENT})
 
 
 def wants_ack(packet: Packet, contract: Contract) -> bool:
-    """Whether the session is to wait for ACKs: never of what stays inside an agent or is never answered."""
+    """Return whether the session is to wait for ACKs: never of what stays inside an agent or is never answered."""
     return (
         packet.routing.requires_ack
         and packet.channel is Channel.INTER_AGENT
@@ -56,7 +56,7 @@ def expect(moment: Moment, opened: OpenPacket) -> None:
 
 
 def settle(moment: Moment, packet: Packet) -> dict[str, Any] | None:
-    """An ACK or NACK has come: whoever was waited for is not any more.
+    """Return an ACK or NACK has come: whoever was waited for is not any more.
 
     Returns what the log keeps with the answer: {"acknowledges": {"packet_id", "as"}}, `as` being `settled`, `late`
     (the sender was told that it is missing), `not_awaited` or `unknown` (no such packet went to this agent).
@@ -119,7 +119,7 @@ def forget_all(session: Session) -> None:
 
 
 def packet_of_timer(kind: str) -> UUID | None:
-    """The packet whose ACKs a kind of timer is about; None for the other kinds."""
+    """Return the packet whose ACKs a kind of timer is about; None for the other kinds."""
     name, _, rest = kind.partition(":")
     return UUID(rest.partition(":")[0]) if name == TIMER else None
 

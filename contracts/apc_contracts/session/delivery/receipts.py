@@ -99,7 +99,7 @@ def _take(
 def confirm_substrate(
     session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract
 ) -> OpenPacket | None:
-    """The stream has confirmed: delivered and applied. None when that is known already."""
+    """Return the stream has confirmed: delivered and applied. None when that is known already."""
     opened = session.open.get(packet_id)
     progress = opened.recipients.get(SUBSTRATE_RECIPIENT) if opened else None
     if opened is None or progress is None or not progress.is_open:
@@ -112,7 +112,7 @@ def confirm_substrate(
 
 
 def _events_of(kind: ReceiptKind, state: str) -> Iterable[str]:
-    """The lifecycle events that a receipt raises in a state; a later receipt implies the earlier ones."""
+    """Return the lifecycle events that a receipt raises in a state; a later receipt implies the earlier ones."""
     handed = ["delivery_ack"] if state == "ROUTED" else []
     if kind is ReceiptKind.DELIVERY_ACK:
         return handed

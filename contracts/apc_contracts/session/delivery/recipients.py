@@ -9,12 +9,12 @@ from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, ORCHESTRATOR
 
 
 def handles(registration: Registration, packet_type: PacketType) -> bool:
-    """Whether an agent takes packets of this type; every agent takes the control types."""
+    """Return whether an agent takes packets of this type; every agent takes the control types."""
     return packet_type in CONTROL_TYPES or packet_type in registration.handles
 
 
 def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, Registration]) -> tuple[str, ...]:
-    """The agent_ids a packet is delivered to, in a fixed order; the sender of a BROADCAST is left out.
+    """Return the agent_ids a packet is delivered to, in a fixed order; the sender of a BROADCAST is left out.
 
     A BROADCAST that no member handles is heard by the orchestrator alone: it is never UNROUTABLE, and it has an end.
     """

@@ -26,7 +26,7 @@ def confirm_all(session: Session) -> None:
 
 
 def deliveries_to_repeat(opened: OpenPacket, now: datetime, interval: timedelta) -> Iterator[tuple[str, Progress]]:
-    """The recipients to whom a repeat is delivered: open, not confirmed, and once in an interval."""
+    """Yield the recipients to whom a repeat is delivered: open, not confirmed, and once in an interval."""
     for recipient, progress in opened.recipients.items():
         is_missing = progress.is_open and progress.confirmed != progress.attempt and recipient != SUBSTRATE_RECIPIENT
         if not is_missing or (progress.repeated_at is not None and now - progress.repeated_at < interval):

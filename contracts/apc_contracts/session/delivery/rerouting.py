@@ -64,7 +64,9 @@ def reroute(
 def release_retry(
     opened: OpenPacket, progress: Progress, receipt: Receipt, now: datetime, effects: Effects
 ) -> Receipt | None:
-    """A retry that was put off is due: it is delivered, or has expired meanwhile. None when nothing is to be logged.
+    """Return a retry that was put off is due: it is delivered, or has expired meanwhile.
+
+    None when nothing is to be logged.
 
     It may come twice, for whoever takes a shard puts off anew what waits; the worker drops the second delivery.
     """

@@ -28,7 +28,10 @@ def backoff_ms(backoff: RetryBackoff, packet_id: UUID, recipient: str, attempt: 
 
 
 def within_limit(receipt: Receipt, packet: Packet, attempt: int, contract: Contract) -> Receipt:
-    """A `retry` beyond the limit is the end: the same receipt, as dead_lettered. The first attempt is no retry."""
+    """Return a `retry` beyond the limit is the end: the same receipt, as dead_lettered.
+
+    The first attempt is no retry.
+    """
     if receipt.kind is not ReceiptKind.RETRY:
         return receipt
     named = packet.routing.retry_limit
@@ -40,7 +43,7 @@ def within_limit(receipt: Receipt, packet: Packet, attempt: int, contract: Contr
 
 
 def plan(receipt: Receipt, packet: Packet, now: datetime, contract: Contract) -> dict[str, Any] | None:
-    """What the log keeps of a `retry`: {"asked_ms"?, "delay_ms", "due_at"}; never later than the packet's end.
+    """Return what the log keeps of a `retry`: {"asked_ms"?, "delay_ms", "due_at"}; never later than the packet's end.
 
     Then it is not handled again, but its delivery ends as expired when it is due. None: it is due at once.
     """
@@ -64,7 +67,7 @@ def due_at(planned: dict[str, Any] | None) -> datetime | None:
 
 
 def planned_at(planned: dict[str, Any]) -> datetime:
-    """The moment at which a retry was planned: that of its log batch."""
+    """Return the moment at which a retry was planned: that of its log batch."""
     due, delay_ms = datetime.fromisoformat(planned["due_at"]), int(planned["delay_ms"])
     return due - delay_ms * MILLISECOND
 

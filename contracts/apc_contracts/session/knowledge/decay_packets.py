@@ -18,7 +18,9 @@ from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
 
 def decay_packet(session: Session, decision: DecayDecision, cause: Packet, now: datetime, contract: Contract) -> Packet:
-    """The DECISION in the session whose packet caused it; that packet is its parent, and a TRANSFER's lineage its own.
+    """Return the DECISION in the session whose packet caused it.
+
+    That packet is its parent, and a TRANSFER's lineage its own.
 
     decision_id names the subject, the same for a block and its recovery. `priority_distribution` holds the figures,
     `next_actions` what follows, for people; a gate reads the record that the packet is logged with.
@@ -43,7 +45,7 @@ def decay_packet(session: Session, decision: DecayDecision, cause: Packet, now: 
 
 
 def _name(decision: DecayDecision) -> str:
-    """The subject's name; of a protocol_id that leaves no room, its hash."""
+    """Return the subject's name; of a protocol_id that leaves no room, its hash."""
     scope, protocol_id = decision.subject
     name = f"{PROTOCOL_DECAY_DECISION}:{scope}:{protocol_id}"
     if len(name) <= MAX_NAME_LENGTH:

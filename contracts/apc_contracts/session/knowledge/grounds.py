@@ -58,7 +58,7 @@ class Grounds:
         return waiting[1:]
 
     def grounds_of(self, packet_id: UUID, parent: UUID | None, refers: Iterable[str]) -> Iterator[UUID]:
-        """The packets that a packet rests on directly: neither on itself nor on what it replaces.
+        """Yield the packets that a packet rests on directly: neither on itself nor on what it replaces.
 
         Who names a hash means the ARTIFACTs with those bytes that were not replaced by another with the same.
         """

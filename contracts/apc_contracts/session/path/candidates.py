@@ -44,7 +44,7 @@ def forget(session: Session, packet_id: UUID) -> None:
 
 
 def pool_facts(document: SessionDocument) -> dict[str, float]:
-    """How many candidates there are; the baseline is always one."""
+    """Return how many candidates there are; the baseline is always one."""
     return {"candidates": float(len(emissions.ranked_candidates(document)) + 1)}
 
 
@@ -95,7 +95,7 @@ def end_veto_window(moment: Moment) -> str | None:
 
 
 def strike(moment: Moment, arbitration: Arbitration) -> str | None:
-    """The winner is out, by a veto or because its EVAL was retracted: a new ARBITRATION starts its own window.
+    """Return the winner is out, by a veto or because its EVAL was retracted: a new ARBITRATION starts its own window.
 
     Returns the reason to halt when no candidate is left.
     """

@@ -32,7 +32,7 @@ def verify(session: Session, opened: OpenPacket, effects: Effects, contract: Con
 def settle_verification(
     session: Session, receipt: Receipt, now: datetime, effects: Effects, contract: Contract
 ) -> OpenPacket | None:
-    """The result of a verification, as a receipt of the orchestrator."""
+    """Return the result of a verification, as a receipt of the orchestrator."""
     opened = session.open.get(receipt.packet_id)
     if opened is None or opened.verification != "pending":
         return None
@@ -135,7 +135,7 @@ def _completion_events(session: Session, opened: OpenPacket, progress: Progress,
 
 
 def _forget(session: Session, packet_id: UUID) -> OpenPacket | None:
-    """All machines of a packet are at their end."""
+    """Return all machines of a packet are at their end."""
     opened: OpenPacket | None = session.open.pop(packet_id, None)
     if opened is not None and opened.verification == "pending":
         session.document.verifying -= 1

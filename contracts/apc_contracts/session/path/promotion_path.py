@@ -49,7 +49,7 @@ def note_eval(session: Session, opened: OpenPacket) -> None:
 
 
 def completion_of(session: Session, opened: OpenPacket) -> str | None:
-    """The event that ends a VERIFIED machine of a packet that was loaded: what counting it had said."""
+    """Return the event that ends a VERIFIED machine of a packet that was loaded: what counting it had said."""
     document, packet = session.document, opened.packet
     execution = document.round_state.execution
     is_promoted = document.state in ("PROMOTION", "CLOSED")

@@ -15,7 +15,7 @@ from apc_contracts.vocabulary import PacketType
 
 
 def rule_transfers(packets: Sequence[Packet], moment: Moment) -> list[RankedTransfer]:
-    """Every held TRANSFER with its refusal or none. The order in which they came has no say."""
+    """Return every held TRANSFER with its refusal or none. The order in which they came has no say."""
     session, contract = moment.session, moment.contract
     facts = _facts(moment)
     refused, eligible = [], []
@@ -73,7 +73,7 @@ def _selected(rulings: Sequence[RankedTransfer]) -> list[RankedTransfer]:
 
 
 def ruling_record(ruling: RankedTransfer, moment: Moment) -> dict[str, Any]:
-    """The facts of a ruling and its rank, for the log: from them a replay makes it again."""
+    """Return the facts of a ruling and its rank, for the log: from them a replay makes it again."""
     refusal = ruling.refusal if ruling.rank == 0 else None
     facts = _facts(moment)
     record = transfer_record(ruling.packet, moment.session, facts, moment.contract, refusal, moment.session.generation)

@@ -41,7 +41,10 @@ class Verification:
 
 
 def requested(session: Session, received: ReceivedPacket, contract: Contract) -> Verification | None:
-    """What to verify beside the gate; None when nothing of it is outside of the session's memory, and all is well."""
+    """Return what to verify beside the gate.
+
+    None when nothing of it is outside of the session's memory, and all is well.
+    """
     rules, packet = contract.verification, received.packet
     findings = tuple(one for one in _findings(session, packet) if getattr(rules, one.check) != "off")
     if findings or _needs_others(packet, rules):
@@ -50,7 +53,7 @@ def requested(session: Session, received: ReceivedPacket, contract: Contract) ->
 
 
 def repeated(session: Session, received: ReceivedPacket) -> Verification:
-    """A verification that was begun and has no result: once more, by what the session knows now."""
+    """Return a verification that was begun and has no result: once more, by what the session knows now."""
     return Verification(received, tuple(_findings(session, received.packet)))
 
 
@@ -64,7 +67,7 @@ def evidence_artifacts(packet: Packet) -> Iterator[tuple[int, str]]:
 
 
 def ruling(findings: Sequence[Finding], rules: VerificationRules) -> tuple[bool, str | None]:
-    """Whether the packet passes, and why not, or what it is warned of."""
+    """Return whether the packet passes, and why not, or what it is warned of."""
     for mode in ("enforce", "warn"):
         for finding in findings:
             if getattr(rules, finding.check) == mode:
@@ -97,7 +100,7 @@ def _findings(session: Session, packet: Packet) -> Iterator[Finding]:
 
 
 def _needs_others(packet: Packet, rules: VerificationRules) -> bool:
-    """Whether there is something to ask the artifact store or the registry."""
+    """Return whether there is something to ask the artifact store or the registry."""
     if packet.packet_type is PacketType.ARTIFACT and rules.artifact_bytes != "off":
         return True
     if packet.proof_bundle is None:

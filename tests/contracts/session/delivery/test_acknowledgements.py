@@ -13,7 +13,7 @@ ASKING = {"requires_ack": True, "ack_timeout_ms": 1000, "retry_limit": 2}
 
 
 def ask(simulation: Any, to: Any = ("red-1", "blue-1"), **routing: Any) -> Packet:
-    """A brief of the librarian that wants an ACK; everything before it is handled."""
+    """Return a brief of the librarian that wants an ACK; everything before it is handled."""
     start = simulation.start()
     simulation.acknowledge()
     packet: Packet
@@ -32,7 +32,7 @@ def answer(simulation: Any, agent: str, asked: Packet, status: AckStatus = AckSt
 
 
 def notes(simulation: Any) -> list[str]:
-    """How each answer so far was recorded, in order."""
+    """Return how each answer so far was recorded, in order."""
     hops = [hop for effects in simulation.effects for hop in effects.hops]
     return [hop.metadata["acknowledges"]["as"] for hop in hops if hop.metadata and "acknowledges" in hop.metadata]
 
@@ -44,7 +44,7 @@ def routed(simulation: Any, packet: Packet) -> list[tuple[str, int]]:
 
 
 def told(simulation: Any) -> list[Packet]:
-    """What the orchestrator answered."""
+    """Return what the orchestrator answered."""
     types = (PacketType.ACK, PacketType.NACK)
     return [one for one in simulation.packets if one.sender.agent_id == ORCHESTRATOR and one.packet_type in types]
 

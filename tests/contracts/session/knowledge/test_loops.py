@@ -44,14 +44,14 @@ def queries(simulation: Simulation) -> list[tuple[str, str]]:
 
 
 def say(simulation: Simulation, count: int, agent: str = "red-1", to: Any = "blue-1", **fields: Any) -> list[str]:
-    """The codes of `count` packets with the same content, '' where one was accepted."""
+    """Return the codes of `count` packets with the same content, '' where one was accepted."""
     payload = fields.pop("payload", idea())
     verdicts = [simulation.send(agent, payload, to, **fields)[1] for _ in range(count)]
     return [verdict.refusal.code if verdict.refusal else "" for verdict in verdicts]
 
 
 def talk(simulation: Simulation, voices: Sequence[str], count: int, **fields: Any) -> tuple[list[str], Packet]:
-    """Each answers the one before it, in turn; no two packets have equal content."""
+    """Return each answers the one before it, in turn; no two packets have equal content."""
     packet, _ = simulation.send(voices[0], idea("first"), voices[1], keys=("topic",))
     codes = []
     for number in range(1, count):
@@ -226,6 +226,6 @@ def test_refusals_have_a_reason(acts: list[tuple[str, str, int, bool, bool]]) ->
 
 
 def _idle_turns(speakers: list[str]) -> int:
-    """How often somebody speaks again after another."""
+    """Return how often somebody speaks again after another."""
     turns = [one for place, one in enumerate(speakers) if place == 0 or speakers[place - 1] != one]
     return len(turns) - len(set(turns))

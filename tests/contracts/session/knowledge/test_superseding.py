@@ -26,7 +26,7 @@ def arbitration(name: str = "a") -> ArbitrationPayload:
 
 
 def ends_of(simulation: Any, packet: Any) -> list[Any]:
-    """What became of a packet after APPLIED."""
+    """Return what became of a packet after APPLIED."""
     return [
         (hop.from_state, hop.to_state, hop.events)
         for effects in simulation.effects
@@ -36,7 +36,7 @@ def ends_of(simulation: Any, packet: Any) -> list[Any]:
 
 
 def send(simulation: Any, agent: str, payload: Any, **fields: Any) -> Any:
-    """A packet in CONVERGENCE, which allows both types to everybody, applied at once."""
+    """Return a packet in CONVERGENCE, which allows both types to everybody, applied at once."""
     packet, verdict = simulation.send(agent, payload, "sentinel", run_phase=RunPhase.CONVERGENCE, **fields)
     assert verdict.refusal is None, verdict.refusal
     simulation.receipts(packet, "sentinel")

@@ -29,7 +29,7 @@ def override() -> DecisionPayload:
 
 
 def stricter(machine_event: str, guard: str) -> Contract:
-    """The packaged contract with another guard on one event of the session's machine."""
+    """Return the packaged contract with another guard on one event of the session's machine."""
     file = json.loads((files("apc_contracts") / "data/apc-1.0.json").read_bytes())
     for edge in file["machines"]["inter_agent_coordination"]["edges"]:
         if edge["event"] == machine_event:

@@ -52,7 +52,7 @@ def offer(number: int, sender: float, top_k: int | None = 2, **changes: Any) -> 
 
 
 def open_until(simulation: Simulation, number: int, **spec: Any) -> Packet:
-    """A session whose generation `number` is open."""
+    """Return a session whose generation `number` is open."""
     start = simulation.start(**{"generation_limit": number + 2} | spec)
     research(simulation, start)
     for _ in range(number):
@@ -324,7 +324,7 @@ def test_arrival_order_has_no_say(offers: Sequence[Offer], random: Any) -> None:
 
 
 def _barrier(offers: Sequence[Offer], order: Sequence[int]) -> Any:
-    """What a barrier leaves behind: refusals, the arbitration, the session."""
+    """Return what a barrier leaves behind: refusals, the arbitration, the session."""
     simulation = Simulation(load_contract())
     simulation.start(generation_limit=13, packet_id=UUID(int=1, version=4))
     start = simulation.packets[0]

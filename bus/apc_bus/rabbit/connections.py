@@ -37,7 +37,7 @@ class Timing:
 
     heartbeat: float = 5.0
     connect: float = 5.0
-    """For one attempt at one node."""
+    """Limit of one connection attempt to one node."""
     patience: float = 8.0
     """For a connection to any node; then BusUnavailable."""
     answer: float = 10.0

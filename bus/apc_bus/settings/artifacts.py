@@ -7,17 +7,18 @@ from apc_bus.settings.deployment import DeploymentSettings
 
 
 class ArtifactSettings(DeploymentSettings):
-    """The artifact store and how much it takes."""
+    """The artifact store and its limits."""
 
     artifacts_url: str | None = None
     """Artifact store: `file:///…`, `s3://bucket/prefix`, or a folder; none = `<data_dir>/artifacts`. Endpoint, region
     and keys of `s3://` come from the environment, as AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and so on."""
     artifacts_allow_http: bool = False
-    """Reach `s3://` over http: for a server without TLS on this machine."""
+    """Allow `s3://` over plain HTTP: for a server without TLS on this machine."""
     artifacts_upload_url: str | None = Field(default=None, pattern="^https?://[^/?#]+/?$")
-    """`http://host:port` of `apc serve artifacts`, which stores what is put; none = this process writes itself."""
+    """`http://host:port` of `apc serve artifacts`, which stores uploads; none = this process writes to the store
+    itself."""
     max_artifact_bytes: int = Field(default=1 << 30, ge=1)
-    """Largest artifact that the store takes."""
+    """Largest artifact that the store accepts."""
 
     @field_validator("artifacts_url")
     @classmethod

@@ -13,7 +13,7 @@ from apc_contracts.model import Id
 
 
 class AutomlSettings(ApcSettings):
-    """One run. Only the librarian reads most of it; the others learn what they need from packets."""
+    """One run. Most settings are read by the librarian only; the other roles get theirs from packets."""
 
     model_config = SettingsConfigDict(env_prefix="APC_AUTOML_", arbitrary_types_allowed=True)
 
@@ -22,33 +22,33 @@ class AutomlSettings(ApcSettings):
     target: str = "target"
     """The column to predict."""
     problem: Literal["classification", "regression"] | None = None
-    """What to learn; none = guessed from the target."""
+    """Kind of problem; none = derived from the target."""
     generations: int = Field(default=24, ge=1, le=1000)
-    """Generations 0 .. generations - 1; transfers begin at 11."""
+    """Number of generations, counted from 0; transfers start at generation 11."""
     seed: int = Field(default=7, ge=0, lt=2**31)
     """The same seed gives the same promoted model."""
     budget_seconds: int = Field(default=120, ge=1)
-    """Wall time of the session; when it is spent the session is halted."""
+    """Wall time of the session; then it is halted."""
     maximum_rounds: int = Field(default=2, ge=1, le=10)
-    """Validations that may be tried, each on an untouched slice of its own."""
+    """Number of validations, each on a separate untouched slice."""
     maximum_rows: int = Field(default=3000, ge=100)
-    """A larger table is sampled down to so many rows, stratified."""
+    """A larger table is reduced to this many rows by stratified sampling."""
     generation_deadline_ms: int = Field(default=120_000, ge=1000)
-    """A generation goes on without the swarms that take longer."""
+    """A generation continues without swarms that take longer."""
     state_deadline_ms: int = Field(default=3_600_000, ge=1000)
-    """No state of the session lasts longer."""
+    """Longest time in one state of the session."""
     veto_window_ms: int = Field(default=1000, ge=0)
     """How long an arbitrated winner can be vetoed."""
     session_id: Id = "automl"
-    """Fixed for a run, so that a restarted librarian repeats START and opens no second session."""
+    """Session of the run; fixed, so that a restarted librarian repeats START instead of opening a second session."""
     run_id: Id = "automl"
-    """What the log files the run under."""
+    """Run id in the log."""
     task_id: Id = "model-search"
     """The one task of the run; lineage compares runs of the same task."""
     start_packet_id: UUID | None = None
-    """Id of START; none = made from session_id."""
+    """Packet id of START; none = derived from session_id."""
     priors: bool = True
-    """Begin with what worked before on similar tables; without, a run depends on nothing before it."""
+    """Start with recipes that worked on similar tables; if false, a run does not depend on earlier ones."""
     training_processes: int = Field(default=1, ge=1, le=64)
     """Training processes of one worker process."""
 

@@ -17,7 +17,7 @@ PROMISED_HEARTBEAT = timedelta(seconds=5)
 
 
 class BrokerSettings(ApcSettings):
-    """The broker's nodes, the connection and its patience."""
+    """The broker's nodes and the limits of a connection."""
 
     amqp_url: SecretStr | None = None
     """AMQP URL of each broker node, separated by commas; none = the in-process broker. `amqps://` is TLS."""
@@ -30,17 +30,17 @@ class BrokerSettings(ApcSettings):
     publish_window: int = Field(default=256, ge=1)
     """Publishes in flight on a channel."""
     heartbeat: Duration = timedelta(seconds=5)
-    """AMQP heartbeat, whole seconds from 1 to 60: a frozen peer is noticed after two to three of them, and a gate that
-    hears nothing for one leaves its shard. Fail-over times are promised for 5 to 10."""
+    """AMQP heartbeat, whole seconds from 1 to 60. A frozen peer is detected after two to three heartbeats; a gate that
+    reads nothing for one gives up its shard. The promised fail-over times require 5 to 10 s."""
     connect_timeout: Interval = timedelta(seconds=5)
-    """For one attempt at one node."""
+    """Limit of one connection attempt to one node."""
     connect_patience: Duration = timedelta(seconds=8)
-    """For a connection to any node, with back-off; then the broker counts as away."""
+    """Limit for connecting to any node, with backoff; then the broker counts as unreachable."""
     broker_timeout: Interval = timedelta(seconds=10)
-    """For every answer of the broker, publisher confirms included."""
+    """Limit for every answer of the broker, including publisher confirms."""
     consumer_check: Duration = timedelta(seconds=5)
-    """Between two questions to the broker how full the queues are that this process consumes, and whether it knows the
-    consumers; one that it does not know three times in a row, or that gets none of what waits, is made anew."""
+    """Interval of the checks of queues and consumers. A consumer that the broker does not know in three checks in a
+    row, or that starves, is recreated."""
 
     @field_validator("heartbeat")
     @classmethod

@@ -6,9 +6,9 @@ from apc_bus.settings.base import ApcSettings
 
 
 class ChaosSettings(ApcSettings):
-    """Which faults strike an agent, and where it says how it bore them."""
+    """Faults to inject into an agent's messages, and where its score is stored."""
 
     chaos_profile: Path | None = None
-    """TOML file with the faults that strike the messages of an agent (docs/how-to/chaos.md); none = none do."""
+    """TOML file with the faults to inject into an agent's messages (docs/how-to/chaos.md); none = no faults."""
     chaos_scores: Path | None = None
-    """Folder in which a disturbed agent leaves its score; `apc up --chaos` sets it."""
+    """Folder for the scores of agents; `apc up --chaos` sets it."""

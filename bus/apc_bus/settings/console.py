@@ -9,27 +9,28 @@ from apc_bus.settings.base import ApcSettings, check_scheme
 
 
 class ConsoleSettings(ApcSettings):
-    """What only the console needs."""
+    """Settings of the console only."""
 
     topology_url: SecretStr | None = None
-    """AMQP URL of the deploy-time user who may declare; none = APC_AMQP_URL."""
+    """AMQP URL of the deploy-time user, who may declare exchanges and queues; none = APC_AMQP_URL."""
     management_url: SecretStr | None = None
-    """`http(s)://user:password@host:15672` of RabbitMQ's management plugin, a user with tag administrator: lets
-    `apc agent add` and `revoke` make and delete broker users, and `apc doctor` look at them; none = they do not."""
+    """`http(s)://user:password@host:15672` of RabbitMQ's management plugin, with a user that has the tag administrator.
+    With it, `apc agent add` and `revoke` create and delete broker users, and `apc doctor` checks them."""
     broker_passwords: SecretStr | None = None
-    """JSON object, broker user -> password: what `apc topology export` and `apc agent add` give to the users."""
+    """JSON object that maps broker users to the passwords that `apc topology export` and `apc agent add` set."""
     broker_passwords_file: Path | None = None
-    """Where the passwords that they make are kept, mode 0600; none = `<data_dir>/broker-passwords.json`."""
+    """File for generated passwords, mode 0600; none = `<data_dir>/broker-passwords.json`."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Lowest level of our own events that the services write."""
+    """Lowest level of the product's own log events."""
     health_port: int | None = Field(default=None, ge=1, le=65535)
-    """Port of `/healthz`, `/readyz`, `/startup` and `/metrics` of `apc serve`; none = no such pages."""
+    """Port of `/healthz`, `/readyz`, `/startup` and `/metrics` in `apc serve` and `apc worker`; none = no health
+    pages."""
     health_host: str = "127.0.0.1"
-    """Address on which these pages are served; another one shows them to whoever reaches it."""
+    """Address of the health pages; any other than loopback shows them to everyone who can reach it."""
     supervised: bool = False
-    """Whether the process ends when its standard input does: set by commands that start processes (`apc up`)."""
+    """Exit when standard input closes; set by commands that start processes (`apc up`)."""
     chat_tokens: SecretStr | None = None
-    """`user=token,user=token`: who may talk to `apc serve chat`; none = whoever is on this machine, as one user."""
+    """`user=token,user=token`: users of `apc serve chat`; none = everybody on this machine, as one user."""
 
     @field_validator("topology_url")
     @classmethod

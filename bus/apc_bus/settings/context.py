@@ -7,19 +7,19 @@ from apc_bus.settings.base import ApcSettings
 
 
 class SituationSettings(ApcSettings):
-    """How much of a conversation goes into a snapshot, and how much of it is kept."""
+    """Limits of a snapshot and of a stored conversation."""
 
     model_config = SettingsConfigDict(env_prefix="APC_CONTEXT_")
 
     recent_messages: int = Field(default=20, ge=0)
-    """At most so many of the newest messages, as long as they fit."""
+    """Maximum number of the newest messages."""
     recent_tokens: int = Field(default=2_000, ge=0)
-    """Their tokens together; the newest message that does not fit ends the list."""
+    """Maximum tokens of these messages together."""
     summary_tokens: int = Field(default=200, ge=0)
-    """Of the summary of what does not fit."""
+    """Maximum tokens of the summary of older messages."""
     relevant_messages: int = Field(default=5, ge=0)
-    """Ids of older messages that are most like the one at hand."""
+    """Number of ids of the most similar older messages."""
     kept_messages: int = Field(default=1_000, ge=1)
-    """The conversation in the memory store keeps the newest; the log has all of them."""
+    """Messages that the stored conversation keeps, the newest ones; the log has all."""
     kept_bytes: int = Field(default=4 * 1024 * 1024, ge=1)
-    """Their texts together; one message is kept in any case."""
+    """Maximum size of their texts; at least one message is kept."""

@@ -15,13 +15,13 @@ class DatabaseSettings(ApcSettings):
     database_url: SecretStr | None = None
     """`postgresql://…` (15 to 18); none = the embedded PostgreSQL."""
     database_ca_file: FilePath | None = None
-    """PEM file of the authorities that sign the server's certificate: TLS is then asked for, and its name compared."""
+    """PEM file of the authorities that sign the server's certificate; implies TLS and a check of the server's name."""
     database_cert_file: FilePath | None = None
     """PEM file of the client certificate; none = the client has none."""
     database_key_file: FilePath | None = None
     """PEM file of its private key."""
     database_pool: int = Field(default=10, ge=1)
-    """Most connections of one process."""
+    """Maximum connections of one process."""
     database_wait: Duration = timedelta(seconds=10)
     """How long a start waits for a database that does not answer."""
     allow_undurable_database: bool = False

@@ -9,11 +9,11 @@ from apc_bus.settings.base import ApcSettings
 
 
 class EffectSettings(ApcSettings):
-    """How long an effect of ctx.once may be under way, and how long it is remembered."""
+    """Lease and retention of effects of ctx.once."""
 
     effect_lease: Duration = Field(default=timedelta(seconds=15), gt=timedelta(0))
-    """After so long without a sign of life of its worker an effect of ctx.once that is not recorded is unknown."""
+    """Time without a renewal after which an unrecorded effect of ctx.once is unknown."""
     effect_poll: Duration = Field(default=timedelta(seconds=1), gt=timedelta(0))
-    """How long a handler may take to see that another one has made the effect it waits for."""
+    """Interval of the checks whether another handler has made the effect."""
     effect_retention: Duration = Field(default=timedelta(days=7), ge=timedelta(0))
     """How long effects are kept after their packet has expired; unknown ones stay until they are settled."""

@@ -9,12 +9,12 @@ from apc_bus.settings.base import ApcSettings
 
 
 class EncryptionSettings(ApcSettings):
-    """Whether bodies are encrypted in the log, and by what."""
+    """Encryption of bodies in the log."""
 
     encrypt_bodies: bool = False
     """Store bodies encrypted with a key for each subject, so that `apc log erase` can destroy them."""
     subject_field: str | None = None
-    """Field of a packet's metadata that names its subject; none, or where it is absent: the sender."""
+    """Field of a packet's metadata that names its subject; none, or if the field is absent: the sender."""
     subject_master_key: SecretStr | None = None
     """32 bytes as base64 (`openssl rand -base64 32`) that wrap the subjects' keys; the log writer and the gate need
     the same one."""

@@ -6,10 +6,10 @@ from apc_bus.settings.base import ApcSettings
 
 
 class LanguageSettings(ApcSettings):
-    """The language by which words are reduced to their stems: in relevance, and in the search of the memory."""
+    """Language for stemming words, in relevance and in the search of memory."""
 
     language: str = "english"
-    """A language of Snowball (english, german, french, …), or `none`: words are compared as they are written."""
+    """A Snowball language (english, german, french, …), or `none` to disable stemming."""
 
     @field_validator("language")
     @classmethod

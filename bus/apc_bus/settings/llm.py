@@ -10,36 +10,37 @@ from apc_bus.settings.base import ApcSettings, check_scheme
 
 
 class LLMSettings(ApcSettings):
-    """Which model is asked, and how much it may be asked and answer."""
+    """The model and the limits of its requests and answers."""
 
     model_config = SettingsConfigDict(env_prefix="APC_LLM_")
 
     model: str | None = None
-    """`provider:name` as pydantic-ai knows it (`openai:…`, `anthropic:…`, `test`); with base_url the bare name."""
+    """`provider:name` as in pydantic-ai (`openai:…`, `anthropic:…`, `test`); with APC_LLM_BASE_URL only the name."""
     base_url: str | None = None
-    """URL of a service that speaks OpenAI's API; none = the provider's own."""
+    """URL of a service with OpenAI's API; none = the provider's own."""
     api_key: SecretStr | None = None
     """Key for base_url, or for `openai:`; other providers read their own variables (`ANTHROPIC_API_KEY`, …)."""
     max_steps: int = Field(default=8, ge=1, le=100)
-    """Responses of the model to one message: after so many the loop ends."""
+    """Maximum responses of the model to one message."""
     message_tokens: int | None = Field(default=None, ge=1)
-    """Tokens that one message may cost, input and output of all steps; none = no bound but max_steps."""
+    """Maximum tokens for one message, input and output of all steps; none = limited only by APC_LLM_MAX_STEPS."""
     output_retries: int = Field(default=2, ge=0, le=10)
-    """How often a model is told how to mend an answer that is no AgentResponse."""
+    """How often the model may correct an answer that is not a valid AgentResponse."""
     answer_bytes: int = Field(default=65_536, ge=1_024)
-    """The longest answer that is read."""
+    """Maximum size of an answer."""
     records: int = Field(default=100, ge=1)
-    """Changes of a conversation for which the answers of the model are kept: what runs again asks no model."""
+    """Changes of a conversation for which the model's answers are kept, so that a handler that runs again calls no
+    model."""
     answer_tokens: int | None = Field(default=None, ge=1)
-    """What a provider is told not to exceed in one answer; none = its own bound."""
+    """Maximum tokens of one answer, as sent to the provider; none = the provider's limit."""
     timeout: Duration = timedelta(seconds=60)
-    """How long one request may take."""
+    """Limit of one request."""
     input_price: float | None = Field(default=None, ge=0)
-    """USD for a million tokens that are sent, of a model that is not in pydantic-ai's price list."""
+    """USD per million input tokens, for a model that is not in pydantic-ai's price list."""
     output_price: float | None = Field(default=None, ge=0)
-    """The same, of those that are answered."""
+    """USD per million output tokens, likewise."""
     temperature: float | None = Field(default=None, ge=0, le=2)
-    """None = the model's own."""
+    """Temperature; none = the model's default."""
 
     @field_validator("base_url")
     @classmethod

@@ -8,19 +8,18 @@ from apc_bus.settings.deployment import DeploymentSettings
 
 
 class LogKeySettings(DeploymentSettings):
-    """The log's name and the key that signs its checkpoints. Whoever only checks needs the public key alone."""
+    """The log's name and the key that signs its checkpoints. Verifying needs only the public key."""
 
     log_name: str | None = None
-    """What the log calls itself in its checkpoints; with the shard it is their origin, `<log name>/<shard>`. None =
-    `apc-log-` and the beginning of the signing key's hash; better is a name below a domain of yours:
-    `example.org/apc-log`."""
+    """Name of the log in its checkpoints, whose origin is `<log name>/<shard>`. None = `apc-log-` and the beginning of
+    the signing key's hash. Better: a name below your domain, such as `example.org/apc-log`."""
     log_key_file: Path | None = None
-    """Ed25519 key in PEM that signs checkpoints; none = `<data_dir>/log-key.pem`."""
+    """File with the Ed25519 key (PEM) that signs checkpoints; none = `<data_dir>/log-key.pem`."""
     log_key: SecretStr | None = None
     """The same key as text, instead of a file."""
     log_previous_keys: str = ""
-    """Public keys that signed this log before, as `apc log key` printed them, blanks between them: after a change of
-    the key or the name the writer goes on behind the checkpoints of these alone."""
+    """Previous public keys of this log, as printed by `apc log key`, separated by blanks. After a change of key or
+    name, the log writer continues only after checkpoints of these keys."""
 
     @field_validator("log_name")
     @classmethod

@@ -10,22 +10,21 @@ from apc_bus.settings.log_key import LogKeySettings
 
 
 class LogWriterSettings(LogKeySettings):
-    """How much the log writer takes at once, and where it exports checkpoints."""
+    """Limits of the log writer, and where it exports checkpoints."""
 
     log_prefetch: int = Field(default=64, ge=1, le=65535)
-    """Log batches that the broker hands over ahead; all that is in memory while the database is away."""
+    """Prefetch of log batches; the writer holds no more in memory while the database is unreachable."""
     transaction_entries: int = Field(default=2000, ge=1)
-    """Entries after which a transaction takes no further batch."""
+    """Number of entries after which a transaction takes no more batches."""
     commit_interval: Duration = timedelta(milliseconds=20)
-    """At low load a transaction begins at the earliest so long after the one before: a commit costs the database and
-    this process as much for one batch as for ten. Nobody waits for it: the gate goes on when the broker has the
-    batch."""
+    """Minimum interval between transactions at low load, because a commit costs as much for one batch as for ten.
+    Nothing waits for it: the gate continues when the broker has the batch."""
     checkpoints_url: str | None = None
-    """Where checkpoints go outside the database: a folder, `file:///…`, `s3://bucket/prefix`, or a webhook
-    `https://…`; none = `<data_dir>/checkpoints`. Best out of reach of whoever administers the database."""
+    """Where checkpoints are exported: a folder, `file:///…`, `s3://bucket/prefix`, or a webhook `https://…`; none =
+    `<data_dir>/checkpoints`. Choose a place that the database's administrator cannot write to."""
     checkpoint_interval: Interval = timedelta(milliseconds=500)
-    """Between two looks for checkpoints to export: with an export it is the window in which a change of the log by
-    its administrator can stay unseen."""
+    """Interval of the export of checkpoints. An administrator's change of entries that are newer than the last export
+    cannot be detected."""
     database_heartbeat: Interval = timedelta(seconds=10)
     """The server ends a statement or an idle transaction of the writer after this time, so that a frozen
     writer does not hold the shard."""

@@ -7,7 +7,7 @@ from apc_bus.settings.base import ApcSettings
 
 
 class RelevanceSettings(ApcSettings):
-    """The weights of the five parts; only their proportions count. All 0 makes every score 0."""
+    """Weights of the five parts; only their proportions matter. If all are 0, every score is 0."""
 
     model_config = SettingsConfigDict(env_prefix="APC_RELEVANCE_")
 
@@ -17,4 +17,4 @@ class RelevanceSettings(ApcSettings):
     history: float = Field(default=0.25, ge=0, le=1_000)
     directive: float = Field(default=0.1, ge=0, le=1_000)
     half_life_seconds: float = Field(default=600.0, gt=0)
-    """After so long a message of the history counts half."""
+    """Time after which a message of the history counts half."""

@@ -8,10 +8,10 @@ from apc_bus.settings.base import ApcSettings
 
 
 class SigningSettings(ApcSettings):
-    """With which key an agent signs."""
+    """The key with which an agent signs."""
 
     agent_key_file: Path | None = None
-    """Ed25519 key in PEM with which the agent signs; `{agent_id}` in it stands for the agent's id. None =
-    it does not sign."""
+    """File with the Ed25519 key (PEM) of the agent; `{agent_id}` stands for the agent's id. None = the agent does not
+    sign."""
     agent_key: SecretStr | None = None
     """The same key as text, instead of a file."""

@@ -9,11 +9,11 @@ from apc_bus.settings.base import ApcSettings
 
 
 class TaskSettings(ApcSettings):
-    """How many tasks run at once, and when one of a dead worker is taken up."""
+    """Concurrency and lease of tasks."""
 
     task_concurrency: int = Field(default=4, ge=1)
-    """Tasks that a worker runs at once."""
+    """Maximum concurrent tasks of a worker."""
     task_lease: Interval = timedelta(seconds=15)
-    """After so long without a sign of life a task of a dead worker is taken up by another one."""
+    """Time without a renewal after which another worker takes over a task."""
     task_poll: Interval = timedelta(seconds=1)
-    """How long a worker may take to see what other processes did to the tasks."""
+    """Interval at which a worker checks the tasks."""

@@ -3,10 +3,20 @@
 # database is made; elsewhere run it as a superuser with the PG* variables of psql. `apc migrate` finds the groups there.
 set -eu
 
+# A password: the variable, else the secret of that name.
+password() {
+    eval "given=\${$1:-}"
+    if [ -n "$given" ]; then printf %s "$given"; else cat "/run/secrets/$(echo "$1" | tr '[:upper:]' '[:lower:]')"; fi
+}
+gate=$(password GATE_DB_PASSWORD)
+log_writer=$(password LOG_WRITER_DB_PASSWORD)
+librarian=$(password LIBRARIAN_PASSWORD)
+operator=$(password OPERATOR_DB_PASSWORD)
+
 psql --set ON_ERROR_STOP=1 --no-psqlrc --quiet \
     --username "${POSTGRES_USER:-postgres}" --dbname "${POSTGRES_DB:-postgres}" \
-    --set gate="$GATE_DB_PASSWORD" --set log_writer="$LOG_WRITER_DB_PASSWORD" \
-    --set librarian="$LIBRARIAN_PASSWORD" --set operator="$OPERATOR_DB_PASSWORD" <<'SQL'
+    --set gate="$gate" --set log_writer="$log_writer" \
+    --set librarian="$librarian" --set operator="$operator" <<'SQL'
 SELECT format('CREATE ROLE %I NOLOGIN', name) FROM unnest(ARRAY['apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar']) AS name
 WHERE to_regrole(name) IS NULL \gexec
 CREATE ROLE apc_gate LOGIN PASSWORD :'gate' IN ROLE apc_reader;

@@ -17,31 +17,36 @@ import yaml
 
 from apc_automl.roles import ROLES
 from apc_bus.testing import PrivateNode
+from apc_console.commands.deploy.compose_secrets import write_secrets
 from apc_console.testing import ApcCommand
 
 ROOT = Path(__file__).parents[2]
-VARIABLE = re.compile(r"\$\{(\w+)(?::\?[^}]*|:-([^}]*))?\}")
+VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 AGENTS = tuple(f"agent.{role.replace('_', '-')}" for role in ROLES)
 USERS = ("apc_gate", "apc_log_writer", "apc_operator", *AGENTS)
 pytestmark = [pytest.mark.broker, pytest.mark.faults, pytest.mark.timeout(400)]
 
 
 class Deployment:
-    """The services of the compose file, with the passwords of the example, on servers of this machine."""
+    """The services of the compose file, with secrets as `apc deploy init` makes them, on servers of this machine."""
 
     def __init__(
         self, node: PrivateNode, management_port: int, postgres_url: str, folder: Path, uploads_port: int
     ) -> None:
-        self.services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-        example = (ROOT / "deploy/example.env").read_text().replace("change", "changed")  # it is refused as it stands
-        self.variables = dict(re.findall(r"^(\w+)=(.*)$", example, re.MULTILINE))
+        compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+        self.services: dict[str, Any] = compose["services"]
+        shutil.copy(ROOT / "docker-compose.yml", folder)
+        self._secrets = write_secrets([folder / "docker-compose.yml"]).folder
+        self.passwords: dict[str, str] = json.loads((self._secrets / "passwords.json").read_text())
         parts = urlsplit(postgres_url)
         self.socket_folder = parse_qs(parts.query)["host"][0]
         self.database = parts.path[1:]
+        administrator = f"//apc:{self.passwords['postgres-administrator']}@postgres:5432/apc"
         self._places = {
+            "127.0.0.1:5672": f"127.0.0.1:{node.port}",
+            "127.0.0.1:15672": f"127.0.0.1:{management_port}",
             "rabbitmq:5672": f"127.0.0.1:{node.port}",
-            "rabbitmq:15672": f"127.0.0.1:{management_port}",
-            "//apc:changed1me@postgres:5432/apc": f"//postgres@/{self.database}?{parts.query}",
+            administrator: f"//postgres@/{self.database}?{parts.query}",
             "@postgres:5432/apc": f"@/{self.database}?{parts.query}",
             "/var/lib/apc": str(folder / "data"),
             "http://artifacts:8082": f"http://127.0.0.1:{uploads_port}",
@@ -52,24 +57,26 @@ class Deployment:
         self.started: list[subprocess.Popen[str]] = []
 
     def settings(self, service: str) -> dict[str, str]:
-        """Return the environment of a service."""
-        given = self.services[service]["environment"]
+        """The environment of a service."""
+        given = self.services[service].get("environment", {})
         found = {name: self._here(str(value)) for name, value in given.items() if value is not None}
+        for secret in self.services[service].get("secrets", ()):
+            found[secret["target"].upper()] = self._here((self._secrets / secret["source"]).read_text())
         found.pop("APC_HEALTH_PORT", None)  # two services of one machine cannot share it
         return found
 
     def command(self, service: str) -> list[str]:
-        """Return what a service runs."""
+        """What a service runs."""
         return [self._here(part) for part in self.services[service]["command"]]
 
     def _here(self, value: str) -> str:
-        value = VARIABLE.sub(lambda match: str(self.variables.get(match[1], match[2] or "")), value)
+        value = VARIABLE.sub(lambda match: match[2] or "", value)
         for theirs, ours in self._places.items():
             value = value.replace(theirs, ours)
         return value
 
     async def run(self, service: str, *instead: str) -> subprocess.CompletedProcess[str]:
-        """Return a one-shot service to its end, or another command with its settings."""
+        """A one-shot service to its end, or another command with its settings."""
         command = instead or self.command(service)
         return await asyncio.to_thread(self._apc, *command, given=self.settings(service))
 
@@ -83,10 +90,6 @@ def node(tmp_path: Path, unused_tcp_port: int) -> Iterator[PrivateNode]:
     """A broker as the image makes it: one administrator, the management plugin."""
     config = f"{(ROOT / 'deploy/rabbitmq.conf').read_text()}\nmanagement.tcp.port = {unused_tcp_port}"
     with PrivateNode(config, plugins=["rabbitmq_management"]) as started:
-        started.ctl("add_user", "apc", "changed1me")
-        started.ctl("set_user_tags", "apc", "administrator")
-        started.ctl("set_permissions", "apc", ".*", ".*", ".*")
-        started.ctl("delete_user", "guest")
         yield started
 
 
@@ -99,7 +102,15 @@ async def deployment(
     tmp_path: Path,
 ) -> AsyncIterator[Deployment]:
     made = Deployment(node, unused_tcp_port, postgres_url, tmp_path, unused_tcp_port_factory())
-    environment = {name: value for name, value in made.variables.items() if name.endswith("_PASSWORD")} | {
+    node.ctl("add_user", "apc", made.passwords["rabbitmq-administrator"])
+    node.ctl("set_user_tags", "apc", "administrator")
+    node.ctl("set_permissions", "apc", ".*", ".*", ".*")
+    node.ctl("delete_user", "guest")
+    environment = {
+        "GATE_DB_PASSWORD": made.passwords["apc_gate"],
+        "LOG_WRITER_DB_PASSWORD": made.passwords["apc_log_writer"],
+        "OPERATOR_DB_PASSWORD": made.passwords["apc_operator"],
+        "LIBRARIAN_PASSWORD": made.passwords["agent.librarian"],
         "PATH": f"{_psql().parent}:{os.environ['PATH']}",
         "PGHOST": made.socket_folder,
         "POSTGRES_DB": made.database,

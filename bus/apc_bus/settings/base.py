@@ -31,7 +31,9 @@ class ApcSettings(BaseSettings):
         for name in type(self).model_fields:
             value = getattr(self, name)
             if isinstance(value, SecretStr) and _OF_THE_EXAMPLE.search(value.get_secret_value()):
-                raise ValueError(f"{variable_of(type(self), name)} holds a password of deploy/example.env: change it")
+                raise ValueError(
+                    f"{variable_of(type(self), name)} holds an example password: `apc deploy init` makes random ones"
+                )
         return self
 
 

@@ -17,6 +17,7 @@ from apc_console.commands.chat import chat
 from apc_console.commands.config import config
 from apc_console.commands.contract.group import app as contract
 from apc_console.commands.dead_letter.group import app as dead_letter
+from apc_console.commands.deploy.group import app as deploy
 from apc_console.commands.doctor import doctor
 from apc_console.commands.effect.group import app as effect
 from apc_console.commands.key.group import app as key
@@ -61,6 +62,7 @@ app.add_typer(effect, name="effect")
 app.add_typer(memory, name="memory")
 app.add_typer(topology, name="topology")
 app.add_typer(serve, name="serve")
+app.add_typer(deploy, name="deploy")
 app.command()(asyncapi)
 app.command()(migrate)
 app.command()(config)

@@ -15,16 +15,32 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def services() -> dict[str, Any]:
+def compose() -> dict[str, Any]:
+    """The compose file."""
+    found: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def services(compose: dict[str, Any]) -> dict[str, Any]:
     """The services of the compose file."""
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     services: dict[str, Any] = compose["services"]
     return services
 
 
+def secrets_of(service: dict[str, Any]) -> dict[str, str]:
+    """Where a service finds each of its secrets: name of the secret -> file inside the container."""
+    given: list[dict[str, str]] = [entry if isinstance(entry, dict) else {"source": entry} for entry in service.get("secrets", ())]
+    return {entry["source"]: entry.get("target") or entry["source"] for entry in given}
+
+
+def workers(services: dict[str, Any]) -> set[str]:
+    return {name for name, service in services.items() if service.get("command", [""])[0] == "worker"}
+
+
 def ours(services: dict[str, Any]) -> dict[str, Any]:
-    """Return the services that run our image."""
-    return {name: service for name, service in services.items() if "build" in service}
+    """The services that run our image."""
+    return {name: service for name, service in services.items() if service["image"].startswith("${APC_IMAGE")}
 
 
 def test_there_is_a_service_for_each_role(services: dict[str, Any]) -> None:
@@ -86,22 +102,70 @@ def test_who_mounts_what(services: dict[str, Any]) -> None:
     assert {name: volumes_of(service) for name, service in ours(services).items()} == expected
 
 
-def test_no_two_services_share_a_password_of_broker_or_database(services: dict[str, Any]) -> None:
-    """But those that run once for the same operator."""
-    users: dict[str, set[str]] = {}
-    for service in ours(services).values():
-        for url in map(str, service["environment"].values()):
-            for user, password in re.findall(r"//([\w.-]+):\$\{(\w+):\?", url):
-                users.setdefault(password, set()).add(user)
+def test_every_secret_is_a_setting_of_ours_and_no_variable_holds_one(
+    compose: dict[str, Any], services: dict[str, Any]
+) -> None:
+    known = {setting.name for setting in settings_in_force()}
 
-    assert all(len(found) == 1 for found in users.values()), users
+    for name, service in ours(services).items():
+        assert {target.upper() for target in secrets_of(service).values()} <= known, name
+    for name, service in services.items():
+        given = map(str, service.get("environment", {}).values())
+        assert not [value for value in given if re.search(r"://[^/]*:[^/]*@|PASSWORD", value)], name
+    used = {secret for service in services.values() for secret in secrets_of(service)}
+    assert used == set(compose["secrets"])
+
+
+def test_no_two_services_share_a_password_of_broker_or_database(
+    compose: dict[str, Any], services: dict[str, Any]
+) -> None:
+    """But those that run once for the administrator or the operator, and the servers themselves."""
+    holders: dict[str, set[str]] = {}
+    for name, service in ours(services).items():
+        for secret in secrets_of(service):
+            for user in re.findall(r"\{([\w.-]+)\}", compose["secrets"][secret]["x-content"]):
+                holders.setdefault(user, set()).add(name)
+
+    one_shot = {name for name, service in services.items() if service.get("restart") == "no"}
+    assert all(len(found - one_shot) <= 1 for found in holders.values()), holders
+    for role in workers(services):
+        assert {user for user, found in holders.items() if role in found} == {f"agent.{role}"}
     script = (ROOT / "deploy/postgres-users.sh").read_text()
     made = re.findall(r"CREATE ROLE \S+ LOGIN PASSWORD :'(\w+)'", script)
     assert len(made) == len(set(made))
 
 
-def test_the_example_environment_names_what_the_file_asks_for() -> None:
-    asked = set(re.findall(r"\$\{(\w+):\?", (ROOT / "docker-compose.yml").read_text()))
-    given = set(re.findall(r"^(\w+)=", (ROOT / "deploy/example.env").read_text(), re.MULTILINE))
+def test_each_service_is_in_the_networks_that_it_needs(services: dict[str, Any]) -> None:
+    agents = {name for name, service in services.items() if "agents" in service.get("networks", ())}
 
-    assert asked <= given
+    assert agents == {"rabbitmq", "postgres", "artifacts"} | workers(services)
+    assert all(services[name]["networks"] == ["agents"] for name in workers(services))
+    for name in ("orchestrator", "persister"):
+        assert services[name]["networks"] == ["services"]
+    assert services["log-key"]["network_mode"] == "none"
+    assert all("networks" in service or "network_mode" in service for service in services.values())
+
+
+def test_only_what_shares_the_network_of_the_broker_reaches_its_management(services: dict[str, Any]) -> None:
+    shares = {name for name, service in services.items() if service.get("network_mode") == "service:rabbitmq"}
+    published = {port.rpartition(":")[0] for service in services.values() for port in service.get("ports", ())}
+
+    assert shares == {"topology", "register"}
+    assert {name for name, service in services.items() if "management_url" in secrets_of(service)} == shares
+    assert "management.tcp.ip = 127.0.0.1" in (ROOT / "deploy/rabbitmq-management.conf").read_text()
+    assert published == {"127.0.0.1:5672", "127.0.0.1:5432"}
+
+
+def test_every_service_has_limits_and_those_that_go_on_a_health_check(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        assert service.get("mem_limit") and service.get("pids_limit"), name
+        assert ("healthcheck" in service) == (service["restart"] != "no"), name
+
+
+def test_one_service_builds_the_image_from_all_that_it_copies(services: dict[str, Any]) -> None:
+    assert [name for name, service in services.items() if "build" in service] == ["migrate"]
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
+    allowed = set(re.findall(r"^!(\S+)$", (ROOT / "deploy/Dockerfile.dockerignore").read_text(), re.MULTILINE))
+
+    assert {source for line in copied for source in line.split()} == allowed
+    assert all((ROOT / source).exists() for source in allowed)

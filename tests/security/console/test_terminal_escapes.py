@@ -52,6 +52,7 @@ LINES: dict[str, Sequence[str]] = {
     "migrate": (),
     "config": (),
     "doctor": (),
+    "deploy init": ("--compose", HOSTILE),
     "packet validate": ("hostile.json",),
     "packet transfer-arbitrate": ("hostile.json", "--top-k", "2"),
     "packet trace": ("--run-id", "run-1"),

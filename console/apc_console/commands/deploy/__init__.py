@@ -1,0 +1,1 @@
+"""`apc deploy`: what a deployment needs before it starts."""

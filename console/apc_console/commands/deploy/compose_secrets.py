@@ -1,0 +1,149 @@
+"""Secrets of compose files: each file is written from its template, with one random password for each user."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from apc_bus.folders import is_open_to_others, make_private_folder
+from apc_console.connections.passwords import complete_passwords
+from apc_console.errors import InputUnusable
+
+TEMPLATE = "x-content"
+"""The key of a compose file's secret that says what its file holds; `{user}` stands for a password."""
+_USER = re.compile(r"\{([A-Za-z][\w.-]*)\}")
+_FIT_FOR_URLS = re.compile(r"[\w.~-]+", re.ASCII)
+_MODE = 0o444
+"""Containers run as other users than the one that starts them; the folder is closed (mode 0700)."""
+
+
+@dataclass(frozen=True)
+class ComposeSecret:
+    """A secret of a compose file: where its file stands, and its template if it has one."""
+
+    name: str
+    file: Path
+    template: str | None
+
+
+@dataclass
+class WrittenSecrets:
+    """What `write_secrets` did with each secret."""
+
+    folder: Path
+    passwords: Path
+    made: list[Path] = field(default_factory=list)
+    kept: int = 0
+    differing: list[Path] = field(default_factory=list)
+    missing: list[Path] = field(default_factory=list)
+
+
+def write_secrets(compose_files: Sequence[Path]) -> WrittenSecrets:
+    """Write each secret of these compose files that has a template and no file yet.
+
+    Passwords are made once and kept in `passwords.json` beside the secrets (mode 0600), so that a later call with
+    one more compose file adds what is missing and changes nothing.
+
+    Raises:
+        InputUnusable: a compose file or the folder cannot be used; the message names file, place and remedy.
+    """
+    found = [secret for file in compose_files for secret in read_secrets(file)]
+    folder = _common_folder(found)
+    _make_folder(folder)
+    written = WrittenSecrets(folder, folder / "passwords.json")
+    users = sorted({user for secret in found for user in _USER.findall(secret.template or "")})
+    passwords, _ = complete_passwords(users, written.passwords)
+    for user in users:
+        if not _FIT_FOR_URLS.fullmatch(passwords[user]):
+            raise InputUnusable(f"the password of {user} must be letters, digits, - . _ or ~: it goes into URLs")
+    for secret in found:
+        _write(secret, passwords, written)
+    return written
+
+
+def read_secrets(compose_file: Path) -> list[ComposeSecret]:
+    """Return the secrets that a compose file declares with a file.
+
+    Raises:
+        InputUnusable: the file cannot be read, is no compose file, or declares no secret.
+    """
+    try:
+        content = yaml.safe_load(compose_file.read_text())
+    except OSError as error:
+        raise InputUnusable(f"cannot read {compose_file}: {error.strerror}; name the file with --compose") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputUnusable(f"{compose_file} is no YAML: {' '.join(str(error).split())}") from error
+    declared = content.get("secrets") if isinstance(content, dict) else None
+    if not isinstance(declared, dict) or not declared:
+        raise InputUnusable(f"{compose_file} has no section `secrets`: there is nothing to write")
+    return [
+        _secret_of(compose_file, str(name), given)
+        for name, given in declared.items()
+        if not (isinstance(given, dict) and given.get("external"))
+    ]
+
+
+def _secret_of(compose_file: Path, name: str, given: Any) -> ComposeSecret:
+    file = given.get("file") if isinstance(given, dict) else None
+    template = given.get(TEMPLATE) if isinstance(given, dict) else None
+    if not isinstance(file, str) or not file:
+        raise InputUnusable(f"{compose_file}: secrets.{name}.file must be the path of a file")
+    if template is not None and not isinstance(template, str):
+        raise InputUnusable(f"{compose_file}: secrets.{name}.{TEMPLATE} must be a text (put it in quotes)")
+    return ComposeSecret(name, Path(os.path.normpath(compose_file.parent / file)), template)
+
+
+def _common_folder(found: Sequence[ComposeSecret]) -> Path:
+    folders = sorted({secret.file.parent for secret in found})
+    if len(folders) != 1:
+        names = ", ".join(map(str, folders)) or "none"
+        raise InputUnusable(f"all secrets must stand in one folder, for its owner alone (found {names})")
+    return folders[0]
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        make_private_folder(folder)
+        is_open = is_open_to_others(folder)
+    except OSError as error:
+        raise InputUnusable(f"cannot make {folder}: {error.strerror}") from error
+    if is_open:
+        raise InputUnusable(f"{folder} holds secrets and others may enter it: chmod 700 {folder}")
+
+
+def _write(secret: ComposeSecret, passwords: dict[str, str], written: WrittenSecrets) -> None:
+    if secret.template is None:
+        if not secret.file.exists():
+            written.missing.append(secret.file)
+        return
+    content = _USER.sub(lambda match: passwords[match[1]], secret.template).encode()
+    try:
+        if _create(secret.file, content):
+            written.made.append(secret.file)
+            return
+        written.kept += 1
+        if secret.file.read_bytes() != content:
+            written.differing.append(secret.file)
+    except OSError as error:
+        raise InputUnusable(f"cannot write {secret.file}: {error.strerror}") from error
+
+
+def _create(file: Path, content: bytes) -> bool:
+    """Create a file as a whole; return False when it exists already, also as a link."""
+    new = file.with_name(f".{file.name}.new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(content)
+            os.fchmod(opened.fileno(), _MODE)
+        os.link(new, file, follow_symlinks=False)  # unlike a rename, it never takes the place of another file
+    except FileExistsError:
+        return False
+    finally:
+        new.unlink(missing_ok=True)
+    return True

@@ -1,0 +1,44 @@
+"""`apc deploy`: what a deployment needs before it starts."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apc_console.output.terminal import echo
+
+app = typer.Typer(help="Prepare a deployment.", no_args_is_help=True)
+
+
+@app.callback()
+def _deploy() -> None:
+    """Prepare a deployment."""
+
+
+@app.command()
+def init(
+    compose: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--compose", metavar="FILE", help="A compose file with secrets; repeat it. Default docker-compose.yml."
+        ),
+    ] = None,
+) -> None:
+    """Write the secrets that compose files name, with random passwords. Keeps every file that exists."""
+    from apc_console.commands.deploy.compose_secrets import write_secrets
+
+    written = write_secrets(compose or [Path("docker-compose.yml")])
+    for file in written.differing:
+        echo(f"kept {file}: it differs from what the compose file says; remove it to write it again", file=sys.stderr)
+    for file in written.missing:
+        echo(
+            f"missing {file}: the compose file does not say what it holds (x-content), so write it yourself",
+            file=sys.stderr,
+        )
+    echo(
+        f"{written.folder}: wrote {len(written.made)} secrets, kept {written.kept}; "
+        f"passwords are in {written.passwords}"
+    )
+    echo("next: docker compose up --build --detach")
+    echo("then: docker compose logs --follow orchestrator persister")

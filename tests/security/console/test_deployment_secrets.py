@@ -1,0 +1,45 @@
+"""Secrets of a deployment: nobody else reads them, and no file that was put in their place is followed or replaced."""
+
+from pathlib import Path
+
+import pytest
+
+from apc_console.commands.deploy.compose_secrets import write_secrets
+from apc_console.errors import InputUnusable
+
+COMPOSE = 'secrets: {url: {file: ./secrets/url, x-content: "amqp://{planner}@rabbitmq/"}}'
+
+
+@pytest.fixture
+def compose(tmp_path: Path) -> Path:
+    file = tmp_path / "docker-compose.yml"
+    file.write_text(COMPOSE)
+    return file
+
+
+def test_a_folder_that_others_may_enter_is_refused(compose: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    folder.chmod(0o755)
+
+    with pytest.raises(InputUnusable, match="chmod 700"):
+        write_secrets([compose])
+    assert not list(folder.iterdir())
+
+    folder.chmod(0o700)  # without the guard's reason the same act works
+    assert write_secrets([compose]).made == [folder / "url"]
+
+
+def test_a_link_in_the_place_of_a_secret_is_not_written_through(compose: Path, tmp_path: Path) -> None:
+    folder, victim = tmp_path / "secrets", tmp_path / "victim"
+    folder.mkdir(0o700)
+    victim.write_text("precious")
+    (folder / "url").symlink_to(victim)
+    (folder / ".url.new").symlink_to(victim)
+
+    written = write_secrets([compose])
+
+    assert victim.read_text() == "precious"
+    assert written.differing == [folder / "url"]
+    (folder / "url").unlink()
+    assert write_secrets([compose]).made == [folder / "url"]

@@ -30,7 +30,9 @@ def services(compose: dict[str, Any]) -> dict[str, Any]:
 
 def secrets_of(service: dict[str, Any]) -> dict[str, str]:
     """Where a service finds each of its secrets: name of the secret -> file inside the container."""
-    given: list[dict[str, str]] = [entry if isinstance(entry, dict) else {"source": entry} for entry in service.get("secrets", ())]
+    given: list[dict[str, str]] = [
+        entry if isinstance(entry, dict) else {"source": entry} for entry in service.get("secrets", ())
+    ]
     return {entry["source"]: entry.get("target") or entry["source"] for entry in given}
 
 

@@ -11,6 +11,8 @@ import pytest
 from apc_contracts import Packet
 from apc_contracts.envelope.parts import ProofBundle
 from apc_contracts.session import Session
+from apc_contracts.wire.parsing import ReceivedPacket
+from apc_orchestrator import tracing
 from apc_orchestrator.judging import sessions
 from apc_orchestrator.judging.sessions import Sessions
 from apc_orchestrator.shard import deadlines
@@ -156,3 +158,18 @@ def test_a_session_that_is_loaded_again_is_not_verified_twice() -> None:
     for _ in range(10):
         verifier.submit(request)
     assert verifier._submitted.qsize() == 1, "a refusal for each would fail the packet"
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_traces_of_very_many_packets_are_forgotten(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+    monkeypatch.setattr(tracing, "REMEMBERED", 100 if is_guarded else MANY)
+    traces, batch = tracing.Traces(), cast(Any, SimpleNamespace(spans=[], trace={}))
+    headers = {"traceparent": f"00-{1:032x}-{1:016x}-01", "tracestate": "s" * 512}
+    ids = [uuid4() for _ in range(300)]
+    for packet_id in ids:
+        found = ReceivedPacket(cast(Any, SimpleNamespace(packet_id=packet_id)), b"", b"", b"")
+        traces.begin(batch, found, cast(Any, SimpleNamespace(headers=headers)))
+
+    batch.trace = {}
+    known = [packet_id for packet_id in ids if traces.of(batch, packet_id)]
+    assert known == (ids[200:] if is_guarded else ids)

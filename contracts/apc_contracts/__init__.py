@@ -1,7 +1,8 @@
-"""The APC/1.0 contract: packets, parsing, sealing, policy and machines.
+"""The APC/1.0 contract: packets, parsing, sealing, policy and state machines.
 
 Pure: no I/O beyond its own data files, no clock, no broker, no database.
-`parse_packet` accepts a body or raises PacketRefused with one code, one path and one sentence.
+
+`parse_packet` returns a packet or raises PacketRefused with one code, one path and one sentence.
 """
 
 from importlib import import_module
@@ -141,7 +142,7 @@ if TYPE_CHECKING:
     from apc_contracts.judging.session_view import Identity, SessionView
     from apc_contracts.protocol.transfers import rank_transfers
 
-# Costly to import and not needed by everyone: fetched when first asked for.
+# Slow to import and not needed by every caller: imported on first access.
 _LATE = {
     "Action": "agent.actions",
     "ActionType": "agent.actions",

@@ -17,16 +17,17 @@ ApcError
 
 
 class ApcError(Exception):
-    """Something went wrong in apc-bus."""
+    """The base of every error of apc-bus."""
 
 
 class ContractError(ApcError):
-    """The contract was broken."""
+    """The base of errors of the contract."""
 
 
 class PacketRefused(ContractError):
-    """A packet that the contract refuses: `code` (docs/specification/contract.md section 12), `path` (dotted with [i],
-    `$` = whole).
+    """A packet that the contract refuses.
+
+    `code` is from docs/specification/contract.md section 12; `path` is dotted with [i], `$` for the whole packet.
     """
 
     def __init__(self, code: str, path: str, message: str) -> None:
@@ -37,7 +38,7 @@ class PacketRefused(ContractError):
 
 
 class ContractInvalid(ContractError):
-    """A contract file that cannot be used; `place` names the spot in it, `file` the file where it is known."""
+    """A contract file that cannot be used; `place` names the position in it, `file` the file where it is known."""
 
     def __init__(self, place: str, message: str, file: str | None = None) -> None:
         contract = "contract" if file is None else f"contract {file}"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 MAX_SAFE_INTEGER = 2**53 - 1
-"""The largest integer that every JSON reader holds exactly; RFC 8785 knows no larger one."""
+"""The largest integer that every JSON reader represents exactly (RFC 8785 allows no larger one)."""
 
 
 @dataclass(frozen=True, slots=True)

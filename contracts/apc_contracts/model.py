@@ -12,11 +12,11 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 MAX_NAME_LENGTH = 256
 """Bound of identifiers without a pattern of their own: a log index refuses rows of more than 2.7 kB."""
 MAX_DURATION_MS = 365 * 86_400_000
-"""Bound of a session's deadlines, so that `now + duration` is always a time."""
+"""The limit of a session's deadlines, so that `now + duration` is always a valid time."""
 
 EARLIEST_TIME = datetime(1, 1, 2, tzinfo=UTC)
 LATEST_TIME = datetime(9998, 12, 31, tzinfo=UTC)
-"""Between these, every time has a UTC form and a TTL can be added to it."""
+"""Between these limits, every time has a UTC form and a TTL can be added to it."""
 
 ID_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9._:-]{0,63}$"
 UUID_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
@@ -43,7 +43,7 @@ class Model(BaseModel):
 
 
 class _CanonicalUuid:
-    """A UUID, in JSON only in the canonical form: lower case, with hyphens."""
+    """A UUID; in JSON only in canonical form: lower case, with hyphens."""
 
     @staticmethod
     def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -62,7 +62,7 @@ class _CanonicalUuid:
 class _UtcTime:
     """A time with an offset, in JSON as RFC 3339; held and written in UTC.
 
-    Digits of a second beyond the microsecond are read and dropped.
+    Digits beyond the microsecond are accepted and dropped.
     """
 
     @staticmethod
@@ -109,9 +109,9 @@ Ratio = Annotated[float, Field(ge=0, le=2)]
 Count = Annotated[int, Field(ge=0)]
 DurationMs = Annotated[int, Field(ge=1, le=MAX_DURATION_MS)]
 OpenMap = Mapping[str, JsonValue]
-"""A JSON object whose keys are the sender's own."""
+"""A JSON object with arbitrary keys."""
 
 
 def broken(path: str, message: str) -> PydanticCustomError:
-    """Return a broken rule between fields, for a validator to raise; `path` is relative to the validated model."""
+    """Return an error for a broken rule between fields, for a validator to raise."""
     return PydanticCustomError("rule_broken", "{message}", {"message": message, "path": path})

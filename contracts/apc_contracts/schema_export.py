@@ -1,6 +1,7 @@
-"""JSON Schema 2020-12 of what travels, made from the models: `python -m apc_contracts.schema_export FOLDER`.
+"""Export JSON Schema 2020-12 of everything on the wire: `python -m apc_contracts.schema_export FOLDER`.
 
-The schemas say what the models say, as far as JSON Schema can. The rest is in each schema's `$comment`.
+The schemas are generated from the models and say what they say, as far as JSON Schema can. The rest is in each schema's
+`$comment`.
 """
 
 import json
@@ -55,17 +56,17 @@ def packet_schema() -> Schema:
 
 
 def receipts_schema() -> Schema:
-    """Return the schema of a message of receipts."""
+    """Return the schema of a receipts message."""
     return _schema_of(list[Receipt], "receipts", "Receipts of deliveries", _BYTES)
 
 
 def registry_change_schema() -> Schema:
-    """Return the schema of a change of the registry."""
+    """Return the schema of a registry change."""
     return _schema_of(RegistryChange, "registry-change", "A change of the registry", _BYTES)
 
 
 def agent_response_schema() -> Schema:
-    """Return the schema of an answer of an agent's mind (v1.0 and v2.0)."""
+    """Return the schema of an LLM agent's answer (v1.0 and v2.0)."""
     return _schema_of(AgentResponse, "agent-response", "An agent's response", _BYTES + _RESPONSE_RULES)
 
 
@@ -75,7 +76,7 @@ def agent_context_schema() -> Schema:
 
 
 def claim_check_schema() -> Schema:
-    """Return the schema of `metadata.claim_check` of a packet whose long texts lie in the artifact store."""
+    """Return the schema of `metadata.claim_check` of a packet whose long texts are in the artifact store."""
     comment = "Also: at each path of the packet stands the hash, and the object of that hash has `size` bytes of UTF-8."
     return _schema_of(list[TextReference], "claim-check", "Texts of a packet in the artifact store", comment)
 
@@ -90,7 +91,7 @@ SCHEMAS: Mapping[str, Callable[[], Schema]] = MappingProxyType(
         "registry-change.schema.json": registry_change_schema,
     }
 )
-"""File name -> what writes it."""
+"""File name -> the function that returns its schema."""
 
 
 def schema_text(schema: Schema) -> str:
@@ -99,7 +100,7 @@ def schema_text(schema: Schema) -> str:
 
 
 def export_schemas(folder: Path) -> None:
-    """Writes every schema into a folder."""
+    """Write every schema into a folder."""
     for name, make in SCHEMAS.items():
         (folder / name).write_text(schema_text(make()), encoding="utf-8")
 
@@ -115,7 +116,7 @@ def _schema_of(model: Any, name: str, title: str, comment: str) -> Schema:
 
 
 def _require_tags(definition: Schema) -> None:
-    """A tag has a default for whoever builds the model; a document must name it."""
+    """Require the tag in documents; it has a default only for code that builds the model."""
     for field, rule in definition.get("properties", {}).items():
         if "const" in rule:
             rule.pop("default", None)
@@ -123,7 +124,7 @@ def _require_tags(definition: Schema) -> None:
 
 
 def _close_maps(rule: Schema) -> None:
-    """A map whose keys have a pattern takes no other keys."""
+    """Forbid other keys in a map whose keys have a pattern."""
     for option in (rule, *rule.get("anyOf", ())):
         if "patternProperties" in option:
             option["additionalProperties"] = False
@@ -137,7 +138,7 @@ def _if_then(condition: Schema, consequence: Schema) -> Schema:
 
 
 def _modes_agree(mode: TransferMode) -> Schema:
-    """With a lineage of this mode, the payload has it too."""
+    """Return the rule that with a lineage of this mode the payload has the same mode."""
     lineage = {
         "type": "object",
         "properties": {"transfer_mode": {"const": mode}},

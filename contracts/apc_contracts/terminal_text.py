@@ -1,4 +1,4 @@
-"""Foreign text made harmless for a terminal: what agents, models and files say may hold escape sequences."""
+"""Make foreign text harmless for a terminal: texts of agents, models and files may contain escape sequences."""
 
 import re
 
@@ -18,7 +18,7 @@ _UNSAFE_IN_JSON = re.compile(f"[\x7f-\x9f{_BIDI}{_SEPARATORS}\ufeff]")
 def printable(text: str) -> str:
     """Return the text without escape sequences, control characters and bidirectional marks.
 
-    Newlines and tabs stay. Halves of surrogates, which no terminal can be sent, become question marks.
+    Newlines and tabs stay. Lone surrogates, which cannot be encoded, become question marks.
     """
     return _SURROGATES.sub("?", _UNSAFE.sub("", _SEQUENCES.sub("", text)))
 
@@ -31,6 +31,6 @@ def one_line(text: str) -> str:
 def printable_json(document: str) -> str:
     """Return a JSON document in which no character acts on a terminal; its value is the same.
 
-    JSON itself escapes what stands below U+0020; the rest, which can only be inside of strings, is escaped here.
+    JSON itself escapes everything below U+0020; the rest, which can only be inside strings, is escaped here.
     """
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", document)

@@ -1,7 +1,7 @@
-"""Admission: one small function a rule, an ordered tuple of them, and the verdict that they add up to.
+"""Admission: one small function per rule, an ordered tuple of rules, and the verdict they produce.
 
-Everything here is a pure function of what it is given. `admit` is the gate, the worker's own early check, the
-offline validator and the replay alike.
+Everything here is a pure function of its arguments. The gate, the worker's early check, the offline validator and the
+replay all call `admit`.
 """
 
 from apc_contracts.admission.admit import admit, judge_held, judge_transfer, transfer_record

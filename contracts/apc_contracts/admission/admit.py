@@ -19,7 +19,7 @@ from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 
 
 def admit(packet: Packet, session: SessionView | None, facts: Facts, contract: Contract) -> Verdict:
-    """Return the verdict on a packet that has just come: a function of (packet, session, facts, contract) alone.
+    """Return the verdict on a packet on arrival: a function of (packet, session, facts, contract) alone.
 
     Without a registry in `facts` (offline) or without a session, the rules that need one are skipped. HELD is the
     verdict on a TRANSFER that waits for its barrier and on work in a paused session.
@@ -28,10 +28,10 @@ def admit(packet: Packet, session: SessionView | None, facts: Facts, contract: C
 
 
 def judge_held(packet: Packet, session: SessionView, facts: Facts, contract: Contract) -> Verdict:
-    """Return the verdict at RESUME on a packet that a pause held.
+    """Return the verdict at RESUME on a packet that was held by a pause.
 
-    Its sender, signature and identity were judged when it came, and its budget spent: everything else is judged
-    as if it came now. A TRANSFER may be HELD once more, for its barrier.
+    Its sender, signature and identity were judged on arrival and its budget was spent then; everything else is judged
+    as if it arrived now. A TRANSFER may be HELD again, for its barrier.
     """
     return judge(Case(packet, session, facts, contract), Stage.RESUME)
 
@@ -43,10 +43,10 @@ def judge_transfer(
     contract: Contract,
     generation: int | None = None,
 ) -> Refusal | None:
-    """What stands against a TRANSFER at a barrier that closes `generation` (default: the packet's own).
+    """Return why a TRANSFER fails at a barrier that closes `generation` (default: the packet's own), or None.
 
-    Windows, guards, min_generation, scores (verified ones where there are any), decay, anti-drift, inboxes.
-    How many go through is not judged here but by `rank_transfers`.
+    Checks windows, guards, min_generation, scores (verified ones where available), decay, anti-drift and inboxes.
+    `rank_transfers` decides how many go through.
     """
     ruling = _first_ruling(Case(packet, session, facts, contract, generation), Stage.BARRIER)
     return ruling if isinstance(ruling, Refusal) else None
@@ -81,7 +81,7 @@ def judge(case: Case, stage: Stage) -> Verdict:
 
 
 def _against_holding(case: Case) -> Refusal | None:
-    """The rules that are asked once, when a packet comes, of one that will be held."""
+    """Return the first refusal of the rules that are checked once, on arrival, for a packet that will be held."""
     rules = (ends_no_loop, quota_is_left, bytes_have_room, session_has_room, budget_is_left)
     return next((refusal for rule in rules if (refusal := rule(case)) is not None), None)
 

@@ -1,4 +1,4 @@
-"""One packet before the gate, with everything that the rules read."""
+"""One packet under judgement, with everything that the rules read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
 Ruling: TypeAlias = Refusal | VerdictKind | None
-"""None: the rule has nothing against the packet. A kind (held, repeat, rerun) ends the judgement as a refusal does."""
+"""None: the rule has no objection. A kind (held, repeat, rerun) ends the judgement like a refusal."""
 
 
 class Case:
-    """What is judged. Rules only read it.
+    """The packet under judgement and its context; rules only read it.
 
-    `sender` is the registration of the packet's sender, None when there is none or no registry; `parent` is what
-    the session remembers of the parent, None when it knows none. `generation` is the packet's own, or at a
-    barrier the one that closes. `loop` is what the loop guard found, once it was asked: the one thing that a rule
-    leaves here, so that the record need not ask again.
+    `sender` is the sender's registration, None without one or without a registry; `parent` is what the session
+    remembers of the parent, None when unknown. `generation` is the packet's own, or the closing one at a barrier.
+    `loop` caches the loop guard's result, so that the record need not compute it again: the only field that a rule
+    writes.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Case:
 
 
 class Scope(Flag):
-    """When a rule has a say: with a registry (live), with a session, for agents but not the orchestrator."""
+    """When a rule applies: with a registry (live), with a session, to agents but not to the orchestrator."""
 
     ANY = 0
     LIVE = auto()
@@ -77,7 +77,7 @@ class Scope(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: the code it refuses with, the function, its scope, and the packet types that it is about."""
+    """One rule: its refusal code, its function, its scope, and the packet types it applies to."""
 
     code: str
     judge: Callable[[Case], Ruling]

@@ -1,7 +1,7 @@
-"""What a verdict is stored with: the facts that its rules read and that the packet's bytes do not tell.
+"""The facts stored with a verdict: what its rules read that cannot be derived from the packet's bytes.
 
-The record is kept for every packet, so it is small. Rules that had nothing to say are taken at their word: of what
-speaks against a packet only what decided is kept. `recorded` makes the same verdict from it again.
+The record is kept for every packet, so it is small. Only the facts of the deciding rule are kept; rules that passed
+leave none. `recorded` recomputes the same verdict from it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,13 +53,13 @@ def facts_record(case: Case, stage: Stage, ruling: Ruling) -> Record:
 
 
 def note_warnings(record: Record, case: Case, warnings: Sequence[Refusal]) -> None:
-    """The anti-drift checks in mode `warn` that failed, by name for a reader, and their facts for a replay."""
+    """Add the failed anti-drift checks of mode `warn`: names for readers, facts for a replay."""
     record["warnings"] = [warning.rule for warning in warnings]
     record["drift"] = _drift_facts(case)
 
 
 def note_place(record: Record, packet: Packet, session: SessionView | None) -> None:
-    """What an entry says beside its verdict: that a BROADCAST was resolved; the phase, if the packet named another."""
+    """Add what an entry needs beside its verdict: a resolved BROADCAST; the phase, if the packet named another."""
     if packet.recipients[0].agent_id == ALL_RECIPIENTS:
         record["to"] = ALL_RECIPIENTS
     if session is not None and packet.run_phase is not session.run_phase:
@@ -80,7 +80,7 @@ def _note_sender(record: Record, case: Case) -> None:
 
 @lru_cache(256)
 def _names_of(rights: frozenset[Right]) -> tuple[str, ...]:
-    """Few different ones, and one of them in the record of each packet."""
+    """Return the names of rights, memoised: there are few distinct sets, and every record holds one."""
     return tuple(sorted(right.value for right in rights))
 
 
@@ -227,12 +227,12 @@ def _full(case: Case) -> Record:
 
 
 def _quota(case: Case) -> Record:
-    """Return a pause would have held the packet, and the later rules were not asked."""
+    """Return no facts: a pause would have held the packet before this rule was checked."""
     return {"quota_wait_ms": case.facts.quota_wait_ms} | _paused(case)
 
 
 def _budget(case: Case) -> Record:
-    """Return a pause would have held the packet, and the later rules were not asked."""
+    """Return no facts: a pause would have held the packet before this rule was checked."""
     session, packet = case.session, case.packet
     if session is None:
         return {}
@@ -272,4 +272,4 @@ _EVIDENCE: dict[str, Callable[[Case], Record]] = {
     "OVERLOADED": _full,
     "BUDGET_EXHAUSTED": _budget,
 }
-"""What is kept beside the common facts, by the code or kind that decided."""
+"""Facts kept in addition to the common ones, by the code or kind that decided."""

@@ -1,4 +1,4 @@
-"""The verdict again, from bytes, record and contract alone: what `replay --verify` compares."""
+"""Recompute a verdict from bytes, record and contract alone: what `replay --verify` compares."""
 
 from datetime import datetime
 from typing import Any
@@ -24,10 +24,10 @@ _EVERY_TYPE = frozenset(PacketType)
 
 
 def judge_recorded(received: ReceivedPacket, record: Record, contract: Contract) -> Verdict:
-    """Judge a logged packet by its recorded facts (`Verdict.facts`): kind and refusal come out as they did then.
+    """Judge a logged packet by its recorded facts (`Verdict.facts`); kind and refusal come out as they did then.
 
     Raises:
-        KeyError, ValueError: the record is not one that `facts_record` made.
+        KeyError, ValueError: `facts_record` did not make this record.
     """
     packet = received.packet
     session = _session(packet, record) if "session" in record else None
@@ -37,7 +37,7 @@ def judge_recorded(received: ReceivedPacket, record: Record, contract: Contract)
 def judge_in_session(
     received: ReceivedPacket, record: Record, session: SessionView | None, contract: Contract
 ) -> Verdict:
-    """As `judge_recorded`, but in a session at hand: whatever the record says of its session is found out anew."""
+    """Judge like `judge_recorded`, but in the session given: facts about the session are computed, not read."""
     generation = record.get("transfer", {}).get("generation")
     case = Case(received.packet, session, recorded_facts(received, record), contract, generation)
     return judge(case, Stage(record.get("stage", Stage.ARRIVAL)))
@@ -71,12 +71,15 @@ def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
 
 
 def _is_cause_delivered(packet: Packet, record: Record) -> bool:
-    """Whether the sender had got the cause: said by the name under which it stands, in older records by the drift."""
+    """Return whether the cause was delivered to the sender.
+
+    Current records say so under the fact's own name, older ones in the drift facts.
+    """
     if "claimed_cause" in record:
         return False
     if "is_cause_delivered" in record:
         return bool(record["is_cause_delivered"])
-    # A parent that the session holds is unknown by its root alone, whoever got it.
+    # A parent that the session holds is unknown only by its root, whoever received it.
     names_parent = "parent" not in record and record.get("cause") == str(packet.trace.parent_packet_id)
     return not names_parent or bool(record.get("drift", {}).get("parent_is_known", True))
 
@@ -103,7 +106,7 @@ def _registry(packet: Packet, record: Record) -> dict[str, Registration]:
         for agent_id in named
         if broken.get(agent_id) != "unknown" and agent_id not in (ALL_RECIPIENTS, ORCHESTRATOR)
     }
-    # A sender may name itself as a recipient; what is recorded of it as a sender goes first.
+    # A sender may name itself as a recipient; its facts as the sender take precedence.
     sender = _sender(packet, record, registry.pop(packet.sender.agent_id, None))
     if sender is not None:
         registry[sender.agent_id] = sender
@@ -219,7 +222,7 @@ def _first(packet: Packet, first: Record) -> Identity:
 
 
 def _identity(packet: Packet, **known: Any) -> Identity:
-    """Return an identity of which only `known` was recorded; the rest is never read."""
+    """Return an identity of which only `known` was recorded; its other fields are never read."""
     fields: dict[str, Any] = {
         "packet_hash": b"",
         "payload_hash": b"",

@@ -1,4 +1,4 @@
-"""A session made of plain values: for judging a recorded packet again, for what-ifs and for tests."""
+"""A session made of plain values: to judge a recorded packet again, for what-if replays and for tests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,10 @@ from apc_contracts.vocabulary import RunPhase
 
 @dataclass(frozen=True, slots=True)
 class SessionSnapshot:
-    """Satisfies `SessionView`. A set that is None knows everything: every member, task, root, key, protocol."""
+    """A SessionView made of plain values.
+
+    A set that is None contains everything: every member, task, root, key, protocol.
+    """
 
     session_id: str
     state: str
@@ -52,15 +55,15 @@ class SessionSnapshot:
         return self.identities.get(packet_id)
 
     def open_bytes_of(self, sender: str) -> int:
-        """Bytes without an end of the sender at hand."""
+        """Return the bytes of unfinished packets of this snapshot's sender."""
         return self.own_open_bytes
 
     def budget_parts(self, task_id: str, now: datetime) -> dict[str, Part]:
-        """Return what is left for the task at hand."""
+        """Return what is left for this snapshot's task."""
         return dict(self.parts)
 
     def parts_to_cut(self, task_id: str, giver_task: str, now: datetime) -> dict[str, Part]:
-        """Return what the TASK_IR at hand can reserve."""
+        """Return what this snapshot's TASK_IR can reserve."""
         return dict(self.cut_from)
 
     def task_giver(self, task_id: str) -> str | None:
@@ -92,11 +95,11 @@ class SessionSnapshot:
         return (self.protocols or {}).get(protocol_id, frozenset())
 
     def last_generation_of(self, round_number: int) -> int:
-        """Return the last generation of a round; 0 when none is noted."""
+        """Return the last generation of a round; 0 when none is recorded."""
         return self.generation if round_number == self.round else self.last_generations.get(round_number, 0)
 
     def accepted_transfers(self, to_swarm: str) -> int:
-        """TRANSFERs accepted for that swarm in the present round and generation."""
+        """Return the number of TRANSFERs accepted for that swarm in the current round and generation."""
         return self.accepted.get(to_swarm, 0)
 
     def smallest_top_k(self, to_swarm: str) -> int | None:
@@ -104,5 +107,5 @@ class SessionSnapshot:
         return self.top_k.get(to_swarm)
 
     def loop_of(self, _packet: Packet, _payload_hash: bytes, _cause: UUID | None) -> LoopState:
-        """Return what bears on the one packet that this snapshot is for."""
+        """Return the loop state of the one packet that this snapshot is for."""
         return self.loop

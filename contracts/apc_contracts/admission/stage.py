@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """On arrival; at RESUME, when a pause held it; at the barrier of its generation (TRANSFER)."""
+    """When a packet is judged: on arrival; at RESUME, if a pause held it; at its barrier (TRANSFER)."""
 
     ARRIVAL = "arrival"
     RESUME = "resume"

@@ -1,1 +1,1 @@
-"""What an agent is given and what it answers: its context, its response, its walk through its own coordination."""
+"""What an agent receives and answers: its context, its response, its path through local coordination."""

@@ -1,6 +1,6 @@
-"""What an agent's mind answers: thoughts, actions and a response (the Chimera agent schema, v1.0 and v2.0).
+"""What an LLM agent answers: thoughts, actions and a response (the Chimera agent schema, v1.0 and v2.0).
 
-Source: docs/reference/conformance/actions.md, closed by docs/specification/agents.md section 5. Pure description:
+Source: docs/reference/conformance/actions.md, closed by docs/specification/agents.md section 5. A pure description:
 nothing here runs.
 """
 
@@ -17,21 +17,21 @@ from apc_contracts.wire.schema_errors import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
 
 MAX_ACTIONS = 100
-"""Bound of the actions of one response, sub-actions included."""
+"""Limit of the actions in one response, sub-actions included."""
 MAX_SUB_LEVELS = 5
 """How deep sub-actions may nest."""
 
 ACTION_ID_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
-"""Without a dot: `${{results.action_id.path}}` ends the id at the first one."""
+"""No dot: `${{results.action_id.path}}` ends the id at the first one."""
 
 STATUS_SUCCESS = "SUCCESS"
 STATUS_EXECUTING = "EXECUTING"
 STATUS_ERROR = "ERROR"
 STATUS_TASK_STARTED = "TASK_STARTED"
 KNOWN_STATUSES = (STATUS_SUCCESS, STATUS_EXECUTING, STATUS_ERROR, STATUS_TASK_STARTED)
-"""Those that the schema names; others are accepted as text."""
+"""Statuses that the schema names; others are accepted as text."""
 KNOWN_THOUGHTS = ("PLAN", "OBSERVATION", "DECISION")
-"""Those that the schema names; others are accepted as text."""
+"""Kinds of thought that the schema names; others are accepted as text."""
 
 Status = Annotated[Name, Field(examples=list(KNOWN_STATUSES))]
 ThoughtType = Annotated[Name, Field(examples=list(KNOWN_THOUGHTS))]
@@ -40,7 +40,7 @@ SchemaVersion = Literal["1.0", "2.0"]
 
 
 class ActionType(StrEnum):
-    """What an action is carried out by."""
+    """What carries out an action."""
 
     TOOL = "tool"
     """A function that the agent has registered."""
@@ -56,11 +56,11 @@ class Execution(StrEnum):
     SYNC = "SYNC"
     """Now, before the report of the actions."""
     ASYNC = "ASYNC"
-    """As a durable task: the report has its task_id."""
+    """As a durable task: the report contains its task_id."""
 
 
 class SecurityLevel(StrEnum):
-    """What may be run, each level including those before it."""
+    """What may run; each level includes those before it."""
 
     PUBLIC = "public"
     USER = "user"
@@ -87,14 +87,14 @@ class ResponseContext(Model):
 
 
 class Thought(Model):
-    """A step of the agent's reasoning. Recorded, never an input to control."""
+    """A step of the agent's reasoning. Recorded, never used as input for control."""
 
     type: ThoughtType
     content: str
 
 
 class Action(Model):
-    """Something to be done. Everything beyond the seven fields of v1.0 belongs to v2.0."""
+    """Something to do. Everything beyond the seven fields of v1.0 belongs to v2.0."""
 
     action: Annotated[Name, Field(description="the name of the tool or verb")]
     type: ActionType
@@ -118,22 +118,22 @@ class Action(Model):
     ] = None
 
     def walk(self) -> Iterator["Action"]:
-        """This action and its sub-actions, each before its own."""
+        """Yield this action, then its sub-actions, depth first."""
         yield self
         for sub_action in self.sub_actions:
             yield from sub_action.walk()
 
     @property
     def levels(self) -> int:
-        """How deep sub-actions nest: 0 when there are none."""
+        """Return how deep sub-actions nest: 0 when there are none."""
         return max((1 + sub_action.levels for sub_action in self.sub_actions), default=0)
 
 
 class AgentResponse(Model):
-    """One answer of an agent's mind.
+    """One answer of an LLM agent.
 
     v1.0 and v2.0 are one model, because each document of v1.0 is one of v2.0; `version` says which one a document
-    needs. A document may say it itself in `schema_version`.
+    needs. A document may name it in `schema_version`.
     """
 
     schema_version: SchemaVersion | None = None
@@ -146,7 +146,7 @@ class AgentResponse(Model):
 
     @property
     def version(self) -> SchemaVersion:
-        """The version that the document says, else the lowest that has what it uses."""
+        """The version that the document names, or the lowest that has everything it uses."""
         return self.schema_version or ("1.0" if self._newer_than_v1() is None else "2.0")
 
     def walk(self) -> Iterator[Action]:
@@ -167,7 +167,7 @@ class AgentResponse(Model):
         return self
 
     def _newer_than_v1(self) -> str | None:
-        """Return the first place that v1.0 does not have."""
+        """Return the first field used that v1.0 does not have."""
         if self.context is not None:
             return "context"
         if self.status == STATUS_TASK_STARTED:
@@ -180,8 +180,9 @@ class AgentResponse(Model):
 
 
 class ResponseInvalid(ContractError):
-    """A document that is no AgentResponse: `code` (docs/specification/contract.md section 12), `path` (dotted, `$` =
-    whole).
+    """A document that is not an AgentResponse.
+
+    `code` is from docs/specification/contract.md section 12; `path` is dotted, `$` for the whole document.
     """
 
     def __init__(self, code: str, path: str, message: str) -> None:
@@ -195,8 +196,8 @@ def parse_response(document: bytes | str, limits: Limits = DEFAULT_LIMITS) -> Ag
     """Return the response in a JSON document.
 
     Raises:
-        ResponseInvalid: TOO_LARGE, TOO_DEEP, MALFORMED (prose, too) or SCHEMA_INVALID, with the place and how to
-            mend it.
+        ResponseInvalid: TOO_LARGE, TOO_DEEP, MALFORMED (prose included) or SCHEMA_INVALID, with the place and the
+    remedy.
     """
     body = document.encode(errors="surrogatepass") if isinstance(document, str) else document
     try:

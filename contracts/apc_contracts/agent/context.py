@@ -1,7 +1,8 @@
-"""The context object that an agent is invoked with. Source: docs/reference/conformance/agent-context.md section 2;
-docs/specification/agents.md section 2.
+"""The context object that an agent is invoked with.
 
-All fields are optional as there; what is unknown is kept, because the protocol asks agents to be resilient to it.
+Source: docs/reference/conformance/agent-context.md section 2; docs/specification/agents.md section 2.
+
+All fields are optional there; unknown fields are kept, because the protocol asks agents to be resilient to them.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ CONTEXT_VERSION: Final = "1.1"
 
 
 def context_uuid(kind: str, original: str) -> UUID:
-    """Return the UUID of an id of ours: itself if it is one, else its UUIDv5 (the same everywhere, for ever)."""
+    """Return the UUID for one of our ids: the id itself if it is a UUID, else its UUIDv5, identical everywhere."""
     try:
         parsed = UUID(original)
     except ValueError:
@@ -25,7 +26,7 @@ def context_uuid(kind: str, original: str) -> UUID:
 
 
 class _Open(BaseModel):
-    """A frozen value that keeps the fields that it does not know."""
+    """A frozen value that keeps the fields it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
@@ -54,7 +55,7 @@ class UserProfile(_Open):
 
 
 class NarrativeState(_Open):
-    """Where the conversation stands."""
+    """The state of the conversation."""
 
     current_thread_id: str | None = None
     current_realm: str | None = None
@@ -64,7 +65,7 @@ class NarrativeState(_Open):
 
 
 class ContextMessage(_Open):
-    """One message of the history, or the one at hand."""
+    """One message of the history, or the current one."""
 
     sender_id: str | None = None
     content: str | None = None
@@ -73,7 +74,7 @@ class ContextMessage(_Open):
 
 
 class InteractionHistory(_Open):
-    """What was said before; `full_history_reference` is the session_id of the conversation in the memory store."""
+    """Earlier messages; `full_history_reference` is the session_id of the conversation in the memory store."""
 
     recent_messages: tuple[ContextMessage, ...] | None = None
     previous_exchange_summary: str | None = None
@@ -82,14 +83,14 @@ class InteractionHistory(_Open):
 
 
 class SystemState(_Open):
-    """How the system fares: `current_system_load` is low, medium or high."""
+    """The load of the system: `current_system_load` is low, medium or high."""
 
     current_system_load: str | None = None
     active_anomalies: tuple[str, ...] | None = None
 
 
 class ResponseConstraints(_Open):
-    """What an answer must be like: characters, and text, json or markdown."""
+    """Requirements on an answer: a length in characters, and text, json or markdown."""
 
     max_length: int | None = None
     format: str | None = None
@@ -121,11 +122,11 @@ class AgentContext(_Open):
     custom_data: OpenMap | None = None
 
     def to_document(self) -> dict[str, Any]:
-        """JSON; a field that was not given is not there."""
+        """Return the context as JSON; fields that were not given are left out."""
         document: dict[str, Any] = self.model_dump(mode="json", exclude_unset=True)
         return document
 
     @classmethod
     def from_document(cls, document: Any) -> Self:
-        """From JSON. Raises pydantic.ValidationError, which names the field."""
+        """Return the context in a JSON document. Raises pydantic.ValidationError, which names the field."""
         return cls.model_validate(document)

@@ -1,4 +1,4 @@
-"""The walk of a handler through `intra_agent_coordination`, as the log lets one see it (docs/how-to/lineage.md)."""
+"""A handler's path through `intra_agent_coordination`, as far as the log shows it (docs/how-to/lineage.md)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ IDEA = ("idea_packet_ready", "critique_pass", "artifact_local_ready", "local_che
 
 
 class Answer(StrEnum):
-    """What came of an emission."""
+    """The outcome of an emission."""
 
     TAKEN = "taken"
     REFUSED = "refused"
@@ -30,7 +30,7 @@ class LocalStep:
 
 
 def walk_from_log(machine: Machine, answers: Sequence[Answer], *, has_failed: bool) -> tuple[LocalStep, ...]:
-    """Return the steps of one handler invocation from its emissions, in the order of the log.
+    """Return the steps of one handler invocation, derived from its emissions in the order of the log.
 
     A handler's own `critique_fail` and `local_checks_fail` are not logged, so they are not seen. A handler that emitted
     nothing has no instance of the machine.

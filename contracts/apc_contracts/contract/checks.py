@@ -1,4 +1,4 @@
-"""What the parts of a contract file must mean together; every hole is refused with its place."""
+"""Consistency checks across the parts of a contract file; every gap is reported with its place."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -17,7 +17,7 @@ REFUSAL_ORDER = tuple(
     PROTOCOL_DECAYED NOT_RETRACTABLE
     DRIFT_CHECK_FAILED LOOP_DETECTED QUOTA_EXCEEDED OVERLOADED BUDGET_EXHAUSTED""".split()
 )
-"""The order that the rules of `admission` are written in: a file that states another one is refused."""
+"""The order of the rules in `admission`: a file that states another order is refused."""
 
 KNOWN_FACTS: Mapping[str, tuple[FactType, frozenset[FactScope]]] = {
     **dict.fromkeys(("generation", "session_limit", "candidates"), ("float", frozenset[FactScope]({"machine"}))),
@@ -38,14 +38,14 @@ KNOWN_FACTS: Mapping[str, tuple[FactType, frozenset[FactScope]]] = {
         ("bool", frozenset[FactScope]({"drift"})),
     ),
 }
-"""The facts that this version computes, with their type and where: a file may declare no other."""
+"""The facts that this version computes, with type and scope; a file may declare no other."""
 
 
 def check_contract(file: ContractFile) -> None:
-    """Everything but the guards.
+    """Check the whole contract file, except for its guards.
 
     Raises:
-        ContractInvalid: the first hole, with its place.
+        ContractInvalid: the first gap, with its place.
     """
     _check_facts(file)
     _check_machines(file)

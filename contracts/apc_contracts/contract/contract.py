@@ -1,9 +1,9 @@
-"""The contract: a loaded and checked contract file, ready to be asked.
+"""The contract: a loaded and checked contract file.
 
-`load_contract()` gives the packaged file, `load_contract(path)` a deployment's own. A deployment's file has
-every guard compiled and proved at load. The packaged one skips that, because a test proves it and because
-importing CEL takes longer than everything else a worker does at start; its guards compile at their first
-evaluation. A service that must not stall at its first packet calls `check_guards(contract)` while it starts.
+`load_contract()` returns the packaged file, `load_contract(path)` a deployment's own. A deployment's file has every
+guard compiled and checked when it is loaded. The packaged one skips that: a test checks it, and importing CEL takes
+longer than everything else a worker does at start. Its guards compile at their first evaluation. A service that must
+not stall at its first packet calls `check_guards(contract)` while it starts.
 """
 
 import json
@@ -40,17 +40,16 @@ PACKAGED_CONTRACT = "data/apc-1.0.json"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contract:
-    """Every number, list, table and guard of docs/specification/contract.md sections 4 to 12. Immutable; compared by
-    identity.
+    """Every number, list, table and guard of docs/specification/contract.md sections 4 to 12.
 
-    `hash` is the SHA-256 of the file's bytes: it stands beside every session and verdict. The sections
-    `limits`, `session`, `selection`, … are the file's own (`contract_file`).
+    Immutable; compared by identity. `hash` is the SHA-256 of the file's bytes: it is stored with every session and
+    verdict. The sections `limits`, `session`, `selection`, … are the file's own (`contract_file`).
     """
 
     name: str
     hash: bytes
     body: bytes
-    """The file's bytes: the log keeps them, so that a verdict can be recomputed for as long as it stands."""
+    """The file's bytes: the log keeps them, so that a verdict can be recomputed as long as it is stored."""
     file: ContractFile
     machines: Mapping[str, Machine]
     policies: Mapping[RunPhase, PhasePolicy]
@@ -96,12 +95,15 @@ class Contract:
         return self.policies[phase]
 
     def window(self, generation: int) -> shape.TransferWindow:
-        """Return the transfer window that holds this generation; the last one has no end."""
+        """Return the transfer window that contains this generation; the last one has no end."""
         last = self.windows[-1]
         return next((window for window in self.windows[:-1] if generation <= _end(window)), last)
 
     def raised_by(self, raiser: str) -> tuple[str, ...]:
-        """Return the session events that a packet of this type (or `receipts`) can raise: run no other guard."""
+        """Return the session events that a packet of this type (or `receipts`) can raise.
+
+        No other guard needs to run.
+        """
         return self._raised_by.get(raiser, ())
 
     def guards(self) -> Iterator[Guard]:
@@ -116,10 +118,10 @@ class Contract:
 
 
 def load_contract(path: Path | str | None = None) -> Contract:
-    """Return the contract of a file; without a path the packaged apc/1.0 (loaded once a process).
+    """Return the contract of a file, or the packaged apc/1.0 without a path (loaded once per process).
 
     Raises:
-        ContractInvalid: the file cannot be read or has a hole; names the place.
+        ContractInvalid: the file cannot be read or has a gap; names the place.
     """
     if path is None:
         return _packaged_contract()
@@ -134,12 +136,12 @@ def load_contract(path: Path | str | None = None) -> Contract:
 
 
 def check_guards(contract: Contract) -> None:
-    """Compile and prove every guard of the contract; imports CEL.
+    """Compile and check every guard of the contract; imports CEL.
 
     Raises:
         ContractInvalid: the first guard that cannot be used, with its place.
     """
-    # A criterion of the promotion gate is the culprit to name, not the conjunction that an edge carries.
+    # If a criterion of the promotion gate is wrong, name it, not the conjunction that an edge carries.
     for _, guard in contract.promotion_gate.criteria:
         guard.check()
     for guard in contract.guards():
@@ -192,7 +194,7 @@ def _packaged_contract() -> Contract:
 
 
 def packaged_contract_bytes() -> bytes:
-    """Return the file of the packaged apc/1.0, as its hash is taken over it."""
+    """Return the file of the packaged apc/1.0: its hash is taken over these bytes."""
     return (files("apc_contracts") / PACKAGED_CONTRACT).read_bytes()
 
 

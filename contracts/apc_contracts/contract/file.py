@@ -1,7 +1,7 @@
-"""The shape of a contract file: what `data/contract.schema.json` is exported from.
+"""The shape of a contract file; `data/contract.schema.json` is exported from it.
 
-Sections follow docs/specification/contract.md sections 4 to 12. Here only shapes are checked; what the parts mean
-together is checked by `contract_checks`. Sequences are tuples and models are frozen: a loaded contract never changes.
+Sections follow docs/specification/contract.md sections 4 to 12. Only shapes are checked here; `contract_checks` checks
+what the parts mean together. Sequences are tuples and models are frozen: a loaded contract never changes.
 """
 
 from typing import Annotated, Any, Literal
@@ -28,7 +28,7 @@ ThrottleCode = Literal["THROTTLE_MODE", "THROTTLE_CROSS_USE_CASE", "THROTTLE_SCO
 
 
 class FactDeclaration(Section):
-    """A named fact that guards may read: where it may be used and what it takes to compute it."""
+    """A named fact that guards may read: where it may be used and what is needed to compute it."""
 
     name: Name
     type: FactType
@@ -61,7 +61,7 @@ class MachineDeclaration(Section):
 
 
 class TransferGuard(Section):
-    """What a phase asks of a TRANSFER, and how the refusal reads."""
+    """What a phase requires of a TRANSFER, and the text of the refusal."""
 
     guard: GuardText
     code: ThrottleCode
@@ -69,8 +69,9 @@ class TransferGuard(Section):
 
 
 class PhaseDeclaration(Section):
-    """One row of the phase table (docs/specification/contract.md section 4); control types are legal everywhere and
-    stand apart.
+    """One row of the phase table (docs/specification/contract.md section 4).
+
+    Control types are legal in every phase and are listed separately.
     """
 
     packet_types: tuple[PacketType, ...]
@@ -85,8 +86,9 @@ class OrchestratorExemption(Section):
 
 
 class TransferWindow(Section):
-    """What a range of generations allows (docs/specification/contract.md section 5). No `last_generation`: for ever
-    after.
+    """What a range of generations allows (docs/specification/contract.md section 5).
+
+    Without `last_generation` the window has no end.
     """
 
     name: Name
@@ -150,7 +152,7 @@ class Required(Section):
 
 
 class Rights(Section):
-    """Which right an act needs (docs/specification/contract.md section 10, "Who may do what")."""
+    """The right that each act needs (docs/specification/contract.md section 10, "Who may do what")."""
 
     signals: dict[Signal, Right]
     moves_session: Right
@@ -159,8 +161,10 @@ class Rights(Section):
 
 
 class RetryBackoff(Section):
-    """How long an attempt waits whose handler named no delay: `first_ms` x `factor` ^ (attempts before it - 1), at most
-    `longest_ms`; of that a share of up to `jitter` is taken off, another one for each delivery and attempt.
+    """How long an attempt waits when its handler named no delay.
+
+    The delay is `first_ms` x `factor` ^ (earlier attempts - 1), at most `longest_ms`, less a random share of up to
+    `jitter`, which differs for each delivery and attempt.
     """
 
     first_ms: Annotated[int, Field(ge=1, le=MILLISECONDS_OF_A_DAY)]
@@ -170,12 +174,12 @@ class RetryBackoff(Section):
 
 
 class SessionRules(Section):
-    """Defaults and limits of a session (docs/specification/contract.md section 10). The limits count barriers and
-    deadlines.
+    """Defaults and limits of a session (docs/specification/contract.md section 10).
 
-    `emission_ttl_ms` is the time to live of the orchestrator's own packets. `ack_timeout_ms` and `ack_retry_limit`
-    hold for a packet that requires an ACK and does not say; `delivery_retry_limit` bounds the `retry` receipts of
-    one that names no retry_limit, and `retry_backoff` spaces those that name no delay: without it they are due at once.
+    The limits count barriers and deadlines. `emission_ttl_ms` is the time to live of the orchestrator's own packets.
+    `ack_timeout_ms` and `ack_retry_limit` apply to a packet that requires an ACK without naming them;
+    `delivery_retry_limit` bounds the `retry` receipts of one that names no retry_limit, and `retry_backoff` spaces
+    those that name no delay: without it they are due at once.
     """
 
     max_rounds: Positive
@@ -193,17 +197,17 @@ class SessionRules(Section):
 
 
 class LoopThreshold(Section):
-    """Beyond `query_after` the senders are asked, beyond `refuse_after` they are refused (LOOP_DETECTED)."""
+    """Above `query_after` the senders are queried, above `refuse_after` they are refused (LOOP_DETECTED)."""
 
     query_after: Positive
     refuse_after: Positive
 
 
 class Loops(Section):
-    """The loop guard. Packets of one content, idle turns of one stretch; what a session remembers for it.
+    """The loop guard's thresholds: packets of the same content, and idle turns in one chain.
 
     `same_content` counts packets of one sender, payload, recipients and generation; `idle_turns` how often senders of a
-    stretch spoke again with no new symbolic key and no new evidence_ref.
+    chain spoke again with no new symbolic key and no new evidence_ref.
     """
 
     same_content: LoopThreshold
@@ -214,11 +218,11 @@ class Loops(Section):
 
 
 class SupersedingRules(Section):
-    """What rests at APPLIED until something of no lower standing on the same subject comes
-    (docs/specification/contract.md sections 7 and 8).
+    """What waits at APPLIED until a packet of no lower rank on the same subject supersedes it.
 
-    Standing is compared by authority first, then by commitment level, both from low to high; then the later one is
-    higher. DECISIONs on one parent of the types `same_parent` are about the same subject.
+    Source: docs/specification/contract.md sections 7 and 8. Rank is compared by authority first, then by commitment
+    level, both from low to high; then the later one is higher. DECISIONs on one parent of the types `same_parent` are
+    about the same subject.
     """
 
     types: tuple[Literal[PacketType.ARBITRATION, PacketType.DECISION], ...]
@@ -228,9 +232,10 @@ class SupersedingRules(Section):
 
 
 class RetractionRules(Section):
-    """How a retraction spreads. Packets of `rests_on_nothing` are no ground and have none: they answer or take back.
+    """How a retraction spreads.
 
-    `named_packets` is the largest number of stale packets that one SIGNAL QUERY to their owner names.
+    Packets of `rests_on_nothing` are no ground and have none: they answer or retract. `named_packets` is the largest
+    number of stale packets that one SIGNAL QUERY to their owner names.
     """
 
     rests_on_nothing: tuple[PacketType, ...]
@@ -238,8 +243,9 @@ class RetractionRules(Section):
 
 
 class VerificationRules(Section):
-    """What a verification looks at, and what a finding does (docs/explanation/governance.md): `enforce` fails the
-    packet, `warn` is recorded with the pass, `off` is not looked at.
+    """What a verification checks, and what a finding does (docs/explanation/governance.md).
+
+    `enforce` fails the packet, `warn` is recorded with the pass, `off` is not checked.
     """
 
     artifact_bytes: Mode
@@ -289,6 +295,6 @@ class ContractFile(Section):
 
 
 def contract_schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of contract files; `data/contract.schema.json` is kept equal to it by a test."""
+    """Return the JSON Schema (2020-12) of contract files; a test keeps `data/contract.schema.json` equal to it."""
     schema = ContractFile.model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

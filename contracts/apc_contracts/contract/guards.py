@@ -1,8 +1,8 @@
 """Guards: CEL predicates over a flat map of named facts (docs/specification/contract.md section 13).
 
-`import cel` costs 0.2 to 0.5 seconds, so it happens at the first evaluation or check, never at import.
-A guard is a pure function of the facts that it names: its answers are memoised by their values, which turns
-the microseconds of CEL into a dictionary look-up on the hot path.
+`import cel` takes 0.2 to 0.5 seconds, so it happens at the first evaluation or check, never at import. A guard is a
+pure function of the facts that it names: its results are memoised by their values, which turns the microseconds of CEL
+into a dictionary lookup on the hot path.
 """
 
 import re
@@ -22,7 +22,7 @@ _MACRO = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*([A-Za-z_
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _OPERATOR = re.compile(r"[^a-z]*|@\w+|_\?_:_")
 _FUNCTIONS = frozenset({"size", "startsWith", "endsWith", "contains", "matches", "double", "int", "string", "bool"})
-# Two samples a type, so that the sides of `||`, `&&` and `?:` that one hides are seen by the other.
+# Two samples per type, so that both sides of `||`, `&&` and `?:` are evaluated.
 _SAMPLES: tuple[Mapping[FactType, FactValue], ...] = (
     {"float": 1.5, "bool": True, "string": "sample"},
     {"float": 0.5, "bool": False, "string": ""},
@@ -30,7 +30,7 @@ _SAMPLES: tuple[Mapping[FactType, FactValue], ...] = (
 
 
 class Guard:
-    """One predicate. `place` is its spot in the contract file; `types` the facts that it may name.
+    """One predicate. `place` is its position in the contract file; `types` are the facts that it may name.
 
     `names` are the facts that it does name, sorted.
     """
@@ -56,15 +56,15 @@ class Guard:
         return self._answer(tuple(values))
 
     def holds_values(self, values: tuple[FactValue, ...]) -> bool:
-        """As `holds`, for values already typed and in the order of `names`."""
+        """Return `holds` for values already typed and in the order of `names`."""
         return self._answer(values)
 
     def check(self) -> None:
-        """Compile and prove the guard usable.
+        """Compile the guard and check that it is usable.
 
         Raises:
-            ContractInvalid: it does not compile, nests macros, calls an unknown function, names an unknown
-                fact, or cannot be evaluated to a boolean over facts of the declared types.
+            ContractInvalid: it does not compile, nests macros, calls an unknown function, names an unknown fact, or
+        cannot be evaluated to a boolean over facts of the declared types.
         """
         refuse_nested_macros(self.text, self.place)
         self._refuse_unknown_words()
@@ -107,25 +107,25 @@ class Guard:
 
 
 def conjunction(guards: Iterable[Guard], place: str, types: Mapping[str, FactType]) -> Guard:
-    """One guard that is true exactly when every one of `guards` is; true for none at all."""
+    """Return one guard that is true exactly when all of `guards` are; true for an empty list."""
     return Guard(" && ".join(f"({guard.text})" for guard in guards) or "true", place, types)
 
 
 def identifiers(text: str) -> frozenset[str]:
-    """Return the words of an expression outside its string literals: fact names among them."""
+    """Return the words of an expression outside its string literals; fact names are among them."""
     return frozenset(_WORD.findall(_STRING.sub('""', text)))
 
 
 def macro_variables(text: str) -> frozenset[str]:
-    """Return the names that macros of the expression bind: they are no facts."""
+    """Return the names that macros of the expression bind: they are not facts."""
     return frozenset(_MACRO.findall(_STRING.sub('""', text)))
 
 
 def refuse_nested_macros(text: str, place: str) -> None:
-    """CEL has no cost limit: one macro inside another runs for seconds over short lists.
+    """Refuse one macro inside another: CEL has no cost limit, and such guards run for seconds over short lists.
 
     Raises:
-        ContractInvalid: a macro stands inside the parentheses of another.
+        ContractInvalid: a macro is inside the parentheses of another.
     """
     bare = _STRING.sub('""', text)
     starts = {match.start() + match.group().index("(") for match in _MACRO.finditer(bare)}

@@ -8,22 +8,24 @@ from apc_contracts.contract.section import Positive, Section, Word
 
 
 class Quota(Section):
-    """A token bucket: packets that flow back a second, and how many it holds."""
+    """A token bucket: tokens per second that flow back, and how many it holds."""
 
     packets_per_second: Annotated[float, Field(ge=0.001, le=100_000.0)]
     burst: Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class QuotaRules(Quota):
-    """Every sender's bucket; `roles` and `agents` give others, by role and by agent_id, the agent's own first."""
+    """The quotas of senders; `roles` and `agents` override the default, the agent's own first."""
 
     roles: dict[Word, Quota]
     agents: dict[Word, Quota]
 
 
 class RefusedInput(Section):
-    """What the log takes of input that is refused: the bodies that are kept whole and the beginning of longer ones, and
-    for each broker user two token buckets, of messages and of bytes.
+    """How much refused input the log stores.
+
+    Small bodies are kept whole, larger ones by their beginning, within two token buckets per broker user: messages and
+    bytes.
     """
 
     whole_bytes: Positive = 64 * 1024
@@ -35,8 +37,10 @@ class RefusedInput(Section):
 
 
 class UsageCaps(Section):
-    """What one delivery can draw by its report: so much at most, never more than was reserved for its task, and of a
-    budget that nobody reserved a part of no more than this share.
+    """How much one delivery's usage report can draw.
+
+    At most these amounts, never more than was reserved for its task, and from a budget without reserved parts at most
+    this share.
     """
 
     tokens: Positive
@@ -47,14 +51,14 @@ class UsageCaps(Section):
 class Limits(Section):
     """Bounds of packets and of the gate; bytes, levels, nodes, milliseconds, packets, deliveries.
 
-    `pending_acks` counts the ACKs that one session waits for, `task_budgets` the tasks in its tree budget: they live in
-    its document, which every log batch carries. `swarms` bounds a SessionSpec: SYNC has a score of each. Without
-    `quota` senders have none.
+    `pending_acks` counts the ACKs that one session waits for, `task_budgets` the tasks in its tree budget: they are
+    part of its document, which every log batch carries. `swarms` bounds a SessionSpec: SYNC has a score for each.
+    Without `quota` senders have no quota.
 
     `list_items` bounds each list of names in a packet, `parents` the parent protocols of one. The next three bound what
     the gate remembers of one session: `session_items` its admitted packets, with their recipients and the names that
     they refer to; `refused_items` those of refused packets, beyond which a refused packet takes no id; `open_bytes` the
-    bodies of packets that have no end yet.
+    bodies of unfinished packets.
     """
 
     packet_bytes: Positive

@@ -24,7 +24,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine of the contract file. `edges` are spelled out: one for each (state, event)."""
+    """A machine of the contract file. `edges` are expanded: one for each (state, event)."""
 
     name: str
     states: tuple[str, ...]
@@ -32,7 +32,7 @@ class Machine:
     terminal: frozenset[str]
     edges: tuple[Edge, ...]
     arrows: tuple[Arrow, ...]
-    """The edges as the file draws them, `*` kept."""
+    """The edges as the file states them, `*` not expanded."""
     _table: Mapping[tuple[str, str], Edge] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class Machine:
         object.__setattr__(self, "_table", MappingProxyType(table))
 
     def edge(self, state: str, event: str) -> Edge | None:
-        """Return the transition of this event in this state, whatever its guard says; None when it is illegal."""
+        """Return the transition of this event in this state, whatever its guard; None when it is illegal."""
         return self._table.get((state, event))
 
     def step(self, state: str, event: str, facts: Mapping[str, Any] = NO_FACTS) -> str:
@@ -57,7 +57,7 @@ class Machine:
         return edge.target
 
     def walk(self, events: Iterable[str], facts: Mapping[str, Any] = NO_FACTS) -> tuple[str, ...]:
-        """Return the states passed through, the initial one first; the same facts serve every step.
+        """Return the states passed through, the initial one first; every step uses the same facts.
 
         Raises:
             TransitionRefused: at the first event that cannot be taken.

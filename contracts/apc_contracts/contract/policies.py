@@ -12,7 +12,7 @@ from apc_contracts.vocabulary import PacketType, RunPhase
 
 @dataclass(frozen=True, slots=True)
 class PhaseGuard:
-    """What a phase asks of a TRANSFER; `code` and `path` are those of the refusal."""
+    """What a phase requires of a TRANSFER; `code` and `path` are those of the refusal."""
 
     guard: Guard
     code: str
@@ -42,7 +42,7 @@ class PromotionGate:
 
 @dataclass(frozen=True, slots=True)
 class DriftRule:
-    """One anti-drift check with its guard; `needs` says what its facts come from: packet, session, registry."""
+    """One anti-drift check with its guard; `needs` names the source of its facts: packet, session, registry."""
 
     name: str
     path: str
@@ -52,9 +52,9 @@ class DriftRule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriftRules:
-    """Some checks and their conjunction: one evaluation says whether any of them failed.
+    """Some checks and their conjunction: one evaluation tells whether any of them failed.
 
-    Equal to itself alone, so that what follows from it can be remembered at no cost.
+    Compared by identity, so that results can be memoised cheaply.
     """
 
     rules: tuple[DriftRule, ...]
@@ -63,9 +63,9 @@ class DriftRules:
 
 @dataclass(frozen=True, slots=True)
 class DriftChecks:
-    """The checks that are on, by mode.
+    """The enabled checks, by mode.
 
-    Of the enforced ones `at_barrier` need no registry (it is not asked again there), `offline` nothing but the
+    Of the enforced ones, `at_barrier` need no registry (it is not consulted again there), `offline` need only the
     packet.
     """
 

@@ -1,5 +1,6 @@
-"""The promotion gate (docs/specification/contract.md section 7): what an EVAL's metrics must reach. A missing metric
-fails it.
+"""The promotion gate (docs/specification/contract.md section 7): what an EVAL's metrics must reach.
+
+A missing metric fails it.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ class PromotionResult:
 
 
 def passes_promotion(metric_set: MetricSet, contract: Contract) -> PromotionResult:
-    """Judge an EVAL's `metric_set`. The EVAL's own `pass` and `thresholds` have no say."""
+    """Judge an EVAL's `metric_set`; the EVAL's own `pass` and `thresholds` do not count."""
     facts = metric_facts(metric_set)
     if contract.promotion_gate.whole.holds(facts):
         return PromotionResult(passed=True)

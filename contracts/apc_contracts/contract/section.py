@@ -1,4 +1,4 @@
-"""What every part of a contract file is made of."""
+"""The base model of every part of a contract file."""
 
 from typing import Annotated
 

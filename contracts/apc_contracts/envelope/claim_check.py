@@ -1,7 +1,7 @@
-"""The claim check: long texts of a packet that is too large travel as hashes, their bytes lie in the artifact store.
+"""The claim check: long texts of an oversized packet are replaced by hashes; their bytes go to the artifact store.
 
 A text of `payload` or `metadata` is replaced by `sha256:` and the hash of its UTF-8 bytes, and `metadata.claim_check`
-lists what was replaced. So the packet is valid and small, what the gate judges stays in it, and `payload_hash` and
+lists what was replaced. So the packet stays valid and small, keeps what the gate judges, and `payload_hash` and
 `packet_hash` commit to the texts (docs/reference/protocol.md section 2).
 """
 
@@ -24,11 +24,11 @@ CLAIM_CHECK: Final = "claim_check"
 """The key in a packet's metadata."""
 MEDIA_TYPE: Final = "text/plain; charset=utf-8"
 MIN_TEXT_BYTES: Final = 1024
-"""Shorter texts stay: a reference takes a few hundred bytes itself."""
+"""Shorter texts are not replaced: a reference itself takes a few hundred bytes."""
 MAX_REFERENCES: Final = 256
 MAX_PATH: Final = 1024
 _LIST_BYTES: Final = 64
-"""More than what `"metadata":{"claim_check":[]},` takes."""
+"""Upper bound of the bytes that `"metadata":{"claim_check":[]},` takes."""
 _PARTS: Final = ("payload", "metadata")
 _CONTROL_TEXTS: Final = frozenset({"expression"})
 """Texts that the gate reads: the budget of a task."""
@@ -37,10 +37,10 @@ Document = dict[str, Any]
 
 
 class TextReference(Model):
-    """A text that lies in the artifact store.
+    """A text in the artifact store.
 
-    `path` is where it belongs in the packet (a JSON Pointer, RFC 6901); there stands its hash. `size` is in bytes of
-    UTF-8; `uri` is where the sender put it, and only a hint: the receiver asks its own store for the hash.
+    `path` is its place in the packet (a JSON Pointer, RFC 6901), which now holds the hash. `size` is in bytes of UTF-8;
+    `uri` is where the sender stored it, only a hint: the receiver asks its own store for the hash.
     """
 
     path: str = Field(pattern="^/(payload|metadata)/", max_length=MAX_PATH)
@@ -60,7 +60,7 @@ class ClaimCheckInvalid(ContractError):
 
 @dataclass(frozen=True, slots=True)
 class CheckedIn:
-    """A packet whose long texts were replaced, and their bytes by hash."""
+    """A packet whose long texts were replaced, and the bytes of these texts by hash."""
 
     packet: Packet
     texts: Mapping[str, bytes]
@@ -70,9 +70,10 @@ _references = TypeAdapter(tuple[TextReference, ...])
 
 
 def check_in(packet: Packet, uri_of: Callable[[str], str | None], limits: Limits = DEFAULT_LIMITS) -> CheckedIn | None:
-    """Return the packet with as many of its longest texts replaced as it takes to fit; None when it cannot fit.
+    """Return the packet with as many of its longest texts replaced as needed; None when it cannot fit.
 
-    The same packet gives the same payload again. Raises ClaimCheckInvalid when its metadata has a claim_check already.
+    Deterministic: the same packet gives the same payload. Raises ClaimCheckInvalid when its metadata has a claim_check
+    already.
     """
     document = _document_of(packet)
     if CLAIM_CHECK in (document.get("metadata") or {}):
@@ -100,7 +101,7 @@ def check_in(packet: Packet, uri_of: Callable[[str], str | None], limits: Limits
 
 
 def references_of(packet: Packet) -> tuple[TextReference, ...]:
-    """Return what was checked in of a packet; empty when nothing was. Raises ClaimCheckInvalid."""
+    """Return the texts that were replaced in a packet; empty when there are none. Raises ClaimCheckInvalid."""
     if packet.metadata is None or CLAIM_CHECK not in packet.metadata:
         return ()
     try:
@@ -114,15 +115,15 @@ def references_of(packet: Packet) -> tuple[TextReference, ...]:
 
 
 def redeem(packet: Packet, texts: Mapping[str, bytes], limits: Limits = DEFAULT_LIMITS) -> Packet:
-    """Return the packet as its sender built it: the texts back in their places, without metadata.claim_check.
+    """Return the packet as its sender built it: all texts restored, without metadata.claim_check.
 
     Args:
         texts: the bytes by hash, verified against it.
-        limits: of levels and values; the size may be whatever the texts have.
+        limits: bounds of levels and values; the size is not limited.
 
     Raises:
-        ClaimCheckInvalid: a reference leads nowhere, or to something else than its hash; a text that is no UTF-8, or
-            that the packet's schema refuses.
+        ClaimCheckInvalid: a reference points nowhere or to something else than its hash; a text is not UTF-8, or the
+    packet's schema refuses it.
     """
     document = _document_of(packet)
     references = references_of(packet)
@@ -189,7 +190,7 @@ def _escaped(key: str | int) -> str:
 
 
 def _place_at(document: Document, path: str) -> _Place | None:
-    """Return the text at a JSON Pointer; None when there is none."""
+    """Return the text at a JSON Pointer, with its container; None when there is none."""
     *way, last = (_unescaped(word) for word in path.split("/")[1:])
     holder: Any = document
     for word in way:

@@ -42,7 +42,7 @@ from apc_contracts.payloads.by_type import (
 from apc_contracts.vocabulary import Channel, PacketType, RunPhase
 
 PayloadT = TypeVar("PayloadT", bound=Payload, covariant=True, default=Payload)
-"""What a packet carries: `Packet` without brackets may carry any payload, so look before you read it."""
+"""What a packet carries. `Packet` without brackets may carry any payload: check before reading it."""
 
 SomePayload = TypeVar("SomePayload", bound=Payload)
 
@@ -50,7 +50,7 @@ SomePayload = TypeVar("SomePayload", bound=Payload)
 class Packet(Model, Generic[PayloadT]):
     """An APC/1.0 packet. Build one of its 14 concrete classes; `parse_packet` returns one of them."""
 
-    # Built by the first use: most commands of the console read no packet, and 28 schemas cost them 0.1 s.
+    # Built on first use: most console commands read no packet, and building 28 schemas takes 0.1 s.
     model_config = ConfigDict(defer_build=True)
 
     protocol_version: Literal["apc/1.0"]
@@ -78,7 +78,7 @@ class Packet(Model, Generic[PayloadT]):
         return self.expires_at or self.created_at + timedelta(milliseconds=self.routing.ttl_ms)
 
     def payload_as(self, kind: type[SomePayload]) -> SomePayload:
-        """Return the payload, known to be of this class. Raises TypeError: it is of another."""
+        """Return the payload as this class. Raises TypeError when it is of another class."""
         payload = self.payload
         if isinstance(payload, kind):
             return payload
@@ -136,7 +136,7 @@ class EvalPacket(Packet[EvalPayload]):
 
 
 class TransferPacket(Packet[TransferPayload]):
-    """A TRANSFER; lineage and payload agree on protocol and, where the lineage names one, on the mode."""
+    """A TRANSFER; lineage and payload agree on the protocol and, where the lineage names one, on the mode."""
 
     packet_type: Literal[PacketType.TRANSFER] = PacketType.TRANSFER
 
@@ -199,7 +199,7 @@ AnyPacket = Annotated[
     | HeartbeatPacket,
     Field(discriminator="packet_type"),
 ]
-"""One of the 14 packets, told apart by packet_type."""
+"""One of the 14 packets, discriminated by packet_type."""
 
 PACKET_TYPES: Mapping[PacketType, type[Packet]] = MappingProxyType(
     {

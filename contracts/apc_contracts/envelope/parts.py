@@ -30,7 +30,7 @@ SymbolicKeys = Annotated[
 
 
 class Actor(Model):
-    """Who sends."""
+    """The sender."""
 
     agent_id: Id
     role: Name
@@ -42,7 +42,7 @@ class Actor(Model):
 
 
 class Recipient(Model):
-    """To whom. `_all` and `_substrate` are the recipients of a BROADCAST and of a SUBSTRATE packet."""
+    """A recipient. `_all` and `_substrate` are the recipients of a BROADCAST and of a SUBSTRATE packet."""
 
     agent_id: Id
     role: Name | None = None
@@ -50,7 +50,7 @@ class Recipient(Model):
 
 
 class Trace(Model):
-    """Where the packet stands: its session, run and task, its ancestors, the generation and step."""
+    """The packet's position: its session, run and task, its ancestors, the generation and step."""
 
     session_id: Id
     run_id: Id
@@ -63,7 +63,7 @@ class Trace(Model):
 
 
 class Routing(Model):
-    """How the packet travels. Priority >= 5 takes the urgent queue."""
+    """How the packet travels. Priority >= 5 uses the urgent queue."""
 
     delivery_mode: DeliveryMode
     priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)]
@@ -107,7 +107,7 @@ class GateScores(Model):
 
 
 class Endorsement(Model):
-    """An agent stands by a payload: `payload_hash` is the hex SHA-256 of its canonical form."""
+    """An agent's endorsement of a payload; `payload_hash` is the hex SHA-256 of its canonical form."""
 
     agent_id: Id
     payload_hash: Sha256

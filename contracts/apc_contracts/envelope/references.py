@@ -1,4 +1,4 @@
-"""What a packet rests on and what it brings, by name (docs/explanation/governance.md, References).
+"""What a packet refers to and what it defines, by name (docs/explanation/governance.md, References).
 
 The log derives the same two lists from the stored bytes (columns `refers_to` and `defines` of agent_packets); a test
 keeps both equal.
@@ -21,7 +21,7 @@ _ARTIFACT = re.compile(r"sha256:[0-9a-fA-F]{64}")
 
 
 def reference_of(text: str) -> str | None:
-    """Return an evidence_ref in its one form, `packet:<uuid>` or `sha256:<hex>` in lower case.
+    """Return an evidence_ref in canonical form, `packet:<uuid>` or `sha256:<hex>` in lower case; None for other text.
 
     None for any other text.
     """
@@ -32,10 +32,10 @@ def reference_of(text: str) -> str | None:
 
 
 def refers_to(packet: Packet) -> tuple[str, ...]:
-    """Return what the packet rests on beside its parent: packets and artifacts, each once, in the packet's order.
+    """Return the packets and artifacts that a packet rests on beside its parent, each once, in the packet's order.
 
-    From evidence_refs, the packet_ref_ids of an ARBITRATION's candidates, and the hash of an ARTIFACT (another
-    ARTIFACT with the same bytes stands and falls with it).
+    They come from evidence_refs, the packet_ref_ids of an ARBITRATION's candidates, and the hash of an ARTIFACT
+    (another ARTIFACT with the same bytes stands and falls with it).
     """
     return tuple(dict.fromkeys(_referred(packet)))
 
@@ -54,7 +54,7 @@ def defines(packet: Packet) -> tuple[str, ...]:
 
 
 def packet_named(reference: str) -> UUID | None:
-    """Return the packet_id in a reference `packet:<uuid>`."""
+    """Return the packet_id in a reference `packet:<uuid>`; None in any other reference."""
     return UUID(reference.removeprefix(PACKET_PREFIX)) if reference.startswith(PACKET_PREFIX) else None
 
 

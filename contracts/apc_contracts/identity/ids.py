@@ -1,4 +1,4 @@
-"""Ids that a process makes again after a crash, and the shard that owns a session.
+"""Ids that a process derives again after a crash, and the shard that owns a session.
 
 Source: docs/specification/contract.md section 9.
 """
@@ -13,7 +13,7 @@ _VERSION_7 = 0x70
 
 
 def new_packet_id() -> UUID:
-    """Return a fresh UUIDv7, for a packet without a cause. Source: RFC 9562 section 5.7."""
+    """Return a new UUIDv7, for a packet without a cause. Source: RFC 9562 section 5.7."""
     octets = bytearray((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
     octets[6] = octets[6] & 0x0F | _VERSION_7
     octets[8] = octets[8] & 0x3F | _RFC_9562_VARIANT
@@ -21,7 +21,7 @@ def new_packet_id() -> UUID:
 
 
 def reply_id(cause: UUID, agent_id: str, ordinal: int | str) -> UUID:
-    """Return the id of an agent's packet number `ordinal` under this cause: a second run makes it again."""
+    """Return the id of an agent's packet number `ordinal` under this cause; a second run derives the same."""
     return uuid5(cause, f"{agent_id}/{ordinal}")
 
 

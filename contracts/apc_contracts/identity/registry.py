@@ -1,4 +1,4 @@
-"""Who an agent is: the registration that an operator made, as the gate knows it."""
+"""The registration of an agent: what an operator registered and the gate enforces."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

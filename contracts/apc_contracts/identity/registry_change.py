@@ -1,4 +1,4 @@
-"""An operator's change of the registry, as it travels to the gate on apc.receipts (AMQP type `registry`)."""
+"""An operator's change of the registry, as sent to the gate on apc.receipts (AMQP type `registry`)."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -45,7 +45,7 @@ PublicKey = Annotated[str, Field(pattern=PUBLIC_KEY_PATTERN), AfterValidator(_is
 
 
 class AgentAdded(Model):
-    """Registers an agent, or replaces its registration. `public_keys` maps key id to key."""
+    """A change that registers an agent or replaces its registration. `public_keys` maps key id to key."""
 
     change_id: Uuid
     action: Literal[RegistryAction.ADD] = RegistryAction.ADD
@@ -71,7 +71,7 @@ class AgentAdded(Model):
 
 
 class AgentRevoked(Model):
-    """Takes an agent's registration away; its past stays in the log."""
+    """A change that revokes an agent's registration; its past stays in the log."""
 
     change_id: Uuid
     action: Literal[RegistryAction.REVOKE] = RegistryAction.REVOKE
@@ -88,7 +88,7 @@ def parse_registry_change(body: bytes) -> AgentAdded | AgentRevoked:
     """Return the change in a message body.
 
     Raises:
-        PacketRefused: as parse_packet.
+        PacketRefused: as in parse_packet.
     """
     read_strict_json(body)
     try:

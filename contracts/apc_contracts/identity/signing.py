@@ -1,8 +1,8 @@
-"""Detached Ed25519 signatures of packets, in the AMQP header `apc-signature` (docs/specification/contract.md section
-2).
+"""Detached Ed25519 signatures of packets, in the AMQP header `apc-signature`.
 
-The header is `<key id>:<base64 of the 64-byte signature>`. What is signed binds the packet to its sender, its
-times and its exact bytes; the prefix keeps a signature from meaning anything elsewhere. Source: RFC 8032.
+The header is `<key id>:<base64 of the 64-byte signature>`. The signed text binds the packet to its sender, its times
+and its exact bytes; the prefix makes the signature invalid in any other context. Source: docs/specification/contract.md
+section 2, RFC 8032.
 """
 
 from base64 import b64decode, b64encode
@@ -25,7 +25,7 @@ PUBLIC_KEY_BYTES = 32
 
 
 def private_key_of(pem: str) -> Ed25519PrivateKey:
-    """Return the key in a PEM text (PKCS8, not encrypted). Raises ValueError: why it is none."""
+    """Return the key in a PEM text (PKCS8, not encrypted). Raises ValueError, which says what is wrong."""
     try:
         # In an environment variable line ends often arrive as \n in two characters.
         key = load_pem_private_key(pem.replace("\\n", "\n").encode(), password=None)
@@ -51,10 +51,10 @@ class HashedPacket(Protocol):
 
 
 def signed_text(hashed: HashedPacket) -> bytes:
-    """Return what is signed: prefix, packet_id, sender, created_at, expires_at, hex packet_hash, one a line.
+    """Return the text to sign: prefix, packet_id, sender, created_at, expires_at, hex packet_hash, one per line.
 
-    Times are in UTC as the packet writes them (`2026-02-19T07:50:00Z`, microseconds only if there are any);
-    expires_at is the effective one: created_at + ttl_ms when the packet names none. No newline at the end.
+    Times are in UTC as the packet writes them (`2026-02-19T07:50:00Z`, microseconds only if there are any); expires_at
+    is the effective one: created_at + ttl_ms when the packet names none. No newline at the end.
     """
     packet = hashed.packet
     lines = (
@@ -78,7 +78,7 @@ def sign(private_key: Ed25519PrivateKey, key_id: str, sealed: HashedPacket) -> s
 
 
 def verify(header: str, public_keys: Mapping[str, str], received: HashedPacket) -> None:
-    """Returns when the signature is the sender's.
+    """Check that a signature header is the sender's.
 
     Args:
         header: value of the AMQP header `apc-signature`.
@@ -97,7 +97,7 @@ def verify(header: str, public_keys: Mapping[str, str], received: HashedPacket) 
 
 
 def endorsed_text(agent_id: str, payload_hash: str) -> bytes:
-    """Return what an endorser signs: prefix, its agent_id, the hex payload_hash, one a line; no newline at the end."""
+    """Return the text that an endorser signs: prefix, agent_id, hex payload_hash, one per line, no final newline."""
     return f"{ENDORSED_PREFIX}\n{agent_id}\n{payload_hash}".encode()
 
 
@@ -108,7 +108,7 @@ def endorse(private_key: Ed25519PrivateKey, key_id: str, agent_id: str, payload_
 
 
 def verify_endorsement(endorsement: Endorsement, public_keys: Mapping[str, str]) -> None:
-    """Returns when the endorsement is unsigned, or its signature is the endorser's.
+    """Check that an endorsement is unsigned or its signature is the endorser's.
 
     Raises:
         SignatureInvalid: an unreadable signature, an unknown key id, a wrong signature.
@@ -122,7 +122,7 @@ def verify_endorsement(endorsement: Endorsement, public_keys: Mapping[str, str])
 
 
 def _verify(signature: str, public_keys: Mapping[str, str], text: bytes) -> None:
-    """Raises SignatureInvalid, and InvalidSignature when the signature is another one's."""
+    """Check a signature of a text. Raises SignatureInvalid, and InvalidSignature when it is someone else's."""
     key_id, separator, encoded = signature.rpartition(":")
     if not separator:
         raise SignatureInvalid("the signature is not `<key id>:<base64>`: sign with a registered key")

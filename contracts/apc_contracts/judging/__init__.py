@@ -1,1 +1,1 @@
-"""What the gate is told about a packet and its session, and what it says: facts, view, quotas, verdict."""
+"""The inputs and outputs of judging: facts, session view, quotas, verdict."""

@@ -1,4 +1,4 @@
-"""What `admit` needs beside the packet and the session: passed in, never fetched."""
+"""What `admit` needs beside packet and session: passed in, never fetched."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -30,7 +30,7 @@ class Facts(msgspec.Struct, frozen=True):
     registry: Mapping[str, Registration] | None = None
     user_id: str | None = None
     is_received: bool = False
-    """It came over the broker: no packet of the gate's own, whatever it says of its sender."""
+    """It came over the broker: not one of the gate's own packets, whatever it claims as its sender."""
     has_copy_headers: bool = False
     """CC or BCC was among the AMQP headers."""
     hashes_to_shard: bool = True
@@ -45,18 +45,18 @@ class Facts(msgspec.Struct, frozen=True):
     outstanding: Mapping[str, int] = msgspec.field(default_factory=dict)
     """agent_id -> deliveries routed and not ended."""
     own_outstanding: Mapping[str, int] | None = None
-    """Those of them that came from this sender; None = all."""
+    """The part of `outstanding` that came from this sender; None = all."""
     is_contract_deployed: bool = True
-    """The session was opened under the contract file that judges now."""
+    """The session was opened under the contract file that is judging now."""
     outstanding_bound: int | None = None
     quota_wait_ms: int = 0
-    """Until the sender's quota admits a packet; 0 = it does now."""
+    """Milliseconds until the sender's quota admits a packet; 0 = now."""
     decayed_protocols: frozenset[str] = frozenset()
-    """Protocols under a block at `now`, descendants included."""
+    """Protocols that are blocked at `now`, descendants included."""
     decay: Mapping[str, Any] | None = None
-    """Of a DECISION of the orchestrator about a protocol: the record of what was decided, and on which evidence."""
+    """For the orchestrator's DECISION about a protocol: the record of the decision and its evidence."""
 
     @property
     def proven_cause(self) -> UUID | None:
-        """The cause, if it was delivered to this sender: what anybody may claim is recorded as a claim alone."""
+        """The cause, if it was delivered to this sender; any other cause is recorded as a claim only."""
         return self.cause if self.is_cause_delivered else None

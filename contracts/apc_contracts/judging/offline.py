@@ -1,5 +1,6 @@
-"""A packet judged offline (docs/specification/contract.md section 14): without session and registry, now = its own
-created_at.
+"""A packet judged offline (docs/specification/contract.md section 14).
+
+There is no session and no registry; now = the packet's own created_at.
 """
 
 from apc_contracts.admission import admit
@@ -12,7 +13,7 @@ from apc_contracts.wire.parsing import parse_packet
 
 
 def validate_offline(body: bytes, contract: Contract) -> Verdict:
-    """Return what the rules say that need neither session nor registry; bytes that are no packet are REFUSED too."""
+    """Return the verdict of the rules that need neither session nor registry; bytes that are no packet are REFUSED."""
     try:
         packet = parse_packet(body)
     except PacketRefused as error:
@@ -22,5 +23,5 @@ def validate_offline(body: bytes, contract: Contract) -> Verdict:
 
 
 def judge_offline(packet: Packet, contract: Contract) -> Verdict:
-    """As `validate_offline`, for a packet that was read already."""
+    """Return the verdict of `validate_offline` for a packet that was parsed already."""
     return admit(packet, None, Facts(now=packet.created_at), contract)

@@ -1,4 +1,4 @@
-"""Deliveries that have no end yet, by recipient and by the sender whose they are."""
+"""Deliveries that are not finished, by recipient and by sender."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ _NOTHING: Mapping[str, int] = {}
 
 
 class Outstanding:
-    """Counts over all sessions of a gate shard. Whoever has none is not remembered."""
+    """Counts over all sessions of a gate shard; zero counts are dropped."""
 
     def __init__(self) -> None:
         self._totals: dict[str, int] = {}
@@ -14,21 +14,21 @@ class Outstanding:
 
     @property
     def totals(self) -> Mapping[str, int]:
-        """Recipient -> its open deliveries."""
+        """Return the open deliveries by recipient."""
         return self._totals
 
     def of(self, sender: str) -> Mapping[str, int]:
-        """Recipient -> its open deliveries from this sender."""
+        """Return the open deliveries from this sender by recipient."""
         return self._of_sender.get(sender, _NOTHING)
 
     def begin(self, sender: str, recipient: str) -> None:
-        """One more is on its way."""
+        """Count a delivery that has begun."""
         self._totals[recipient] = self._totals.get(recipient, 0) + 1
         own = self._of_sender.setdefault(sender, {})
         own[recipient] = own.get(recipient, 0) + 1
 
     def end(self, sender: str, recipient: str) -> None:
-        """One has ended."""
+        """Count a delivery that has ended."""
         _take(self._totals, recipient)
         own = self._of_sender.get(sender)
         if own is not None:

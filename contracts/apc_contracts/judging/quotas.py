@@ -1,4 +1,4 @@
-"""How many packets of a sender are admitted: a token bucket each.
+"""How many packets per sender are admitted: one token bucket each.
 
 Source: docs/specification/contract.md section 12, QUOTA_EXCEEDED.
 """
@@ -12,14 +12,14 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def quota_of(rules: QuotaRules, agent_id: str, role: str) -> Quota:
-    """Return what holds for this sender: the agent's own quota, else its role's, else everybody's."""
+    """Return the quota of a sender: the agent's own, else its role's, else the default."""
     return rules.agents.get(agent_id) or rules.roles.get(role) or rules
 
 
 class Quotas:
-    """The buckets of all senders of one gate shard, in its memory: after a takeover they begin full.
+    """The buckets of all senders of one gate shard, in memory; they are full after a takeover.
 
-    Moments never go back from call to call; `rules` None = nobody has a quota.
+    `now` never goes back from call to call; `rules` None = nobody has a quota.
     """
 
     def __init__(self, rules: QuotaRules | None) -> None:
@@ -34,12 +34,12 @@ class Quotas:
         return -(-self._buckets.wait(agent_id, self._pace(self._rules, agent_id, role), now) // _MILLISECOND)
 
     def draw(self, agent_id: str, role: str, now: datetime) -> None:
-        """Take one packet out of the sender's bucket."""
+        """Take one token from the sender's bucket."""
         if self._rules is not None:
             self._buckets.draw(agent_id, self._pace(self._rules, agent_id, role), now)
 
     def _pace(self, rules: QuotaRules, agent_id: str, role: str) -> Pace:
-        """Made once for each quota that a sender can have: named by agent, by role, or everybody's."""
+        """Return the pace of a sender's quota, built once per agent, per role, or for everybody."""
         known = agent_id if agent_id in rules.agents else "", role if role in rules.roles else ""
         pace = self._paces.get(known)
         if pace is None:

@@ -1,4 +1,4 @@
-"""What the admission rules may read of a session."""
+"""What the admission rules may read from a session."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Identity:
     sender: str
     swarm_id: str
     recipients: tuple[str, ...]
-    """The resolved recipients: `_all` is spelled out, `_substrate` and `orchestrator` stand as they are."""
+    """The resolved recipients: `_all` is expanded, `_substrate` and `orchestrator` are kept as they are."""
     addressed: tuple[str, ...]
     """The recipients as the packet names them."""
     cause: UUID | None
@@ -38,14 +38,14 @@ class Identity:
     stale: bool = False
     """It rests on a packet that was retracted."""
     ended: str = "ARCHIVED"
-    """The overall state in which its machines ended; means nothing before."""
+    """The overall state in which its machines ended; meaningless before."""
     stretch: Stretch | None = None
-    """The stretch with nothing new that it ends; None when it begins one."""
+    """The stretch without news that it extends; None when it begins one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is left of one resource for the packets of a task, and in whose part: a task's, or '' the session's."""
+    """What is left of one resource for the packets of a task, and its holder: a task, or '' for the session."""
 
     holder: str
     left: float
@@ -89,16 +89,16 @@ class SessionView(Protocol):
 
     @property
     def items(self) -> int:
-        """Admitted packets that are remembered, with their recipients and the names that they refer to."""
+        """Admitted packets that are remembered, with their recipients and the names they refer to."""
         ...
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of agents' packets that have no end yet."""
+        """Bytes of agents' packets that are not finished."""
         ...
 
     def open_bytes_of(self, sender: str) -> int:
-        """Return those of one sender."""
+        """Return the bytes of one sender's unfinished packets."""
         ...
 
     @property
@@ -117,15 +117,15 @@ class SessionView(Protocol):
         ...
 
     def budget_parts(self, task_id: str, now: datetime) -> dict[str, Part]:
-        """Resource -> what is left for the packets of a task; only resources that are limited."""
+        """Return resource -> what is left for the packets of a task; only limited resources."""
         ...
 
     def parts_to_cut(self, task_id: str, giver_task: str, now: datetime) -> dict[str, Part]:
-        """Resource -> what a TASK_IR that belongs to `giver_task` can reserve for a task."""
+        """Return resource -> what a TASK_IR that belongs to `giver_task` can reserve for a task."""
         ...
 
     def task_giver(self, task_id: str) -> str | None:
-        """Return who reserved a part for the task; None when it has none of its own."""
+        """Return who reserved a part for the task; None when it has none."""
         ...
 
     def identity(self, packet_id: UUID) -> Identity | None: ...
@@ -143,13 +143,13 @@ class SessionView(Protocol):
         ...
 
     def accepted_transfers(self, to_swarm: str) -> int:
-        """TRANSFERs accepted for that swarm in the present round and generation."""
+        """Return the number of TRANSFERs accepted for that swarm in the current round and generation."""
         ...
 
     def smallest_top_k(self, to_swarm: str) -> int | None:
-        """Return the smallest top_k of the TRANSFERs for that swarm that were in order in the present generation."""
+        """Return the smallest top_k of the valid TRANSFERs for that swarm in the current generation."""
         ...
 
     def loop_of(self, packet: Packet, payload_hash: bytes, cause: UUID | None, /) -> LoopState:
-        """What the session remembers that bears on a packet of an agent: repetitions, and the stretch it ends."""
+        """Return what the session remembers for the loop guard about an agent's packet: repeats and its stretch."""
         ...

@@ -1,7 +1,7 @@
-"""Token buckets, one a key.
+"""Token buckets, one per key.
 
-A bucket is kept as one moment, that at which it is full again (the generic cell rate algorithm, ITU-T I.371): it needs
-no timer, and whoever is silent for long is as one who never spoke.
+A bucket is stored as the one timestamp at which it will be full again (the generic cell rate algorithm, ITU-T I.371):
+it needs no timer, and a long-silent key is like one that never sent.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _KEYS_BEFORE_PRUNING = 1024
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A rate as times: in which one token flows back, and how many a full bucket holds."""
+    """A rate as durations: for one token to flow back, and for a full bucket."""
 
     interval: timedelta
     burst: int
@@ -25,18 +25,18 @@ class Pace:
 
 
 class TokenBuckets:
-    """The buckets of all keys. Moments never go back from call to call."""
+    """The buckets of all keys. `now` never goes back from call to call."""
 
     def __init__(self) -> None:
         self._full_at: dict[str, datetime] = {}
         self._prune_beyond = _KEYS_BEFORE_PRUNING
 
     def __len__(self) -> int:
-        """Keys that are remembered."""
+        """Return the number of keys that are remembered."""
         return len(self._full_at)
 
     def wait(self, key: str, pace: Pace, now: datetime, tokens: int = 1) -> timedelta:
-        """Return how long until the bucket holds so many tokens, at most a full bucket; zero when it holds them now."""
+        """Return how long until the bucket holds this many tokens, at most a full bucket; zero when it does now."""
         full_at = self._full_at.get(key)
         if full_at is None:
             return _NOTHING
@@ -50,6 +50,6 @@ class TokenBuckets:
             self._forget_full_ones(now)
 
     def _forget_full_ones(self, now: datetime) -> None:
-        """What is left are as many as have spoken lately; looked at again when they double."""
+        """Drop full buckets; runs again when the number of keys has doubled."""
         self._full_at = {key: full_at for key, full_at in self._full_at.items() if full_at > now}
         self._prune_beyond = max(_KEYS_BEFORE_PRUNING, 2 * len(self._full_at))

@@ -1,4 +1,4 @@
-"""What the gate says of a packet."""
+"""The gate's verdict on a packet."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,9 +15,9 @@ class VerdictKind(StrEnum):
     """Logged now, judged later: a TRANSFER before its barrier, a packet of a paused session."""
     REFUSED = "refused"
     REPEAT = "repeat"
-    """The same packet again: never judged twice."""
+    """The same packet again: not judged twice."""
     RERUN = "rerun"
-    """The same sender and cause with another payload: the first stands, recorded, no NACK."""
+    """The same sender and cause with another payload: the first stands; recorded, no NACK."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,16 @@ class Refusal:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON form in the log and in the NACK's metadata: {code, rule, path, message, retry_after_ms?}."""
+        """Return the JSON form for the log and the NACK's metadata: {code, rule, path, message, retry_after_ms?}."""
         fields = {"code": self.code, "rule": self.rule, "path": self.path, "message": self.message}
         return fields if self.retry_after_ms is None else {**fields, "retry_after_ms": self.retry_after_ms}
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """A verdict is a function of (bytes, facts, contract).
+    """The verdict on a packet: a function of (bytes, facts, contract).
 
-    `facts` holds the JSON values that the rules and guards read and that a replay cannot derive from the
-    packet alone; `warnings` the anti-drift checks in mode `warn` that failed.
+    `facts` holds the JSON values that the rules and guards read and that a replay cannot derive from the packet alone;
+    `warnings` the anti-drift checks in mode `warn` that failed.
     """
 
     kind: VerdictKind

@@ -1,4 +1,4 @@
-"""What a BUDGET constraint asks for: `packets=N; wall_ms=N; tokens=N; cost=X`, any subset.
+"""The expression of a BUDGET constraint: `packets=N; wall_ms=N; tokens=N; cost=X`, any subset.
 
 Source: docs/specification/contract.md section 3.
 """
@@ -18,7 +18,7 @@ _PART = re.compile(
 
 
 def parse_budget(expression: str) -> Mapping[str, float]:
-    """Resource -> amount; empty for any text that is not wholly of the form. A last semicolon is allowed."""
+    """Return resource -> amount; empty for any text that does not match. A trailing semicolon is allowed."""
     asked: dict[str, float] = {}
     for part in expression.strip().removesuffix(";").split(";"):
         found = _PART.fullmatch(part)
@@ -33,7 +33,7 @@ def parse_budget(expression: str) -> Mapping[str, float]:
 
 
 def budget_of(payload: TaskIrPayload) -> dict[str, float]:
-    """Return what a TASK_IR reserves: of several BUDGET constraints the smallest amount of each resource.
+    """Return what a TASK_IR reserves: the smallest amount of each resource over its BUDGET constraints; may be empty.
 
     May be empty.
     """

@@ -32,7 +32,7 @@ class Payload(Model):
 
 
 class TaskIrPayload(Payload):
-    """A task, as objects that machines can check."""
+    """A task, as machine-checkable objects."""
 
     ir_header: IrHeader
     objects: Annotated[tuple[IrObject, ...], Field(min_length=1)]
@@ -49,7 +49,7 @@ class ExpectedImpact(Model):
 
 
 class FailureMode(Model):
-    """How an idea may fail, and what is done about it."""
+    """A way in which an idea may fail, and its mitigation."""
 
     id: Name
     description: str
@@ -65,7 +65,7 @@ class Complexity(Model):
 
 
 class LanguageBinding(Model):
-    """A language in which an idea can be carried out."""
+    """A language in which an idea can be implemented."""
 
     language: Name
     adapter_hint: str
@@ -161,7 +161,7 @@ class MetricSet(Model):
 
 
 class Thresholds(Model):
-    """The sender's own bars. They never widen the promotion gate."""
+    """The sender's own thresholds. They never widen the promotion gate."""
 
     rtf: Fraction
     stability: Fraction
@@ -191,7 +191,7 @@ class TransferPolicy(Model):
 
 
 class TransferPayload(Payload):
-    """Protocol knowledge on its way between swarms. `accepted` is ignored: the sender cannot know."""
+    """Protocol knowledge moving between swarms. `accepted` is ignored: the sender cannot know it."""
 
     protocol_id: Name
     from_swarm: Id
@@ -213,7 +213,7 @@ class Candidate(Model):
 
 
 class Veto(Model):
-    """Who struck a winner, and why."""
+    """Who vetoed a winner, and why."""
 
     agent_id: Id
     reason: str
@@ -259,7 +259,7 @@ class RetractionPayload(Payload):
 
 
 class AckPayload(Payload):
-    """A packet was taken."""
+    """The acceptance of a packet."""
 
     acked_packet_id: Uuid
     ack_status: Literal[AckStatus.ACCEPTED, AckStatus.DEFERRED]
@@ -267,7 +267,7 @@ class AckPayload(Payload):
 
 
 class NackPayload(Payload):
-    """A packet was not taken. The reason of the gate's own: `CODE at PATH: message`."""
+    """The rejection of a packet. The gate's own reasons have the form `CODE at PATH: message`."""
 
     acked_packet_id: Uuid
     ack_status: Literal[AckStatus.REJECTED, AckStatus.DEFERRED]
@@ -275,7 +275,7 @@ class NackPayload(Payload):
 
 
 class ErrorPayload(Payload):
-    """Something failed at the sender."""
+    """A failure at the sender."""
 
     error_code: Name
     message: str

@@ -1,4 +1,4 @@
-"""What the SIGNALs that open a session and report its state carry (docs/specification/contract.md section 10)."""
+"""Payloads of the SIGNALs that open a session and report its state (docs/specification/contract.md section 10)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Self
@@ -29,13 +29,13 @@ class Budgets(Model):
 
 
 class SessionSpec(Model):
-    """How a session is to run: comes with SIGNAL START. `members` are agents beside those of the swarms."""
+    """How to run a session; sent with SIGNAL START. `members` are agents beside those of the swarms."""
 
     swarms: Annotated[tuple[SwarmSpec, ...], Field(min_length=1)]
     members: tuple[Id, ...] = ()
     task_ids: tuple[Id, ...] = ()
     generation_limit: Count
-    """The last generation before the convergence; the first is 0."""
+    """The last generation before convergence; the first is 0."""
     convergence_generations: Count = 0
     """Generations of CONTROLLED_CONVERGENCE beyond the limit; with 0 the limit ends the search at once."""
     generation_deadline_ms: DurationMs
@@ -60,10 +60,10 @@ class SessionSpec(Model):
 
 
 class SessionState(Model):
-    """Where a session stands: comes with the orchestrator's SIGNAL SYNC.
+    """The state of a session; sent with the orchestrator's SIGNAL SYNC.
 
-    `scores` maps swarm_id to its verified score; `subjects` holds the packets at hand (arbitrated EVALs,
-    winner, ARTIFACT to validate).
+    `scores` maps swarm_id to its verified score; `subjects` holds the packets concerned (arbitrated EVALs, winner,
+    ARTIFACT to validate).
     """
 
     state: Name

@@ -1,4 +1,4 @@
-"""What a TASK_IR is made of: its header, its five kinds of object, and the bag of formulas."""
+"""The parts of a TASK_IR: its header, its five kinds of object, and the bundle of formulas."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -40,7 +40,7 @@ class EvidenceKind(StrEnum):
 
 
 class IrHeader(Model):
-    """Which task this is, and in which dialect it is written."""
+    """The task's identity and the dialect it is written in."""
 
     task_id: Id
     run_id: Id
@@ -111,7 +111,7 @@ IrObject = Annotated[
 
 
 class Normalization(Model):
-    """How the sender brought the task into its normal form."""
+    """How the sender normalised the task."""
 
     ordering: str | None = None
     text_normalization: str | None = None

@@ -10,7 +10,7 @@ from apc_contracts.contract.file import Effectiveness
 from apc_contracts.protocol.effectiveness import EvalTally, ProtocolFigures, ProtocolTally, measure
 
 PROTOCOL_DECAY_DECISION = "protocol_decay_decision"
-"""What the DECISION packets are called (docs/specification/contract.md section 6)."""
+"""The name of the DECISION packets about blocks (docs/specification/contract.md section 6)."""
 
 
 class DecayScope(StrEnum):
@@ -21,7 +21,7 @@ class DecayScope(StrEnum):
 
 
 class DecayKind(StrEnum):
-    """What a decision says."""
+    """The kind of a decision: a block or a recovery."""
 
     BLOCKED = "blocked"
     RECOVERED = "recovered"
@@ -36,9 +36,9 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecayDecision:
-    """A block or a recovery, with the evidence that it rests on.
+    """A block or a recovery, with its evidence.
 
-    `blocked_at` and `blocked_until` are the block's in both kinds; `at` is the moment of this decision.
+    `blocked_at` and `blocked_until` are the block's in both kinds; `at` is the time of this decision.
     """
 
     kind: DecayKind
@@ -52,7 +52,7 @@ class DecayDecision:
 
     @property
     def record(self) -> dict[str, Any]:
-        """JSON object for the log; `read_decision` takes it."""
+        """Return the JSON object for the log; `read_decision` reads it."""
         return {
             "kind": self.kind.value,
             "scope": self.subject.scope.value,
@@ -70,7 +70,7 @@ class DecayDecision:
         return measure(ProtocolTally(self.transfers, self.accepted, set(), self.scores), rules)
 
     def is_justified(self, rules: Effectiveness) -> bool:
-        """The decision again from its evidence alone: what a replay compares."""
+        """Return whether the evidence alone leads to this decision again: what a replay compares."""
         ends = recovers_at(self.blocked_at, self.transfers, rules)
         if self.kind is DecayKind.BLOCKED:
             return is_decayed(self.figures(rules), rules) and self.blocked_until == ends and self.at == self.blocked_at
@@ -78,7 +78,7 @@ class DecayDecision:
 
 
 def read_decision(record: Mapping[str, Any]) -> DecayDecision:
-    """Return the decision of a record. Raises KeyError, TypeError or ValueError for anything else."""
+    """Return the decision in a record. Raises KeyError, TypeError or ValueError for anything else."""
     return DecayDecision(
         DecayKind(record["kind"]),
         Subject(DecayScope(record["scope"]), record["protocol_id"]),
@@ -92,7 +92,7 @@ def read_decision(record: Mapping[str, Any]) -> DecayDecision:
 
 
 def is_decayed(figures: ProtocolFigures, rules: Effectiveness) -> bool:
-    """Enough transfers to judge by, and too little effect or too much drift."""
+    """Return whether there are enough transfers to judge, and too little effect or too much drift."""
     if figures.transfers < rules.minimum_transfers:
         return False
     is_weak = figures.effectiveness < rules.minimum_effectiveness
@@ -100,7 +100,7 @@ def is_decayed(figures: ProtocolFigures, rules: Effectiveness) -> bool:
 
 
 def half_lives(transfers: int, rules: Effectiveness) -> int:
-    """Return how many half-lives a block lasts that rests on so many transfers: at least one.
+    """Return how many half-lives a block lasts that rests on this many transfers: at least one.
 
     The evidence loses half of its weight in each of them; the block ends when less than `minimum_transfers` is left.
     """
@@ -111,5 +111,5 @@ def half_lives(transfers: int, rules: Effectiveness) -> int:
 
 
 def recovers_at(blocked_at: datetime, transfers: int, rules: Effectiveness) -> datetime:
-    """When a block ends."""
+    """Return when a block ends."""
     return blocked_at + half_lives(transfers, rules) * timedelta(milliseconds=rules.half_life_ms)

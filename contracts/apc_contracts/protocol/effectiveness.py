@@ -1,8 +1,7 @@
-"""How well a protocol does (docs/specification/contract.md section 6): acceptance, outcome and drift of the tasks that
-it was transferred in.
+"""How effective a protocol is: acceptance, outcome and drift of the tasks it was transferred in.
 
-Metrics are summed as whole billionths: a sum does not depend on its order then, so a tally that was kept packet by
-packet equals one that was read from the log.
+Metrics are summed as integer billionths: such a sum does not depend on its order, so a tally kept packet by packet
+equals one read from the log. Source: docs/specification/contract.md section 6.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ BILLION = 1_000_000_000
 
 @dataclass(slots=True)
 class EvalTally:
-    """Sums over admitted EVALs. An EVAL without drift_risk counts for the outcome alone."""
+    """Sums over admitted EVALs. An EVAL without drift_risk counts only for the outcome."""
 
     evals: int = 0
     outcome_billionths: int = 0
@@ -26,7 +25,7 @@ class EvalTally:
     drift_billionths: int = 0
 
     def count(self, outcome: float, drift_risk: float | None) -> None:
-        """One more EVAL with these metrics, each clamped to 0..1."""
+        """Add one EVAL with these metrics, each clamped to 0..1."""
         self.evals += 1
         self.outcome_billionths += billionths(outcome)
         if drift_risk is not None:
@@ -34,7 +33,7 @@ class EvalTally:
             self.drift_billionths += billionths(drift_risk)
 
     def add(self, other: "EvalTally") -> None:
-        """All EVALs of another tally."""
+        """Add all EVALs of another tally."""
         self.evals += other.evals
         self.outcome_billionths += other.outcome_billionths
         self.drift_evals += other.drift_evals
@@ -42,18 +41,18 @@ class EvalTally:
 
     @property
     def average_outcome(self) -> float:
-        """In 0..1; 0 without an EVAL: nothing was shown."""
+        """Return the average outcome in 0..1; 0 without an EVAL."""
         return _average(self.outcome_billionths, self.evals)
 
     @property
     def average_drift_risk(self) -> float:
-        """In 0..1; 0 when no EVAL measured it."""
+        """Return the average drift risk in 0..1; 0 when no EVAL measured it."""
         return _average(self.drift_billionths, self.drift_evals)
 
 
 @dataclass(slots=True)
 class ProtocolTally:
-    """What speaks for and against one protocol, or one lineage cluster."""
+    """The evidence for and against one protocol, or one lineage cluster."""
 
     transfers: int = 0
     """TRANSFERs that count (`is_counted`)."""
@@ -77,10 +76,11 @@ class ProtocolFigures:
 
 
 def is_counted(refusal_code: str | None, rules: Effectiveness) -> bool:
-    """Return whether a judged TRANSFER says something about its protocol.
+    """Return whether a judged TRANSFER counts for its protocol.
 
-    Accepted ones and those that the throttling rules refused do. The rest was refused for its sender, its session or
-    the gate's load (anybody could discredit a protocol with such packets), or because the protocol is blocked already.
+    Accepted ones and those refused by the throttling rules do. Others were refused because of their sender, their
+    session or the gate's load (anybody could discredit a protocol with such packets), or because the protocol is
+    blocked already.
     """
     return refusal_code is None or refusal_code in rules.counted_refusals
 
@@ -102,7 +102,7 @@ def measure(tally: ProtocolTally, rules: Effectiveness) -> ProtocolFigures:
 def effectiveness(
     acceptance_rate: float, average_outcome: float, average_drift_risk: float, rules: Effectiveness
 ) -> float:
-    """Return the weighted sum of docs/specification/contract.md section 6.
+    """Return the weighted sum of contract.md section 6; each part and the result are clamped to 0..1.
 
     Each part and the result are clamped to 0..1.
     """
@@ -114,7 +114,7 @@ def effectiveness(
 
 
 def billionths(metric: float) -> int:
-    """Return a metric as whole billionths, clamped to 0..1, halves to even."""
+    """Return a metric as integer billionths, clamped to 0..1, rounded half to even."""
     return round(_clamped(metric) * BILLION)
 
 

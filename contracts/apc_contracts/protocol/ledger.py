@@ -1,7 +1,7 @@
-"""The account of all protocols: their evidence, their lineage and their blocks, kept packet by packet.
+"""The ledger of all protocols: their evidence, their lineage and their blocks, updated packet by packet.
 
-It reads no clock and no database. Whoever keeps it feeds it what was judged, in the order of the log, and does what
-the decisions say; fed the same again, it makes the same decisions.
+It reads no clock and no database. Its owner feeds it judged packets in the order of the log and carries out its
+decisions; the same input gives the same decisions.
 """
 
 from collections import OrderedDict
@@ -26,12 +26,12 @@ from apc_contracts.vocabulary import PacketType
 
 DECAYED = "PROTOCOL_DECAYED"
 IDLE_TASKS_KEPT = 100_000
-"""Tasks with EVALs in which nothing was transferred yet. Of more than that the oldest is forgotten."""
+"""Tasks with EVALs but no transfer yet that are kept; beyond this the oldest is forgotten."""
 
 PROTOCOLS_KEPT = 10_000
-"""Protocols with their evidence. Of more the one that was named longest ago is forgotten, unless it is blocked."""
+"""Protocols kept with their evidence; beyond this the least recently named is forgotten, unless it is blocked."""
 TASKS_KEPT = 100_000
-"""Tasks in which something was transferred. Of more the oldest is forgotten: its scores stay in the sums."""
+"""Tasks with a transfer that are kept; beyond this the oldest is forgotten, its scores stay in the sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,11 @@ class JudgedTransfer:
 
 
 class ProtocolLedger:
-    """`note_*` takes what happens here and says what follows; `recall_*` and `apply` take what was decided elsewhere
-    or before, and decide nothing."""
+    """The evidence, lineage and blocks of all protocols.
+
+    `note_*` take local events and return decisions; `recall_*` and `apply` take what was decided elsewhere or earlier,
+    and decide nothing.
+    """
 
     def __init__(self, rules: Effectiveness) -> None:
         self._rules = rules
@@ -55,17 +58,17 @@ class ProtocolLedger:
         self._scores: dict[RunTask, EvalTally] = {}
         self._subjects: dict[RunTask, set[Subject]] = {}
         self._named: OrderedDict[str, None] = OrderedDict()
-        """Protocols, the one named longest ago first."""
+        """Protocols, least recently named first."""
         self._idle: OrderedDict[RunTask, EvalTally] = OrderedDict()
         self._blocks: dict[Subject, DecayDecision] = {}
         self._families: dict[Subject, frozenset[str]] | None = {}
-        """What each block covers; None = to be found again."""
+        """What each block covers; None = to be recomputed."""
         self._decayed: frozenset[str] | None = frozenset()
-        """All that is covered by a block that has not ended; None = to be found again."""
+        """Everything covered by a block that has not ended; None = to be recomputed."""
         self._decayed_until: datetime | None = None
 
     def decayed(self, now: datetime) -> frozenset[str]:
-        """Return the protocols whose TRANSFERs are refused at this moment: the blocked ones and their descendants."""
+        """Return the protocols whose TRANSFERs are refused at `now`: the blocked ones and their descendants."""
         if self._decayed is None or (self._decayed_until is not None and self._decayed_until <= now):
             families = self._cover()
             active = [block for block in self._blocks.values() if block.blocked_until > now]
@@ -74,8 +77,10 @@ class ProtocolLedger:
         return self._decayed
 
     def note(self, packet: Packet, refusal_code: str | None, now: datetime) -> list[DecayDecision]:
-        """Count a TRANSFER or EVAL whose verdict became final at `now`; what follows, to be logged. A refused EVAL and
-        a packet of any other type count nowhere."""
+        """Count a TRANSFER or EVAL whose verdict became final at `now`, and return the decisions to log.
+
+        A refused EVAL and packets of other types do not count.
+        """
         task = (packet.trace.run_id, packet.trace.task_id)
         if packet.packet_type is PacketType.TRANSFER:
             parents = packet.lineage.parent_protocol_ids if packet.lineage is not None else ()
@@ -88,22 +93,22 @@ class ProtocolLedger:
         return []
 
     def note_transfer(self, transfer: JudgedTransfer, now: datetime) -> list[DecayDecision]:
-        """Count a TRANSFER that was judged at `now`; what recovers by it and what it blocks, to be logged."""
+        """Count a TRANSFER judged at `now`; return the recoveries and blocks to log."""
         decisions = self._recoveries(transfer, now)
         if self.recall_transfer(transfer):
             decisions += self._blocks_of(self._subjects_of(transfer.protocol_id), now)
         return decisions
 
     def note_eval(self, task: RunTask, outcome: float, drift_risk: float | None, now: datetime) -> list[DecayDecision]:
-        """Count an EVAL that was admitted at `now`; what it blocks, to be logged."""
+        """Count an EVAL admitted at `now`; return the blocks to log."""
         self.recall_eval(task, outcome, drift_risk)
         return self._blocks_of(self._subjects.get(task, ()), now)
 
     def recall_transfer(self, transfer: JudgedTransfer) -> bool:
-        """Count a TRANSFER and decide nothing; whether it counted."""
+        """Count a TRANSFER without deciding anything; return whether it counted."""
         counts = is_counted(transfer.refusal_code, self._rules)
         if counts or transfer.refusal_code == DECAYED:
-            # A descendant that was refused stays known as one: it cannot come again without its parents.
+            # A descendant that was refused stays known as one: it cannot come back without its parents.
             self._lineage.declare(transfer.protocol_id, transfer.parent_protocol_ids)
             self._find_covered_again()
             roots = self._lineage.roots(transfer.protocol_id)
@@ -114,13 +119,13 @@ class ProtocolLedger:
         return counts
 
     def recall_eval(self, task: RunTask, outcome: float, drift_risk: float | None) -> None:
-        """Count an EVAL and decide nothing."""
+        """Count an EVAL without deciding anything."""
         added = EvalTally()
         added.count(outcome, drift_risk)
         self.recall_scores(task, added)
 
     def recall_scores(self, task: RunTask, scores: EvalTally) -> None:
-        """Count many EVALs of a task at once and decide nothing."""
+        """Count many EVALs of a task at once without deciding anything."""
         known = self._scores.get(task)
         if known is None:
             known = self._idle.setdefault(task, EvalTally())
@@ -131,7 +136,10 @@ class ProtocolLedger:
             self._tallies[subject].scores.add(scores)
 
     def apply(self, decision: DecayDecision) -> None:
-        """A block or a recovery that stands in the log. Of two shards that say the same at once the first counts."""
+        """Apply a block or a recovery from the log.
+
+        If two shards say the same at once, the first counts.
+        """
         if decision.kind is DecayKind.BLOCKED:
             self._blocks.setdefault(decision.subject, decision)
             if len(self._blocks) > PROTOCOLS_KEPT:
@@ -149,23 +157,23 @@ class ProtocolLedger:
                 self._forget(Subject(scope, name))
 
     def tallies(self) -> Mapping[Subject, ProtocolTally]:
-        """Return the evidence since the last recovery, of every protocol and every root."""
+        """Return the evidence since the last recovery, for every protocol and every root."""
         return self._tallies
 
     def blocks(self) -> Mapping[Subject, DecayDecision]:
-        """Return the blocks whose recovery was not recorded yet, those past their end among them."""
+        """Return the blocks whose recovery was not recorded yet, also those past their end."""
         return self._blocks
 
     def scores(self) -> Mapping[RunTask, EvalTally]:
-        """Return the EVALs of every task that something was transferred in."""
+        """Return the EVALs of every task with a transfer."""
         return self._scores
 
     def roots(self, protocol_id: str) -> frozenset[str]:
-        """Return the roots of its lineage."""
+        """Return the roots of the protocol's lineage."""
         return self._lineage.roots(protocol_id)
 
     def family(self, protocol_id: str) -> frozenset[str]:
-        """Itself and its descendants: what a block of it covers."""
+        """Return the protocol and its descendants: what a block of it covers."""
         return self._lineage.family(protocol_id)
 
     def _subjects_of(self, protocol_id: str) -> list[Subject]:
@@ -187,7 +195,7 @@ class ProtocolLedger:
             self._forget_task(next(iter(self._scores)))
 
     def _note_named(self, *names: str) -> None:
-        """Names were heard: of very many the one that was not heard for longest is forgotten."""
+        """Mark protocols as recently named; beyond the limit forget the least recent."""
         for name in names:
             self._named[name] = None
             self._named.move_to_end(name)
@@ -227,7 +235,7 @@ class ProtocolLedger:
         return any(subject.protocol_id in family for family in self._cover().values())
 
     def _recoveries(self, transfer: JudgedTransfer, now: datetime) -> list[DecayDecision]:
-        """Return the blocks over this protocol whose time is past: a packet that touches them records it."""
+        """Return the recoveries of this protocol's blocks that have ended: the next packet records them."""
         if not self._blocks:
             return []
         families, touched = self._cover(), {transfer.protocol_id, *transfer.parent_protocol_ids}
@@ -244,7 +252,7 @@ class ProtocolLedger:
         decisions: list[DecayDecision] = []
         for subject in sorted(subjects, key=_own_first):
             tally = self._tallies[subject]
-            # A block past its end stands until its recovery is recorded: what led to it does not lead to another one.
+            # A block past its end stays until its recovery is recorded: its evidence does not lead to another one.
             if self._is_covered(subject) or not is_decayed(measure(tally, self._rules), self._rules):
                 continue
             ends = recovers_at(now, tally.transfers, self._rules)

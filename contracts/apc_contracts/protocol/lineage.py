@@ -6,15 +6,15 @@ Source: docs/specification/contract.md section 6.
 from collections.abc import Iterable
 
 ROOTS_KEPT = 64
-"""Ancestors without parents that a protocol is measured with; of more the first by name."""
+"""Ancestors without parents that a protocol is measured with; beyond this the first by name."""
 
 
 class ProtocolLineage:
     """The lineages that TRANSFERs declared, in the order of the log.
 
-    A protocol is born when it is first named, and has the parents that were named with it; one that is first named as
-    a parent has none. So parents are older than their children, no lineage is a circle, and nobody can give a protocol
-    that exists other parents.
+    A protocol exists from the time it is first named, with the parents named then; one first named as a parent has
+    none. So parents are older than their children, no lineage has a cycle, and nobody can change the parents of an
+    existing protocol.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class ProtocolLineage:
         self._parents: dict[str, tuple[str, ...]] = {}
 
     def declare(self, protocol_id: str, parent_protocol_ids: Iterable[str]) -> None:
-        """A TRANSFER of this protocol was judged. Idempotent: only the first one of a protocol tells its parents."""
+        """Record the parents in a judged TRANSFER. Idempotent: only the first TRANSFER of a protocol sets them."""
         if protocol_id in self._roots:
             return
         parents = tuple(dict.fromkeys(parent for parent in parent_protocol_ids if parent != protocol_id))
@@ -38,7 +38,7 @@ class ProtocolLineage:
             self._parents[protocol_id] = parents
 
     def forget(self, protocol_id: str) -> None:
-        """Forget a protocol: it and what descends from it are strangers from now on."""
+        """Forget a protocol: it and its descendants are unknown from now on."""
         self._roots.pop(protocol_id, None)
         self._children.pop(protocol_id, None)
         for parent in self._parents.pop(protocol_id, ()):
@@ -47,11 +47,11 @@ class ProtocolLineage:
                 siblings.pop(protocol_id, None)
 
     def roots(self, protocol_id: str) -> frozenset[str]:
-        """Its ancestors without parents; itself when it has no parents or was never named."""
+        """Return its ancestors without parents; itself when it has no parents or was never named."""
         return self._roots.get(protocol_id, frozenset({protocol_id}))
 
     def family(self, protocol_id: str) -> frozenset[str]:
-        """Itself and everything that descends from it: all of it is younger."""
+        """Return the protocol and its descendants."""
         found, waiting = {protocol_id}, [protocol_id]
         while waiting:
             for child in self._children.get(waiting.pop(), ()):

@@ -1,5 +1,6 @@
-"""A file of TRANSFERs arbitrated offline (docs/specification/contract.md section 14): judged one by one, ranked
-together.
+"""A file of TRANSFERs arbitrated offline: judged one by one, ranked together.
+
+Source: docs/specification/contract.md section 14.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ from apc_contracts.wire.parsing import parse_packet
 
 @dataclass(frozen=True, slots=True)
 class TransferRow:
-    """One input: its place in the file (from 0) and what became of it. No score for what is no TRANSFER."""
+    """One input: its place in the file (from 0) and its outcome. No score for a packet that is no TRANSFER."""
 
     index: int
     packet_id: str | None
@@ -31,7 +32,7 @@ class TransferRow:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON form; without `reason` where there is none."""
+        """Return the JSON form; `reason` only where there is one."""
         fields: dict[str, Any] = {
             "index": self.index,
             "packet_id": self.packet_id,
@@ -51,7 +52,7 @@ class TransferArbitration:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON form: {input_count, valid_transfer_count, selected, not_selected, rejected}."""
+        """Return the JSON form: {input_count, valid_transfer_count, selected, not_selected, rejected}."""
         valid = len(self.selected) + len(self.not_selected)
         return {
             "input_count": valid + len(self.rejected),
@@ -63,9 +64,9 @@ class TransferArbitration:
 
 
 def arbitrate_offline(bodies: Iterable[bytes], contract: Contract, top_k: int) -> TransferArbitration:
-    """Judge and rank packets; at most `top_k` (>= 0) of all that their groups let through are selected.
+    """Judge and rank packets; select at most `top_k` (>= 0) of those that their groups let through.
 
-    What is no packet, no TRANSFER, or comes twice is rejected with its reason: it is not an error.
+    Bytes that are no packet, other types and duplicates are rejected with a reason: that is not an error.
     """
     valid: dict[UUID, tuple[int, Packet]] = {}
     rejected: list[TransferRow] = []

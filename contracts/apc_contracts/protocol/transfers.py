@@ -1,4 +1,4 @@
-"""How TRANSFERs compare: scores, and who goes through when only so many may.
+"""How TRANSFERs compare: scores, and which ones go through when the number is limited.
 
 Source: docs/specification/contract.md section 5.
 """
@@ -16,7 +16,7 @@ from apc_contracts.vocabulary import TransferMode
 
 @dataclass(frozen=True, slots=True)
 class TransferScore:
-    """What a TRANSFER is worth. `total_score` is the selection score in 0..1; `components` its raw parts."""
+    """The value of a TRANSFER. `total_score` is the selection score in 0..1; `components` its raw parts."""
 
     selection_score: float
     total_score: float
@@ -37,11 +37,11 @@ class RankedTransfer:
 def rank_transfers(
     packets: Iterable[Packet], contract: Contract, session: SessionView | None = None
 ) -> list[RankedTransfer]:
-    """Valid TRANSFERs, best first over all; per (session, generation, to_swarm) the best top_k have no refusal.
+    """Return valid TRANSFERs, best first; in each (session, generation, to_swarm) the best top_k have no refusal.
 
-    The smallest top_k of the group's packets and of the window counts. A higher selection score wins, a tie goes
-    to the smaller packet_id, so the order of `packets` has no say. With a session its verified scores count.
-    Judge the packets first (`judge_transfer`): this ranks, it does not judge.
+    The smallest top_k of the group's packets and of the window counts. A higher selection score wins, a tie goes to the
+    smaller packet_id, so the order of `packets` does not matter. With a session its verified scores count. Judge the
+    packets first (`judge_transfer`): this ranks, it does not judge.
     """
     groups: dict[tuple[str, int, str], list[tuple[TransferScore, Packet]]] = {}
     for packet in packets:
@@ -52,7 +52,7 @@ def rank_transfers(
 
 
 def score_transfer(packet: Packet, contract: Contract, session: SessionView | None = None) -> TransferScore:
-    """max(0, difference) + weight x confidence + bonus for cross-use-case, the weights from the contract."""
+    """Return max(0, difference) + weight x confidence + bonus for cross-use-case; weights from the contract."""
     weights = contract.selection
     sender, receiver = transfer_scores(packet, session)
     components = {
@@ -70,7 +70,7 @@ def score_transfer(packet: Packet, contract: Contract, session: SessionView | No
 
 
 def transfer_scores(packet: Packet, session: SessionView | None) -> tuple[float, float]:
-    """(sender, receiver): with verified scores the smaller for the sender, the larger for the receiver."""
+    """Return (sender, receiver) scores: verified ones may lower the sender's and raise the receiver's."""
     payload = packet.payload_as(TransferPayload)
     sender, receiver = payload.sender_score, payload.receiver_score
     if session is None:

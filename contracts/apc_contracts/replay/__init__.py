@@ -1,7 +1,7 @@
-"""Replay: every verdict and every transition of a session again, from its log alone.
+"""Replay: recompute every verdict and every transition of a session from its log alone.
 
-The pair `judge` and `advance` that the gate used is run over the recorded inputs; what it says must be what was
-recorded. Pure: the entries are handed in, a log batch at a time, by whoever reads them.
+The gate's own `judge` and `advance` run over the recorded inputs; their results must equal the record. Pure: the caller
+reads the entries and passes them in, one log batch at a time.
 """
 
 from apc_contracts.replay.entries import Entry, RecordedHop, RecordedPacket, RecordedTransition

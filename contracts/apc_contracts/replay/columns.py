@@ -1,4 +1,4 @@
-"""What an entry must say: the columns that follow from a packet, and values in the form that JSON gives them."""
+"""The columns of an entry that follow from its packet, and values in the form that JSON gives them."""
 
 from typing import Any
 
@@ -46,9 +46,9 @@ ENVELOPE_COLUMNS = (
     "created_at",
     "expires_at",
 )
-"""The names that `envelope_columns` gives."""
+"""The names that `envelope_columns` returns."""
 
 
 def as_json(value: Any) -> Any:
-    """Return the value as it reads when it comes back from a JSON column."""
+    """Return the value as it comes back from a JSON column."""
     return orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))

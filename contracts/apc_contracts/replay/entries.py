@@ -9,7 +9,7 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """Where an entry stands. (epoch, batch_no) names the log batch that it came with."""
+    """The position of an entry. (epoch, batch_no) names its log batch."""
 
     table: ClassVar[str]
     shard: int

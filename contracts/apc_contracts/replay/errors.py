@@ -1,4 +1,4 @@
-"""What a replay ends with when the log does not say what it should."""
+"""Errors of a replay whose log does not contain what it should."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from apc_contracts.errors import ContractError
 
 
 class ReplayDiffers(ContractError):
-    """The first place at which what is recorded is not what comes out again.
+    """The first place where the record differs from the recomputation.
 
     `place` is shard/seq, `what` the table and column, `recorded` and `recomputed` the two values.
     """
@@ -21,13 +21,13 @@ class ReplayDiffers(ContractError):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The difference as a JSON object."""
+        """Return the difference as a JSON object."""
         place = {"shard": self.shard, "seq": self.seq, "what": self.what}
         return place | {"recorded": _short(self.recorded), "recomputed": _short(self.recomputed)}
 
 
 class ReplayImpossible(ContractError):
-    """Something that a replay needs is not there: a body that was erased, a contract that nobody has."""
+    """Something that a replay needs is missing: an erased body, an unknown contract."""
 
     def __init__(self, shard: int, seq: int, message: str) -> None:
         super().__init__(f"entry {shard}/{seq}: {message}")
@@ -37,7 +37,7 @@ class ReplayImpossible(ContractError):
 
     @property
     def document(self) -> dict[str, Any]:
-        """What is missing, as a JSON object."""
+        """Return what is missing, as a JSON object."""
         return {"shard": self.shard, "seq": self.seq, "what": "impossible", "message": self.message}
 
 

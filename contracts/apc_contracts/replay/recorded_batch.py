@@ -1,4 +1,4 @@
-"""The entries of one log batch while they are played again: what follows next, and where it differs."""
+"""The entries of one log batch during a replay: the next expected one, and where it differs."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,7 +16,7 @@ EntryT = TypeVar("EntryT", bound=Entry)
 
 
 class RecordedBatch:
-    """A session's entries of one batch, in the order of the log, and how far the replay has come."""
+    """A session's entries of one batch, in the order of the log, and the position of the replay."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
@@ -24,14 +24,14 @@ class RecordedBatch:
 
     @property
     def current(self) -> Entry | None:
-        """The entry that comes next; None at the end."""
+        """Return the next entry; None at the end."""
         return self._entries[self.position] if self.position < len(self._entries) else None
 
     def next(self, kind: type[EntryT], wanted: str) -> EntryT:
         """Return the next entry.
 
         Raises:
-            ReplayDiffers: it is of another kind than must follow now, or there is none.
+            ReplayDiffers: it is of another kind than expected, or there is none.
         """
         entry = self.current
         if entry is None:
@@ -42,14 +42,14 @@ class RecordedBatch:
         return entry
 
     def decay_of(self, final: FinalVerdict) -> RecordedPacket | None:
-        """Return the next entry if it says what became of a protocol by this verdict."""
+        """Return the next entry if it records a protocol's block or recovery caused by this verdict."""
         entry = self.current
         if not isinstance(entry, RecordedPacket) or "decay" not in entry.facts:
             return None
         return entry if entry.envelope["parent_packet_id"] == final.packet.packet_id else None
 
     def decayed(self) -> frozenset[str]:
-        """Return the blocked protocols that the rulings of the current input found: only the ledger knows them all."""
+        """Return the blocked protocols in the recorded rulings of the current input: only the ledger knows them all."""
         found: set[str] = set()
         for entry in self._entries[self.position :]:
             if isinstance(entry, RecordedPacket):
@@ -62,8 +62,8 @@ class RecordedBatch:
     def judged_at(self) -> datetime | None:
         """Return the time at which all inputs of the batch were judged.
 
-        Packets name it; a batch without one shows it in the gate's own hops, or in when a retry is due. Where none of
-        these is, nothing depends on it.
+        Packets carry it; without a packet it is in the gate's own hops, or in the due time of a retry. If there is none
+        of these, nothing depends on it.
         """
         for entry in self._entries:
             if isinstance(entry, RecordedPacket):
@@ -78,7 +78,7 @@ class RecordedBatch:
 
 
 def compare(entry: Entry, column: str, recorded: Any, recomputed: Any) -> None:
-    """Raise ReplayDiffers when a column does not come out again as it was recorded."""
+    """Raise ReplayDiffers when the recomputed column differs from the recorded one."""
     if recorded != recomputed:
         differ(entry, f"{entry.table}.{column}", recorded, recomputed)
 

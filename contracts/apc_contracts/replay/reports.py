@@ -1,4 +1,4 @@
-"""The receipts that made a hop: what the log keeps of them is enough to take them again."""
+"""Recover the receipts behind a hop from what the log keeps of them."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -27,12 +27,12 @@ _NEW_ATTEMPT = frozenset({"retry_scheduled", "requeued"})
 
 
 def is_substrate_confirm(hop: RecordedHop) -> bool:
-    """Return whether the stream's confirm made this hop."""
+    """Return whether the stream's confirm caused this hop."""
     return hop.recipient == SUBSTRATE_RECIPIENT and hop.actor == ORCHESTRATOR and hop.events[0] == "delivery_ack"
 
 
 def verification_of(hop: RecordedHop, session_id: str) -> tuple[Receipt, ...]:
-    """Return the result of checking an ARTIFACT's bytes, if that is what this hop begins with; else nothing."""
+    """Return the result of verifying an ARTIFACT's bytes, if this hop begins with it; else nothing."""
     kind = _VERIFICATIONS.get(hop.events[0])
     if kind is None:
         return ()
@@ -45,7 +45,7 @@ def receipts_of(hop: RecordedHop, session_id: str) -> tuple[Receipt, ...]:
     """Return the receipts behind a recipient's hop, in the order in which they counted.
 
     Raises:
-        KeyError, ValueError: no receipts make such a hop.
+        KeyError, ValueError: no receipts can cause such a hop.
     """
     return tuple(_reported(hop, session_id))
 
@@ -61,13 +61,13 @@ def _reported(hop: RecordedHop, session_id: str) -> Iterator[Receipt]:
         return
     ended = ReceiptKind(said["ended"]) if "ended" in said else None
     begins_anew = not _NEW_ATTEMPT.isdisjoint(hop.events)
-    # A hop that begins an attempt was made by receipts of the one before.
+    # A hop that begins an attempt was caused by receipts of the attempt before.
     attempt = hop.attempt - 1 if begins_anew else hop.attempt
     events = zip(hop.events, hop.occurred_at, strict=True) if hop.to_state else ()
     counted = [(_KIND_OF_EVENT[event], at) for event, at in events]
     if ended is not None and all(kind is not ended for kind, _ in counted):
         counted.append((ended, datetime.fromisoformat(said["ended_at"])))
-    # What a receipt said beside its kind was said by the one that ended the attempt.
+    # Fields of a receipt beside its kind belong to the one that ended the attempt.
     teller = len(counted) - 1
     if not begins_anew and "discarded" not in hop.events:
         teller = [kind for kind, _ in counted].index(ended) if ended else -1

@@ -1,4 +1,4 @@
-"""One session played again, a log batch at a time."""
+"""Replay one session, a log batch at a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -47,10 +47,10 @@ from apc_contracts.wire.sealing import seal
 
 
 class SessionReplay:
-    """Plays one session again from its entries and compares as it goes.
+    """Replays one session from its entries and compares as it goes.
 
-    `contract_of` gives the contract behind a contract_hash, None when nobody has it. `session` is where the
-    session stands after what was taken; None before its START.
+    `contract_of` returns the contract behind a contract_hash, None when it is unknown. `session` is the state after the
+    entries taken so far; None before its START.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class SessionReplay:
         self._now: datetime | None = None
 
     def take(self, entries: Sequence[Entry]) -> None:
-        """Play all entries that one log batch has of this session, in the order of the log.
+        """Replay all entries of this session in one log batch, in the order of the log.
 
         Raises:
-            ReplayDiffers: the first entry that does not come out again as it was recorded.
-            ReplayImpossible: a body or a contract that the replay needs is not there.
+            ReplayDiffers: the first entry that differs from its recomputation.
+            ReplayImpossible: a body or a contract that the replay needs is missing.
         """
         self._batch = RecordedBatch(entries)
         self._now = self._batch.judged_at() or self._now
@@ -86,7 +86,7 @@ class SessionReplay:
             except (ReplayDiffers, ReplayImpossible):
                 raise
             except (ContractError, LookupError, ValueError, TypeError, AttributeError) as error:
-                # What the gate never wrote can be of any shape; it need not even be playable.
+                # Entries that the gate never wrote can have any shape; they may not even be replayable.
                 raise ReplayDiffers(entry.shard, entry.seq, entry.table, "an entry", repr(error)) from error
 
     def check_document(self, document: Mapping[str, Any], entry: tuple[int, int]) -> None:
@@ -102,7 +102,7 @@ class SessionReplay:
                 raise ReplayDiffers(*entry, f"sessions.document.{name}", document[name], value)
 
     def _take_input(self, entry: Entry) -> None:
-        """An entry that nothing before it has caused: an input of the gate."""
+        """Replay an input of the gate: an entry that no earlier entry caused."""
         if isinstance(entry, RecordedPacket):
             self._take_packet(self._next_packet(None), None)
         elif isinstance(entry, RecordedHop):
@@ -134,7 +134,7 @@ class SessionReplay:
         advanced = advance(self.session, given, contract)
         identity = self.session.identities[packet.packet_id]
         compare(entry, "round", entry.round, identity.round)
-        # A packet that a barrier of its own making releases bears the step before it.
+        # A packet released by a barrier that it closed itself carries the step before it.
         compare(entry, "step", entry.step, identity.step)
         self._follow(advanced, packet.packet_id)
 
@@ -169,7 +169,7 @@ class SessionReplay:
         return verdict
 
     def _check_own(self, entry: RecordedPacket, received: ReceivedPacket, expected: Packet | None) -> None:
-        """A packet of the orchestrator follows from the session to the byte."""
+        """Check that a packet of the orchestrator follows from the session, byte for byte."""
         if expected is None:
             differ(entry, "agent_packets", f"{entry.envelope['packet_type']} of the orchestrator", NOTHING)
         body = seal(expected).body
@@ -185,7 +185,7 @@ class SessionReplay:
         return timer(session, kind, entry.judged_at, contract)
 
     def _check_recipients(self, entry: RecordedPacket, packet: Packet) -> None:
-        """Only the registry knows who a BROADCAST reaches: for that the recorded recipients are taken as they are."""
+        """Check the recipients; only the registry knows who a BROADCAST reaches, so those are taken as recorded."""
         if self.session is None or packet.recipients[0].agent_id != ALL_RECIPIENTS:
             named = tuple(recipient.agent_id for recipient in packet.recipients)
             compare(entry, "recipients", entry.recipients, named)
@@ -202,7 +202,7 @@ class SessionReplay:
             self._strangers[received.packet.packet_id] = known
 
     def _take_hop(self, hop: RecordedHop) -> None:
-        """Receipts, a verification's result, the stream's confirm: whatever made this hop is taken again."""
+        """Replay what caused a hop: receipts, a verification's result, the stream's confirm."""
         session, contract, now = self.session, self._contract, self._now
         if session is None or contract is None or now is None:
             differ(hop, "packet_events", hop.events, "nothing before START")
@@ -217,14 +217,14 @@ class SessionReplay:
             differ(hop, "packet_events", f"{hop.from_state} to {hop.to_state} by {list(hop.events)}", NOTHING)
 
     def _follow(self, advanced: Advanced, cause: UUID) -> None:
-        """Everything that one input caused, in the order in which the gate logs it."""
+        """Check everything that one input caused, in the order in which the gate logs it."""
         effects = advanced.effects
         for hop in effects.hops:
             self._expect_hop(hop)
         for transition in effects.transitions:
             self._expect_transition(transition)
         for packet in advanced.emissions:
-            # A timer or a reply that was sent before is a repeat: it is said again, and not logged again.
+            # A timer or a reply that was sent before is a repeat: it is sent again, and not logged again.
             if advanced.session.identity(packet.packet_id) is None:
                 self._take_packet(self._next_packet(packet), packet)
         for item in effects.resumed:
@@ -233,17 +233,17 @@ class SessionReplay:
             self._account_for(advanced.session, final)
 
     def _account_for(self, session: Session, final: FinalVerdict) -> None:
-        """Blocks and recoveries of protocols: each must follow from its own evidence and be said as it is recorded."""
+        """Check blocks and recoveries of protocols: each must follow from its evidence and match its record."""
         while (entry := self._batch.decay_of(final)) is not None:
             contract = self._contract_for(entry)
             decision = read_decision(entry.facts["decay"])
             if not decision.is_justified(contract.effectiveness):
-                differ(entry, "agent_packets.facts.decay", decision.record, "a decision that its evidence bears")
+                differ(entry, "agent_packets.facts.decay", decision.record, "a decision that follows from its evidence")
             packet = decay_packet(session, decision, final.packet, entry.judged_at, contract)
             self._take_packet(self._next_packet(packet), packet)
 
     def _release(self, session: Session, item: HeldPacket, cause: UUID, *, is_last: bool) -> None:
-        """RESUME: a packet that the pause held is judged. Held once more, for its barrier, it leaves no entry."""
+        """Judge a packet released by RESUME. Held again, for its barrier, it leaves no entry."""
         contract, now = self._contract, self._now
         assert contract is not None and now is not None
         packet = item.received.packet
@@ -290,7 +290,7 @@ class SessionReplay:
         if self._contract is None or self._contract.hash != entry.contract_hash:
             found = self._contract_of(entry.contract_hash)
             if found is None:
-                message = f"nobody has contract {entry.contract_hash.hex()}: name its file with --contract"
+                message = f"no file has contract {entry.contract_hash.hex()}: name its file with --contract"
                 raise ReplayImpossible(entry.shard, entry.seq, message)
             self._contract = found
         return self._contract

@@ -1,6 +1,6 @@
-"""What another contract would have said: each decision on its own, in the session as it was.
+"""What another contract would have decided: each decision in isolation, in the session as it was.
 
-What would have followed from a change is not played on: agents would have answered something else.
+The consequences of a change are not simulated: agents would have answered differently.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from apc_contracts.wire.parsing import ReceivedPacket
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One decision that would have been another one. `what` is a packet_type or a transition's event."""
+    """One decision that would have been different. `what` is a packet_type or a transition's event."""
 
     shard: int
     seq: int
@@ -32,23 +32,23 @@ class Change:
 
 
 class WhatIf:
-    """Judges again under another contract and collects what would change."""
+    """Judges again under another contract and collects the changes."""
 
     def __init__(self, contract: Contract) -> None:
         self._contract = contract
         self.changes: list[Change] = []
         self.decisions = 0
-        """How many decisions were looked at."""
+        """Number of decisions examined."""
 
     def note_packet(
         self, entry: RecordedPacket, received: ReceivedPacket, session: Session | None, verdict: Verdict
     ) -> None:
-        """A packet on arrival."""
+        """Compare the verdict on a packet on arrival."""
         other = judge_in_session(received, dict(entry.facts), session, self._contract)
         self._note(entry, received, verdict, other)
 
     def note_ruling(self, hop: RecordedHop, received: ReceivedPacket, record: Mapping[str, Any]) -> None:
-        """A held packet at its barrier or at RESUME, by the facts of that ruling.
+        """Compare the ruling on a held packet at its barrier or at RESUME, by the facts of that ruling.
 
         How many TRANSFERs go through at a barrier is not counted again: a THROTTLE_TOP_K by rank stays.
         """
@@ -60,7 +60,7 @@ class WhatIf:
         self._compare(hop.shard, hop.seq, received, was, _said(other))
 
     def note_transition(self, entry: RecordedTransition) -> None:
-        """A step of the session's machine, by the facts of its guard. A barrier is none."""
+        """Compare a step of the session's machine, by the facts of its guard. Barriers are skipped."""
         if entry.from_state == entry.to_state:
             return
         self.decisions += 1

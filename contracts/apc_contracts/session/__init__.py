@@ -1,4 +1,4 @@
-"""Sessions as pure policy: a state document, the packets on their way, and `advance`, which moves both.
+"""Sessions as pure policy: a state document, the packets in flight, and `advance`, which moves both.
 
 Orchestrator, replay and tests call the same functions; nothing here reads a clock, a queue or a database.
 """

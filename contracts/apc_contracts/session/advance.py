@@ -1,4 +1,4 @@
-"""`advance`: the one way in which a session changes. Deterministic; reads no clock, queue or database."""
+"""`advance`: the only function that changes a session. Deterministic; reads no clock, queue or database."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -33,12 +33,12 @@ from apc_contracts.wire.receipts import ReceiptKind
 
 OWN_EVENTS = frozenset({"delivery_ack", "consumer_apply", "consumer_reject", "retry_scheduled"})
 OWN_ENDINGS = frozenset({ReceiptKind.OUTCOME.value, ReceiptKind.REJECT.value, ReceiptKind.RETRY.value})
-"""What an agent itself reports; of dead letters, expiries and requeues mostly others tell."""
+"""Endings that an agent reports itself; dead letters, expiries and requeues mostly come from others."""
 VERIFICATION_KINDS = frozenset({ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL})
 
 
 class Advanced(NamedTuple):
-    """The session (the same object, moved), its transitions, the orchestrator's packets, everything else."""
+    """The session (the same object, changed), its transitions, the orchestrator's packets, all other effects."""
 
     session: Session
     transitions: list[Transition]
@@ -47,10 +47,10 @@ class Advanced(NamedTuple):
 
 
 def advance(session: Session, given: PacketInput | ReceiptsInput | ReleaseInput, contract: Contract) -> Advanced:
-    """Take one input: count it, move the packets and the session that it moves, and say what follows.
+    """Take one input: count it, move the packets and the session, and return the effects.
 
-    The session is changed in place (see `Session`). Raises nothing for any admitted input; TransitionRefused
-    would mean a contract file whose machine lacks an edge that its events need.
+    The session is changed in place (see `Session`). Raises nothing for any admitted input; TransitionRefused would mean
+    a contract file whose machine lacks an edge that its events need.
     """
     effects = Effects()
     if isinstance(given, ReceiptsInput):
@@ -72,7 +72,7 @@ def advance(session: Session, given: PacketInput | ReceiptsInput | ReleaseInput,
 def confirm_substrate(
     session: Session, packet_id: UUID, now: datetime, contract: Contract, decayed: frozenset[str] = frozenset()
 ) -> Advanced:
-    """Return the substrate stream has confirmed a packet: delivered and applied, with all that follows."""
+    """Mark a packet confirmed by the substrate stream as delivered and applied; return all that follows."""
     moment = Moment(session, packet_id, now, Effects(), contract, decayed=decayed)
     opened = receipts.confirm_substrate(session, packet_id, now, moment.effects, contract)
     if opened is not None:
@@ -81,14 +81,14 @@ def confirm_substrate(
 
 
 def _finish(moment: Moment, *, may_sync: bool = True, must_sync: bool = False) -> Advanced:
-    """Move the session as far as it can go now, and say where it stands: once for one cause."""
+    """Move the session as far as it can go now, and emit its SYNC: once per cause."""
     session, effects = moment.session, moment.effects
     if not session.is_terminal:
         settle(moment)
         if session.is_terminal:
             _end(moment)
     if must_sync or (effects.is_sync_due and may_sync):
-        # First: what else is sent may move the session on, and cause a SYNC of its own.
+        # First, because other emissions may move the session on and cause their own SYNC.
         effects.emissions.insert(0, emissions.sync(session, moment.cause, moment.now, moment.contract))
     return Advanced(session, effects.transitions, effects.emissions, effects)
 
@@ -159,7 +159,7 @@ def _accept(
 
 
 def _release_paused(moment: Moment) -> None:
-    """RESUME: what was held meanwhile is judged by the gate again, in log order."""
+    """Hand packets that the pause held back to the gate for judgement, in log order."""
     held = [item for item in moment.session.held.values() if item.is_paused]
     for item in held:
         del moment.session.held[item.received.packet.packet_id]
@@ -195,7 +195,10 @@ def _take_receipts(moment: Moment, given: ReceiptsInput) -> None:
 
 
 def _tell_of_failure(moment: Moment) -> None:
-    """What receipts have made a dead letter stays open: an operator may requeue it."""
+    """Emit an ERROR for deliveries that receipts have dead-lettered.
+
+    The packet stays open: an operator may requeue it.
+    """
     for hop in moment.effects.hops[:1]:
         opened = moment.session.open.get(hop.packet_id)
         if hop.to_state == "DEAD_LETTERED" and opened is not None:
@@ -203,7 +206,7 @@ def _tell_of_failure(moment: Moment) -> None:
 
 
 def _hear_recipient(session: Session, agent_id: str, effects: Effects) -> None:
-    """Only a receipt that is recorded brings an agent back: what leaves no trace in the log moves nothing."""
+    """Mark an agent as live by a recorded receipt; what leaves no trace in the log moves nothing."""
     for hop in effects.hops[:1]:
         said = hop.metadata or {}
         if said.get("ended", said.get("late")) in OWN_ENDINGS or not OWN_EVENTS.isdisjoint(hop.events):
@@ -211,7 +214,7 @@ def _hear_recipient(session: Session, agent_id: str, effects: Effects) -> None:
 
 
 def _note_verified(session: Session, opened: OpenPacket, contract: Contract) -> None:
-    """The first time a packet is VERIFIED its evidence counts."""
+    """Count a packet's evidence the first time it is VERIFIED."""
     if opened.verification != "passed" or opened.is_evidence_counted:
         return
     opened.is_evidence_counted = True
@@ -234,7 +237,7 @@ def _remember(session: Session, given: PacketInput, packet_round: int, contract:
         root=packet.trace.root_packet_id,
         verdict=given.verdict.kind,
         refusal=given.verdict.refusal,
-        # A control packet may name any phase: what answers it must not inherit one that nobody checked.
+        # A control packet may name any phase: its answers must not inherit one that was never checked.
         run_phase=session.run_phase if packet.packet_type in CONTROL_TYPES else packet.run_phase,
         round=packet_round,
         generation=packet.trace.generation,
@@ -249,12 +252,12 @@ def _remember(session: Session, given: PacketInput, packet_round: int, contract:
 
 
 def _rights(verdict: Verdict) -> frozenset[str]:
-    """From the recorded facts, so that a replay finds the same."""
+    """Return the sender's rights from the recorded facts, so that a replay finds the same."""
     return frozenset(verdict.facts.get("rights", ()))
 
 
 def _round_of(session: Session, packet: Packet) -> int:
-    """Return the orchestrator's packets have the session's round, an agent's its parent's."""
+    """Return a packet's round: the session's for the orchestrator's packets, the parent's for an agent's."""
     parent = packet.trace.parent_packet_id
     if parent is None or packet.sender.agent_id == ORCHESTRATOR:
         return session.round
@@ -263,7 +266,7 @@ def _round_of(session: Session, packet: Packet) -> int:
 
 
 def _hear(session: Session, agent_id: str) -> None:
-    """An agent that sends a packet is live again, and so is its swarm."""
+    """Mark an agent that sends a packet as live, and its swarm too."""
     document = session.document
     _hear_agent(session, agent_id)
     swarm = session.swarm_of.get(agent_id)
@@ -273,13 +276,16 @@ def _hear(session: Session, agent_id: str) -> None:
 
 
 def _hear_agent(session: Session, agent_id: str) -> None:
-    """Receipts bring an agent back, not its swarm: whoever only acknowledges still misses barriers."""
+    """Mark an agent, not its swarm, as live by receipts: acknowledging alone still misses barriers."""
     if agent_id in session.document.dead_agents:
         session.document.dead_agents.remove(agent_id)
 
 
 def _note_refusal(moment: Moment, given: PacketInput) -> None:
-    """The session's last packet is spent: it ends. While a task has some left, it does not."""
+    """Halt the session when its last packet is spent.
+
+    While a task has some left, it goes on.
+    """
     if given.verdict.refusal is not None and ends_session(moment.session, given.verdict.refusal):
         moment.session.document.halt_reason = "BUDGET_EXHAUSTED packets"
 
@@ -293,7 +299,7 @@ def ends_session(session: Session, refusal: Refusal) -> bool:
 
 
 def _end(moment: Moment) -> None:
-    """CLOSED or HALTED: nothing is held, nothing rests."""
+    """Clean up at CLOSED or HALTED: nothing stays held, nothing waits."""
     state = moment.session.state
     acknowledgements.forget_all(moment.session)
     barrier.deny_all(moment, "SESSION_TERMINAL", f"the session ended ({state}) before this packet was judged")

@@ -1,13 +1,12 @@
-"""The tree budget: the session's budget, and the parts of it that are reserved for tasks
-(docs/specification/contract.md section 3).
+"""The tree budget: the session's budget, and the parts of it that are reserved for tasks.
 
-A TASK_IR with a BUDGET constraint cuts a part for its task out of the part of the task that it belongs to. A task
-draws each resource from the nearest part that names it, its own or an ancestor's; the root is the session. What is
-reserved is gone for everybody else until a DECISION DONE of the task gives back what is unspent.
+A TASK_IR with a BUDGET constraint cuts a part for its task out of the part of the task that it belongs to. A task draws
+each resource from the nearest part that names it, its own or an ancestor's; the root is the session. What is reserved
+is unavailable to everybody else until a DECISION DONE of the task returns what is unspent.
 
 `packets`, `tokens` and `cost` are amounts. `wall_ms` is a deadline: time passes for all tasks at once, so nothing is
-taken from the parent. Tokens and cost are known when they are spent: what a part cannot bear is drawn from the next one
-up.
+taken from the parent. Tokens and cost are known only after they are spent: what exceeds a part is drawn from the next
+one up. Source: docs/specification/contract.md section 3.
 """
 
 import sys
@@ -30,7 +29,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def parts(document: SessionDocument, task_id: str, now: datetime) -> dict[str, Part]:
-    """Resource -> what is left for the packets of a task, and in whose part; only resources that are limited."""
+    """Return resource -> what is left for the packets of a task, and in whose part; only limited resources."""
     found: dict[str, Part] = {}
     if not document.budgets and not document.task_budgets:
         return found
@@ -43,12 +42,12 @@ def parts(document: SessionDocument, task_id: str, now: datetime) -> dict[str, P
 
 
 def parts_to_cut(document: SessionDocument, task_id: str, giver_task: str, now: datetime) -> dict[str, Part]:
-    """As `parts`: what a TASK_IR that belongs to `giver_task` can reserve for a task."""
+    """Return `parts` for what a TASK_IR that belongs to `giver_task` can reserve for a task."""
     return parts(document, _parent_of(document, task_id, giver_task), now)
 
 
 def left_of(document: SessionDocument, holder: str, name: str) -> float | None:
-    """Return what is neither spent nor reserved of a part; None when nothing limits it."""
+    """Return what is neither spent nor reserved of a part; None when it has no limit."""
     if holder != SESSION:
         part = document.task_budgets[holder]
         return part.limits[name] - part.spent.get(name, 0) - part.reserved.get(name, 0)
@@ -57,17 +56,17 @@ def left_of(document: SessionDocument, holder: str, name: str) -> float | None:
 
 
 def spent_of(document: SessionDocument, holder: str, name: str) -> float:
-    """Return what was drawn from a part itself, released parts included, live ones not."""
+    """Return what was drawn from a part itself: released parts included, live ones not."""
     if holder != SESSION:
         return document.task_budgets[holder].spent.get(name, 0)
     return document.spent.get(name, 0) - document.spent_in_parts.get(name, 0)
 
 
 def draw(document: SessionDocument, task_id: str, name: str, amount: float) -> None:
-    """Spend for a task. What its part cannot bear goes to the next one up; the session bears all the rest."""
+    """Spend for a task. What exceeds its part is drawn from the next one up; the session takes the rest."""
     if not amount:
         return
-    # Bounded, for infinity has no JSON: a document that cannot be read again would stop the shard.
+    # Bounded: JSON has no infinity, and a document that cannot be read again would stop the shard.
     document.spent[name] = min(document.spent.get(name, 0) + amount, sys.float_info.max)
     holder = _holder(document, task_id, name)
     while holder != SESSION and amount > 0:
@@ -80,7 +79,7 @@ def draw(document: SessionDocument, task_id: str, name: str, amount: float) -> N
 
 
 def believable(document: SessionDocument, task_id: str, name: str, amount: float, caps: UsageCaps | None) -> float:
-    """Return how much of a reported amount of `tokens` or `cost` one delivery may draw: the rest is not believed."""
+    """Return how much of a reported amount of `tokens` or `cost` one delivery may draw."""
     if caps is None:
         return amount
     holder = _holder(document, task_id, name)
@@ -93,12 +92,12 @@ def believable(document: SessionDocument, task_id: str, name: str, amount: float
 
 
 def draw_packet(document: SessionDocument, packet: Packet) -> None:
-    """An agent's packet that is no control type costs one packet."""
+    """Charge one packet for an agent's packet that is no control type."""
     draw(document, packet.trace.task_id, "packets", 1)
 
 
 def note(document: SessionDocument, packet: Packet, rights: frozenset[str], now: datetime, contract: Contract) -> None:
-    """What an accepted packet means for the tree: a TASK_IR reserves, a DECISION DONE releases."""
+    """Apply an accepted packet to the tree: a TASK_IR reserves, a DECISION DONE releases."""
     if packet.packet_type is PacketType.TASK_IR:
         _reserve(document, packet, now)
     elif releases(document, packet, rights, contract):
@@ -106,7 +105,10 @@ def note(document: SessionDocument, packet: Packet, rights: frozenset[str], now:
 
 
 def releases(document: SessionDocument, packet: Packet, rights: frozenset[str], contract: Contract) -> bool:
-    """Whether this is the DECISION DONE that ends a part: of who gave the task, of the right to decide, or ours."""
+    """Return whether this is the DECISION DONE that releases a part.
+
+    It must come from the task's giver, from a sender with the right to decide, or from the orchestrator.
+    """
     if not isinstance(packet, DecisionPacket) or packet.payload.commitment_level is not CommitmentLevel.DONE:
         return False
     part = document.task_budgets.get(packet.trace.task_id)
@@ -117,7 +119,7 @@ def releases(document: SessionDocument, packet: Packet, rights: frozenset[str], 
 
 
 def release(document: SessionDocument, task_id: str) -> None:
-    """Give back what is unspent, of the tasks below it too. What still comes of them draws from the parts above."""
+    """Return unspent amounts, those of subtasks too. Later spending of these tasks draws from the parts above."""
     _release(document, task_id)
     _count(document)
 
@@ -138,16 +140,16 @@ def _release(document: SessionDocument, task_id: str) -> None:
 
 
 def stand_still(document: SessionDocument, pause: timedelta) -> None:
-    """A pause is over: the tasks' time did not pass."""
+    """Extend the tasks' deadlines by a pause that is over."""
     for part in document.task_budgets.values():
         if part.wall_due is not None:
             part.wall_due += pause
 
 
 def _reserve(document: SessionDocument, packet: Packet, now: datetime) -> None:
-    """Cut the part of a new task; the first reservation of a task stands until it is released.
+    """Cut the part of a new task; the first reservation of a task counts until it is released.
 
-    A task without a budget of its own is noted where its parent has one, so that it draws from there.
+    A task without a budget is recorded where its parent has one, so that it draws from there.
     """
     payload = packet.payload_as(TaskIrPayload)
     tree, task_id, limits = document.task_budgets, payload.ir_header.task_id, budget_of(payload)
@@ -169,7 +171,7 @@ def _reserve(document: SessionDocument, packet: Packet, now: datetime) -> None:
 
 
 def _parent_of(document: SessionDocument, task_id: str, giver_task: str) -> str:
-    """Out of whose part a task's is cut: of the task that its first TASK_IR belonged to; it keeps its place."""
+    """Return the task out of whose part a task's part is cut: the one that its first TASK_IR belonged to."""
     part = document.task_budgets.get(task_id)
     if part is not None:
         return part.parent
@@ -177,7 +179,7 @@ def _parent_of(document: SessionDocument, task_id: str, giver_task: str) -> str:
 
 
 def _holder(document: SessionDocument, task_id: str, name: str) -> str:
-    """Whose part a task draws from."""
+    """Return the holder of the part that a task draws from."""
     tree = document.task_budgets
     part = tree.get(task_id)
     while part is not None:
@@ -188,7 +190,10 @@ def _holder(document: SessionDocument, task_id: str, name: str) -> str:
 
 
 def _count(document: SessionDocument) -> None:
-    """The sums that every packet asks for. Made anew with each change of the tree, so that no rounding piles up."""
+    """Recompute the sums that every packet needs.
+
+    Recomputed with each change of the tree, so that rounding errors do not accumulate.
+    """
     tree = document.task_budgets
     cut: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     drawn: defaultdict[str, list[float]] = defaultdict(list)
@@ -211,7 +216,7 @@ def _time_left(document: SessionDocument, holder: str, now: datetime) -> float |
 
 
 def _clock(document: SessionDocument, now: datetime) -> datetime:
-    """Return a paused session's time stands still."""
+    """Return the time for deadlines; in a paused session it stands still."""
     return document.paused_at or now
 
 

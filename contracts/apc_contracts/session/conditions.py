@@ -1,4 +1,4 @@
-"""The events of the inter-agent machine: levels, looked at after every packet, receipt and timer."""
+"""The events of the inter-agent machine, checked after every packet, receipt and timer."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -10,7 +10,7 @@ STOP = "stop_signal_or_budget_exhausted"
 
 
 def settle(moment: Moment) -> None:
-    """Move the session as far as its conditions carry it now."""
+    """Move the session as far as its conditions allow now."""
     document = moment.session.document
     while not moment.session.is_terminal and not moment.session.is_paused:
         before = document.step, document.halt_reason
@@ -43,7 +43,7 @@ def _nobody_left(moment: Moment) -> str | None:
 
 
 def _research(moment: Moment) -> None:
-    """Differentiated: every swarm has its brief, and no two share more than half of their symbolic keys."""
+    """Move on when every swarm has its brief and no two briefs share more than half of their symbolic keys."""
     document = moment.session.document
     if any(swarm not in document.briefs for swarm in document.swarms):
         return
@@ -87,7 +87,7 @@ def _open_pool(moment: Moment) -> None:
         return
     facts = candidates.pool_facts(document)
     if not may(moment, "candidate_pool_ready", facts):
-        # A contract that asks for a larger pool: the next generation may bring it.
+        # The contract may ask for a larger pool: the next generation may bring it.
         open_generation(moment, document.generation + 1)
         return
     transition(moment, "candidate_pool_ready", facts)
@@ -95,7 +95,7 @@ def _open_pool(moment: Moment) -> None:
 
 
 def _arbitration(moment: Moment) -> None:
-    """A DECISION APPROVED stands once no veto does; the veto timer, where it arrives, ends what is still open."""
+    """Move on when a DECISION APPROVED is not vetoed; the veto timer ends what is still open."""
     arbitration = moment.session.document.round_state.arbitration
     if arbitration is not None and arbitration.is_approved and may(moment, "decision_committed"):
         candidates.commit(moment, arbitration)
@@ -132,7 +132,7 @@ def _metrics(moment: Moment) -> dict[str, float]:
 
 
 def _promotion(moment: Moment) -> None:
-    """The commons close as a generation does: nothing is being handled or verified any more, or time is up."""
+    """Close the commons like a generation: when nothing is being handled or verified any more, or time is up."""
     if promotion_path.may_commit(moment) and (barrier.is_quiet(moment.session) or _has_expired(moment)):
         promotion_path.commit_commons(moment)
     if moment.session.document.round_state.is_committed and may(moment, "commons_commit_complete"):

@@ -1,4 +1,4 @@
-"""What an accepted packet counts for in its session (docs/specification/contract.md section 10, Events)."""
+"""How an accepted packet counts in its session (docs/specification/contract.md section 10, Events)."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -18,7 +18,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, 
 
 
 def count(moment: Moment, opened: OpenPacket) -> None:
-    """Count a packet of the present round; packets of an older round are admitted, not counted."""
+    """Count a packet of the current round; packets of an older round are admitted, but not counted."""
     session, packet = moment.session, opened.packet
     note_symbols(session, packet)
     note_evidence(session, packet, moment.contract)
@@ -32,7 +32,7 @@ def count(moment: Moment, opened: OpenPacket) -> None:
 
 
 def _is_operation(packet: Packet) -> bool:
-    """What an operator orders is about the session, not about the round of the packet it answers."""
+    """Return whether an operator's order: it concerns the session, not the round of the packet it answers."""
     return packet.packet_type is PacketType.SIGNAL and packet.payload_as(SignalFields).signal in _OPERATIONS
 
 
@@ -142,7 +142,7 @@ def _retraction(moment: Moment, packet: Packet) -> None:
 
 
 def _retract_work(current: RoundState, target: UUID) -> None:
-    """Nothing was validated yet: the winner may send another ARTIFACT, or another EVAL of it."""
+    """Undo a retracted ARTIFACT or EVAL that was not validated yet: the winner may send another."""
     if target == current.execution.artifact:
         current.execution = Execution()
     elif target in current.execution.evals:
@@ -150,7 +150,7 @@ def _retract_work(current: RoundState, target: UUID) -> None:
 
 
 def _retract_winner(moment: Moment, target: UUID) -> None:
-    """An arbitration whose winner is taken back is void: the next best gets a window of its own."""
+    """Void an arbitration whose winner was retracted: the next best gets its own veto window."""
     document = moment.session.document
     arbitration = document.round_state.arbitration
     if document.state == "ARBITRATION" and arbitration is not None and arbitration.winner == target:

@@ -1,7 +1,7 @@
-"""The state document of a session: what the log batch carries and the projection `sessions` holds.
+"""The state document of a session: every log batch carries it, and the projection `sessions` holds it.
 
-Bounded: it does not grow with the number of packets. What does (ids, open deliveries, held packets) is read from
-the log when a session is loaded.
+Bounded: it does not grow with the number of packets. What does (ids, open deliveries, held packets) is read from the
+log when a session is loaded.
 """
 
 from dataclasses import dataclass, field
@@ -17,10 +17,12 @@ from apc_contracts.vocabulary import RunPhase
 CANDIDATES_KEPT = 16
 """Verified EVALs remembered per swarm, best first: enough to outlast every round, veto and retraction."""
 KEYS_KEPT = 1000
-"""The newest symbolic keys, and the first tasks and protocols, remembered for the drift checks and the loop guard:
-each batch carries the document whole."""
+"""How many names are remembered for the drift checks and the loop guard, since each batch carries the document whole.
+
+They are the newest symbolic keys, and the first tasks and protocols.
+"""
 LONGEST_KEY = 64
-"""Of a longer symbolic key so much is remembered."""
+"""Characters kept of a longer symbolic key."""
 
 
 @dataclass(slots=True)
@@ -36,13 +38,16 @@ class Candidate:
 
     @property
     def candidate_id(self) -> str:
-        """Its name in an arbitration. It says what it is instead of using the packet's id, so that two runs that
-        do the same work break a tie the same way."""
+        """Return its name in an arbitration.
+
+        It describes the candidate instead of using the packet's id, so that two runs that do the same work break a tie
+        alike.
+        """
         return f"{self.swarm_id}.{self.round}.{self.generation}"
 
     @property
     def rank(self) -> tuple[float, str, int, int, str]:
-        """Best first: by outcome, then by what it is called."""
+        """Return the sort key, best first: by outcome, then by candidate_id."""
         return -self.outcome, self.swarm_id, self.round, self.generation, str(self.packet_id)
 
 
@@ -52,10 +57,10 @@ class Arbitration:
 
     packet_id: UUID
     candidate: Candidate
-    """The winner: kept whole, for the pool may forget it."""
+    """The winner, kept whole: the pool may forget it."""
     vetoes: dict[UUID, bool] = field(default_factory=dict)
     is_approved: bool = False
-    """A DECISION APPROVED was admitted; it stands as soon as no veto does."""
+    """A DECISION APPROVED was admitted; it takes effect when there is no veto."""
 
     @property
     def winner(self) -> UUID:
@@ -92,7 +97,7 @@ class Execution:
 
 @dataclass(slots=True)
 class RoundState:
-    """Counters of the present round."""
+    """Counters of the current round."""
 
     ready: list[str] = field(default_factory=list)
     """Swarms whose SYNC of generation 0 was admitted."""
@@ -103,7 +108,7 @@ class RoundState:
     smallest_top_k: dict[str, int] = field(default_factory=dict)
     """to_swarm -> the smallest top_k of the TRANSFERs that were in order in the open generation."""
     queried: list[int] = field(default_factory=list)
-    """Checksums of the groups of senders that were asked about a loop in the open generation."""
+    """Checksums of the groups of senders that were queried about a loop in the open generation."""
     arbitration: Arbitration | None = None
     winner: Candidate | None = None
     execution: Execution = field(default_factory=Execution)
@@ -111,14 +116,14 @@ class RoundState:
     """The orchestrator's ARTIFACT(PROTOCOL), which opens the commons."""
     has_generation_expired: bool = False
     is_commit_sent: bool = False
-    """The orchestrator's DECISION DONE is on its way: nothing more was expected in PROMOTION."""
+    """The orchestrator's DECISION DONE is in flight: nothing more was expected in PROMOTION."""
     is_committed: bool = False
     """The orchestrator's DECISION DONE was admitted."""
 
 
 @dataclass(slots=True)
 class TaskBudget:
-    """The part of the budget that is reserved for a task; without limits a note of where the task draws from."""
+    """The part of the budget that is reserved for a task; without limits it records where the task draws from."""
 
     parent: str
     """The task whose part it was cut from; '' = the session."""
@@ -128,11 +133,11 @@ class TaskBudget:
     limits: dict[str, float] = field(default_factory=dict)
     """packets, tokens, cost."""
     cut_from: dict[str, str] = field(default_factory=dict)
-    """Of each limit the task whose part it was taken from; '' = the session's."""
+    """For each limit, the task whose part it was taken from; '' = the session's."""
     spent: dict[str, float] = field(default_factory=dict)
-    """Drawn from this part, the parts cut out of it not included; never more than the limits."""
+    """Drawn from this part, without the parts cut out of it; never more than the limits."""
     reserved: dict[str, float] = field(default_factory=dict)
-    """Of its limits what was cut out for other tasks."""
+    """The share of its limits that was cut out for other tasks."""
     wall_due: datetime | None = None
 
 
@@ -146,12 +151,12 @@ class PendingAck:
     retry_limit: int
     """How often it is routed again before its sender is told."""
     attempt: int = 1
-    """How often it was routed so far; one deadline an attempt holds for all who are missing."""
+    """How often it was routed so far; one deadline per attempt covers all missing recipients."""
 
 
 @dataclass(slots=True)
 class SessionDocument:
-    """Everything of a session that its future depends on, but for packets."""
+    """Everything that a session's future depends on, except packets."""
 
     session_id: str
     run_id: str
@@ -183,21 +188,21 @@ class SessionDocument:
     emitted: int = 0
     """Packets the orchestrator emitted in this session; the ordinal of the next id."""
     superseded: dict[UUID, UUID] = field(default_factory=dict)
-    """ARBITRATIONs and DECISIONs that are superseded, but not at their end for each recipient -> by which packet."""
+    """ARBITRATIONs and DECISIONs superseded, but not finished for each recipient -> the superseding packet."""
     verifying: int = 0
-    """Packets whose verification was begun and has no result yet."""
+    """Packets whose verification has begun and has no result yet."""
     spent: dict[str, float] = field(default_factory=dict)
     """packets, tokens, cost drawn from the budgets, by all tasks together."""
     task_budgets: dict[str, TaskBudget] = field(default_factory=dict)
     reserved: dict[str, float] = field(default_factory=dict)
-    """Of the session's own part what was cut out for tasks."""
+    """Share of the session's own part that was cut out for tasks."""
     spent_in_parts: dict[str, float] = field(default_factory=dict)
-    """Of what was spent that which was drawn from the tasks' parts."""
+    """Share of `spent` that was drawn from the tasks' parts."""
     halt_reason: str | None = None
     convergence_generations: int = 0
     """Generations that follow the limit, in CONTROLLED_CONVERGENCE."""
     briefs: dict[str, list[str]] = field(default_factory=dict)
-    """swarm_id -> symbolic keys of its latest research brief, until all are different enough."""
+    """swarm_id -> symbolic keys of its latest research brief, until all briefs are different enough."""
     missed_barriers: dict[str, int] = field(default_factory=dict)
     dead_swarms: list[str] = field(default_factory=list)
     dead_agents: list[str] = field(default_factory=list)
@@ -216,7 +221,7 @@ class SessionDocument:
     round_state: RoundState = field(default_factory=RoundState)
     pending_acks: dict[UUID, PendingAck] = field(default_factory=dict)
     overdue_acks: dict[UUID, list[str]] = field(default_factory=dict)
-    """Packet -> the recipients whose ACK is not waited for any more; the oldest are forgotten."""
+    """Packet -> the recipients whose ACK is no longer waited for; the oldest are forgotten."""
 
     @property
     def last_generation(self) -> int:
@@ -224,12 +229,12 @@ class SessionDocument:
         return self.generation_limit + self.convergence_generations
 
     def encode(self) -> bytes:
-        """JSON bytes."""
+        """Return the JSON bytes."""
         return orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
 
 
 def checksum(text: str) -> int:
-    """Return what the document keeps of a text that only has to be recognised: 32 bits."""
+    """Return a 32-bit checksum of a text: enough to recognise it."""
     return crc32(text.encode())
 
 
@@ -237,5 +242,5 @@ _decoder = msgspec.json.Decoder(SessionDocument)
 
 
 def decode_document(data: bytes | str) -> SessionDocument:
-    """Return the document from its JSON. Raises msgspec.ValidationError when it has another shape."""
+    """Return the document in JSON bytes. Raises msgspec.ValidationError when the shape is different."""
     return _decoder.decode(data)

@@ -1,4 +1,4 @@
-"""What goes into `advance` and what comes out of it."""
+"""The inputs and outputs of `advance`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from apc_contracts.wire.receipts import Receipt
 
 
 class PacketInput(msgspec.Struct, frozen=True):
-    """A judged packet: `recipients` are the resolved ones (`_all` spelled out)."""
+    """A judged packet; `recipients` are resolved (`_all` expanded)."""
 
     received: ReceivedPacket
     verdict: Verdict
@@ -25,7 +25,7 @@ class PacketInput(msgspec.Struct, frozen=True):
     cause: UUID | None
     now: datetime
     decayed: frozenset[str] = frozenset()
-    """Protocols under a block now: what a barrier that this input closes reads."""
+    """Protocols blocked now: read by a barrier that this input closes."""
 
 
 class ReceiptsInput(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class ReceiptsInput(msgspec.Struct, frozen=True):
 class ReleaseInput(msgspec.Struct, frozen=True):
     """A packet that a pause held, judged at RESUME. `cause` is the RESUME.
 
-    The RESUME and all that it releases are one cause, so they have one SYNC: it follows from the last of them.
+    The RESUME and all packets that it releases are one cause, so they have one SYNC, after the last of them.
     """
 
     item: HeldPacket
@@ -51,9 +51,9 @@ class ReleaseInput(msgspec.Struct, frozen=True):
 
 
 class Hop(msgspec.Struct, frozen=True):
-    """What one input did to one packet for one recipient ('' = the whole packet).
+    """The effect of one input on one packet for one recipient ('' = the whole packet).
 
-    `to_state` '' moves nothing: it records the end of a delivery whose machine had already come to rest.
+    `to_state` '' moves nothing: it records the end of a delivery whose machine had already reached its final state.
     """
 
     packet_id: UUID
@@ -87,18 +87,18 @@ class Route(msgspec.Struct, frozen=True):
     recipients: tuple[str, ...]
     attempt: int
     not_before: datetime | None = None
-    """Of a retry: to be put off until then."""
+    """For a retry: not delivered before this time."""
 
 
 class Denial(msgspec.Struct, frozen=True):
-    """A held packet that was refused in the end: its sender gets a NACK."""
+    """A held packet that was finally refused: its sender gets a NACK."""
 
     received: ReceivedPacket
     refusal: Refusal
 
 
 class FinalVerdict(msgspec.Struct, frozen=True):
-    """A TRANSFER or EVAL that was admitted (refusal_code None) or refused for good: protocols are measured by these."""
+    """A TRANSFER or EVAL that was finally admitted (refusal_code None) or refused: protocols are measured by these."""
 
     packet: Packet
     refusal_code: str | None
@@ -114,17 +114,17 @@ class Effects:
     """Packets of the orchestrator, to be sealed, judged and advanced in the same batch."""
     routes: list[Route] = field(default_factory=list)
     due: list[Route] = field(default_factory=list)
-    """Routes of earlier inputs that were put off: they count as outstanding already."""
+    """Deferred routes of earlier inputs that are due: they count as outstanding already."""
     denials: list[Denial] = field(default_factory=list)
     final_verdicts: list[FinalVerdict] = field(default_factory=list)
     verifications: list[Verification] = field(default_factory=list)
-    """What is to be checked beside the gate; the result comes back as a receipt."""
+    """What to verify beside the gate; the result comes back as a receipt."""
     strangers: list[Receipt] = field(default_factory=list)
     """Receipts for packets that were not delivered to that recipient: security events."""
     resumed: list[HeldPacket] = field(default_factory=list)
-    """What was held by a pause, to be judged now, in log order."""
+    """Packets held by a pause that are to be judged now, in log order."""
     ended: list[str] = field(default_factory=list)
     """The recipient of every delivery that ended."""
     ended_senders: list[str] = field(default_factory=list)
-    """Of each of these the sender."""
+    """The sender of each of these deliveries."""
     is_sync_due: bool = False

@@ -33,7 +33,7 @@ from apc_contracts.vocabulary import (
 ORCHESTRATOR_SWARM = "orchestrator"
 URGENT = 9
 MOST_CANDIDATES = 400
-"""In one ARBITRATION: a packet of 256 KiB holds twice as many."""
+"""Limit of candidates in one ARBITRATION: a packet of 256 KiB holds twice as many."""
 
 
 def emission(
@@ -84,7 +84,7 @@ def emission(
 
 
 def sync(session: Session, cause: UUID, now: datetime, contract: Contract) -> Packet:
-    """SIGNAL SYNC to everyone: the state the session has reached."""
+    """Return SIGNAL SYNC to everyone: the state the session has reached."""
     document = session.document
     state = SessionState(
         state=document.state,
@@ -101,7 +101,7 @@ def sync(session: Session, cause: UUID, now: datetime, contract: Contract) -> Pa
 
 
 def timer(session: Session, kind: str, now: datetime, contract: Contract) -> Packet:
-    """Return a deadline has passed: the SIGNAL QUERY to the orchestrator itself that causes what follows."""
+    """Return the SIGNAL QUERY to the orchestrator itself for a deadline that has passed; it causes what follows."""
     payload = SignalPayload(signal=Signal.QUERY, reason=f"deadline {kind}")
     packet_id = timer_id(session.session_id, session.step, kind)
     start = session.document.start_packet_id
@@ -119,7 +119,7 @@ def timer(session: Session, kind: str, now: datetime, contract: Contract) -> Pac
 
 
 def subjects(document: SessionDocument) -> tuple[UUID, ...]:
-    """Return what the state is about: the arbitrated EVALs, the winner first, or the ARTIFACT to validate."""
+    """Return the packets that the state is about: arbitrated EVALs, winner first, or the ARTIFACT to validate."""
     current = document.round_state
     if document.state == "ARBITRATION":
         return tuple(candidate.packet_id for candidate in ranked_candidates(document))

@@ -17,7 +17,7 @@ GENERATION_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", "C
 
 @dataclass(slots=True)
 class Moment:
-    """One call of `advance`: the session, what caused it, and what comes of it."""
+    """One call of `advance`: the session, the cause, and the effects."""
 
     session: Session
     cause: UUID
@@ -25,9 +25,9 @@ class Moment:
     effects: Effects
     contract: Contract
     rights: frozenset[str] = frozenset()
-    """Of the packet's sender, as its verdict recorded them; the orchestrator needs none."""
+    """Rights of the packet's sender, as its verdict recorded them; the orchestrator needs none."""
     decayed: frozenset[str] = frozenset()
-    """Protocols under a block."""
+    """Blocked protocols."""
 
     def guard_facts(self) -> dict[str, Any]:
         """Return the facts that the guards of the session's machine read."""
@@ -42,7 +42,7 @@ class Moment:
 
 
 def may(moment: Moment, event: str, facts: dict[str, Any] | None = None) -> bool:
-    """Whether the contract lets this event happen now: a deployment's guards may be stricter than the packaged ones."""
+    """Return whether the contract allows this event now: a deployment's guards may be stricter."""
     edge = moment.contract.machine(COORDINATION).edge(moment.session.state, event)
     if edge is None:
         return False
@@ -75,7 +75,7 @@ def barrier(moment: Moment, facts: dict[str, Any]) -> None:
 
 
 def open_generation(moment: Moment, generation: int) -> None:
-    """Start a generation: its counters are empty and its deadline runs."""
+    """Open a generation: reset its counters and start its deadline."""
     document = moment.session.document
     document.generation = generation
     current = document.round_state
@@ -90,7 +90,7 @@ def open_generation(moment: Moment, generation: int) -> None:
 
 
 def open_round(moment: Moment) -> None:
-    """A failed validation: the next round begins at generation 0 with counters of its own."""
+    """Begin the next round at generation 0 with new counters, after a failed validation."""
     document = moment.session.document
     document.last_generations[str(document.round)] = document.generation
     document.round += 1
@@ -99,19 +99,19 @@ def open_round(moment: Moment) -> None:
 
 
 def start_timer(moment: Moment, kind: str, after_ms: int) -> None:
-    """A deadline; when it passes, the gate admits a timer packet. In a pause it begins to run at RESUME."""
+    """Start a deadline; when it passes, the gate admits a timer packet. In a pause it starts at RESUME."""
     document = moment.session.document
     document.deadlines[kind] = (document.paused_at or moment.now) + timedelta(milliseconds=after_ms)
 
 
 def pause(moment: Moment) -> None:
-    """Deadlines and wall budget stand still until RESUME."""
+    """Stop deadlines and the wall budget until RESUME."""
     moment.session.document.paused_at = moment.now
     moment.effects.is_sync_due = True
 
 
 def resume(moment: Moment) -> None:
-    """Move every deadline by the time that the session stood still."""
+    """Move every deadline by the length of the pause."""
     document = moment.session.document
     if document.paused_at is None:
         return

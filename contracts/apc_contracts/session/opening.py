@@ -1,4 +1,4 @@
-"""A session begins with an accepted SIGNAL START and its SessionSpec."""
+"""Open a session from an accepted SIGNAL START and its SessionSpec."""
 
 from datetime import datetime
 

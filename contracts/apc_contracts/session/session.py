@@ -1,4 +1,4 @@
-"""A session in memory: its state document, and the packets that are still on their way."""
+"""A session in memory: its state document, and the packets in flight."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -23,16 +23,16 @@ Content: TypeAlias = tuple[bytes, str, int, str | tuple[str, ...]]
 
 @dataclass(slots=True)
 class Progress:
-    """One recipient's machine of one packet."""
+    """The machine of one packet for one recipient."""
 
     state: str
     attempt: int
     is_open: bool
-    """The delivery has not ended: no outcome, reject, expiry, dead letter or retraction yet."""
+    """The delivery has not finished: no outcome, reject, expiry, dead letter or retraction yet."""
     given_up: set[int] = field(default_factory=set)
     """Attempts that the gate gave up before their end: what their handlers spent still counts, once."""
     not_before: datetime | None = None
-    """Of an attempt that was put off until then, and of which nothing was heard yet."""
+    """For a deferred attempt without a receipt yet: not before this time."""
     confirmed: int = field(default=0, compare=False)
     """The attempt whose delivery the broker has confirmed in this epoch; 0 = none."""
     repeated_at: datetime | None = field(default=None, compare=False)
@@ -41,18 +41,18 @@ class Progress:
 
 @dataclass(slots=True)
 class OpenPacket:
-    """An accepted packet of which at least one machine is not at its end."""
+    """An accepted packet with at least one machine that has not finished."""
 
     received: ReceivedPacket
     round: int
     recipients: dict[str, Progress]
     verification: str = ""
-    """'' before the first APPLIED, then pending, passed or failed; it holds for all recipients."""
+    """'' before the first APPLIED, then pending, passed or failed; the same for all recipients."""
     completion: str | None = "non_promotable_complete"
-    """The event that ends a VERIFIED machine; None while it rests there until validation."""
+    """The event that ends a VERIFIED machine; None while it waits there until validation."""
 
     standing: tuple[int, int] = (0, 0)
-    """Of an ARBITRATION or DECISION: authority and commitment, by rank."""
+    """For an ARBITRATION or DECISION: ranks of authority and commitment."""
     is_evidence_counted: bool = False
     """Its VERIFIED evidence has been counted in the session."""
 
@@ -63,7 +63,7 @@ class OpenPacket:
 
 @dataclass(slots=True)
 class HeldPacket:
-    """A packet logged as `held`: a TRANSFER until its barrier, anything until RESUME."""
+    """A packet logged as `held`: a TRANSFER until its barrier, any packet until RESUME."""
 
     received: ReceivedPacket
     recipients: tuple[str, ...]
@@ -76,7 +76,7 @@ WaitingPacket = TypeVar("WaitingPacket", bound=OpenPacket | HeldPacket)
 
 
 class Waiting(dict[UUID, WaitingPacket]):
-    """Packets that have no end yet, by id. Counts the bytes of agents' bodies, by sender, in `sizes`."""
+    """Unfinished packets by id. Counts the bytes of agents' bodies, by sender, in `sizes`."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Waiting(dict[UUID, WaitingPacket]):
         super().__delitem__(packet_id)
 
     def pop(self, packet_id: UUID, *default: Any) -> Any:
-        """As of a dict."""
+        """Remove and return a packet, like dict.pop."""
         self._count(self.get(packet_id), -1)
         return super().pop(packet_id, *default)
 
@@ -117,13 +117,14 @@ class Waiting(dict[UUID, WaitingPacket]):
 
 @dataclass(slots=True)
 class Session:
-    """Satisfies `SessionView`. Changed in place by `advance` alone: a copy per packet would cost more than judging it,
-    and a batch that is not confirmed drops the whole memory anyway.
+    """A SessionView that only `advance` changes, in place.
+
+    A copy per packet would cost more than judging it, and a batch that is not confirmed drops the whole memory anyway.
     """
 
     document: SessionDocument
     score_epsilon: float
-    """Of the contract: keeps a verified score above 0 and finite for a perfect outcome."""
+    """From the contract: keeps a verified score above 0 and finite for a perfect outcome."""
     identities: dict[UUID, Identity] = field(default_factory=dict)
     refused_items: int = field(default=0, compare=False)
     """Refused packets among the identities, with their recipients."""
@@ -142,7 +143,7 @@ class Session:
     keys: set[str] = field(default_factory=set)
     tasks: set[str] = field(default_factory=set)
     resting: dict[tuple[str, str], list[UUID]] = field(default_factory=dict)
-    """Subject -> ARBITRATIONs or DECISIONs about it that were not at their end when last looked at."""
+    """Subject -> ARBITRATIONs or DECISIONs about it that had not finished when last checked."""
     grounds: Grounds = field(default_factory=Grounds)
     claims: set[str] = field(default_factory=set)
     """Ids of the claims that admitted CLAIMs and TASK_IRs have made."""
@@ -210,7 +211,7 @@ class Session:
 
     @property
     def verified_scores(self) -> Mapping[str, float]:
-        """(1 - best of the session + e) / (1 - own best + e) for every swarm with a verified outcome."""
+        """Return (1 - best of the session + e) / (1 - own best + e) for every swarm with a verified outcome."""
         outcomes = self.document.best_outcomes
         if not outcomes:
             return {}
@@ -258,7 +259,7 @@ class Session:
         return self.waiting_bytes.get(sender, 0)
 
     def remember(self, packet_id: UUID, identity: Identity) -> None:
-        """Take a packet's id; it is never forgotten while the session is in memory."""
+        """Record a packet's id; it is never forgotten while the session is in memory."""
         self.identities[packet_id] = identity
         if identity.verdict is VerdictKind.REFUSED:
             self.refused_items += 1 + len(identity.recipients)
@@ -309,7 +310,7 @@ class Session:
         return NO_LOOP if repeats == 0 and stretch is None else LoopState(repeats, stretch)
 
     def _answered(self, parent: UUID | None, cause: UUID | None) -> list[Identity]:
-        """Return what a packet answers; neither the orchestrator nor who opened the session takes part by that."""
+        """Return the packets that this one answers; the orchestrator and the session's opener do not count."""
         named = (parent,) if cause is None or cause == parent else (parent, cause)
         found = [self.identities.get(one) for one in named if one is not None]
         opener = self.identities.get(self.document.start_packet_id)
@@ -330,11 +331,11 @@ class Session:
         return [swarm for swarm in self.document.swarms if swarm not in dead]
 
     def verified_score(self, best_outcome: float, own_outcome: float) -> float:
-        """A swarm's verified score in (0, 1]: the best loss over its own (docs/specification/contract.md section 5)."""
+        """Return a swarm's verified score in (0, 1]: the best loss over its own (contract.md section 5)."""
         epsilon = self.score_epsilon
         return (1.0 - best_outcome + epsilon) / (1.0 - own_outcome + epsilon)
 
 
 def content_of(sender: str, payload_hash: bytes, generation: int, addressed: Sequence[str]) -> Content:
-    """Return what counts as the same content; one recipient, the usual case, stands by itself."""
+    """Return the key for equal content; a single recipient, the usual case, is a plain string."""
     return payload_hash, sender, generation, addressed[0] if len(addressed) == 1 else tuple(addressed)

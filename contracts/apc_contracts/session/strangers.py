@@ -1,4 +1,4 @@
-"""Packets that no session takes: signs of life, and what is refused under the name of a session that does not exist."""
+"""Packets without a session: heartbeats, and packets refused under the name of a session that does not exist."""
 
 from datetime import datetime
 from uuid import UUID
@@ -38,7 +38,7 @@ def stranger(received: ReceivedPacket, refusal: Refusal, cause: UUID | None) -> 
 
 
 def hops_without_session(packet: Packet, refusal: Refusal | None, now: datetime) -> list[Hop]:
-    """The whole life of a sign of life, which the gate applies itself, or of a packet whose session does not exist."""
+    """Return the whole life of a heartbeat, which the gate applies itself, or of a packet without a session."""
     sender = packet.sender.agent_id
     if refusal is not None:
         event, state = ("ttl_expired", "EXPIRED") if refusal.code == "EXPIRED" else ("policy_fail", "REJECTED_POLICY")

@@ -1,4 +1,4 @@
-"""Deadlines: a timer packet says that one has passed.
+"""Deadlines: a timer packet reports that one has passed.
 
 Source: docs/specification/contract.md section 10, Timers are packets.
 """
@@ -15,7 +15,7 @@ from apc_contracts.session.session import Session
 
 
 def timer_kind(session: Session, packet_id: UUID) -> str | None:
-    """Which running deadline a timer packet stands for: its id says it (docs/specification/contract.md section 9)."""
+    """Return the running deadline that a timer packet stands for, found by its id; None when there is none."""
     for kind in session.document.deadlines:
         if timer_id(session.session_id, session.step, kind) == packet_id:
             return kind
@@ -23,7 +23,7 @@ def timer_kind(session: Session, packet_id: UUID) -> str | None:
 
 
 def expire(moment: Moment, packet: Packet) -> None:
-    """Take a deadline off and do what it stands for."""
+    """Remove a deadline and do what it stands for."""
     kind = timer_kind(moment.session, packet.packet_id)
     if kind is None:
         return

@@ -1,4 +1,4 @@
-"""What follows from a verdict: a packet is refused, held, denied after it was held, or routed to its recipients."""
+"""The effects of a verdict: a packet is refused, held, denied after it was held, or routed to its recipients."""
 
 from datetime import datetime
 
@@ -17,7 +17,7 @@ MEASURING_TYPES = frozenset({PacketType.TRANSFER, PacketType.EVAL})
 
 
 def refuse(given: PacketInput, effects: Effects) -> None:
-    """The hop of a packet that was refused with an id of its own."""
+    """Record the hop of a refused packet that took an id."""
     refusal = given.verdict.refusal
     is_expired = refusal is not None and refusal.code == "EXPIRED"
     event, state = ("ttl_expired", "EXPIRED") if is_expired else ("policy_fail", "REJECTED_POLICY")
@@ -27,7 +27,7 @@ def refuse(given: PacketInput, effects: Effects) -> None:
 
 
 def hold(given: PacketInput, effects: Effects) -> None:
-    """The hop of a held packet: it stays SCHEMA_VALIDATED."""
+    """Record the hop of a held packet; it stays SCHEMA_VALIDATED."""
     hop = _whole(given.received, 1, "DRAFT", "SCHEMA_VALIDATED", ["emit", "schema_pass"], given.now)
     effects.hops.append(hop)
 
@@ -40,10 +40,10 @@ def deny(
     effects: Effects,
     record: Record | None = None,
 ) -> None:
-    """The hop of a held packet that was refused in the end; it keeps the reason, and the sender gets a NACK.
+    """Record the hop of a held packet that was finally refused; it keeps the reason, and the sender gets a NACK.
 
-    The identity keeps it too: whoever sends the packet again is told again.
-    `record` holds the facts of a ruling at a barrier or at RESUME, for a replay.
+    The identity keeps the reason too: a repeat of the packet gets the same answer. `record` holds the facts of a ruling
+    at a barrier or at RESUME, for a replay.
     """
     is_expired = refusal.code == "EXPIRED"
     event, state = ("ttl_expired", "EXPIRED") if is_expired else ("policy_fail", "REJECTED_POLICY")
@@ -70,7 +70,7 @@ def route(
     record: Record | None = None,
     note: Record | None = None,
 ) -> OpenPacket:
-    """Open one machine per recipient; those that live in the gate itself are finished by `apply_locally`.
+    """Open one machine per recipient; `apply_locally` finishes those inside the gate itself.
 
     The hop keeps `record`, the facts of a ruling at a barrier or at RESUME, and `note`.
     """
@@ -93,7 +93,7 @@ def route(
 
 
 def apply_locally(session: Session, opened: OpenPacket, now: datetime, effects: Effects, contract: Contract) -> None:
-    """Delivered and applied in the gate's own hop: the recipient `orchestrator`, and INTRA_AGENT packets."""
+    """Deliver and apply in the gate's own hop: the recipient `orchestrator`, and INTRA_AGENT packets."""
     for recipient, progress in opened.recipients.items():
         if _is_in_gate(opened, recipient):
             move(opened, recipient, progress, HANDED_OVER, now, effects, contract)

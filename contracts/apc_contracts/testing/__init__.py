@@ -1,4 +1,4 @@
-"""Support for tests of whoever reads packets: bytes that are made to stop a reader."""
+"""Test support for readers of packets: hostile bytes."""
 
 from apc_contracts.testing.hostile_bytes import HostileBytes
 

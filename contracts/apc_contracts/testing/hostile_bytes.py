@@ -14,23 +14,23 @@ TOKENS = (
     *(b"null", b"true", b"{}", b"[]", b'""', b'"', b",", b":", b"{", b"}", b"[", b"]", b"/**/", b"\x0b", b"\r\n"),
     *(b'"packet_id":1,', b'"packet_type":"IDEA",', b'"__class__":{},', b'"payload":null,', b"'", b"\xe2\x80\xa8"),
 )
-"""What readers of JSON disagree about (docs/reference/protocol.md), and what JSON is made of."""
+"""Tokens that JSON readers disagree about (docs/reference/protocol.md), and the tokens JSON is made of."""
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 10, 2**53 - 1, 0.5, 1.5, -0.0, 1e300, "", "x", "_all", "orchestrator", "é\U0001f600"),
     *([], {}, [[]], {"a": {}}, ["x"] * 300, "x" * 5000, "2026-02-19T07:50:00Z", "0000", "a.b*#%", "../x", "%00"),
     *("apc/1.0", "apc/9.9", "IDEA", "INTRA_AGENT", "SUBSTRATE", "7f0c2f5d-0f76-4a4c-93d0-f0b2e2891730", " ", "\n"),
 )
-"""What stands in a place of a document where something else should."""
+"""Values to put in the place of another."""
 LONGEST_NOISE = 400
 DEEPEST = 3000
 
 
 class HostileBytes:
-    """Makes one body after another from good ones; the same seed makes the same bodies.
+    """Generates hostile bodies from good ones; the same seed gives the same bodies.
 
     Args:
         good: bodies to start from, such as a packet of each type.
-        chance: where the randomness comes from.
+        chance: the source of randomness.
     """
 
     def __init__(self, good: Sequence[bytes], chance: Random) -> None:
@@ -46,7 +46,7 @@ class HostileBytes:
         )
 
     def body(self) -> bytes:
-        """One more body: noise, loose tokens, a damaged text, a changed or a plausible document, or a very deep one."""
+        """Return one more body: noise, tokens, damaged text, a changed, plausible or very deep document."""
         return self._chance.choice(self._ways)()
 
     def _noise(self) -> bytes:
@@ -62,7 +62,7 @@ class HostileBytes:
         return opening * depth + middle + closing * self._chance.choice((depth, depth - 1, 0))
 
     def _damaged(self) -> bytes:
-        """Return a good text with up to four injuries."""
+        """Return a good text with up to four changes in its bytes."""
         body = bytearray(self._chance.choice(self._good))
         for _ in range(self._chance.randrange(1, 5)):
             start = self._chance.randrange(len(body) + 1)
@@ -103,7 +103,7 @@ class HostileBytes:
             container.insert(place, value)
 
     def _plausible(self) -> bytes:
-        """Return a good document in which a text or a number stands where another one was."""
+        """Return a good document in which a text or a number is replaced by another one."""
         document = self._document()
         leaves = [(container, place, value) for container, place, value in _leaves(document) if value is not None]
         container, place, value = self._chance.choice(leaves)

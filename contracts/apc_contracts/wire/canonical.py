@@ -1,4 +1,4 @@
-"""The canonical form of JSON (RFC 8785, JCS), at the speed of orjson where the two are provably equal."""
+"""The canonical form of JSON (RFC 8785, JCS), at the speed of orjson where both are provably equal."""
 
 import re
 from enum import IntEnum
@@ -24,12 +24,12 @@ _SMALLEST_PLAIN_FLOAT = 1e-4
 
 
 class _Floats(IntEnum):
-    """What the floats of a value ask for."""
+    """What the floats of a value require."""
 
     PLAIN = 0
     WHOLE = 1
     BEYOND = 2
-    """Or something else that only the reference judges."""
+    """Or something else that only the reference implementation can judge."""
 
 
 def canonical_json(value: Any) -> bytes:
@@ -73,7 +73,7 @@ def _floats_of(value: Any) -> _Floats:
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """Return the same value with 1.0 as 1: what RFC 8785 writes."""
+    """Return the same value with 1.0 as 1, as RFC 8785 writes it."""
     kind = type(value)
     if kind is float:
         return int(value) if value.is_integer() else value

@@ -1,7 +1,7 @@
-"""From bytes to a packet: the one way in (docs/specification/contract.md section 12).
+"""From bytes to a packet: the only parser (docs/specification/contract.md section 12).
 
-The order is fixed: size, levels, strict JSON, nodes, then the schema. Every failure is a PacketRefused with
-one code, one path and one sentence that says how to mend it.
+The order is fixed: size, levels, strict JSON, nodes, then the schema. Every failure is a PacketRefused with one code,
+one path and one sentence that names the remedy.
 """
 
 from hashlib import sha256
@@ -20,7 +20,7 @@ from apc_contracts.wire.strict_json import read_strict_json
 
 _TAGS = frozenset(PacketType)
 _adapter: TypeAdapter[Packet] = TypeAdapter(AnyPacket)
-# The bound method: one call less for each packet.
+# The bound method saves one call per packet.
 _validate_json = _adapter.validator.validate_json
 
 
@@ -48,10 +48,10 @@ def parse_packet(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Packet:
 
 
 def read_packet(body: bytes, limits: Limits = DEFAULT_LIMITS) -> ReceivedPacket:
-    """As parse_packet, with the hashes of the received bytes and of the canonical payload."""
+    """Return the packet as parse_packet does, with the hashes of the received bytes and of the canonical payload."""
     tree = read_strict_json(body, limits)
     packet = _validate(body)
-    # A null or a time may read differently from how the model writes it: then the model speaks.
+    # A null or a time may be written differently from how the model writes it: then the model's form counts.
     payload: dict[str, Any] = tree["payload"]
     canonical = canonical_payload(packet.payload) if _may_differ(body, payload) else canonical_json(payload)
     return ReceivedPacket(packet, body, sha256(body).digest(), sha256(canonical).digest())

@@ -1,4 +1,4 @@
-"""Receipts: what became of a delivery, reported in batches on apc.receipts.
+"""Receipts: the outcome of deliveries, reported in batches on apc.receipts.
 
 Source: docs/specification/architecture.md section 2.
 """
@@ -17,7 +17,7 @@ from apc_contracts.wire.schema_errors import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
 
 RECEIPT_LIMITS = Limits(size_bytes=64 * 1024)
-"""Bounds of one message of receipts; a sender with more splits them."""
+"""Limits of one receipts message; a sender with more splits them."""
 
 
 class ReceiptKind(StrEnum):
@@ -27,12 +27,12 @@ class ReceiptKind(StrEnum):
     """Handed to a handler."""
     CONSUMER_APPLY = "consumer_apply"
     OUTCOME = "outcome"
-    """The handler ended and its own emissions are confirmed."""
+    """The handler ended and its emissions are confirmed."""
     REJECT = "reject"
     RETRY = "retry"
-    """The handler wants it once more, after `after_ms` or as the contract's back-off says."""
+    """The handler asks for another attempt, after `after_ms` or the contract's back-off."""
     RETRY_DUE = "retry_due"
-    """Of the gate to itself, through a delay queue: a delivery that was put off is due."""
+    """From the gate to itself, through a delay queue: a deferred delivery is due."""
     EXPIRED = "expired"
     DEAD_LETTERED = "dead_lettered"
     VERIFICATION_PASS = "verification_pass"
@@ -60,7 +60,7 @@ class Receipt(Model):
     at: Time
     error: str | None = None
     after_ms: Annotated[int, Field(ge=0, le=MAX_TTL_MS)] | None = None
-    """Of a `retry`: how long the next attempt is to wait; 0 and None = as long as the contract's back-off says."""
+    """For a `retry`: the delay of the next attempt; 0 and None = the contract's back-off."""
 
 
 _adapter = TypeAdapter(list[Receipt])

@@ -1,7 +1,7 @@
-"""What the log keeps of input that is refused: how much of a body, and how much from one broker user.
+"""What the log keeps of refused input: how much of a body, and how much per broker user.
 
-A body beyond the whole ones stands in the log with its hash, its length and its beginning. Beyond the quota of its
-sender an input leaves its share in a count: so many, of so many bytes, under one hash over all of theirs.
+A body above the limit is logged with its hash, its length and its beginning. Input beyond its sender's quota is only
+counted: number, bytes, and one hash over all bodies.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from apc_contracts.contract.limit_sections import RefusedInput
 from apc_contracts.judging.token_buckets import Pace, TokenBuckets
 
 _GRAIN = 64
-"""Bytes are drawn in grains of so many, so that the time of one is no fraction of a microsecond."""
+"""Bytes are drawn in units of this size, so that the time of one is a whole number of microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of a body; `second_hash` is that of the whole body when the rest is left out."""
+    """What is kept of a body; `second_hash` is the hash of the whole body when it was cut."""
 
     raw: bytes
     second_hash: bytes | None = None
@@ -42,11 +42,11 @@ class RefusedQuotas:
         self._byte_pace = Pace.of(rules.bytes_per_second / _GRAIN, max(1, rules.bytes_burst // _GRAIN))
 
     def __len__(self) -> int:
-        """Broker users that are remembered."""
+        """Return the number of broker users that are remembered."""
         return len(self._messages)
 
     def draw(self, user: str, size: int, now: datetime) -> bool:
-        """Return whether the quota of the user holds an input of this size; it is drawn then."""
+        """Return whether the quota of the user has room for an input of this size, and draw it."""
         grains = 1 + size // _GRAIN
         if self._messages.wait(user, self._message_pace, now) or self._bytes.wait(user, self._byte_pace, now, grains):
             return False
@@ -65,12 +65,12 @@ class Flood:
     """SHA-256 over the digest before and the hash of the body: in the order of arrival."""
 
     def add(self, body: bytes) -> None:
-        """One more input."""
+        """Add one input."""
         self.inputs += 1
         self.size += len(body)
         self.digest = sha256(self.digest + sha256(body).digest()).digest()
 
     @property
     def reason(self) -> str:
-        """For the entry that stands for all of them."""
+        """The reason of the entry that stands for all of them."""
         return f"{self.inputs} refused inputs of {self.size} bytes beyond the quota of their broker user: not kept"

@@ -1,4 +1,4 @@
-"""Turns the first validation error into a refusal: a path into the sender's document and how to mend it."""
+"""Turn the first validation error into a refusal: a path into the sender's document and the remedy."""
 
 import re
 from collections.abc import Set
@@ -18,11 +18,11 @@ from apc_contracts.model import (
 )
 from apc_contracts.vocabulary import Signal
 
-# A refusal travels in a NACK: a hostile key must not make that one too large.
+# A refusal travels in a NACK: a hostile key must not make it too large.
 MAX_PATH_LENGTH = 200
 MAX_MESSAGE_LENGTH = 400
 
-# What a location holds although it is no part of the document: the chosen member of a union.
+# Parts of a location that are not in the document: the chosen member of a union.
 _OBJECT_TAGS = frozenset({"Claim", "Falsifier", "Decision", "Constraint", "Evidence"})
 _SESSION_TAGS = frozenset({Signal.START, Signal.SYNC})
 
@@ -61,8 +61,8 @@ _FORMS = {
 def refusal_of(error: ValidationError, tags: Set[str] = frozenset(), *, has_metadata: bool = False) -> PacketRefused:
     """Return the refusal SCHEMA_INVALID for the first error; the message counts the others.
 
-    `tags` are those of a tagged union at the top, which head every location and are no part of the document.
-    `has_metadata`: the document is a packet, whose metadata takes what no other field does.
+    `tags` are those of a tagged union at the top, which begin every location and are not in the document.
+    `has_metadata`: the document is a packet, whose metadata accepts unknown fields.
     """
     (path, message), *others = mistakes_of(error, tags)
     if has_metadata and message == UNKNOWN_FIELD:
@@ -73,7 +73,7 @@ def refusal_of(error: ValidationError, tags: Set[str] = frozenset(), *, has_meta
 
 
 def mistakes_of(error: ValidationError, tags: Set[str] = frozenset()) -> list[tuple[str, str]]:
-    """Path and message of every error; at least one. `tags` as in `refusal_of`."""
+    """Return path and message of every error; at least one. `tags` as in `refusal_of`."""
     errors = error.errors(include_url=False, include_input=False)
     return [(_path(one, tags), _message(one)[:MAX_MESSAGE_LENGTH]) for one in errors]
 
@@ -102,7 +102,7 @@ def _path(error: ErrorDetails, tags: Set[str]) -> str:
 
 
 def _place(location: tuple[int | str, ...], tags: Set[str]) -> list[int | str]:
-    """Return the location without union tags and without the mark of a bad key."""
+    """Return the location without union tags and without the marker of a bad key."""
     parts = list(location)
     if parts and parts[0] in tags:
         del parts[0]

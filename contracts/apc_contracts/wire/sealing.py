@@ -1,4 +1,4 @@
-"""Serialises a packet once: the canonical bytes are the message body and never change.
+"""Serialise a packet once: the canonical bytes are the message body and never change.
 
 Source: docs/specification/contract.md section 2.
 """
@@ -34,7 +34,7 @@ def seal(packet: Packet, limits: Limits = DEFAULT_LIMITS) -> SealedPacket:
 
 
 def payload_hash(payload: Payload) -> str:
-    """Lower-case hex SHA-256 of the canonical payload, as endorsements in `proof_bundle` name it."""
+    """Return the lower-case hex SHA-256 of the canonical payload, as endorsements in `proof_bundle` name it."""
     return sha256(canonical_payload(payload)).hexdigest()
 
 

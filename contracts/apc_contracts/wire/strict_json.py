@@ -1,7 +1,7 @@
-"""Reads JSON so that no two readers of the same bytes can see two documents.
+"""Read JSON so that no two readers of the same bytes can see different documents.
 
-Each check is a pure refusal, in a fixed order: size, levels (a byte scan before any parser), syntax, numbers,
-NUL, doubled keys, nodes. What passes is accepted by RFC 8785 and comes back equal from its canonical form.
+Each check is a pure refusal, in a fixed order: size, levels (a byte scan before any parser), syntax, numbers, NUL,
+duplicate keys, nodes. What passes is accepted by RFC 8785 and comes back equal from its canonical form.
 """
 
 import json
@@ -48,7 +48,7 @@ def read_strict_json(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     if has_big_floats:
         # orjson turns integers beyond 64 bits into floats: only the text tells.
         json.loads(body, parse_int=_read_integer)
-    # One byte is found five times faster than six, and most packets escape nothing.
+    # Searching one byte is five times faster than searching six, and most packets escape nothing.
     if b"\\" in body and b"\\u0000" in body and _has_nul(tree):
         _refuse("MALFORMED", "a string holds NUL (U+0000): remove it")
     if not _is_as_written(tree, body) and _has_doubled_keys(body, keys):
@@ -70,15 +70,15 @@ def _exceeds_levels(body: bytes, levels: int) -> bool:
 
 
 def _without_strings(body: bytes) -> bytes:
-    """Return what stands between the strings.
+    """Return the text between the strings.
 
-    Where nothing is escaped every second piece, found in a third of the time.
+    Where nothing is escaped, that is every second piece, found in a third of the time.
     """
     return _STRING.sub(b"", body) if b"\\" in body else b"".join(body.split(b'"')[::2])
 
 
 def _count(tree: Any) -> tuple[int, int, bool]:
-    """Values and keys of the tree, and whether a float is so big that it may have been written as an integer.
+    """Return values and keys of the tree, and whether a float is so large that it may have been written as an integer.
 
     Refuses a number whose canonical form would be an integer that is not exact.
     """
@@ -135,7 +135,10 @@ def _has_nul(tree: Any) -> bool:
 
 
 def _is_as_written(tree: Any, body: bytes) -> bool:
-    """Return whether orjson writes this text of the tree, as most senders do: then each key stands in it once."""
+    """Return whether orjson writes this text of the tree, as most senders do.
+
+    Then each key occurs once.
+    """
     try:
         return orjson.dumps(tree) == body
     except orjson.JSONEncodeError:
@@ -143,7 +146,7 @@ def _is_as_written(tree: Any, body: bytes) -> bool:
 
 
 def _has_doubled_keys(body: bytes, keys: int) -> bool:
-    """Return whether the text has more keys than the tree: every reader here keeps the last of two and says nothing.
+    """Return whether the text has more keys than the tree: JSON readers silently keep the last of two.
 
     The count of `":` is never less than the keys in the text, unless one has space before its colon.
     """

@@ -1,1 +1,1 @@
-"""The rules of admission, one module a group of refusal codes, and the order in which they object."""
+"""The rules of admission, one module per group of refusal codes, and the order in which they are checked."""

@@ -1,5 +1,6 @@
-"""May its sender do this: NOT_AUTHORIZED (docs/specification/contract.md section 10, "Who may do what");
-NOT_RETRACTABLE.
+"""Rules for NOT_AUTHORIZED and NOT_RETRACTABLE: what the sender may do.
+
+Source: docs/specification/contract.md section 10, "Who may do what".
 """
 
 from apc_contracts.admission.case import Case
@@ -11,7 +12,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, 
 
 
 def speaks_for_itself(case: Case) -> Refusal | None:
-    """Role and swarm of the sender are those of its registration."""
+    """Refuse a role or swarm that differs from the sender's registration."""
     actor, sender = case.packet.sender, case.sender
     if sender is None:
         return None
@@ -25,7 +26,7 @@ def speaks_for_itself(case: Case) -> Refusal | None:
 
 
 def is_member(case: Case) -> Refusal | None:
-    """The sender is a member of the session, or has a right that needs no membership."""
+    """Refuse a sender that is neither a member of the session nor has a right that needs no membership."""
     session, sender = case.session, case.sender
     if session is None or session.is_member(case.sender_id):
         return None
@@ -36,7 +37,10 @@ def is_member(case: Case) -> Refusal | None:
 
 
 def leaves_reserved_ids(case: Case) -> Refusal | None:
-    """Ids that begin with `_` are the bus's own; a SessionSpec cannot name them, nor the orchestrator, either."""
+    """Refuse packets about ids that begin with `_`: they are reserved for the bus.
+
+    A SessionSpec cannot name them, nor the orchestrator.
+    """
     trace = case.packet.trace
     if trace.run_id[0] == "_":
         return _reserved("trace.run_id", trace.run_id)
@@ -46,7 +50,7 @@ def leaves_reserved_ids(case: Case) -> Refusal | None:
 
 
 def spec_leaves_reserved_ids(case: Case) -> Refusal | None:
-    """No swarm, agent or task of a SessionSpec has a reserved id."""
+    """Refuse a SessionSpec in which a swarm, agent or task has a reserved id."""
     spec = case.packet.payload_as(SignalFields).session
     if not isinstance(spec, SessionSpec):
         return None
@@ -62,7 +66,7 @@ def spec_leaves_reserved_ids(case: Case) -> Refusal | None:
 
 
 def may_signal(case: Case) -> Refusal | None:
-    """START STOP PAUSE RESUME CANCEL and VETO need a right; SYNC with a state is the orchestrator's."""
+    """Refuse START STOP PAUSE RESUME CANCEL and VETO without the right, and SYNC with a state from agents."""
     payload = case.packet.payload_as(SignalFields)
     needed = case.contract.rights.signals.get(payload.signal)
     if needed is not None and not _has(case, needed):
@@ -74,7 +78,7 @@ def may_signal(case: Case) -> Refusal | None:
 
 
 def opens_once(case: Case) -> Refusal | None:
-    """START opens a session that is not there yet."""
+    """Refuse a START of a session that is open already."""
     if case.packet.payload_as(SignalFields).signal is not Signal.START:
         return None
     message = "the session is open already: START begins a session of a new session_id"
@@ -82,7 +86,7 @@ def opens_once(case: Case) -> Refusal | None:
 
 
 def transfers_from_own_swarm(case: Case) -> Refusal | None:
-    """A TRANSFER gives what the sender's own swarm has."""
+    """Refuse a TRANSFER from a swarm other than the sender's own."""
     swarm_id = case.packet.sender.swarm_id
     if case.packet.payload_as(TransferPayload).from_swarm == swarm_id:
         return None
@@ -91,7 +95,7 @@ def transfers_from_own_swarm(case: Case) -> Refusal | None:
 
 
 def retracts_its_own(case: Case) -> Refusal | None:
-    """Only the sender of a packet, or the orchestrator, takes it back."""
+    """Refuse a RETRACTION by anyone but the packet's sender or the orchestrator."""
     session = case.session
     target = (
         session.identity(case.packet.payload_as(RetractionPayload).target_packet_id) if session is not None else None
@@ -103,7 +107,7 @@ def retracts_its_own(case: Case) -> Refusal | None:
 
 
 def may_arbitrate(case: Case) -> Refusal | None:
-    """While a session is in arbitration, an ARBITRATION would move it."""
+    """Refuse an ARBITRATION without the right while the session is in arbitration, where it would move the session."""
     session = case.session
     if session is None or session.run_phase is not RunPhase.ARBITRATION:
         return None
@@ -111,7 +115,7 @@ def may_arbitrate(case: Case) -> Refusal | None:
 
 
 def may_decide(case: Case) -> Refusal | None:
-    """A DECISION APPROVED under an ARBITRATION moves the session."""
+    """Refuse a DECISION APPROVED under an ARBITRATION without the right: it moves the session."""
     if case.packet.payload_as(DecisionPayload).commitment_level is not CommitmentLevel.APPROVED:
         return None
     if case.parent is None or case.parent.packet_type is not PacketType.ARBITRATION:
@@ -120,7 +124,10 @@ def may_decide(case: Case) -> Refusal | None:
 
 
 def may_validate(case: Case) -> Refusal | None:
-    """An EVAL of VALIDATION on an ARTIFACT of EXECUTION may promote it: another swarm's validators send those."""
+    """Refuse a promoting EVAL from an agent that is no validator, or is of the swarm that made the ARTIFACT.
+
+    Promoting is an EVAL of VALIDATION on an ARTIFACT of EXECUTION.
+    """
     parent = case.parent
     if case.packet.run_phase is not RunPhase.VALIDATION or parent is None:
         return None
@@ -136,7 +143,7 @@ def may_validate(case: Case) -> Refusal | None:
 
 
 def target_is_retractable(case: Case) -> Refusal | None:
-    """The target is a packet of this session that was not retracted yet."""
+    """Refuse a RETRACTION unless the target is a packet of this session that was not retracted before."""
     session, target_id = case.session, case.packet.payload_as(RetractionPayload).target_packet_id
     target = session.identity(target_id) if session is not None else None
     if target is not None and not target.retracted:

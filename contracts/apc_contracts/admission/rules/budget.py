@@ -1,4 +1,4 @@
-"""Is there budget for it: BUDGET_EXHAUSTED, of a packet and of what a TASK_IR reserves. The orchestrator goes free."""
+"""Rules for BUDGET_EXHAUSTED: of a packet, and of what a TASK_IR reserves. The orchestrator is exempt."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,13 @@ from apc_contracts.payloads.by_type import DecisionPayload, TaskIrPayload
 from apc_contracts.vocabulary import CommitmentLevel, PacketType
 
 _UNITS = {"packets": 1}
-"""What one packet takes at once; of the other resources something must be left."""
+"""What one packet consumes on arrival; of the other resources something must be left."""
 
 
 def budget_is_left(case: Case) -> Refusal | None:
-    """Something is left in the parts that the packet's task draws from.
+    """Refuse a packet when nothing is left in the parts that its task draws from.
 
-    Control types are free, else the end could not be recorded; so is the DECISION DONE that gives a part back.
+    Control types are free, or the end of a session could not be recorded; so is the DECISION DONE that releases a part.
     """
     session, packet = case.session, case.packet
     if session is None or _gives_back(case):
@@ -31,12 +31,12 @@ def budget_is_left(case: Case) -> Refusal | None:
 
 
 def reservation_fits(case: Case) -> Refusal | None:
-    """A TASK_IR on arrival: it takes one packet itself, and reserves from what is left then."""
+    """Refuse a TASK_IR on arrival that reserves more than is left after its own packet."""
     return _reservation_fits(case, {"packets": 1})
 
 
 def held_reservation_fits(case: Case) -> Refusal | None:
-    """The same at RESUME: its packet was drawn when it came."""
+    """Refuse a TASK_IR at RESUME that reserves more than is left; its own packet was charged on arrival."""
     return _reservation_fits(case, {})
 
 

@@ -1,7 +1,8 @@
-"""Is there room for it: OVERLOADED. The orchestrator's own packets are exempt.
+"""Rules for OVERLOADED. The orchestrator's own packets are exempt.
 
-An inbox holds twice the bound. A sender may have as many open deliveries there as places are free: alone it comes to
-the bound, two to two thirds of it each, and who has none finds room (dynamic thresholds, Choudhury and Hahne 1998).
+An inbox holds twice the bound. A sender may have as many open deliveries there as places are free: a single sender gets
+up to the bound, two senders two thirds of it each, and a new sender still finds room (dynamic thresholds, Choudhury and
+Hahne 1998).
 """
 
 from apc_contracts.admission.case import Case
@@ -12,13 +13,13 @@ from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, PacketType, Signal
 
 _RELIEF = frozenset({Signal.STOP, Signal.CANCEL, Signal.PAUSE, Signal.VETO})
-"""What ends or eases an overload is not refused because of it; the inbox holds twice the bound."""
+"""Signals that end or ease an overload are not refused because of it; the inbox holds twice the bound."""
 _KEPT_FREE = 4
-"""This part of a bound no agent fills: the orchestrator's packets are not refused."""
+"""One part in this many of a bound is kept free for the orchestrator, whose packets are not refused."""
 
 
 def inbox_has_room(case: Case) -> Refusal | None:
-    """No recipient has more open deliveries of this sender than its share."""
+    """Refuse a packet when a recipient has more open deliveries of this sender than the sender's share."""
     bound, outstanding = case.facts.outstanding_bound, case.facts.outstanding
     if bound is None or not outstanding:
         return None
@@ -38,7 +39,10 @@ def _told(case: Case, bound: int) -> str:
 
 
 def acks_have_room(case: Case) -> Refusal | None:
-    """The session does not wait for too many ACKs: it carries each of them until it comes or its time is over."""
+    """Refuse a packet with requires_ack when the session waits for too many ACKs already.
+
+    The session keeps each one until it arrives or times out.
+    """
     session, bound = case.session, case.contract.limits.pending_acks
     if not case.packet.routing.requires_ack or session is None or session.pending_acks < bound:
         return None
@@ -48,7 +52,10 @@ def acks_have_room(case: Case) -> Refusal | None:
 
 
 def bytes_have_room(case: Case) -> Refusal | None:
-    """The session keeps the bodies of packets without an end. A sender may have as many bytes there as are free."""
+    """Refuse a packet when the bodies of unfinished packets leave its sender no room in the session.
+
+    A sender may have as many bytes there as are free.
+    """
     session, bound = case.session, case.contract.limits.open_bytes
     if session is None or _is_relief(case):
         return None
@@ -62,7 +69,10 @@ def bytes_have_room(case: Case) -> Refusal | None:
 
 
 def session_has_room(case: Case) -> Refusal | None:
-    """The session does not remember too many packets. What answers or controls has as much room again."""
+    """Refuse a packet when the session remembers too many packets.
+
+    Packets that answer or control have the same room again.
+    """
     session, bound = case.session, case.contract.limits.session_items
     if session is None or session.items < bound or _is_relief(case):
         return None
@@ -73,7 +83,7 @@ def session_has_room(case: Case) -> Refusal | None:
 
 
 def first_full(case: Case, agent_id: str) -> str | None:
-    """Return the agent behind a recipient that has reached the bound; of `_all` the smallest id."""
+    """Return the agent behind a recipient that has reached the bound; for `_all` the smallest agent_id."""
     bound = case.facts.outstanding_bound
     if bound is None:
         return None
@@ -89,7 +99,7 @@ def _is_full(case: Case, agent_id: str, bound: int) -> bool:
 
 
 def _first_full_member(case: Case, bound: int) -> str | None:
-    """Return a BROADCAST goes to members that handle the type; the smallest id that is full."""
+    """Return the smallest agent_id that is full among the members that handle the type of a BROADCAST."""
     registry, session = case.facts.registry or {}, case.session
     full = sorted(agent_id for agent_id in case.facts.outstanding if _is_full(case, agent_id, bound))
     for agent_id in full:

@@ -1,8 +1,7 @@
-"""Does it keep to the course: the anti-drift checks (docs/specification/contract.md section 7), for the non-control
-packets of agents.
+"""The anti-drift checks on the non-control packets of agents (docs/specification/contract.md section 7).
 
-All checks of a mode are one compiled conjunction, its answer memoised by the facts that it names; single checks
-run only when it is false, to name the culprit.
+All checks of a mode are one compiled conjunction, memoised by the facts that it names; single checks run only when it
+is false, to name the culprit.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ _NOBODY_IN_PARTICULAR = frozenset({ALL_RECIPIENTS, SUBSTRATE_RECIPIENT, ORCHESTR
 
 
 def keeps_to_the_course(case: Case) -> Refusal | None:
-    """The enforced checks, as far as there is a session and a registry to ask."""
+    """Refuse a packet that fails an enforced check, as far as there is a session and a registry to ask."""
     drift = case.contract.drift
     if case.session is None:
         failed = _failed(case, drift.offline)
@@ -45,13 +44,13 @@ def _failed(case: Case, checks: DriftRules) -> tuple[Refusal, ...]:
 
 @lru_cache(64)
 def _readers(checks: DriftRules) -> tuple[Callable[[Case], Any], ...]:
-    """Return what computes the facts of the checks, in the order of their names."""
+    """Return the functions that compute the facts of the checks, in the order of their names."""
     return tuple(DRIFT_FACTS[name] for name in checks.whole.names)
 
 
 @lru_cache(4096)
 def _refusals(checks: DriftRules, values: tuple[FactValue, ...]) -> tuple[Refusal, ...]:
-    """Return the culprits: as the guards, a function of the facts alone."""
+    """Return a refusal for each failed check: like the guards, a function of the facts alone."""
     facts = dict(zip(checks.whole.names, values, strict=True))
     return tuple(_refusal(rule) for rule in checks.rules if not rule.guard.holds(facts))
 
@@ -110,7 +109,7 @@ def _parent_is_known(case: Case) -> bool:
         return True
     if case.parent is not None:
         return case.parent.root == trace.root_packet_id
-    # The gate's own NACK is no entry of the session, but a handler may answer it.
+    # The gate's own NACK is not an entry of the session, but a handler may answer it.
     return facts.is_cause_delivered and facts.cause == trace.parent_packet_id
 
 
@@ -123,9 +122,9 @@ def _recipients_are_registered(case: Case) -> bool:
 
 
 def _protocol_share(case: Case) -> float:
-    """Return the share of the swarms that would hold the TRANSFER's protocol after it.
+    """Return the share of swarms that would hold the TRANSFER's protocol after it, in 0..1.
 
-    A swarm outside counts as well.
+    A swarm from outside the session counts as well.
     """
     if case.session is None or case.packet.packet_type is not PacketType.TRANSFER:
         return 0.0
@@ -161,4 +160,4 @@ DRIFT_FACTS: Mapping[str, Callable[[Case], Any]] = {
     "protocol_share": _protocol_share,
     "brings_new_symbols": _brings_new_symbols,
 }
-"""How each fact of scope `drift` is computed; a test holds it equal to the contract's list."""
+"""How each fact of scope `drift` is computed; a test checks that it equals the contract's list."""

@@ -1,4 +1,4 @@
-"""Does its session take packets: UNKNOWN_SESSION, SESSION_TERMINAL, SESSION_PAUSED."""
+"""Rules for UNKNOWN_SESSION, SESSION_TERMINAL and SESSION_PAUSED: whether the session accepts packets."""
 
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.judging.verdict import Refusal, VerdictKind
@@ -8,7 +8,7 @@ from apc_contracts.vocabulary import PRESENCE_SESSION, PacketType, Signal
 
 
 def spec_has_room(case: Case) -> Refusal | None:
-    """A SessionSpec names no more swarms than a SYNC, with a score of each, has room for."""
+    """Refuse a SessionSpec with more swarms than a SYNC can hold scores for."""
     spec, bound = case.packet.payload_as(SignalFields).session, case.contract.limits.swarms
     if not isinstance(spec, SessionSpec) or len(spec.swarms) <= bound:
         return None
@@ -17,7 +17,7 @@ def spec_has_room(case: Case) -> Refusal | None:
 
 
 def lists_have_room(case: Case) -> Refusal | None:
-    """No list of names in the packet is longer than what the gate can remember of it."""
+    """Refuse a packet in which a list of names is longer than the gate can remember."""
     packet, limits = case.packet, case.contract.limits
     lineage, bundle = packet.lineage, packet.proof_bundle
     if lineage is not None and len(lineage.parent_protocol_ids) > limits.parents:
@@ -44,7 +44,10 @@ def _too_long(path: str, count: int, limit: int) -> Refusal:
 
 
 def session_is_here(case: Case) -> Refusal | None:
-    """The session exists and belongs to this shard. START opens one; HEARTBEAT has the reserved `_presence`."""
+    """Refuse a packet whose session does not exist or belongs to another shard.
+
+    START opens a session; HEARTBEAT has the reserved session `_presence`.
+    """
     session_id = case.packet.trace.session_id
     if not case.facts.hashes_to_shard:
         message = f"session {session_id} belongs to another shard: publish with its own shard as routing key"
@@ -55,7 +58,7 @@ def session_is_here(case: Case) -> Refusal | None:
     if session_id.startswith("_"):
         if packet_type is PacketType.HEARTBEAT and session_id == PRESENCE_SESSION:
             return None
-        message = f"session ids that begin with _ are reserved: {packet_type} needs a session of its own"
+        message = f"session ids that begin with _ are reserved: {packet_type} needs its own session"
     elif packet_type is PacketType.SIGNAL and case.packet.payload_as(SignalFields).signal is Signal.START:
         if case.packet.payload_as(SignalFields).session is not None:
             return None
@@ -67,7 +70,7 @@ def session_is_here(case: Case) -> Refusal | None:
 
 
 def session_goes_on(case: Case) -> Refusal | None:
-    """After the end only corrections and answers are recorded."""
+    """Refuse a packet of a session that has ended, unless it is a correction or an answer."""
     session = case.session
     if session is None or not session.is_terminal:
         return None
@@ -78,7 +81,7 @@ def session_goes_on(case: Case) -> Refusal | None:
 
 
 def session_is_running(case: Case) -> Ruling:
-    """A paused session holds what is not control, up to a limit."""
+    """Hold a packet that is not control while the session is paused; refuse it beyond the limit."""
     session = case.session
     if session is None or not session.is_paused:
         return None

@@ -1,6 +1,7 @@
-"""Does it say something new: LOOP_DETECTED, for the non-control packets of agents.
+"""The rule for LOOP_DETECTED: the non-control packets of agents must say something new.
 
-Control types are never refused for it: a STOP, a VETO or a correction must get through. They pass a stretch on.
+Control types are never refused for a loop: a STOP, a VETO or a correction must get through. They do not end a chain of
+idle turns.
 """
 
 from apc_contracts.admission.case import Case
@@ -9,7 +10,7 @@ from apc_contracts.judging.verdict import Refusal
 
 
 def ends_no_loop(case: Case) -> Refusal | None:
-    """Neither the same content too often in one generation, nor a stretch of too many idle turns."""
+    """Refuse the same content sent too often in one generation, and a chain of too many idle turns."""
     if case.session is None:
         return None
     packet, facts = case.packet, case.facts

@@ -1,4 +1,4 @@
-"""Is it new: REPEAT, RERUN, DUPLICATE_CONFLICT (docs/specification/contract.md section 9)."""
+"""Rules for REPEAT, RERUN and DUPLICATE_CONFLICT (docs/specification/contract.md section 9)."""
 
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.identity.ids import reply_id
@@ -9,7 +9,7 @@ _DERIVED_VERSION = 5
 
 
 def identity_is_free(case: Case) -> Ruling:
-    """A known id is the same packet again, a rerun of its handler, or a conflict; the first one stands."""
+    """Return whether a known id is a repeat, a rerun of its handler, or a conflict; the first packet stands."""
     known = case.session.identity(case.packet.packet_id) if case.session is not None else None
     if known is None:
         return None
@@ -22,7 +22,7 @@ def identity_is_free(case: Case) -> Ruling:
 
 
 def derived_id_is_own(case: Case) -> Refusal | None:
-    """A v5 id follows from the cause, the sender and the ordinal: nobody can occupy another's id."""
+    """Refuse a v5 id that does not follow from cause, sender and ordinal: nobody can take another's id."""
     packet_id, facts = case.packet.packet_id, case.facts
     if packet_id.version != _DERIVED_VERSION:
         return None
@@ -48,7 +48,10 @@ def _says_the_same(known: Identity, case: Case) -> bool:
 
 
 def _is_rerun(known: Identity, case: Case) -> bool:
-    """A handler that ran again answered differently. Without a cause there is no handler: that is a conflict."""
+    """Return whether the packet comes from a handler that ran again and answered differently.
+
+    Without a cause there is no handler: that is a conflict.
+    """
     return (
         known.cause is not None
         and known.cause == case.facts.proven_cause

@@ -1,5 +1,6 @@
-"""The refusal order (docs/specification/contract.md section 12), as one tuple of small rules. The first that objects
-decides.
+"""The refusal order (docs/specification/contract.md section 12) as one tuple of small rules.
+
+The first rule that objects decides.
 """
 
 from collections.abc import Callable
@@ -53,7 +54,7 @@ ARRIVAL: tuple[Rule, ...] = (
     Rule("DUPLICATE_CONFLICT", identity.identity_is_free, _SESSION),
     Rule("DUPLICATE_CONFLICT", identity.derived_id_is_own, _LIVE | _AGENTS),
 )
-"""Judged once, when the packet comes."""
+"""Judged once, on arrival."""
 
 STANDING: tuple[Rule, ...] = (
     Rule("EXPIRED", times.not_expired),
@@ -80,10 +81,10 @@ STANDING: tuple[Rule, ...] = (
     Rule("LINEAGE_REQUIRED", phase.has_lineage),
     Rule("PROOF_REQUIRED", phase.has_proof),
 )
-"""Judged when the packet comes, and again at RESUME when a pause held it."""
+"""Judged on arrival, and again at RESUME when a pause held the packet."""
 
 WAITING: tuple[Rule, ...] = (Rule("TRANSFER_WINDOW_CLOSED", throttle.waits_for_barrier, _SESSION | _AGENTS, _TRANSFER),)
-"""Here a live TRANSFER waits for the barrier of its generation; it refuses nothing."""
+"""Where a live TRANSFER waits for the barrier of its generation; it refuses nothing."""
 
 RELEASE: tuple[Rule, ...] = (
     Rule("TRANSFER_WINDOW_CLOSED", throttle.window_is_open, packet_types=_TRANSFER),
@@ -99,36 +100,37 @@ RELEASE: tuple[Rule, ...] = (
     Rule("NOT_RETRACTABLE", authority.target_is_retractable, _SESSION, _RETRACTION),
     Rule("DRIFT_CHECK_FAILED", drift.keeps_to_the_course, _AGENTS, _WORK),
 )
-"""Judged when the packet may go through: on arrival, for a held TRANSFER at its barrier."""
+"""Judged when the packet may go through: on arrival, or at its barrier for a held TRANSFER."""
 
 REPEATING: tuple[Rule, ...] = (Rule("LOOP_DETECTED", loops.ends_no_loop, _LIVE | _SESSION | _AGENTS),)
-"""Judged once, when the packet comes, held ones included: from then on it counts."""
+"""Judged once, on arrival, held packets included: from then on the packet counts."""
 
 RATE: tuple[Rule, ...] = (Rule("QUOTA_EXCEEDED", quota.quota_is_left, _LIVE | _AGENTS, _WORK),)
-"""Judged once, when the packet comes, held ones included: then it is drawn."""
+"""Judged once, on arrival, held packets included: then the quota is drawn."""
 
 ROOM: tuple[Rule, ...] = (
     Rule("OVERLOADED", capacity.inbox_has_room, _LIVE | _AGENTS),
     Rule("OVERLOADED", capacity.acks_have_room, _SESSION | _AGENTS),
 )
-"""Judged when the packet would be delivered, as RELEASE."""
+"""Judged when the packet would be delivered, like RELEASE."""
 
 KEEPING: tuple[Rule, ...] = (Rule("OVERLOADED", capacity.bytes_have_room, _SESSION | _AGENTS),)
-"""Judged once, when the packet comes, held ones included: from then on its body is kept."""
+"""Judged once, on arrival, held packets included: from then on its body is kept."""
 
 SPENDING: tuple[Rule, ...] = (
     Rule("BUDGET_EXHAUSTED", capacity.session_has_room, _SESSION | _AGENTS),
     Rule("BUDGET_EXHAUSTED", budget.budget_is_left, _SESSION | _AGENTS, _WORK),
     Rule("BUDGET_EXHAUSTED", budget.reservation_fits, _SESSION | _AGENTS, _TASK_IR),
 )
-"""Judged once, when the packet comes, held ones included: then it is spent."""
+"""Judged once, on arrival, held packets included: then the budget is spent."""
 
 RESERVING: tuple[Rule, ...] = (Rule("BUDGET_EXHAUSTED", budget.held_reservation_fits, _SESSION | _AGENTS, _TASK_IR),)
 """Judged at RESUME: what a held TASK_IR asks for is reserved only then."""
 
 RULES = ARRIVAL + STANDING + WAITING + RELEASE + REPEATING + RATE + ROOM + KEEPING + SPENDING
-"""All rules, in the order of docs/specification/contract.md section 12. The other codes before SENDER_MISMATCH are
-`parse_packet`'s.
+"""All rules, in the order of docs/specification/contract.md section 12.
+
+`parse_packet` raises the other codes that precede SENDER_MISMATCH.
 """
 
 
@@ -143,7 +145,7 @@ _RULES_OF_STAGE = {
 def plan(
     stage: Stage, packet_type: PacketType, is_live: bool, has_session: bool, is_from_orchestrator: bool
 ) -> tuple[Callable[[Case], Ruling], ...]:
-    """Return the rules that have a say for such a packet, in order."""
+    """Return the rules that apply to such a packet, in order."""
     without = Scope.AGENTS if is_from_orchestrator else Scope.ANY
     without |= Scope.ANY if is_live else Scope.LIVE
     without |= Scope.ANY if has_session else Scope.SESSION

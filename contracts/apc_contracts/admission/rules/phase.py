@@ -1,4 +1,7 @@
-"""Does it fit where the session stands: PHASE_MISMATCH, GENERATION_MISMATCH, PHASE_FORBIDS_TYPE, bundles."""
+"""Rules for PHASE_MISMATCH, GENERATION_MISMATCH, PHASE_FORBIDS_TYPE and missing bundles.
+
+They check that a packet fits the phase, round and generation of its session.
+"""
 
 from apc_contracts.admission.case import Case
 from apc_contracts.judging.session_view import SessionView
@@ -8,7 +11,7 @@ from apc_contracts.vocabulary import PacketType
 
 
 def phase_is_current(case: Case) -> Refusal | None:
-    """run_phase is the session's, or the parent's if that was delivered before the phase changed."""
+    """Refuse a run_phase that is not the session's, nor the parent's if it was delivered before the phase changed."""
     session, phase = case.session, case.packet.run_phase
     if session is None or phase is session.run_phase:
         return None
@@ -20,7 +23,7 @@ def phase_is_current(case: Case) -> Refusal | None:
 
 
 def generation_is_open(case: Case) -> Refusal | None:
-    """No generation of the future; a TRANSFER is of the present round and generation exactly."""
+    """Refuse a generation of the future, and a TRANSFER that is not of the current round and generation."""
     session = case.session
     if session is None:
         return None
@@ -31,7 +34,7 @@ def generation_is_open(case: Case) -> Refusal | None:
         if generation < last and case.packet.packet_type is PacketType.TRANSFER:
             return _mismatch(session, f"a TRANSFER of generation {generation} is late")
     else:
-        # It would escape the throttle of the present round: an older round is not counted, and a TRANSFER counts.
+        # It would escape the throttle of the current round: transfers of an older round are not counted.
         if case.packet.packet_type is PacketType.TRANSFER:
             return _mismatch(session, f"a TRANSFER under a parent of round {packet_round} is late")
         last = session.last_generation_of(packet_round)
@@ -41,8 +44,9 @@ def generation_is_open(case: Case) -> Refusal | None:
 
 
 def phase_allows_type(case: Case) -> Refusal | None:
-    """The phase table (docs/specification/contract.md section 4); the orchestrator's arbitrations, decisions and
-    protocols go everywhere.
+    """Refuse a type that the phase table does not allow (docs/specification/contract.md section 4).
+
+    The orchestrator's arbitrations, decisions and protocols are allowed in every phase.
     """
     packet = case.packet
     if packet.packet_type in case.contract.policies[packet.run_phase].packet_types:
@@ -55,7 +59,7 @@ def phase_allows_type(case: Case) -> Refusal | None:
 
 
 def has_lineage(case: Case) -> Refusal | None:
-    """Types that must say which protocol they carry."""
+    """Refuse a packet without lineage whose type requires it."""
     packet = case.packet
     if packet.lineage is not None or packet.packet_type not in case.contract.lineage_required:
         return None
@@ -64,7 +68,7 @@ def has_lineage(case: Case) -> Refusal | None:
 
 
 def has_proof(case: Case) -> Refusal | None:
-    """Types that must say why they may be believed."""
+    """Refuse a packet without proof_bundle whose type requires it."""
     packet = case.packet
     if packet.proof_bundle is not None or packet.packet_type not in case.contract.proof_required:
         return None

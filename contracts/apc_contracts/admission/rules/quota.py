@@ -1,4 +1,4 @@
-"""Has its sender sent too much: QUOTA_EXCEEDED, for what is no control type. The orchestrator goes free."""
+"""The rule for QUOTA_EXCEEDED: a sender that is too fast. Control types and the orchestrator are exempt."""
 
 from apc_contracts.admission.case import Case
 from apc_contracts.judging.quotas import quota_of
@@ -6,7 +6,10 @@ from apc_contracts.judging.verdict import Refusal
 
 
 def quota_is_left(case: Case) -> Refusal | None:
-    """The sender's bucket holds a packet. What is refused draws none: who waits as told gets through."""
+    """Refuse a packet when the sender's bucket is empty.
+
+    A refused packet draws no token: a sender that waits as told gets through.
+    """
     wait_ms, rules = case.facts.quota_wait_ms, case.contract.limits.quota
     if wait_ms <= 0 or rules is None:
         return None

@@ -1,4 +1,4 @@
-"""Can it be delivered: UNROUTABLE, decided from the registry before anything is logged as accepted."""
+"""Rules for UNROUTABLE, decided from the registry before anything is logged as accepted."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -32,7 +32,10 @@ _RESERVED_RECIPIENT = {
 
 
 def reaches_its_swarm(case: Case) -> Refusal | None:
-    """A TRANSFER goes to agents of `to_swarm` alone: top_k counts by to_swarm, and nobody may name another one."""
+    """Refuse a TRANSFER to agents outside `to_swarm`.
+
+    top_k counts by to_swarm, so the recipients must match it.
+    """
     packet, registry = case.packet, case.facts.registry or {}
     for index, recipient in enumerate(packet.recipients):
         swarm_id = swarm_of(recipient, registry)
@@ -48,7 +51,7 @@ def reaches_its_swarm(case: Case) -> Refusal | None:
 
 
 def swarm_of(recipient: Recipient, registry: Mapping[str, Registration]) -> str | None:
-    """Return the swarm that a recipient belongs to, '' for a BROADCAST to all.
+    """Return the recipient's swarm, '' for a BROADCAST to all, None where no swarm is reached directly.
 
     None where no swarm is reached directly.
     """
@@ -59,7 +62,7 @@ def swarm_of(recipient: Recipient, registry: Mapping[str, Registration]) -> str 
 
 
 def is_routable(case: Case) -> Refusal | None:
-    """The recipients fit the delivery mode, and each is registered, not revoked and handles the type."""
+    """Refuse recipients that do not fit the delivery mode, are unregistered or revoked, or do not handle the type."""
     packet = case.packet
     recipients, mode = packet.recipients, packet.routing.delivery_mode
     if packet.channel is Channel.INTRA_AGENT:
@@ -109,7 +112,7 @@ def unreachable(registration: Registration | None, packet_type: PacketType) -> U
 
 
 def _stays_inside(case: Case) -> Refusal | None:
-    """INTRA_AGENT never leaves the agent: nothing is routed, so `handles` has no say."""
+    """Refuse an INTRA_AGENT packet to another agent: it is not routed, so `handles` does not matter."""
     packet = case.packet
     if packet.recipients[0].agent_id == case.sender_id and packet.routing.delivery_mode is DeliveryMode.DIRECT:
         return None

@@ -1,4 +1,4 @@
-"""Who really sent it: SENDER_MISMATCH, UNKNOWN_SENDER, BAD_SIGNATURE."""
+"""Rules for SENDER_MISMATCH, UNKNOWN_SENDER and BAD_SIGNATURE: who really sent the packet."""
 
 from apc_contracts.admission.case import Case
 from apc_contracts.judging.facts import SignatureState
@@ -7,7 +7,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR
 
 
 def no_copies(case: Case) -> Refusal | None:
-    """CC and BCC would route past the gate: topic permissions do not look at them.
+    """Refuse the headers CC and BCC: they would route past the gate, because topic permissions do not check them.
 
     Source: docs/specification/architecture.md section 9.
     """
@@ -18,7 +18,7 @@ def no_copies(case: Case) -> Refusal | None:
 
 
 def sender_is_authentic(case: Case) -> Refusal | None:
-    """The broker's user_id is the one that the sender is registered with; nobody sends in the gate's name."""
+    """Refuse a broker user_id other than the registered one, and agents that send in the gate's name."""
     user_id, sender = case.facts.user_id, case.sender
     if case.is_from_orchestrator and case.facts.is_received:
         message = "the gate sends nothing through apc.ingress: name the agent that you are"
@@ -36,7 +36,7 @@ def sender_is_authentic(case: Case) -> Refusal | None:
 
 
 def sender_is_known(case: Case) -> Refusal | None:
-    """The sender is registered and not revoked."""
+    """Refuse a sender that is not registered or was revoked."""
     sender = case.sender
     if sender is not None and not sender.is_revoked:
         return None
@@ -48,7 +48,7 @@ def sender_is_known(case: Case) -> Refusal | None:
 
 
 def signature_is_good(case: Case) -> Refusal | None:
-    """A signature that is there verifies; one that policy asks for is there."""
+    """Refuse a signature that does not verify, and a missing one where policy requires it."""
     state = case.facts.signature
     if state is SignatureState.INVALID:
         message = "the header apc-signature does not verify: sign these bytes with a registered key"

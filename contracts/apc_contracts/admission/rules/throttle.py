@@ -1,5 +1,6 @@
-"""May this knowledge move now: the transfer rules (docs/specification/contract.md section 5). Window and phase guard
-must both pass.
+"""The transfer rules: when knowledge may move (docs/specification/contract.md section 5).
+
+Window and phase guard must both pass.
 """
 
 from collections.abc import Callable
@@ -15,15 +16,15 @@ _POLICY = "payload.transfer_policy"
 
 
 def waits_for_barrier(case: Case) -> Ruling:
-    """In these phases TRANSFERs are arbitrated together when the generation closes.
+    """Hold a TRANSFER in phases that arbitrate transfers when the generation closes.
 
-    One that comes when the session has left them (its parent is of then) has no barrier to wait for.
+    A TRANSFER whose parent is from such a phase has no barrier to wait for once the session has left it.
     """
     return VerdictKind.HELD if case.session is not None and _has_barrier(case, case.session) else None
 
 
 def window_is_open(case: Case) -> Refusal | None:
-    """The generation's window allows transfers, and the packet's own min_generation has come."""
+    """Refuse a TRANSFER outside the window of its generation, or before its own min_generation."""
     window = case.contract.window(case.generation)
     if not window.is_open:
         message = f"no transfers in generation {case.generation} ({window.name}): wait for a later window"
@@ -36,7 +37,7 @@ def window_is_open(case: Case) -> Refusal | None:
 
 
 def phase_guard(code: ThrottleCode) -> Callable[[Case], Refusal | None]:
-    """The guard of the packet's phase, for phases that refuse with this code."""
+    """Return the rule for the guard of the packet's phase, for phases that refuse with this code."""
 
     def phase_guard_holds(case: Case) -> Refusal | None:
         guarded = case.contract.policies[case.packet.run_phase].transfer
@@ -49,7 +50,7 @@ def phase_guard(code: ThrottleCode) -> Callable[[Case], Refusal | None]:
 
 
 def use_case_is_kept(case: Case) -> Refusal | None:
-    """Cross-use-case transfers wait for the window that allows them."""
+    """Refuse a cross-use-case TRANSFER before the window that allows it."""
     window = case.contract.window(case.generation)
     if window.allows_cross_use_case or not is_cross_use_case(case.packet):
         return None
@@ -60,7 +61,10 @@ def use_case_is_kept(case: Case) -> Refusal | None:
 
 
 def score_is_ahead(case: Case) -> Refusal | None:
-    """The stricter of the window's multiplier and the packet's own holds, on verified scores where there are any."""
+    """Refuse a TRANSFER whose sender's score is not far enough ahead.
+
+    The stricter of the window's multiplier and the packet's own applies, to verified scores where available.
+    """
     window = case.contract.window(case.generation)
     own = case.packet.payload_as(TransferPayload).transfer_policy.threshold_multiplier
     multiplier = max(window.score_multiplier or 0.0, own or 0.0)
@@ -74,7 +78,7 @@ def score_is_ahead(case: Case) -> Refusal | None:
 
 
 def top_k_is_given(case: Case) -> Refusal | None:
-    """The window's cap: top_k is there and not above it."""
+    """Refuse a TRANSFER without top_k, or with one above the window's cap."""
     limit = case.contract.window(case.generation).top_k_limit
     top_k = case.packet.payload_as(TransferPayload).transfer_policy.top_k
     if limit is None or (top_k is not None and top_k <= limit):
@@ -84,9 +88,9 @@ def top_k_is_given(case: Case) -> Refusal | None:
 
 
 def top_k_is_left(case: Case) -> Refusal | None:
-    """Judged on arrival, outside a barrier: so many went to that swarm in this generation already.
+    """Refuse a TRANSFER, on arrival and outside a barrier, once top_k were accepted for that swarm in this generation.
 
-    The smallest top_k counts: this one's, the window's, and that of every TRANSFER that went before it.
+    The smallest top_k counts: this packet's, the window's, and that of every TRANSFER accepted before it.
     """
     session, payload = case.session, case.packet.payload_as(TransferPayload)
     if session is None or _has_barrier(case, session):
@@ -110,7 +114,7 @@ def _has_barrier(case: Case, session: SessionView) -> bool:
 
 
 def protocol_is_alive(case: Case) -> Refusal | None:
-    """A blocked protocol blocks its descendants: a new id does not escape.
+    """Refuse a TRANSFER of a blocked protocol or of its descendants: a new id does not help.
 
     Source: docs/specification/contract.md section 6.
     """

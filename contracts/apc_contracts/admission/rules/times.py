@@ -1,4 +1,4 @@
-"""Is it in time: EXPIRED, CLOCK_SKEW. `now` is the gate's clock, offline the packet's created_at."""
+"""Rules for EXPIRED and CLOCK_SKEW. `now` is the gate's clock; offline, the packet's created_at."""
 
 from datetime import timedelta
 
@@ -7,7 +7,7 @@ from apc_contracts.judging.verdict import Refusal
 
 
 def not_expired(case: Case) -> Refusal | None:
-    """The packet's time has not passed."""
+    """Refuse a packet whose time has passed."""
     packet = case.packet
     if case.facts.now < packet.expires:
         return None
@@ -17,7 +17,7 @@ def not_expired(case: Case) -> Refusal | None:
 
 
 def not_from_the_future(case: Case) -> Refusal | None:
-    """The sender's clock is not far ahead of the gate's."""
+    """Refuse a packet whose created_at is too far ahead of the gate's clock."""
     created_at, now = case.packet.created_at, case.facts.now
     if created_at <= now:
         return None

@@ -1,1 +1,1 @@
-"""The way of a packet to its recipients: receipts, acknowledgements, retries, failures."""
+"""The delivery of a packet to its recipients: receipts, acknowledgements, retries, failures."""

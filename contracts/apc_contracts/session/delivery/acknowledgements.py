@@ -1,8 +1,8 @@
-"""ACKs that a session waits for: expected at routing, settled by an ACK or NACK, chased by timers
-(docs/specification/contract.md sections 1, 10).
+"""ACKs that a session waits for: expected at routing, settled by an ACK or NACK, enforced by timers.
 
-One deadline a packet and attempt, `ack:<packet_id>:<attempt>`, holds for all recipients that are missing. When it
+One deadline per packet and attempt, `ack:<packet_id>:<attempt>`, covers all recipients that are missing. When it
 passes, the packet is routed to them again, up to its retry_limit; then its sender gets a NACK DEFERRED that names them.
+Source: docs/specification/contract.md sections 1 and 10.
 """
 
 from typing import Any
@@ -24,7 +24,10 @@ _NOT_WAITED_FOR = frozenset({ORCHESTRATOR, SUBSTRATE_RECIPIENT})
 
 
 def wants_ack(packet: Packet, contract: Contract) -> bool:
-    """Return whether the session is to wait for ACKs: never of what stays inside an agent or is never answered."""
+    """Return whether the session waits for ACKs of this packet.
+
+    Never for packets that stay inside an agent or are never answered.
+    """
     return (
         packet.routing.requires_ack
         and packet.channel is Channel.INTER_AGENT
@@ -33,7 +36,10 @@ def wants_ack(packet: Packet, contract: Contract) -> bool:
 
 
 def expect(moment: Moment, opened: OpenPacket) -> None:
-    """A packet was routed: wait for the ACK of each recipient. The orchestrator, if it is one, answers at once."""
+    """Wait for the ACK of each recipient of a routed packet.
+
+    The orchestrator, if it is a recipient, answers at once.
+    """
     packet, routing = opened.packet, opened.packet.routing
     if not wants_ack(packet, moment.contract):
         return
@@ -56,10 +62,10 @@ def expect(moment: Moment, opened: OpenPacket) -> None:
 
 
 def settle(moment: Moment, packet: Packet) -> dict[str, Any] | None:
-    """Return an ACK or NACK has come: whoever was waited for is not any more.
+    """Settle an ACK or NACK: its sender is no longer waited for.
 
-    Returns what the log keeps with the answer: {"acknowledges": {"packet_id", "as"}}, `as` being `settled`, `late`
-    (the sender was told that it is missing), `not_awaited` or `unknown` (no such packet went to this agent).
+    Returns what the log keeps with the answer: {"acknowledges": {"packet_id", "as"}}, `as` being `settled`, `late` (the
+    sender was told that it is missing), `not_awaited` or `unknown` (no such packet went to this agent).
     """
     document, agent = moment.session.document, packet.sender.agent_id
     answer = packet.payload
@@ -81,14 +87,14 @@ def settle(moment: Moment, packet: Packet) -> dict[str, Any] | None:
     elif identity is not None and identity.refusal is None and agent in identity.recipients:
         how = "not_awaited"
     elif agent == ORCHESTRATOR:
-        return None  # it does not answer: it tells a sender who is missing
+        return None  # it does not answer: it tells a sender which recipients are missing
     else:
         how = "unknown"
     return {"acknowledges": {"packet_id": str(packet_id), "as": how}}
 
 
 def expire(moment: Moment, packet_id: UUID) -> None:
-    """The deadline of an attempt has passed: route again where that is possible, else tell the sender."""
+    """Route again after the deadline of an attempt where that is possible, else tell the sender."""
     session = moment.session
     pending = session.document.pending_acks.get(packet_id)
     if pending is None:
@@ -106,14 +112,14 @@ def expire(moment: Moment, packet_id: UUID) -> None:
 
 
 def forget(session: Session, packet_id: UUID) -> None:
-    """Nobody waits for ACKs of this packet any more: all are there, or it was taken back."""
+    """Stop waiting for ACKs of this packet: all have arrived, or it was retracted."""
     pending = session.document.pending_acks.pop(packet_id, None)
     if pending is not None:
         session.document.deadlines.pop(_kind(packet_id, pending), None)
 
 
 def forget_all(session: Session) -> None:
-    """The session has ended, and its timers with it."""
+    """Stop waiting for any ACK: the session has ended, and its timers with it."""
     session.document.pending_acks.clear()
     session.document.overdue_acks.clear()
 
@@ -125,7 +131,10 @@ def packet_of_timer(kind: str) -> UUID | None:
 
 
 def _route_again(moment: Moment, packet_id: UUID, pending: PendingAck) -> bool:
-    """To everyone whose machine can go back to ROUTED; False when there is nobody, or the packet has expired."""
+    """Route again to every recipient whose machine can go back to ROUTED.
+
+    Return False when there is none, or the packet has expired.
+    """
     session = moment.session
     opened = session.open.get(packet_id)
     if opened is None or opened.packet.expires <= moment.now:
@@ -138,7 +147,7 @@ def _route_again(moment: Moment, packet_id: UUID, pending: PendingAck) -> bool:
 
 
 def _tell_sender(moment: Moment, packet_id: UUID, pending: PendingAck) -> None:
-    """NACK DEFERRED: who is missing, and where the packet stands for each."""
+    """Send NACK DEFERRED: which recipients are missing, and the state of the packet for each."""
     opened = moment.session.open.get(packet_id)
     machines = {} if opened is None else opened.recipients
     missing = {name: machines[name].state if name in machines else "ended" for name in pending.missing}

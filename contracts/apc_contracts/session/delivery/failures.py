@@ -1,4 +1,4 @@
-"""A delivery that failed for good: its sender is told, once for each recipient.
+"""Deliveries that failed permanently: the sender is told, once for each recipient.
 
 Source: docs/specification/contract.md section 8.
 """
@@ -11,16 +11,18 @@ from apc_contracts.session.session import OpenPacket
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
 HANDLER_ERROR = "handler_error"
-"""The recipient gave the delivery up itself; its SDK has sent an ERROR before."""
+"""The recipient gave the delivery up; its SDK has sent an ERROR already."""
 OVERFLOW = "overflow"
-"""The recipient's inbox was full: another packet may find room."""
+"""The recipient's inbox was full: a later packet may find room."""
 DELIVERY_FAILED = "DELIVERY_FAILED"
 _MAX_REASON = 1_000
 
 
 def tell_sender(moment: Moment, opened: OpenPacket, hop: Hop) -> None:
-    """An ERROR of the orchestrator for a dead letter of which its recipient could say nothing: crashes, a full inbox or
-    none, retries beyond the limit. Nobody is told of what is never answered, nor the orchestrator of its own packets.
+    """Send an ERROR of the orchestrator for a dead letter that its recipient could not report.
+
+    Causes are crashes, a full or missing inbox, and retries beyond the limit. No ERROR is sent about packets that are
+    never answered, nor to the orchestrator about its own.
     """
     packet, contract = opened.packet, moment.contract
     reason = str((hop.metadata or {}).get("error") or "no reason given")[:_MAX_REASON]

@@ -1,7 +1,7 @@
-"""The lifecycle of a packet for one recipient: the names of its machine, its moves, how far a packet has come.
+"""The lifecycle of a packet for one recipient: the names of its machine, its moves, its progress.
 
-Source: docs/specification/contract.md section 8. It is moved by a verdict (`verdicts`), by receipts (`receipts`), by a
-new attempt (`rerouting`), and, once it is applied, by the gate itself (`completion`).
+It is moved by a verdict (`verdicts`), by receipts (`receipts`), by a new attempt (`rerouting`), and, once it is
+applied, by the gate itself (`completion`). Source: docs/specification/contract.md section 8.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,9 @@ LIFECYCLE = "packet_lifecycle"
 ADMITTED = ["emit", "schema_pass", "policy_pass", "route_selected"]
 HANDED_OVER = ["delivery_ack", "consumer_apply"]
 ADVANCE = ("ROUTED", "DEAD_LETTERED", "DELIVERED", "APPLIED", "SUPERSEDED", "VERIFIED", "PROMOTED", "ARCHIVED")
-"""How far a delivery has come, in the order of the diagram (docs/specification/contract.md section 8); the log ranks
-them alike.
+"""How far a delivery has come, in the order of the diagram (docs/specification/contract.md section 8).
+
+The log ranks them alike.
 """
 
 
@@ -36,7 +37,7 @@ def move(
     *,
     remark: Record | None = None,
 ) -> None:
-    """Take the events of one hop that is the gate's own; `remark` is the hop's metadata."""
+    """Take the events of one of the gate's own hops; `remark` is the hop's metadata."""
     before, machine = progress.state, contract.machine(LIFECYCLE)
     for event in events:
         progress.state = machine.step(progress.state, event)
@@ -47,7 +48,7 @@ def move(
 
 
 def end_delivery(session: Session, opened: OpenPacket, recipient: str, effects: Effects) -> None:
-    """The delivery no longer counts as outstanding."""
+    """Stop counting the delivery as outstanding."""
     progress = opened.recipients[recipient]
     if not progress.is_open:
         return
@@ -62,6 +63,6 @@ def end_delivery(session: Session, opened: OpenPacket, recipient: str, effects: 
 
 
 def overall_state(states: Sequence[str]) -> str:
-    """Of a routed packet: the least advanced recipient's. Rejected and expired ones do not hold the rest back."""
+    """Return a routed packet's state: the least advanced recipient's. Rejected and expired ones do not count."""
     advancing = [state for state in states if state in ADVANCE]
     return min(advancing, key=ADVANCE.index) if advancing else min(states, default="ROUTED")

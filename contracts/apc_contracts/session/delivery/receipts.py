@@ -1,4 +1,4 @@
-"""What receipts do to a delivery: they move its machine, end it or begin it again, and charge what handling it cost."""
+"""How receipts change a delivery: they move its machine, end or restart it, and charge what handling it cost."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ ENDING_KINDS = frozenset({ReceiptKind.OUTCOME, ReceiptKind.REJECT, ReceiptKind.E
 
 
 def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: Contract) -> OpenPacket | None:
-    """Move one recipient's machine by its receipts; None when they change nothing."""
+    """Move one recipient's machine by its receipts; return None when they change nothing."""
     first = given.receipts[0]
     arrived = given.receipts
     opened = session.open.get(first.packet_id)
@@ -53,17 +53,17 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
 
 @dataclass(slots=True)
 class _Moves:
-    """What receipts did to the machine of one delivery."""
+    """The effect of receipts on the machine of one delivery."""
 
     before: str
     events: list[str] = field(default_factory=list)
     times: list[datetime] = field(default_factory=list)
     ended: Receipt | None = None
-    """The receipt with which the delivery was over."""
+    """The receipt that ended the delivery."""
     told: Receipt | None = None
     """The receipt that ended the attempt."""
     planned: Record | None = None
-    """When the next attempt of a retry is due."""
+    """When the next attempt is due, for a retry."""
 
 
 def _take(
@@ -99,7 +99,7 @@ def _take(
 def confirm_substrate(
     session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract
 ) -> OpenPacket | None:
-    """Return the stream has confirmed: delivered and applied. None when that is known already."""
+    """Mark a delivery confirmed by the stream as applied. None when that is known already."""
     opened = session.open.get(packet_id)
     progress = opened.recipients.get(SUBSTRATE_RECIPIENT) if opened else None
     if opened is None or progress is None or not progress.is_open:
@@ -135,7 +135,7 @@ def _events_of(kind: ReceiptKind, state: str) -> Iterable[str]:
 def _log_moves(
     opened: OpenPacket, first: Receipt, progress: Progress, moves: _Moves, spent: Record, effects: Effects
 ) -> None:
-    """Log what receipts did as one hop; `spent` is what handling the packet has cost."""
+    """Log the effect of receipts as one hop; `spent` is what handling the packet has cost."""
     events, times, after, ended = moves.events, moves.times, progress.state, moves.ended
     if not events:
         if ended is None:
@@ -178,7 +178,7 @@ def _charge_late(
     effects: Effects,
     contract: Contract,
 ) -> None:
-    """A handler ended after the gate had given its attempt up: what it spent is spent, once. It moves nothing."""
+    """Charge the usage of a handler that ended after the gate had given its attempt up, once; nothing moves."""
     for receipt in receipts:
         usage = receipt.usage
         if receipt.attempt not in progress.given_up or usage is None:
@@ -193,9 +193,9 @@ def _charge_late(
 
 
 def _spend(session: Session, opened: OpenPacket, usage: Usage | None, contract: Contract) -> Record:
-    """Draw what handling a packet has cost from the budget of its task; receipts are counted once by their caller.
+    """Draw what handling a packet has cost from the budget of its task; the caller counts each receipt once.
 
-    Returns what the log says of it: `usage` as it was told; `usage_refused` is what of it was not believed, nor drawn.
+    Returns the log's record: `usage` as reported; `usage_refused` is the part that was neither accepted nor drawn.
     """
     if usage is None:
         return {}

@@ -1,4 +1,4 @@
-"""Who a packet goes to: `_all` spelled out from the session's members and the registry."""
+"""Who a packet goes to: `_all` expanded from the session's members and the registry."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ def handles(registration: Registration, packet_type: PacketType) -> bool:
 def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, Registration]) -> tuple[str, ...]:
     """Return the agent_ids a packet is delivered to, in a fixed order; the sender of a BROADCAST is left out.
 
-    A BROADCAST that no member handles is heard by the orchestrator alone: it is never UNROUTABLE, and it has an end.
+    A BROADCAST that no member handles goes to the orchestrator alone: it is never UNROUTABLE, and it comes to an end.
     """
     first = packet.recipients[0]
     if first.agent_id != ALL_RECIPIENTS:

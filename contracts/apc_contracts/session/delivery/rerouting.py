@@ -1,4 +1,4 @@
-"""A packet goes to one recipient once more: asked for by the recipient, an operator, or a deadline of the gate."""
+"""Deliver a packet to one recipient again: asked for by the recipient, an operator, or a deadline of the gate."""
 
 from datetime import datetime
 
@@ -14,7 +14,7 @@ _AGAIN = {
     "DELIVERED": ["retry_scheduled"],
     "DEAD_LETTERED": ["requeued"],
 }
-"""How the gate itself begins a new attempt. ROUTED has no way to itself: the delivery is given up, then made again."""
+"""How the gate itself begins a new attempt. ROUTED has no edge to itself: the delivery is given up, then requeued."""
 
 
 def route_again(
@@ -26,7 +26,7 @@ def route_again(
     effects: Effects,
     contract: Contract,
 ) -> bool:
-    """Begin a new attempt for one recipient; False when its machine cannot go back to ROUTED."""
+    """Begin a new attempt for one recipient; return False when its machine cannot go back to ROUTED."""
     progress = opened.recipients[recipient]
     before, events = progress.state, _AGAIN.get(progress.state)
     if events is None:
@@ -52,7 +52,7 @@ def reroute(
     effects: Effects,
     not_before: datetime | None = None,
 ) -> None:
-    """A new attempt: the delivery before it has ended, whoever counts them counts one more."""
+    """Begin a new attempt: the delivery before it has ended, so counters count one more."""
     end_delivery(session, opened, recipient, effects)
     progress.attempt += 1
     progress.is_open = True
@@ -64,11 +64,9 @@ def reroute(
 def release_retry(
     opened: OpenPacket, progress: Progress, receipt: Receipt, now: datetime, effects: Effects
 ) -> Receipt | None:
-    """Return a retry that was put off is due: it is delivered, or has expired meanwhile.
+    """Deliver a deferred retry that is due, or expire it; return None when nothing is to be logged.
 
-    None when nothing is to be logged.
-
-    It may come twice, for whoever takes a shard puts off anew what waits; the worker drops the second delivery.
+    It may come twice, because a new lease holder re-arms every pending retry; the worker drops the second delivery.
     """
     if progress.not_before is None or not progress.is_open:
         return None

@@ -1,7 +1,7 @@
 """Retries: how often, and when the next attempt is due (docs/specification/contract.md section 8).
 
 A pure function of contract, packet, recipient and attempt: a replay finds the same delay, and deliveries that failed
-together do not come again together.
+together are not retried together.
 """
 
 from datetime import datetime, timedelta
@@ -17,18 +17,18 @@ from apc_contracts.wire.receipts import Receipt, ReceiptKind
 
 MILLISECOND = timedelta(milliseconds=1)
 _GROWTH_ENDS = 64
-"""A back-off that has not reached its longest delay by then never does; beyond it a power could overflow."""
+"""A back-off that has not reached its longest delay by this attempt never does; beyond it a power could overflow."""
 
 
 def backoff_ms(backoff: RetryBackoff, packet_id: UUID, recipient: str, attempt: int) -> int:
-    """Milliseconds to wait after an attempt whose handler named no delay: the back-off, less its jitter."""
+    """Return the milliseconds to wait after an attempt whose handler named no delay: the back-off, less its jitter."""
     grown = backoff.first_ms * backoff.factor ** min(attempt - 1, _GROWTH_ENDS)
     longest = min(grown, backoff.longest_ms)
     return max(1, round(longest * (1 - backoff.jitter * _share(packet_id, recipient, attempt))))
 
 
 def within_limit(receipt: Receipt, packet: Packet, attempt: int, contract: Contract) -> Receipt:
-    """Return a `retry` beyond the limit is the end: the same receipt, as dead_lettered.
+    """Return the receipt, turned from `retry` into dead_lettered when it is beyond the limit.
 
     The first attempt is no retry.
     """
@@ -45,7 +45,7 @@ def within_limit(receipt: Receipt, packet: Packet, attempt: int, contract: Contr
 def plan(receipt: Receipt, packet: Packet, now: datetime, contract: Contract) -> dict[str, Any] | None:
     """Return what the log keeps of a `retry`: {"asked_ms"?, "delay_ms", "due_at"}; never later than the packet's end.
 
-    Then it is not handled again, but its delivery ends as expired when it is due. None: it is due at once.
+    At the packet's end it is not handled again: its delivery then ends as expired. None: it is due at once.
     """
     delay = _delay_ms(contract.session.retry_backoff, packet.packet_id, receipt)
     if delay is None:
@@ -62,17 +62,17 @@ def _delay_ms(backoff: RetryBackoff | None, packet_id: UUID, receipt: Receipt) -
 
 
 def due_at(planned: dict[str, Any] | None) -> datetime | None:
-    """When the attempt may begin that a retry has planned."""
+    """Return when the planned attempt of a retry may begin."""
     return None if planned is None else datetime.fromisoformat(planned["due_at"])
 
 
 def planned_at(planned: dict[str, Any]) -> datetime:
-    """Return the moment at which a retry was planned: that of its log batch."""
+    """Return when a retry was planned: the timestamp of its log batch."""
     due, delay_ms = datetime.fromisoformat(planned["due_at"]), int(planned["delay_ms"])
     return due - delay_ms * MILLISECOND
 
 
 def _share(packet_id: UUID, recipient: str, attempt: int) -> float:
-    """In 0..1, alike spread over deliveries and attempts."""
+    """Return a fraction in 0..1, evenly distributed over deliveries and attempts."""
     digest = sha256(f"{packet_id}/{recipient}/{attempt}".encode()).digest()
     return int.from_bytes(digest[:6]) / 2**48

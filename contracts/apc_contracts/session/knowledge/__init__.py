@@ -1,1 +1,1 @@
-"""What a session knows: what is new, what rests on what, what is stale or superseded, what goes round in circles."""
+"""What a session knows: what is new, what rests on what, what is stale or superseded, and loops."""

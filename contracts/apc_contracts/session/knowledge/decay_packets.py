@@ -1,4 +1,4 @@
-"""The DECISION packets that say which protocol is blocked or recovered, and why.
+"""The DECISION packets about blocks and recoveries of protocols.
 
 Source: docs/specification/contract.md section 6.
 """
@@ -18,12 +18,11 @@ from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
 
 def decay_packet(session: Session, decision: DecayDecision, cause: Packet, now: datetime, contract: Contract) -> Packet:
-    """Return the DECISION in the session whose packet caused it.
+    """Return the DECISION, in the session whose packet caused it.
 
-    That packet is its parent, and a TRANSFER's lineage its own.
-
-    decision_id names the subject, the same for a block and its recovery. `priority_distribution` holds the figures,
-    `next_actions` what follows, for people; a gate reads the record that the packet is logged with.
+    That packet is its parent; a TRANSFER's lineage becomes its own. decision_id names the subject, the same for a block
+    and its recovery. `priority_distribution` holds the figures, `next_actions` the consequences, for people; a gate
+    reads the record that the packet is logged with.
     """
     payload = DecisionPayload(
         decision_id=_name(decision),
@@ -45,7 +44,7 @@ def decay_packet(session: Session, decision: DecayDecision, cause: Packet, now: 
 
 
 def _name(decision: DecayDecision) -> str:
-    """Return the subject's name; of a protocol_id that leaves no room, its hash."""
+    """Return the subject's name; for a protocol_id that is too long, its hash."""
     scope, protocol_id = decision.subject
     name = f"{PROTOCOL_DECAY_DECISION}:{scope}:{protocol_id}"
     if len(name) <= MAX_NAME_LENGTH:

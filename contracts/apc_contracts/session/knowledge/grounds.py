@@ -1,4 +1,4 @@
-"""What rests on what in a session: parents, evidence_refs, packet_ref_ids of ARBITRATIONs, artifact hashes.
+"""The dependencies of a session: parents, evidence_refs, packet_ref_ids of ARBITRATIONs, artifact hashes.
 
 The log computes the same closure in one query (`apc_log.queries.impact`); a test keeps both equal.
 """
@@ -13,7 +13,7 @@ from apc_contracts.vocabulary import PacketType
 
 @dataclass(slots=True)
 class Grounds:
-    """The edges of one session's admitted packets, from what is rested on to what rests."""
+    """The edges between one session's admitted packets, from a ground to what rests on it."""
 
     resting: dict[UUID, list[UUID]] = field(default_factory=dict)
     """packet -> those that name it as parent, evidence or candidate."""
@@ -24,14 +24,14 @@ class Grounds:
     defined: dict[UUID, str] = field(default_factory=dict)
     """ARTIFACT -> its hash."""
     replaced: dict[UUID, UUID] = field(default_factory=dict)
-    """Retracted packet -> the one that its sender named in its place; it rests on the one before in nothing."""
+    """Retracted packet -> the replacement that its sender named; the replacement does not rest on the retracted one."""
     edges: int = 0
     """How many times a packet names another packet or an artifact."""
 
     def note(
         self, packet_id: UUID, packet_type: PacketType, parent: UUID | None, refers: Iterable[str], names: Sequence[str]
     ) -> None:
-        """One more packet: `refers` and `names` as `apc_contracts.envelope.references` reads them."""
+        """Add a packet: `refers` and `names` as `apc_contracts.envelope.references` reads them."""
         if parent is not None:
             self.edges += 1
             self.resting.setdefault(parent, []).append(packet_id)
@@ -47,7 +47,7 @@ class Grounds:
             self.defined[packet_id] = names[0]
 
     def closure(self, target: UUID) -> list[UUID]:
-        """Everything that rests on a packet, transitively, nearest first; without it and without its replacement."""
+        """Return everything that rests on a packet, transitively, nearest first; without it and its replacement."""
         found = {target: None, self.replaced.get(target, target): None}
         waiting = [target]
         for packet_id in waiting:
@@ -58,9 +58,9 @@ class Grounds:
         return waiting[1:]
 
     def grounds_of(self, packet_id: UUID, parent: UUID | None, refers: Iterable[str]) -> Iterator[UUID]:
-        """Yield the packets that a packet rests on directly: neither on itself nor on what it replaces.
+        """Yield the packets that a packet rests on directly: neither itself nor what it replaces.
 
-        Who names a hash means the ARTIFACTs with those bytes that were not replaced by another with the same.
+        A hash stands for the ARTIFACTs with those bytes that were not replaced by another with the same bytes.
         """
         for ground in self._named(parent, refers):
             if ground != packet_id and self.replaced.get(ground) != packet_id:

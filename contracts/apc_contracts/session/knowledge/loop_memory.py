@@ -1,7 +1,7 @@
-"""What a session remembers for the loop guard, and the QUERY to those who go round in circles.
+"""What a session remembers for the loop guard, and the QUERY to senders in a loop.
 
-Bounded: contents of the open generation, the newest of them; the newest evidence_refs as checksums. A takeover finds
-the same: evidence stands in the document, contents and stretches follow from the identities.
+Bounded: the newest contents of the open generation; the newest evidence_refs as checksums. A takeover finds the same:
+evidence is in the document, contents and stretches follow from the identities.
 """
 
 from apc_contracts.contract.contract import Contract
@@ -19,7 +19,7 @@ from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Si
 
 
 def note_content(session: Session, identity: Identity, contract: Contract) -> None:
-    """Count a packet that was not refused when it came. Control types and the orchestrator are not counted."""
+    """Count a packet that was not refused on arrival. Control types and the orchestrator are not counted."""
     if identity.packet_type in CONTROL_TYPES or identity.sender == ORCHESTRATOR:
         return
     contents = session.contents
@@ -30,14 +30,14 @@ def note_content(session: Session, identity: Identity, contract: Contract) -> No
 
 
 def recount_contents(session: Session, contract: Contract) -> None:
-    """A session that was loaded: count what came since its generation opened, in the order of the log."""
+    """Count, for a loaded session, what was sent since its generation opened, in the order of the log."""
     for identity in session.identities.values():
         if identity.step >= session.document.generation_step and identity.verdict is not VerdictKind.REFUSED:
             note_content(session, identity, contract)
 
 
 def note_evidence(session: Session, packet: Packet, contract: Contract) -> None:
-    """Remember the evidence_refs of a packet that goes through: they are not new any more."""
+    """Remember the evidence_refs of a packet that goes through: they are no longer new."""
     if packet.proof_bundle is None:
         return
     kept = session.document.evidence
@@ -51,7 +51,7 @@ def note_evidence(session: Session, packet: Packet, contract: Contract) -> None:
 
 
 def query_loop(moment: Moment, given: PacketInput) -> None:
-    """Beyond the first threshold: a SIGNAL QUERY to the senders involved, once a group and generation."""
+    """Send a SIGNAL QUERY to the senders involved above the first threshold, once per group and generation."""
     packet, state = given.received.packet, read_loop(given.verdict.facts.get("loop"))
     # Control types are never refused for a loop, but who goes round with them alone is asked all the same. What only
     # answers is left out, as everywhere.

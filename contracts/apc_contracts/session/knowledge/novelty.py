@@ -11,7 +11,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR
 
 
 def note_symbols(session: Session, packet: Packet) -> None:
-    """Remember the symbolic keys and the parent protocols of an admitted packet: they are not new any more."""
+    """Remember the symbolic keys and the parent protocols of an admitted packet: they are no longer new."""
     kept = session.document.symbolic_keys
     for name in packet.symbolic_keys:
         key = name[:LONGEST_KEY]
@@ -37,7 +37,7 @@ def note_transfer(session: Session, packet: Packet) -> None:
 
 
 def note_top_k(session: Session, packet: Packet) -> None:
-    """The smallest top_k of a generation binds also those that come after its barrier."""
+    """Remember the smallest top_k of a generation: it also binds transfers after its barrier."""
     to_swarm, top_k = (
         packet.payload_as(TransferPayload).to_swarm,
         packet.payload_as(TransferPayload).transfer_policy.top_k,

@@ -1,4 +1,4 @@
-"""What becomes of packets whose ground is taken back (docs/explanation/governance.md, Retraction).
+"""Packets whose ground was retracted become stale (docs/explanation/governance.md, Retraction).
 
 Stale is an event, never a state: the machines of a stale packet go on.
 """
@@ -29,7 +29,7 @@ def note(session: Session, packet: Packet, contract: Contract) -> None:
 
 
 def spread(moment: Moment, target: UUID, replacement: UUID | None) -> None:
-    """A packet was retracted: mark what rests on it, and tell the owners. What stands in its place is not marked."""
+    """Mark everything that rests on a retracted packet, except its replacement, and tell the owners."""
     if replacement is not None:
         moment.session.grounds.replaced[target] = replacement
     stale = [packet_id for packet_id in moment.session.grounds.closure(target) if _is_sound(moment.session, packet_id)]
@@ -39,7 +39,7 @@ def spread(moment: Moment, target: UUID, replacement: UUID | None) -> None:
 
 
 def judge_arrival(moment: Moment, opened: OpenPacket) -> None:
-    """An admitted packet that rests on a retracted or stale one is stale from the beginning."""
+    """Mark an admitted packet that rests on a retracted or stale one as stale from the start."""
     session, packet = moment.session, opened.packet
     if packet.packet_type in moment.contract.retraction.rests_on_nothing or not _is_sound(session, packet.packet_id):
         return
@@ -63,7 +63,7 @@ def _mark(moment: Moment, packet_id: UUID, why: dict[str, str]) -> None:
 
 
 def _tell_owners(moment: Moment, ground: UUID, stale: Sequence[UUID], parent: UUID | None) -> None:
-    """One SIGNAL QUERY to each sender, with its packets in metadata.stale; the log has those that do not fit."""
+    """Send one SIGNAL QUERY to each sender, with its packets in metadata.stale, as far as they fit."""
     by_owner: dict[str, list[UUID]] = {}
     for packet_id in stale:
         owner = moment.session.identities[packet_id].sender

@@ -1,8 +1,7 @@
-"""A later ARBITRATION or DECISION of no lower standing on the same subject supersedes the earlier one.
+"""A later ARBITRATION or DECISION of no lower rank on the same subject supersedes the earlier one.
 
-Source: docs/specification/contract.md sections 7 and 8; what a subject and a standing are:
-docs/explanation/governance.md, Superseding. Here is only who is superseded by whom; the machines are moved by
-`completion.complete`.
+Source: docs/specification/contract.md sections 7 and 8; docs/explanation/governance.md, Superseding, explains subject
+and rank. This module only finds which packets are superseded; `completion.complete` moves the machines.
 """
 
 from uuid import UUID
@@ -17,7 +16,7 @@ Subject = tuple[str, str]
 
 
 def enter(session: Session, opened: OpenPacket, rights: frozenset[str], contract: Contract) -> list[OpenPacket]:
-    """A packet was routed: give it its standing, and return the earlier ones that it supersedes, oldest first."""
+    """Give a routed packet its rank, and return the earlier ones that it supersedes, oldest first."""
     packet = opened.packet
     if packet.packet_type not in contract.superseding.types:
         return []
@@ -34,7 +33,7 @@ def enter(session: Session, opened: OpenPacket, rights: frozenset[str], contract
 
 
 def rest(session: Session, opened: OpenPacket, rights: frozenset[str], contract: Contract) -> None:
-    """Note a packet that may be superseded later: after its routing, or when its session is loaded."""
+    """Remember a packet that may be superseded later: after its routing, or when its session is loaded."""
     packet, rules = opened.packet, contract.superseding
     if packet.packet_type not in rules.types:
         return
@@ -45,19 +44,22 @@ def rest(session: Session, opened: OpenPacket, rights: frozenset[str], contract:
     opened.standing = rules.authority.index(authority), _commitment(packet, contract)
     for subject in _subjects(session, packet, contract):
         known = session.resting.setdefault(subject, [])
-        # Those that have come to their end need not be looked at again.
+        # Those that have finished need not be checked again.
         known[:] = [packet_id for packet_id in known if packet_id in session.open]
         known.append(packet.packet_id)
 
 
 def _yields(session: Session, earlier: OpenPacket, later: OpenPacket) -> bool:
-    """Later counts as higher where authority and commitment are equal; a late packet of an older round never does."""
+    """Return whether `earlier` is superseded by `later`: it counts as higher where authority and commitment are equal.
+
+    A late packet of an older round never supersedes.
+    """
     is_free = earlier.packet.packet_id not in session.document.superseded
     return is_free and later.round >= earlier.round and later.standing >= earlier.standing
 
 
 def _subjects(session: Session, packet: Packet, contract: Contract) -> list[Subject]:
-    """Two packets are about the same when they share one of these."""
+    """Return the packet's subjects: two packets are about the same when they share one."""
     if packet.packet_type is PacketType.ARBITRATION:
         return [("arbitration", packet.payload_as(ArbitrationPayload).arbitration_id)]
     subjects = [("decision", packet.payload_as(DecisionPayload).decision_id)]
@@ -69,6 +71,6 @@ def _subjects(session: Session, packet: Packet, contract: Contract) -> list[Subj
 
 
 def _commitment(packet: Packet, contract: Contract) -> int:
-    """0 for an ARBITRATION, and for a DECISION that commits to nothing."""
+    """Return the commitment rank: 0 for an ARBITRATION, and for a DECISION that commits to nothing."""
     level = packet.payload_as(DecisionPayload).commitment_level if packet.packet_type is PacketType.DECISION else None
     return 0 if level is None else 1 + contract.superseding.commitment.index(level)

@@ -18,9 +18,9 @@ from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 
 
 def may_close(moment: Moment) -> bool:
-    """Every live swarm has its EVAL, nothing is being verified, no delivery to a live recipient is open.
+    """Return whether the generation may close.
 
-    Or time is up.
+    Every live swarm has its EVAL, nothing is being verified and no delivery to a live recipient is open, or time is up.
     """
     session = moment.session
     current = session.document.round_state
@@ -39,7 +39,7 @@ def is_quiet(session: Session) -> bool:
 
 
 def close(moment: Moment) -> None:
-    """Transfers, the limit, an accepted transfer, the window: the first that moves the session ends it."""
+    """Close the generation: transfers, the limit, an accepted transfer, the window, until one moves the session."""
     document = moment.session.document
     closing = document.generation
     _note_absence(moment)
@@ -78,7 +78,7 @@ def _move_on_transfer(moment: Moment, accepted: int) -> bool:
 
 
 def _note_absence(moment: Moment) -> None:
-    """A swarm that missed two barriers, or an agent that let the deadline pass, is not waited for until it speaks."""
+    """Stop waiting, until they speak, for swarms that missed two barriers and agents that missed the deadline."""
     document = moment.session.document
     for swarm in moment.session.live_swarms:
         if swarm in document.round_state.evaluated:
@@ -93,13 +93,13 @@ def _note_absence(moment: Moment) -> None:
 
 
 def _waited_for(session: Session) -> list[str]:
-    """Live recipients with an open delivery."""
+    """Return the live recipients with an open delivery."""
     ignored = {*session.document.dead_agents, SUBSTRATE_RECIPIENT}
     return sorted(agent for agent in session.outstanding if agent not in ignored)
 
 
 def _arbitrate(moment: Moment) -> int:
-    """Judge the held TRANSFERs together; the outcome does not depend on the order in which they came."""
+    """Judge the held TRANSFERs together; the outcome does not depend on their order of arrival."""
     session = moment.session
     held = [item for item in session.held.values() if not item.is_paused]
     if not held:
@@ -112,7 +112,7 @@ def _arbitrate(moment: Moment) -> int:
         return 0
     rulings = rule_transfers([item.received.packet for item in by_id.values()], moment)
     emit_arbitration(rulings, moment)
-    # Before the first is released: all were judged by what the session held then.
+    # Before the first release: all were judged by what the session held then.
     records = [ruling_record(ruling, moment) for ruling in rulings]
     for ruling, record in zip(rulings, records, strict=True):
         item = by_id[ruling.packet.packet_id]
@@ -154,7 +154,7 @@ def _deny(moment: Moment, item: HeldPacket, refusal: Refusal, record: dict[str, 
 
 
 def deny_all(moment: Moment, code: str, message: str) -> None:
-    """The session has ended, or its pause has: what is still held is refused."""
+    """Refuse what is still held, because the session or its pause has ended."""
     for item in list(moment.session.held.values()):
         _deny(moment, item, Refusal(code, "session", "trace.session_id", message))
 

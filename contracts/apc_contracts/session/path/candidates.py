@@ -17,7 +17,7 @@ COMPETING_PHASES = frozenset({RunPhase.DISCOVERY, RunPhase.REFINEMENT, RunPhase.
 
 
 def register_outcome(session: Session, packet: Packet) -> None:
-    """A VERIFIED EVAL of a swarm becomes a candidate and counts for the swarm's verified score."""
+    """Add a VERIFIED EVAL of a swarm to the candidates and to the swarm's verified score."""
     swarm = session.swarm_of.get(packet.sender.agent_id)
     if swarm is None or packet.run_phase not in COMPETING_PHASES:
         return
@@ -28,14 +28,14 @@ def register_outcome(session: Session, packet: Packet) -> None:
     kept.append(
         Candidate(packet.packet_id, swarm, packet.sender.agent_id, outcome, identity.round, identity.generation)
     )
-    # What is out of the race goes first, so that no number of vetoes empties a swarm's list.
+    # Excluded candidates go first, so that no number of vetoes empties a swarm's list.
     kept.sort(key=lambda one: (one.packet_id in document.excluded, one.rank))
     del kept[CANDIDATES_KEPT:]
     document.best_outcomes[swarm] = max(outcome, document.best_outcomes.get(swarm, 0.0))
 
 
 def forget(session: Session, packet_id: UUID) -> None:
-    """A retracted EVAL is no candidate, and its outcome no score."""
+    """Remove a retracted EVAL from the candidates and scores."""
     document = session.document
     for swarm, kept in document.candidates.items():
         if any(candidate.packet_id == packet_id for candidate in kept):
@@ -49,13 +49,13 @@ def pool_facts(document: SessionDocument) -> dict[str, float]:
 
 
 def why_no_winner(document: SessionDocument) -> str | None:
-    """NOTHING_BEATS_BASELINE when no swarm candidate is left or the baseline would win; ties go to it."""
+    """Return NOTHING_BEATS_BASELINE when no swarm candidate is left or the baseline would win; it wins ties."""
     ranked = emissions.ranked_candidates(document)
     return None if ranked and ranked[0].outcome > 0 else "NOTHING_BEATS_BASELINE"
 
 
 def arbitrate(moment: Moment) -> None:
-    """Send the ARBITRATION over what is left of the pool, and open its veto window."""
+    """Send the ARBITRATION over the remaining pool, and open its veto window."""
     document = moment.session.document
     ranked = emissions.ranked_candidates(document)
     document.step += 1
@@ -80,7 +80,7 @@ def arbitrate(moment: Moment) -> None:
 
 
 def end_veto_window(moment: Moment) -> str | None:
-    """No veto in force: the orchestrator decides. Else the winner is struck and a new window opens.
+    """Decide when no veto is in force; else strike the winner and open a new window.
 
     Returns the reason to halt when no candidate is left.
     """
@@ -95,7 +95,7 @@ def end_veto_window(moment: Moment) -> str | None:
 
 
 def strike(moment: Moment, arbitration: Arbitration) -> str | None:
-    """Return the winner is out, by a veto or because its EVAL was retracted: a new ARBITRATION starts its own window.
+    """Strike the winner, because of a veto or because its EVAL was retracted: a new ARBITRATION opens its own window.
 
     Returns the reason to halt when no candidate is left.
     """
@@ -110,7 +110,7 @@ def strike(moment: Moment, arbitration: Arbitration) -> str | None:
 
 
 def commit(moment: Moment, arbitration: Arbitration) -> None:
-    """The arbitration in force is decided."""
+    """Commit to the arbitration in force."""
     document = moment.session.document
     document.round_state.winner = arbitration.candidate
     document.deadlines.pop("veto", None)

@@ -1,4 +1,4 @@
-"""How packets come to their end: verified, then completed, promoted or superseded; or taken back by a RETRACTION."""
+"""How packets finish: verified, then completed, promoted or superseded; or retracted by a RETRACTION."""
 
 from datetime import datetime
 from uuid import UUID
@@ -13,11 +13,11 @@ from apc_contracts.wire.receipts import Receipt, ReceiptKind
 
 SUPERSEDED = ["higher_conflict_resolution_arrived", "supersession_recorded"]
 COMPLETABLE = frozenset({"APPLIED", "VERIFIED"})
-"""From here the gate itself brings a delivery to its end."""
+"""States from which the gate itself finishes a delivery."""
 
 
 def verify(session: Session, opened: OpenPacket, effects: Effects, contract: Contract) -> None:
-    """Verification begins at the first APPLIED and runs once; what has nothing to be checked passes at once."""
+    """Begin verification at the first APPLIED, once; packets with nothing to check pass at once."""
     if opened.verification:
         return
     request = verification.requested(session, opened.received, contract)
@@ -32,7 +32,7 @@ def verify(session: Session, opened: OpenPacket, effects: Effects, contract: Con
 def settle_verification(
     session: Session, receipt: Receipt, now: datetime, effects: Effects, contract: Contract
 ) -> OpenPacket | None:
-    """Return the result of a verification, as a receipt of the orchestrator."""
+    """Take the result of a verification, a receipt of the orchestrator; return the packet it moves, or None."""
     opened = session.open.get(receipt.packet_id)
     if opened is None or opened.verification != "pending":
         return None
@@ -41,7 +41,7 @@ def settle_verification(
     session.document.verifying -= 1
     remark = {"warning" if has_passed else "error": receipt.error} if receipt.error else None
     if has_passed and opened.packet.packet_type in contract.superseding.types and not session.is_terminal:
-        # It rests: the result moves nothing yet, and must be in the log all the same.
+        # It waits: the result moves nothing yet, and must be in the log all the same.
         event = [str(receipt.kind)]
         effects.hops.append(Hop(opened.packet.packet_id, "", 1, "", "", event, [now], ORCHESTRATOR, remark))
     complete(session, opened, now, effects, contract, remark=remark)
@@ -56,14 +56,15 @@ def complete(
     contract: Contract,
     remark: Record | None = None,
 ) -> None:
-    """Bring every machine of a packet as far as it can go now, and forget the packet when all are at their end.
+    """Move every machine of a packet as far as it can go now, and forget the packet when all have finished.
 
-    `remark` is the metadata of the hops: why a verification failed, or what it warns of.
+    `remark` is the metadata of the hops: why a verification failed, or its warnings.
     """
     is_at_end = True
     terminal = contract.machine(LIFECYCLE).terminal
     for recipient, progress in opened.recipients.items():
-        # Of a packet to many the others are mostly on their way or at their end: each receipt passes by all of them.
+        # The other recipients of a packet to many are mostly in flight or finished: each receipt passes over all of
+        # them.
         moves = progress.state in COMPLETABLE
         events = _completion_events(session, opened, progress, contract) if moves else []
         if events and events[0] == SUPERSEDED[0]:
@@ -78,7 +79,7 @@ def complete(
 
 
 def release_rest(session: Session, now: datetime, effects: Effects, contract: Contract) -> None:
-    """The session has ended: what rested at APPLIED or VERIFIED goes to its end."""
+    """Finish what waited at APPLIED or VERIFIED when the session has ended."""
     for opened in list(session.open.values()):
         if opened.completion is None:
             opened.completion = "non_promotable_complete"
@@ -86,7 +87,7 @@ def release_rest(session: Session, now: datetime, effects: Effects, contract: Co
 
 
 def promote(session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract) -> None:
-    """PROMOTED, then ARCHIVED: now where it is VERIFIED, later where it is not applied yet."""
+    """Promote a packet, then archive it: now if it is VERIFIED, later if it is not applied yet."""
     opened = session.open.get(packet_id)
     if opened is not None:
         opened.completion = "promotion_eligible"
@@ -96,7 +97,7 @@ def promote(session: Session, packet_id: UUID, now: datetime, effects: Effects, 
 def retract(
     session: Session, packet_id: UUID, by: str, replacement: UUID | None, now: datetime, effects: Effects
 ) -> None:
-    """One row for the whole packet; it ends all its machines. It says what stands in the packet's place."""
+    """Write one row for the whole packet that ends all its machines and names its replacement."""
     opened = _forget(session, packet_id)
     identity = session.identities[packet_id]
     state, refusal = identity.ended, identity.refusal
@@ -135,7 +136,7 @@ def _completion_events(session: Session, opened: OpenPacket, progress: Progress,
 
 
 def _forget(session: Session, packet_id: UUID) -> OpenPacket | None:
-    """Return all machines of a packet are at their end."""
+    """Forget a packet whose machines have all finished."""
     opened: OpenPacket | None = session.open.pop(packet_id, None)
     if opened is not None and opened.verification == "pending":
         session.document.verifying -= 1

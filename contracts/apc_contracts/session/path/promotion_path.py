@@ -15,11 +15,11 @@ from apc_contracts.vocabulary import ArtifactKind, CommitmentLevel, PacketType, 
 
 COMPLETE = "non_promotable_complete"
 LONGEST_URI = 2048
-"""A longer one is not taken into the state document and the PROTOCOL: the hash finds the bytes as well."""
+"""Limit for the state document and the PROTOCOL; a longer URI is left out, because the hash finds the bytes as well."""
 
 
 def note_artifact(session: Session, opened: OpenPacket) -> None:
-    """An ARTIFACT of the winner in EXECUTION rests at VERIFIED until it is validated."""
+    """Keep an ARTIFACT of the winner in EXECUTION at VERIFIED until it is validated."""
     packet, winner = opened.packet, session.document.round_state.winner
     if session.state != "EXECUTION" or packet.run_phase is not RunPhase.EXECUTION or winner is None:
         return
@@ -35,7 +35,7 @@ def note_artifact(session: Session, opened: OpenPacket) -> None:
 
 
 def note_eval(session: Session, opened: OpenPacket) -> None:
-    """An EVAL on that ARTIFACT: from the winner it completes EXECUTION, from a validator it waits to be judged."""
+    """Take an EVAL on that ARTIFACT: the winner's completes EXECUTION, a validator's waits to be judged."""
     packet, execution = opened.packet, session.document.round_state.execution
     if execution.artifact is None or packet.trace.parent_packet_id != execution.artifact:
         return
@@ -49,7 +49,7 @@ def note_eval(session: Session, opened: OpenPacket) -> None:
 
 
 def completion_of(session: Session, opened: OpenPacket) -> str | None:
-    """Return the event that ends a VERIFIED machine of a packet that was loaded: what counting it had said."""
+    """Return the event that ends a VERIFIED machine of a loaded packet, as counting it had decided."""
     document, packet = session.document, opened.packet
     execution = document.round_state.execution
     is_promoted = document.state in ("PROMOTION", "CLOSED")
@@ -58,7 +58,7 @@ def completion_of(session: Session, opened: OpenPacket) -> str | None:
     if session.is_terminal:
         return COMPLETE
     rests = packet.packet_id == execution.artifact or _is_validating(opened, document)
-    # What rests already goes on resting: an ARTIFACT that another one replaced, a second validator's EVAL.
+    # A waiting packet keeps waiting: an ARTIFACT that another one replaced, a second validator's EVAL.
     rests = rests or any(progress.state == "VERIFIED" for progress in opened.recipients.values())
     return None if rests else COMPLETE
 
@@ -71,7 +71,7 @@ def _is_validating(opened: OpenPacket, document: SessionDocument) -> bool:
 
 
 def judge(session: Session, packet: Packet, contract: Contract) -> None:
-    """A VERIFIED EVAL in VALIDATION: its metrics against the promotion gate. Its own `pass` never widens it."""
+    """Judge a VERIFIED EVAL in VALIDATION by the promotion gate. Its own `pass` never widens it."""
     execution = session.document.round_state.execution
     if session.state != "VALIDATION" or execution.judged_by is not None:
         return
@@ -86,14 +86,17 @@ def judge(session: Session, packet: Packet, contract: Contract) -> None:
 
 
 def note_falsified(session: Session, packet_id: UUID) -> None:
-    """The bytes of an ARTIFACT failed verification. Kept here: its machines may be at their end already."""
+    """Record that the bytes of an ARTIFACT failed verification. Kept here: its machines may have finished already."""
     execution = session.document.round_state.execution
     if packet_id == execution.artifact:
         execution.is_falsified = True
 
 
 def validation_result(session: Session) -> bool | None:
-    """True or False once it is known. An ARTIFACT whose bytes fail verification, or that is retracted, fails."""
+    """Return the result of validation, None while it is not known.
+
+    An ARTIFACT whose bytes fail verification, or that is retracted, fails.
+    """
     execution = session.document.round_state.execution
     if execution.is_retracted or execution.is_falsified:
         return False
@@ -107,7 +110,7 @@ def validation_result(session: Session) -> bool | None:
 
 
 def promote(moment: Moment) -> None:
-    """PROMOTED applies to the validating EVAL and, through it, to its parent ARTIFACT."""
+    """Promote the validating EVAL and, through it, its parent ARTIFACT."""
     execution = moment.session.document.round_state.execution
     for packet_id in (execution.judged_by, execution.artifact):
         if packet_id is not None:
@@ -115,7 +118,7 @@ def promote(moment: Moment) -> None:
 
 
 def drop_failed(moment: Moment) -> None:
-    """A failed validation: the candidate is out, and nothing rests on it any more."""
+    """Exclude the candidate after a failed validation, and release what waited on it."""
     document = moment.session.document
     current = document.round_state
     if current.winner is not None:
@@ -128,7 +131,7 @@ def drop_failed(moment: Moment) -> None:
 
 
 def open_commons(moment: Moment) -> None:
-    """Publish the ARTIFACT(PROTOCOL) of what was promoted; agents may pass it on while its deadline runs."""
+    """Publish the ARTIFACT(PROTOCOL) of the promotion; agents may pass it on while its deadline runs."""
     document = moment.session.document
     execution, winner = document.round_state.execution, document.round_state.winner
     if execution.artifact is None or winner is None:
@@ -146,7 +149,7 @@ def open_commons(moment: Moment) -> None:
 
 
 def may_commit(moment: Moment) -> bool:
-    """Return whether the ARTIFACT(PROTOCOL) was admitted and its DECISION DONE was not sent."""
+    """Return whether the ARTIFACT(PROTOCOL) was admitted and its DECISION DONE was not sent yet."""
     current = moment.session.document.round_state
     is_open = current.protocol_artifact is not None and not current.is_commit_sent
     return is_open and current.protocol_artifact in moment.session.identities

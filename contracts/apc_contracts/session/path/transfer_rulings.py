@@ -15,7 +15,7 @@ from apc_contracts.vocabulary import PacketType
 
 
 def rule_transfers(packets: Sequence[Packet], moment: Moment) -> list[RankedTransfer]:
-    """Return every held TRANSFER with its refusal or none. The order in which they came has no say."""
+    """Return every held TRANSFER with its refusal or None. Their order of arrival does not matter."""
     session, contract = moment.session, moment.contract
     facts = _facts(moment)
     refused, eligible = [], []
@@ -31,10 +31,10 @@ def rule_transfers(packets: Sequence[Packet], moment: Moment) -> list[RankedTran
 
 
 def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Moment) -> None:
-    """The ARBITRATION packet: one candidate per TRANSFER and `none`; `selected:<id>` = rank in scoring.
+    """Emit the ARBITRATION packet: one candidate per TRANSFER and `none`; `selected:<id>` = rank in scoring.
 
-    It carries the lineage of the leading TRANSFER, so that it is found under the protocol that it is about.
-    More TRANSFERs than a packet may hold go into several: nobody can make the gate's own packet too large to send.
+    It carries the lineage of the leading TRANSFER, so that it is found under its protocol. More TRANSFERs than fit into
+    a packet go into several: nobody can make the gate's own packet too large to send.
     """
     ranks = {row.packet.packet_id: rank for rank, row in enumerate(_selected(rulings), start=1)}
     for first in range(0, len(rulings), emissions.MOST_CANDIDATES):
@@ -73,7 +73,7 @@ def _selected(rulings: Sequence[RankedTransfer]) -> list[RankedTransfer]:
 
 
 def ruling_record(ruling: RankedTransfer, moment: Moment) -> dict[str, Any]:
-    """Return the facts of a ruling and its rank, for the log: from them a replay makes it again."""
+    """Return the facts of a ruling and its rank, for the log: a replay recomputes the ruling from them."""
     refusal = ruling.refusal if ruling.rank == 0 else None
     facts = _facts(moment)
     record = transfer_record(ruling.packet, moment.session, facts, moment.contract, refusal, moment.session.generation)

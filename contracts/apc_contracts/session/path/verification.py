@@ -1,6 +1,6 @@
-"""What has to be verified of a packet, and what its session can say of that (docs/specification/contract.md section 8).
+"""What must be verified of a packet, and what its session can check (docs/specification/contract.md section 8).
 
-The rest is found beside the gate: bytes in the artifact store, keys in the registry. The result is a receipt of the
+The rest is checked beside the gate: bytes in the artifact store, keys in the registry. The result is a receipt of the
 orchestrator, so that a replay needs neither.
 """
 
@@ -26,7 +26,7 @@ from apc_contracts.wire.parsing import ReceivedPacket
 
 
 class Finding(NamedTuple):
-    """Something that does not hold: the check (a name in section `verification` of the contract) and what is wrong."""
+    """A failed check: its name in section `verification` of the contract, and what is wrong."""
 
     check: str
     message: str
@@ -43,7 +43,7 @@ class Verification:
 def requested(session: Session, received: ReceivedPacket, contract: Contract) -> Verification | None:
     """Return what to verify beside the gate.
 
-    None when nothing of it is outside of the session's memory, and all is well.
+    None when the session's memory is enough and nothing is wrong.
     """
     rules, packet = contract.verification, received.packet
     findings = tuple(one for one in _findings(session, packet) if getattr(rules, one.check) != "off")
@@ -53,12 +53,12 @@ def requested(session: Session, received: ReceivedPacket, contract: Contract) ->
 
 
 def repeated(session: Session, received: ReceivedPacket) -> Verification:
-    """Return a verification that was begun and has no result: once more, by what the session knows now."""
+    """Return a verification that has begun and has no result: again, by what the session knows now."""
     return Verification(received, tuple(_findings(session, received.packet)))
 
 
 def evidence_artifacts(packet: Packet) -> Iterator[tuple[int, str]]:
-    """Place and hash of each evidence_ref that names an artifact."""
+    """Yield place and hash of each evidence_ref that names an artifact."""
     if packet.proof_bundle is not None:
         for at, text in enumerate(packet.proof_bundle.evidence_refs):
             reference = reference_of(text)
@@ -67,7 +67,7 @@ def evidence_artifacts(packet: Packet) -> Iterator[tuple[int, str]]:
 
 
 def ruling(findings: Sequence[Finding], rules: VerificationRules) -> tuple[bool, str | None]:
-    """Return whether the packet passes, and why not, or what it is warned of."""
+    """Return whether the packet passes, and the reason of a failure or the text of a warning."""
     for mode in ("enforce", "warn"):
         for finding in findings:
             if getattr(rules, finding.check) == mode:
@@ -100,7 +100,7 @@ def _findings(session: Session, packet: Packet) -> Iterator[Finding]:
 
 
 def _needs_others(packet: Packet, rules: VerificationRules) -> bool:
-    """Return whether there is something to ask the artifact store or the registry."""
+    """Return whether the artifact store or the registry must be asked."""
     if packet.packet_type is PacketType.ARTIFACT and rules.artifact_bytes != "off":
         return True
     if packet.proof_bundle is None:

@@ -1,7 +1,7 @@
-"""The bus as an AsyncAPI 3.0 document, made from the packet models and the topology.
+"""The bus as an AsyncAPI 3.0 document, generated from the packet models and the topology.
 
-Channels are exchanges (to write to) and queues (to read from); an operation is tagged by whoever does it.
-Source: AsyncAPI 3.0.0, AMQP bindings 0.3.0.
+Channels are exchanges (to write to) and queues (to read from); an operation is tagged by who performs it. Source:
+AsyncAPI 3.0.0, AMQP bindings 0.3.0.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -219,7 +219,7 @@ def _message(amqp_type: str, title: str, payload: Document | None = None, header
 
 
 def _schemas() -> Document:
-    """Return the exported JSON Schemas as Schema Objects, with the headers of both ways."""
+    """Return the exported JSON Schemas as Schema Objects, with the headers of both directions."""
     packets, receipts, changes = packet_schema(), receipts_schema(), registry_change_schema()
     found: Document = {}
     for schema in (packets, receipts, changes):
@@ -233,7 +233,10 @@ def _schemas() -> Document:
 
 
 def _as_schema_object(schema: Any) -> Any:
-    """JSON Schema 2020-12 as AsyncAPI's dialect, draft 07: references moved, a discriminator is a property's name."""
+    """Convert JSON Schema 2020-12 to AsyncAPI's dialect, draft 07.
+
+    References are moved, and a discriminator is a property's name.
+    """
     if isinstance(schema, list):
         return [_as_schema_object(one) for one in schema]
     if not isinstance(schema, dict):
@@ -241,7 +244,7 @@ def _as_schema_object(schema: Any) -> Any:
     moved = {key: _as_schema_object(value) for key, value in schema.items()}
     reference, discriminator = schema.get("$ref"), schema.get("discriminator")
     if isinstance(reference, str):
-        return {"$ref": _SCHEMAS + reference.removeprefix(_DEFINITIONS)}  # draft 07 ignores what stands beside it
+        return {"$ref": _SCHEMAS + reference.removeprefix(_DEFINITIONS)}  # draft 07 ignores siblings of $ref
     if isinstance(discriminator, dict) and "propertyName" in discriminator:
         moved["discriminator"] = discriminator["propertyName"]
     return moved
@@ -254,7 +257,10 @@ def _sent_headers() -> Document:
 
 
 def _delivery_headers() -> Document:
-    """Without apc-mark it is the gate's NACK of a refused packet, without the session's the gate holds no session."""
+    """Return the headers of deliveries.
+
+    Without apc-mark it is the gate's NACK of a refused packet; without session headers the gate holds no session.
+    """
     always = {headers.SHARD: _COUNT, headers.EPOCH: _COUNT, headers.BATCH: _COUNT, headers.ATTEMPT: _COUNT}
     at_times = {
         headers.MARK: {"type": "string", "pattern": r"^[0-9]+\.[0-9]+$"},

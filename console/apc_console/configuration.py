@@ -11,7 +11,7 @@ from apc_console.output.secrecy import hide
 
 EVERYBODY = "all"
 NO_SETTINGS = frozenset({"APC_CRASH_AT"})
-"""Variables of ours that are read before any settings."""
+"""Variables of ours that are read before the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Setting:
     used_by: str
 
     def row(self) -> dict[str, Any]:
-        """One line of `apc config`."""
+        """Return one row of `apc config`."""
         return {
             "name": self.name,
             "value": hide(self.value),
@@ -34,7 +34,7 @@ class Setting:
 
 
 def settings_in_force() -> list[Setting]:
-    """Return every setting of every service, by name; one that several services read stands once."""
+    """Return every setting of every service, by name; a shared one appears once."""
     readers = _readers()
     found: dict[str, Setting] = {}
     for kind in all_settings():
@@ -47,7 +47,7 @@ def settings_in_force() -> list[Setting]:
 
 
 def complaints(environment: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each variable with our prefix that nobody reads, with the one that may be meant."""
+    """Return a sentence for each unknown variable with our prefix, with the setting that may be meant."""
     known = {variable_of(kind, field) for kind in all_settings() for field in kind.model_fields} | NO_SETTINGS
     unknown = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
     return [_complaint(name, known) for name in unknown]
@@ -60,7 +60,7 @@ def _complaint(name: str, known: Iterable[str]) -> str:
 
 
 def _readers() -> Mapping[str, str]:
-    """Return who reads each variable."""
+    """Return which services read each variable."""
     readers: dict[str, dict[str, None]] = {}
     for reader, kinds in READ_BY.items():
         for kind in kinds:

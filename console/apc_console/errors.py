@@ -16,7 +16,7 @@ from apc_contracts.errors import ApcError
 
 
 class ConsoleError(ApcError):
-    """The command could not do what was asked; `exit_code` is what the process ends with."""
+    """The command could not do what was asked; `exit_code` is the exit code of the process."""
 
     exit_code: ClassVar[int] = 2
 
@@ -34,13 +34,13 @@ class ServiceAway(ConsoleError):
 
 
 class LogDiffers(ConsoleError):
-    """A log that does not say again what was recorded; names the place."""
+    """A log that differs from its recomputation; names the place."""
 
     exit_code: ClassVar[int] = 4
 
 
 class NothingPassed(ConsoleError):
-    """A run that ended without a promoted model: honest, and no error of the input."""
+    """A run that ended without a promoted model: a result, not an error of the input."""
 
     exit_code: ClassVar[int] = 3
 

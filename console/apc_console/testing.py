@@ -1,4 +1,4 @@
-"""For tests: the `apc` command as a user runs it, a process of its own in a folder of its own."""
+"""Test support: the `apc` command as a user runs it, a process in a separate folder."""
 
 import json
 import os
@@ -17,13 +17,13 @@ Settings = Mapping[str, str]
 NONE: Settings = {}
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _STARTED = frozenset({"automl", "serve", "up", "worker"})
-"""What people start and leave running is started by the tests too; other commands are forks."""
+"""Long-running commands are started as processes; other commands are forks."""
 _forks = CommandForks()
 _NOT_COMPARED = frozenset({"artifact_uri", "step"})
 
 
 class ApcCommand:
-    """Runs `apc` in a folder. Nothing of the caller's own settings reaches it."""
+    """Runs `apc` in a folder; the caller's settings do not reach it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class ApcCommand:
         return _forks.run(arguments, self.folder, _environment(given), stdin, timeout_seconds)
 
     def start(self, *arguments: str, given: Settings = NONE) -> subprocess.Popen[str]:
-        """Start and go on; the caller ends it. What it says on stderr can be read from the handle."""
+        """Start and return; the caller ends it and can read its stderr from the handle."""
         return subprocess.Popen(
             self._line(arguments),
             cwd=self.folder,
@@ -72,18 +72,18 @@ class FinishedRun:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What it says of itself in summary.json."""
+        """Return the content of summary.json."""
         return read_summary(self.out)
 
 
 def read_summary(out: Path) -> dict[str, Any]:
-    """summary.json of a run's folder."""
+    """Return summary.json of a run's folder."""
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary
 
 
 def statements_of(apc: ApcCommand, run_id: str, given: Settings = NONE) -> Counter[str]:
-    """Return what was said by whom in which round and generation: type and payload, without ids and places."""
+    """Count who said what in which round and generation: type and payload, without ids and places."""
     replayed = apc("packet", "replay", "--run-id", run_id, "--out", "replay.json", given=given)
     assert replayed.returncode == 0, replayed.stderr
     text = (apc.folder / "replay.json").read_text().replace(run_id, "RUN")

@@ -1,7 +1,7 @@
-"""For tests: `apc` commands as forks of one process that has imported the console, which a command pays for otherwise.
+"""Test support: `apc` commands as forks of one process that has imported the console, which saves the import time.
 
-A fork has the folder, the environment and the standard files of a process of its own, and ends like one. The parent of
-all forks has no thread and no event loop.
+A fork has its own folder, environment and standard files, and ends like a process. The parent of all forks has no
+thread and no event loop.
 """
 
 import json
@@ -65,7 +65,7 @@ class CommandForks:
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                     )
-                    parent.returncode = 0  # it ends by itself; nobody asks how
+                    parent.returncode = 0  # it ends by itself; nobody waits for it
             socket.send_fds(self._parent, [b"."], files)
 
 
@@ -75,7 +75,7 @@ def _content(file: IO[str]) -> str:
 
 
 def _serve(requests: socket.socket) -> list[str] | None:
-    """Fork for each request; return its arguments in the fork that runs it, None when nobody asks any more."""
+    """Fork for each request; return its arguments in the fork that runs it, None when there are no more requests."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         message, files, _, _ = socket.recv_fds(requests, 1, 4)
@@ -89,7 +89,7 @@ def _serve(requests: socket.socket) -> list[str] | None:
 
 
 def _fork_command(channel: int, *standard_files: int) -> list[str]:
-    """Fork once more: the inner process runs the command, the outer one tells how it ended."""
+    """Fork once more: the inner process runs the command, the outer one reports how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with socket.socket(fileno=channel) as asked, asked.makefile("rw", encoding="utf-8") as lines:
         arguments, folder, environment = json.loads(lines.readline())

@@ -557,7 +557,7 @@ def _read_object(text: str) -> dict[str, Any]:
 def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(members)
     if len(document) != len(members):
-        raise CheckFailed("a member stands twice in one object")
+        raise CheckFailed("a member appears twice in one object")
     return document
 
 

@@ -1,6 +1,6 @@
 """The orchestrator: admits every packet by contract, drives the sessions' machine, delivers what it admitted.
 
-Promises: logged before delivered; judged once, however often it comes; a shard that is lost changes nothing.
+Promises: logged before delivered; judged once, however often a packet arrives; losing a shard changes nothing.
 """
 
 from apc_bus.settings import OrchestratorSettings

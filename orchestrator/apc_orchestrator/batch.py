@@ -1,4 +1,4 @@
-"""A micro-batch while it is judged: everything that its one log batch carries and everything that follows from it."""
+"""A micro-batch while it is judged: the content of its one log batch, and everything that follows from it."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,11 +16,11 @@ from apc_log.batch import LOG_BATCH_VERSION, Entry, LogBatch
 from apc_orchestrator.judging.entries import session_row, size_of
 
 FULL_BYTES = 1_310_720
-"""1.25 MiB: 1 MiB of packets and their events. One input more may come on top of it."""
+"""1.25 MiB: 1 MiB of packets and their events. One more input may exceed it."""
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A delivery and what it delivers, so that a failure of the broker can be told to the session."""
+    """A delivery and its packet, so that a failure of the broker can be reported to the session."""
 
     publication: Publication
     session_id: str
@@ -31,7 +31,7 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Batch:
-    """Judged at one moment, `now`; `number` is its batch_no within the epoch."""
+    """A batch judged at one time, `now`; `number` is its batch_no within the epoch."""
 
     number: int
     now: datetime
@@ -40,31 +40,31 @@ class Batch:
     outgoing: list[Outgoing] = field(default_factory=list)
     verifications: list[Verification] = field(default_factory=list)
     trace: TraceHeaders = field(default_factory=lambda: NO_TRACE)
-    """The trace of the input that is judged now."""
+    """The trace of the input that is being judged."""
     spans: list[Span] = field(default_factory=list)
-    """Of each packet, while tracing is on."""
+    """One span per packet, while tracing is on."""
     admit_seconds: list[float] = field(default_factory=list)
-    """How long each packet was judged."""
+    """Seconds spent judging, one value per packet."""
     floods: dict[str, Flood] = field(default_factory=dict)
     """Broker user -> its refused input beyond its quota."""
     repeats: int = 0
     """Packets that were judged before."""
     nacks: int = 0
-    """Refusals that are answered."""
+    """Refusals that are answered with a NACK."""
     _size: int = 0
-    """About how large the message is, of what was looked at."""
+    """Approximate bytes of the entries measured so far."""
     _sized_entries: int = 0
     _sized_sessions: int = 0
 
     def is_full(self) -> bool:
-        """Return whether its message is as large as the broker should get: what comes next is for another batch."""
+        """Return whether the message has reached the size limit: later inputs belong to another batch."""
         self._size += sum(size_of(entry) for entry in islice(self.entries, self._sized_entries, None))
         self._size += sum(one.document_bytes for one in islice(self.touched.values(), self._sized_sessions, None))
         self._sized_entries, self._sized_sessions = len(self.entries), len(self.touched)
         return self._size >= FULL_BYTES
 
     def flood_of(self, user: str) -> Flood:
-        """Return what a broker user has sent beyond its quota for refused input."""
+        """Return the counter of a broker user's refused input beyond its quota."""
         return self.floods.setdefault(user, Flood())
 
     def seal(self, shard: int, epoch: int) -> LogBatch:

@@ -1,5 +1,7 @@
-"""The dead queue: every dead letter of a delivery becomes a receipt to its packet's shard
-(docs/specification/architecture.md section 3), and every other one goes back to a gate, which records it.
+"""The reader of the dead queue (docs/specification/architecture.md section 3).
+
+Every dead letter of a delivery becomes a receipt to its packet's shard; every other one goes back to a gate, which
+records it.
 """
 
 import asyncio
@@ -37,7 +39,7 @@ async def read_dead_letters(bus: Bus, shards: int, limits: Limits, health: Healt
 
 
 async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoReturn:
-    """A letter that fails is tried again after those behind it; /readyz tells as long as there is one."""
+    """Read dead letters; a letter that fails is retried after those behind it, and /readyz reports it meanwhile."""
     failed: list[Delivery] = []
     ignored = CountedWarning(_log, "dead_letter_ignored")
     async with bus.subscribe(DEAD_QUEUE, prefetch=100) as letters:
@@ -51,7 +53,7 @@ async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoRetu
                     receiving = asyncio.ensure_future(letters.receive())
                 failed = [one for one in waiting if not await _report(bus, letters, one, shards, limits, ignored)]
                 if failed:
-                    health.fail(TASK, f"{len(failed)} dead letters cannot be told; its log says why")
+                    health.fail(TASK, f"{len(failed)} dead letters cannot be reported; the log says why")
                 else:
                     health.resume(TASK)
         finally:
@@ -61,7 +63,10 @@ async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoRetu
 async def _report(
     bus: Bus, letters: Subscription, letter: Delivery, shards: int, limits: Limits, ignored: CountedWarning
 ) -> bool:
-    """Return whether it is settled; False is a fault of ours, and the letter stays in the queue. Raises BusError."""
+    """Report a letter; return whether it is settled.
+
+    False is a fault of ours: it stays in the queue. Raises BusError.
+    """
     try:
         report = report_of(letter, bus.user, shards, limits)
     except Exception:
@@ -76,9 +81,9 @@ async def _report(
 
 
 def report_of(letter: Delivery, own_user: str, shards: int, limits: Limits) -> Publication | None:
-    """Return what a gate is told of a dead letter; None of a NACK of the gate, for which the refused row stands.
+    """Return the report of a dead letter to a gate; None for a NACK of the gate, whose refused row is in the log.
 
-    What is no delivery of the gate had been confirmed to its sender all the same: the log gets it with its bytes.
+    A letter that is no delivery of the gate had been confirmed to its sender: the log gets it with its bytes.
     """
     receipt = receipt_of(letter, own_user, limits)
     if receipt is not None:
@@ -95,8 +100,8 @@ def report_of(letter: Delivery, own_user: str, shards: int, limits: Limits) -> P
 def receipt_of(letter: Delivery, own_user: str, limits: Limits) -> Receipt | None:
     """Return the receipt of a dead letter; None when it is no delivery of the gate to an agent. TTL means expired.
 
-    An agent can let its own messages die: only what the gate's broker user published says something of a delivery.
-    The gate's NACKs are no entries of a session, so nothing is to be said of them.
+    An agent can let its own messages die: only messages published by the gate's broker user count as deliveries. The
+    gate's NACKs are not entries of a session, so they are not reported.
     """
     found = letter.message.headers
     recipient = agent_of_queue(str(found.get(DEATH_QUEUE, "")))

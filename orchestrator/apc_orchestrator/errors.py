@@ -10,11 +10,11 @@ from apc_contracts.errors import ApcError
 
 
 class GateError(ApcError):
-    """The gate failed."""
+    """The base of the gate's errors."""
 
 
 class ShardLost(GateError):
-    """The gate no longer holds its shard: it drops its memory, leaves, and takes the shard again."""
+    """The gate no longer holds its shard: it drops its memory, gives up the lease, and acquires it again."""
 
 
 class SessionUnloadable(GateError):

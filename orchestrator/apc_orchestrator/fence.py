@@ -1,4 +1,4 @@
-"""Self-fencing: for how long a broker may be silent before its gate leaves the shard.
+"""Self-fencing: how long a broker may be silent before its gate leaves the shard.
 
 Source: docs/specification/architecture.md section 2.
 """
@@ -24,9 +24,9 @@ QUESTIONS_A_HEARTBEAT = 4
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The longest silence, and the pause between two questions that keep a living broker from being that silent.
+    """The longest silence allowed, and the interval between questions that keep a living broker from being silent.
 
-    A broker may send its own heartbeats almost a whole heartbeat apart, and gives nobody up before two.
+    A broker may send its own heartbeats almost one heartbeat interval apart, and drops a connection after two.
     """
 
     silence_seconds: float
@@ -41,10 +41,10 @@ class Fence:
 
 @asynccontextmanager
 async def keep_hearing(bus: Bus, queue: str, fence: Fence, health: Health) -> AsyncIterator[None]:
-    """Ask the broker about the queue over and over: where nothing else is said, its answers end the silence.
+    """Ask the broker about the queue repeatedly: when nothing else arrives, its answers end the silence.
 
-    A question without an answer is the last one. A connection that is made again would answer for the lost one, and a
-    gate that was frozen would go on.
+    A question without an answer is the last one. A new connection would answer for the lost one, and a gate that was
+    frozen would go on.
     """
 
     async def ask() -> None:

@@ -1,4 +1,4 @@
-"""The gate of one shard: stands by, takes the shard, serves it until it is lost or told to stop."""
+"""The gate of one shard: stands by, acquires the shard, serves it until it is lost or told to stop."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -49,7 +49,7 @@ _LOST = (
 
 
 class Gate:
-    """One candidate for one shard; of all candidates the broker lets one consume (single active consumer)."""
+    """One candidate for one shard; the broker lets one of all candidates consume (single active consumer)."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Gate:
         self._unjudgeable = Unjudgeable()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Hold the shard whenever the broker lets us, until `stop`. Losing it is normal; it is taken again."""
+        """Hold the shard whenever the broker allows it, until `stop`. Losing it is normal; it is acquired again."""
         loop = asyncio.get_running_loop()
         pause, task = FIRST_PAUSE_SECONDS, f"the gate of shard {self._shard}"
         while not stop.is_set():
@@ -83,13 +83,13 @@ class Gate:
             except _LOST as error:
                 _log.warning("shard_left", shard=self._shard, reason=reason_of(error))
             except Exception as error:
-                # A fault of ours: whoever takes the shard begins anew from the log.
+                # A fault of ours: the next lease holder starts again from the log.
                 _log.exception("gate_failed", shard=self._shard)
                 self._health.fail(task, reason_of(error))
             finally:
                 self.state.leave()
             if loop.time() - began > LONGEST_PAUSE_SECONDS:
-                pause = FIRST_PAUSE_SECONDS  # it went well for a while: another trouble
+                pause = FIRST_PAUSE_SECONDS  # it went well for a while: this is a new problem
             await _sleep(pause, stop)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             self._health.resume(task)
@@ -117,7 +117,7 @@ class Gate:
             await self._serve(server.serve(first), beside)
 
     async def _load(self, lease: Lease, inputs: Subscription) -> tuple[ShardResources, Positions]:
-        """Read what a lease works with: everything confirmed before it is in the database by now."""
+        """Load what a lease works with: everything confirmed before it is in the database by now."""
         registry = await Registry.load(self._pool, self._bus.user, self._shard)
         for user, agents in registry.shared_users().items():
             _log.warning("broker_user_shared", user=user, agents=agents, reason="each can speak as the others")
@@ -146,7 +146,10 @@ class Gate:
         return resources, positions
 
     async def _serve(self, serve: Coroutine[Any, Any, None], beside: Sequence[Coroutine[Any, Any, None]]) -> None:
-        """Serve the shard while the tasks beside it live: without one it is left, and whoever takes it begins anew."""
+        """Serve the shard while its background tasks run.
+
+        When one of them fails the shard is left, and the next lease holder starts again from the log.
+        """
         serving = asyncio.create_task(serve)
         tasks = [serving, *(asyncio.create_task(work) for work in beside)]
         try:
@@ -154,7 +157,7 @@ class Gate:
             if serving not in ended:
                 error = next(iter(ended)).exception()
                 _log.error("task_beside_the_gate_ended", shard=self._shard, exc_info=error)
-                raise ShardLost("a task beside the gate has ended") from error
+                raise ShardLost("a background task of the gate has ended") from error
             await serving
         finally:
             await cancelled(*tasks)
@@ -163,9 +166,9 @@ class Gate:
         return await take_shard(inputs, self._pool, self._shard, self._bus.user, self._contract.body)
 
     async def _stand_by(self, inputs: Subscription, stop: asyncio.Event) -> list[Delivery] | None:
-        """Wait to be the active consumer: whoever receives anything is.
+        """Wait to become the active consumer: the one that receives a message.
 
-        A probe comes even when nobody speaks; one at a time, so that none pile up while nobody is active.
+        A probe arrives even when nobody publishes; one at a time, so that none pile up while nobody is active.
         """
         receiving = asyncio.ensure_future(inputs.receive(self._settings.batch_packets, self._settings.batch_bytes))
         stopping = asyncio.ensure_future(stop.wait())
@@ -189,7 +192,7 @@ class Gate:
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """Return what the work gives; None, and the work is cancelled, once told to stop."""
+    """Return the result of `work`; once told to stop, cancel it and return None."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to serve a shard, given by the persister. It ends when a later epoch is given."""
+    """The right to serve a shard, granted by the persister. It ends when a later epoch is granted."""
 
     shard: int
     epoch: int

@@ -1,4 +1,4 @@
-"""Acquiring the lease of a shard: the persister gives a new epoch before anything is judged."""
+"""Acquire the lease of a shard: the persister grants a new epoch before anything is judged."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,11 +26,11 @@ _UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceE
 
 
 async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user: str, contract: bytes) -> Lease:
-    """Become the holder: everything confirmed before stands in Postgres when this returns.
+    """Become the lease holder: everything confirmed earlier is in Postgres when this returns.
 
-    Waits as long as the persister or the database is away. The opening goes out on the channel that consumes the
-    shard's inputs, so that only its active consumer can get it confirmed. It brings the contract file along, which the
-    log keeps: whoever replays needs it.
+    Waits as long as the persister or the database is away. The opening is published on the channel that consumes the
+    shard's inputs, so that only its active consumer can get it confirmed. It carries the contract file, which the log
+    keeps for replays.
 
     Raises:
         ShardLost: another gate has taken the shard meanwhile.
@@ -54,7 +54,7 @@ async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user:
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
     epoch = given.epoch
     if given.newest != epoch:
-        raise ShardLost(f"epoch {epoch} was given while the shard was waited for, and is over")
+        raise ShardLost(f"epoch {epoch} was granted during the wait for the shard, and is over")
     _log.info("shard_taken", shard=shard, epoch=epoch, holder=str(holder))
     return Lease(shard, epoch, f"{given.mark_epoch}.{given.mark_batch_no}", user, holder)
 

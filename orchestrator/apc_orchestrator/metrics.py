@@ -1,7 +1,7 @@
-"""What a gate tells /metrics (docs/how-to/observability.md).
+"""The metrics of a gate (docs/how-to/observability.md).
 
-A batch is counted from its entries, once the broker has confirmed it: what is not confirmed never happened. Nothing is
-counted packet by packet while it is judged.
+A batch is counted from its entries, once the broker has confirmed it: an unconfirmed batch never happened. Nothing is
+counted per packet during judging.
 """
 
 from collections import Counter as Tally
@@ -20,7 +20,7 @@ from apc_log.batch import ConflictEntry, Entry, HopEntry, PacketEntry
 from apc_orchestrator.service_state import ShardState
 
 UNREAD = "unread"
-"""Label `type` of what was set aside before its type counted."""
+"""Label `type` of inputs set aside before their type was known."""
 
 _PACKETS = Counter(
     "apc_gate_packets",
@@ -53,7 +53,7 @@ _events = cache(_EVENTS.labels)
 
 
 class Logged(Protocol):
-    """What is read of a batch."""
+    """What is read from a batch."""
 
     entries: list[Entry]
     admit_seconds: list[float]
@@ -62,7 +62,7 @@ class Logged(Protocol):
 
 
 def count_batch(batch: Logged, inputs: int, confirm_seconds: float | None) -> None:
-    """Count a batch that happened. `confirm_seconds` is None when it had nothing for the log."""
+    """Count a confirmed batch. `confirm_seconds` is None when it had nothing to log."""
     for seconds in batch.admit_seconds:
         _ADMIT_SECONDS.observe(seconds)
     if inputs:
@@ -105,7 +105,7 @@ def _count_usage(recipient: str, metadata: bytes) -> None:
 
 
 class _ServedShards(Collector):
-    """What is read when somebody asks: the shards that the gates of this process hold now."""
+    """A collector that reads, at scrape time, the shards that the gates of this process hold."""
 
     def __init__(self) -> None:
         self.gates: WeakSet[Serves] = WeakSet()
@@ -137,7 +137,7 @@ class _ServedShards(Collector):
 
 
 class Serves(Protocol):
-    """An orchestrator."""
+    """The part of an orchestrator that the metrics read."""
 
     @property
     def shards(self) -> Sequence[ShardState]: ...
@@ -148,5 +148,5 @@ REGISTRY.register(_served)
 
 
 def follow_gates(orchestrator: Serves) -> None:
-    """Show the shards of an orchestrator as long as it lives."""
+    """Export the shards of an orchestrator as long as it exists."""
     _served.gates.add(orchestrator)

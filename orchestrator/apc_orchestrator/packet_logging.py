@@ -1,4 +1,4 @@
-"""What a gate writes to its log about packets: ids, never content. Shard, epoch and batch are bound already."""
+"""What a gate logs about packets: ids, never content. Shard, epoch and batch are bound already."""
 
 from collections.abc import Iterable
 from logging import DEBUG
@@ -16,7 +16,7 @@ _log = structlog.get_logger("apc_orchestrator")
 
 
 def tell_judged(entries: Iterable[Entry]) -> None:
-    """A line for each packet of a batch that happened; costs nothing above DEBUG."""
+    """Log a line for each packet of a confirmed batch; free of cost above DEBUG."""
     if not _log.is_enabled_for(DEBUG):
         return
     for entry in entries:
@@ -43,7 +43,7 @@ def tell_judged(entries: Iterable[Entry]) -> None:
 
 
 def ids_of(delivery: Delivery) -> LogIds:
-    """Return the ids of an input that could not be judged, as far as they can be read."""
+    """Return the ids of an input that could not be judged, as far as they are readable."""
     try:
         packet = parse_packet(delivery.message.body)
     except PacketRefused:

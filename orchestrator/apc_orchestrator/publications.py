@@ -34,7 +34,7 @@ def delivery(
     trace: TraceHeaders = NO_TRACE,
     sender: Registration | None = None,
 ) -> Message:
-    """One accepted packet, the same for every recipient, with the state its session has now."""
+    """Return the message of an accepted packet, the same for every recipient, with the session's current state."""
     packet = received.packet
     return Message(
         body=received.body,
@@ -66,7 +66,10 @@ def addressed(message: Message, packet: Packet, recipient: str, registry: Mappin
 def postponed(
     packet: Packet, recipient: str, attempt: int, not_before: datetime, lease: Lease, now: datetime
 ) -> Publication:
-    """A receipt to this gate itself: it comes out of a delay queue when a retry is due, or before for another round."""
+    """Return a receipt to this gate itself, for a delay queue.
+
+    It comes out when the retry is due, or earlier for another round.
+    """
     receipt = Receipt(
         packet_id=packet.packet_id,
         session_id=packet.trace.session_id,
@@ -111,7 +114,7 @@ def nack(
 
 
 def log_batch(batch: LogBatch, lease: Lease, trace: TraceHeaders = NO_TRACE) -> Publication:
-    """Return the transaction itself; its message id is the same when the same batch is published again."""
+    """Return the message of a log batch; its id is the same when the same batch is published again."""
     return Publication(
         LOG,
         str(batch.shard),
@@ -127,7 +130,7 @@ def log_batch(batch: LogBatch, lease: Lease, trace: TraceHeaders = NO_TRACE) -> 
 
 
 def epoch_open(opening: EpochOpen, user: str) -> Publication:
-    """Return the request for a shard."""
+    """Return the message that requests a shard."""
     return Publication(
         LOG,
         str(opening.shard),
@@ -142,14 +145,14 @@ def epoch_open(opening: EpochOpen, user: str) -> Publication:
 
 
 def receipts(found: list[Receipt], shard: int, message_id: str, user: str) -> Publication:
-    """Receipts of the orchestrator itself, into the same queue as everyone's."""
+    """Return receipts of the orchestrator itself, for the same queue as everyone's."""
     body = encode_receipts(found)
     message = Message(body=body, message_id=message_id, type=headers.TYPE_RECEIPTS, user_id=user)
     return Publication(RECEIPTS, str(shard), message)
 
 
 def dead_input(letter: Message, queue: str, reason: str, shard: int, user: str) -> Publication:
-    """An input that died in a queue, back to the gate of a shard: with its bytes, to be recorded and not judged."""
+    """Return a dead-lettered input with its bytes for the gate of a shard: to be recorded, not judged."""
     said: dict[str, HeaderValue] = {
         headers.DIED_IN: queue,
         headers.DIED_OF: reason,
@@ -168,7 +171,7 @@ def inbox_key(packet: Packet, recipient: Registration) -> str:
 
 
 def state_headers(session: Session) -> dict[str, HeaderValue]:
-    """Return what the SDK stamps its next packets with."""
+    """Return the headers that the SDK copies into its next packets."""
     return {
         headers.STATE_STEP: session.step,
         headers.PHASE: session.run_phase.value,
@@ -184,5 +187,5 @@ def _rights_header(sender: Registration | None) -> dict[str, HeaderValue]:
 
 
 def time_left_ms(packet: Packet, now: datetime) -> int:
-    """Milliseconds until the packet expires, at least 1: broker TTL is garbage collection only."""
+    """Return the milliseconds until the packet expires, at least 1: broker TTL is garbage collection only."""
     return max(1, int((packet.expires - now).total_seconds() * 1000))

@@ -24,9 +24,9 @@ class Orchestrator:
     """Gates for the shards of this process, and the reader of the dead queue."""
 
     def __init__(self, settings: OrchestratorSettings, bus: Bus, pool: asyncpg.Pool, artifacts: ArtifactStore) -> None:
-        """Raises ContractInvalid when the contract file of the settings cannot be used."""
+        """Create the gates. Raises ContractInvalid when the contract file of the settings cannot be used."""
         contract = load_contract(settings.contract)
-        # Compiled now: the first packet must not pay for it.
+        # Compile now: the first packet must not wait for it.
         check_guards(contract)
         bounds = contract.limits
         self._limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
@@ -40,17 +40,17 @@ class Orchestrator:
 
     @property
     def shards(self) -> list[ShardState]:
-        """Which shards this process holds now."""
+        """The shards that this process holds now."""
         return [gate.state for gate in self._gates]
 
     @property
     def is_ready(self) -> bool:
-        """Each shard is served here, the bus works, and no task beside the gates has failed."""
+        """Return whether each shard is served, the bus works, and no background task has failed."""
         return not self.problems
 
     @property
     def problems(self) -> list[str]:
-        """What stands against being ready, a sentence each; from any thread."""
+        """Return why the process is not ready, one sentence per reason; callable from any thread."""
         found = [f"shard {state.shard} is not held" for state in self.shards if not state.is_active]
         return found + self._health.problems + self._bus.problems
 

@@ -1,4 +1,4 @@
-"""What an orchestrator says of itself to /readyz, /metrics and tests."""
+"""The state of an orchestrator for /readyz, /metrics and tests."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -23,11 +23,11 @@ class ShardState:
     def __init__(self, shard: int) -> None:
         self.shard = shard
         self.server: Serving | None = None
-        """The tenure, while this process holds the shard."""
+        """The server of the current lease, while this process holds the shard."""
 
     @property
     def is_active(self) -> bool:
-        """This process judges the shard's inputs."""
+        """Whether this process judges the shard's inputs."""
         return self.server is not None
 
     @property
@@ -36,9 +36,9 @@ class ShardState:
         return None if self.server is None else self.server.epoch
 
     def take(self, server: Serving) -> None:
-        """The shard is ours."""
+        """Note that the shard is held, and by which server."""
         self.server = server
 
     def leave(self) -> None:
-        """The shard is not ours any more."""
+        """Note that the shard is no longer held."""
         self.server = None

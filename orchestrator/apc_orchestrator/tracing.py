@@ -1,8 +1,7 @@
-"""Which trace a packet belongs to on its way through the gate, and the gate's own spans.
+"""The traces of packets through the gate, and the gate's own spans.
 
-A packet that is judged has a span of its own, under its sender's; a log batch has one that links to those of all its
-packets (fan-in). What is delivered later, at a retry or a RESUME, belongs to the packet's trace as long as this
-tenure remembers it.
+A judged packet has a span under its sender's; a log batch has one that links to those of all its packets (fan-in). A
+later delivery, at a retry or a RESUME, belongs to the packet's trace as long as this lease remembers it.
 """
 
 from collections import OrderedDict
@@ -29,17 +28,17 @@ from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import Input
 
 REMEMBERED = 10_000
-"""Packets whose trace is kept for what is delivered later."""
+"""Packets whose trace is kept for later deliveries."""
 
 
 class Traces:
-    """The traces of the packets of one tenure."""
+    """The traces of the packets of one lease."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[UUID, TraceHeaders] = OrderedDict()
 
     def begin(self, batch: Batch, found: Input, message: Message) -> None:
-        """An input is judged now: what it causes belongs to its trace."""
+        """Begin the span of an input that is judged now: what it causes belongs to its trace."""
         batch.trace = trace_headers(message.headers)
         if not isinstance(found, ReceivedPacket):
             return
@@ -57,12 +56,12 @@ class Traces:
                 self._known.popitem(last=False)
 
     def of(self, batch: Batch, packet_id: UUID) -> TraceHeaders:
-        """Return what a delivery of this packet carries; a packet without a trace of its own goes with its cause."""
+        """Return the trace headers for a delivery of this packet; a packet without a trace continues its cause's."""
         return self._known.get(packet_id, batch.trace)
 
 
 def note_verdict(batch: Batch, verdict: Verdict) -> None:
-    """Say on the span of the packet that is judged now what the gate says of it."""
+    """Record the verdict on the span of the packet that is being judged."""
     if batch.spans:
         batch.spans[-1].set_attribute("apc.verdict", verdict.kind.value)
         if verdict.refusal is not None:
@@ -71,7 +70,7 @@ def note_verdict(batch: Batch, verdict: Verdict) -> None:
 
 @contextmanager
 def logged(batch: Batch, shard: int, epoch: int) -> Iterator[TraceHeaders]:
-    """The span of a log batch from its publication to its confirm; gives what its message carries."""
+    """Hold the span of a log batch from its publication to its confirm; yield the headers of its message."""
     where: dict[str, str | int] = {
         "messaging.destination.name": LOG,
         "apc.shard": shard,
@@ -90,6 +89,9 @@ def logged(batch: Batch, shard: int, epoch: int) -> Iterator[TraceHeaders]:
 
 
 def end_spans(batch: Batch) -> None:
-    """What the batch decided is delivered. A batch that was never confirmed leaves no spans: it never happened."""
+    """End the spans of a delivered batch.
+
+    A batch that was never confirmed leaves no spans: it never happened.
+    """
     for span in batch.spans:
         span.end()

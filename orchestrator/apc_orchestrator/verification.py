@@ -1,8 +1,8 @@
-"""Verification in tasks beside the gate: artifact bytes, evidence in the store, endorsements
-(docs/specification/contract.md section 8).
+"""Verification in tasks beside the gate: artifact bytes, evidence in the store, endorsements.
 
-The result enters the gate queue as a receipt of the orchestrator, so that order and replay hold. A store that does
-not answer is no failure of the packet: it stays pending, and the check is repeated with back-off.
+The result enters the gate queue as a receipt of the orchestrator, so that order and replay hold. A store that does not
+answer is no failure of the packet: it stays pending, and the check is retried with back-off. Source:
+docs/specification/contract.md section 8.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ from apc_contracts.wire.receipts import Receipt, ReceiptKind
 from apc_orchestrator.publications import receipts
 
 LONGEST_REASON = 2000
-"""Of a reason so much goes into the receipt: a message of receipts is bounded, a falsifier's name is not ours."""
+"""Characters of a reason in the receipt: receipts are bounded, and a falsifier's name may be long."""
 
 LOOKED_UP = ("artifact_bytes", "evidence_artifacts", "endorsements")
-"""The checks that are made here."""
+"""The checks made here."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much is verified, and how much may wait for it."""
+    """Limits of running and waiting verifications."""
 
     at_once: int
     time: timedelta
-    """For the bytes of one artifact; who takes longer has not the artifact that it names."""
+    """For the bytes of one artifact; a slower store counts as not having it."""
     pending: int
-    """Packets that wait for their verification; what comes beyond fails at once."""
+    """Packets that may wait for their verification; further ones fail at once."""
 
     @classmethod
     def of(cls, settings: OrchestratorSettings) -> Self:
@@ -55,12 +55,12 @@ class Bounds:
 
     @property
     def pending_of_one(self) -> int:
-        """Of them those of one sender: who fills its share takes nobody else's."""
+        """The share of one sender: filling it does not affect others."""
         return max(1, self.pending // 4)
 
 
 class Verifier:
-    """Checks what is submitted, some at a time. What waits for its store holds up no other."""
+    """Verifies submitted packets, several at a time. A slow store holds up no other check."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class Verifier:
         self._submitted: asyncio.Queue[Verification | Receipt] = asyncio.Queue()
 
     def submit(self, request: Verification) -> None:
-        """Verify this packet; the result comes as a receipt. Beyond the bounds it is a failure, at once."""
+        """Verify this packet; the result arrives as a receipt. Beyond the bounds it fails at once."""
         packet_id, sender = request.received.packet.packet_id, request.received.packet.sender.agent_id
         if packet_id in self._submitted_ids:
-            return  # its session left the memory and was loaded again meanwhile
+            return  # its session was evicted and loaded again meanwhile
         if self._pending.total() >= self._bounds.pending or self._pending[sender] >= self._bounds.pending_of_one:
             self._submitted.put_nowait(self._refusal(request))
             return
@@ -129,14 +129,14 @@ class Verifier:
         )
 
     def _refusal(self, request: Verification) -> Receipt:
-        """What a packet gets whose verification does not fit in: nothing was looked up, and the mode still counts."""
+        """Return the result for a verification beyond the bounds: nothing was checked, and the mode still applies."""
         checks = [name for name in LOOKED_UP if getattr(self._rules, name) != "off"]
         message = "too many verifications wait; send it again under a new id when some have ended"
         has_passed, reason = ruling([*request.findings, *(Finding(name, message) for name in checks)], self._rules)
         return _receipt(request.received, has_passed=has_passed, reason=reason)
 
     async def _verify(self, request: Verification) -> Receipt:
-        """Raises ArtifactError or OSError when the store does not answer."""
+        """Verify a packet. Raises ArtifactError or OSError when the store does not answer."""
         findings = list(request.findings)
         async with self._slots:
             if self._rules.endorsements != "off":

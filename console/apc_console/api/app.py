@@ -1,7 +1,7 @@
 """The routes of the frontend contract.
 
-Source: docs/reference/conformance/context-engineering.md, sections 1.2, 5.3 and 7.3: a frontend receives props, and
-never a prompt.
+A frontend receives props, never a prompt. Source: docs/reference/conformance/context-engineering.md, sections 1.2, 5.3
+and 7.3.
 """
 
 import time
@@ -26,18 +26,18 @@ from apc_console.api.refusals import REFUSED, Refusal, answer_refusal
 from apc_contracts.identity.ids import new_packet_id
 
 MemoryOf = Callable[[str], BaseMemoryStore]
-"""The memory of a user."""
+"""Returns the memory of a user."""
 ANSWER_EMPTY = b"{}"
 MOST_STREAMS = 32
-"""Of events, that one user may have open at the same time."""
+"""Event streams that one user may have open at the same time."""
 MOST_SESSIONS = 600
-"""That one user may begin in an hour."""
+"""Sessions that one user may begin in an hour."""
 PROPS_EVENT = "props"
 _HOUR_SECONDS = 3600.0
 
 
 def make_app(agent: LLMAgent, memory_of: MemoryOf, tokens: Tokens, tasks: TaskStore | None = None) -> Starlette:
-    """Return the application; conversations of one user are not there for another."""
+    """Return the application; one user's conversations are invisible to others."""
     routes = _Routes(agent, memory_of, tokens, tasks)
     app = Starlette(
         routes=[
@@ -55,7 +55,7 @@ def make_app(agent: LLMAgent, memory_of: MemoryOf, tokens: Tokens, tasks: TaskSt
 
 
 class _Routes:
-    """What each route does. Whoever talks to one session at a time shares one Dialogue; nobody's are forgotten."""
+    """The handlers of the routes. Concurrent requests of one session share one Dialogue; idle ones are dropped."""
 
     def __init__(self, agent: LLMAgent, memory_of: MemoryOf, tokens: Tokens, tasks: TaskStore | None) -> None:
         self._agent = agent
@@ -82,26 +82,26 @@ class _Routes:
         return JSONResponse(props.document, headers={"ETag": _etag(props), "Cache-Control": "no-store"})
 
     async def say(self, request: Request) -> Response:
-        """onSend: the agent's answer."""
+        """Handle onSend: return the agent's answer."""
         dialogue = await self._known(request)
         message = await read_body(request, NewMessage)
         output = await dialogue.say(message.content, revision=revision_of(request))
         return _changed(output.props, response=output.response)
 
     async def compress(self, request: Request) -> Response:
-        """onCompress."""
+        """Handle onCompress."""
         dialogue = await self._known(request)
         await read_body(request, Nothing, default=ANSWER_EMPTY)
         return _changed(await dialogue.compress(revision=revision_of(request)))
 
     async def clear(self, request: Request) -> Response:
-        """onClear."""
+        """Handle onClear."""
         dialogue = await self._known(request)
         await read_body(request, Nothing, default=ANSWER_EMPTY)
         return _changed(await dialogue.clear(revision=revision_of(request)))
 
     async def events(self, request: Request) -> Response:
-        """Return the props, and again whenever this process changes them."""
+        """Stream the props, and again whenever this process changes them."""
         dialogue, user = await self._known(request), self._user(request)
         if self._streams[user] >= MOST_STREAMS:
             raise Refusal(429, "TOO_MANY", f"{MOST_STREAMS} streams are open: close one")
@@ -116,7 +116,10 @@ class _Routes:
             self._streams[user] -= 1
 
     def _count_session(self, user: str) -> None:
-        """Count one more. Raise Refusal when the user has begun enough of them within the hour."""
+        """Count a new session of a user.
+
+        Raise Refusal when the user has begun too many within the hour.
+        """
         begun, now = self._begun[user], time.monotonic()
         while begun and now - begun[0] > _HOUR_SECONDS:
             begun.popleft()

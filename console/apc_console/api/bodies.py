@@ -1,4 +1,4 @@
-"""What a request may hold."""
+"""The bodies of requests."""
 
 from typing import Annotated, TypeVar
 
@@ -13,7 +13,7 @@ from apc_contracts.wire.strict_json import read_strict_json
 
 MAX_BODY_BYTES = 1_048_576
 MAX_DIGITS = 18
-"""Of a revision; with more it is none that there is."""
+"""Digits of a revision; a longer one cannot exist."""
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
@@ -25,13 +25,13 @@ class Body(BaseModel):
 
 
 class NewMessage(Body):
-    """What the user says."""
+    """A user's message."""
 
     content: Annotated[str, Field(min_length=1)]
 
 
 class Nothing(Body):
-    """No fields: how a context is compressed is the server's business."""
+    """No fields: the server decides how a context is compressed."""
 
 
 async def read_body(request: Request, model: type[BodyT], *, default: bytes | None = None) -> BodyT:
@@ -43,7 +43,7 @@ async def read_body(request: Request, model: type[BodyT], *, default: bytes | No
             raise Refusal(413, "TOO_LONG", f"more than {MAX_BODY_BYTES} bytes: shorten it", "$")
     document = bytes(body) or default or b""
     try:
-        read_strict_json(document, Limits(size_bytes=MAX_BODY_BYTES))  # a name that comes twice is no accident
+        read_strict_json(document, Limits(size_bytes=MAX_BODY_BYTES))  # a duplicate key is never an accident
         return model.model_validate_json(document)
     except PacketRefused as refused:
         raise Refusal(422, "INVALID", refused.message, refused.path) from refused

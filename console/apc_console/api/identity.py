@@ -1,4 +1,4 @@
-"""Who calls: a user by the bearer token of the request."""
+"""Identify the caller: a user by the bearer token of the request."""
 
 import hmac
 from collections.abc import Mapping
@@ -9,16 +9,16 @@ from pydantic import SecretStr
 from apc_console.errors import InputUnusable
 
 LOCAL_USER = "local"
-"""Everybody, where no tokens are set."""
+"""The user of every caller where no tokens are set."""
 MIN_TOKEN_LENGTH = 16
 
 
 class Unauthorized(Exception):
-    """No token, or one of nobody."""
+    """There is no token, or it is unknown."""
 
 
 class Tokens:
-    """Tokens by user; without any, whoever reaches the service is LOCAL_USER."""
+    """Tokens by user; without any, every caller is LOCAL_USER."""
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
         self._tokens = dict(tokens)
@@ -28,7 +28,7 @@ class Tokens:
 
     @classmethod
     def read(cls, setting: SecretStr | None) -> Self:
-        """`user=token,user=token`, as APC_CHAT_TOKENS has it. Raises InputUnusable; never shows a token."""
+        """Parse `user=token,user=token`, the form of APC_CHAT_TOKENS. Raises InputUnusable; never shows a token."""
         tokens: dict[str, str] = {}
         for number, part in enumerate(setting.get_secret_value().split(",") if setting else (), start=1):
             user, is_there, token = part.strip().partition("=")

@@ -1,4 +1,4 @@
-"""What a caller is told when nothing came of a request: a status, a code, the field, one sentence."""
+"""Error answers to a caller: a status, a code, the field, one sentence."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class Refusal(Exception):
     field: str | None = None
 
     def response(self) -> JSONResponse:
-        """`{"error": {"code", "message", "field"}}`."""
+        """Return `{"error": {"code", "message", "field"}}`."""
         error = {"code": self.code, "message": self.message}
         if self.field is not None:
             error["field"] = self.field
@@ -41,9 +41,9 @@ class Refusal(Exception):
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """Return what a caller is told of an error.
+    """Return the answer to the caller for an error.
 
-    What went wrong behind the service is told to its log, not to the caller.
+    What failed behind the service goes to its log, not to the caller.
     """
     match error:
         case Refusal():
@@ -87,4 +87,4 @@ async def answer_refusal(request: Request, error: Exception) -> JSONResponse:
 
 
 REFUSED = (Refusal, Unauthorized, AgentError, HTTPException)
-"""What a route may raise."""
+"""The exceptions that a route may raise."""

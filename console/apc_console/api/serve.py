@@ -1,4 +1,4 @@
-"""Runs the frontend contract as a service."""
+"""Run the frontend contract as a service."""
 
 from dataclasses import dataclass
 
@@ -16,14 +16,14 @@ from apc_console.http.server import make_server
 
 @dataclass(frozen=True, slots=True)
 class ChatServiceForm:
-    """What the operator typed."""
+    """The options that the operator gave."""
 
     agent: str | None
     listen: str
 
 
 async def serve_chat(form: ChatServiceForm) -> None:
-    """Serve until SIGTERM, which lets what is being answered end.
+    """Serve until SIGTERM, then finish running requests.
 
     Raises:
         InputUnusable: listen is no HOST:PORT, or is no loopback address while no tokens are set.

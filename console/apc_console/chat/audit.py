@@ -1,4 +1,4 @@
-"""Tells the log of a running system what a chat folds: where there is a bus, and the session is one of its own."""
+"""Record the compressions of a chat in the log of a running system, if the session runs on a bus."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,10 +29,10 @@ from apc_log.queries import get_session
 async def telling_the_log(
     agent: LLMAgent, session_id: str, pool: asyncpg.Pool | None
 ) -> AsyncIterator[OnCompression | None]:
-    """What tells of each compression before it takes effect; None where there is no bus, or no such session on it.
+    """Yield the callback that records each compression before it takes effect; None without a bus or such a session.
 
-    It raises InputUnusable when the gate refuses, ServiceAway or BusError when it cannot be told: the conversation is
-    then as it was.
+    The callback raises InputUnusable when the gate refuses, ServiceAway or BusError when it cannot be reached: the
+    conversation then stays as it was.
     """
     settings = BusSettings()
     if not settings.amqp_nodes or pool is None or await get_session(pool, session_id) is None:
@@ -52,7 +52,7 @@ def _teller(agent: LLMAgent, session_id: str, bus: Bus, pool: asyncpg.Pool) -> O
         Acknowledgements(),
         load_contract(settings.contract),
         settings,
-        ClaimChecks(None, 0),  # 500 folds fit into a packet
+        ClaimChecks(None, 0),  # 500 compressions fit into a packet
         sign=sign,
         deliver_locally=lambda packet: None,
     )

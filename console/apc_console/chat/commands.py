@@ -1,4 +1,4 @@
-"""The commands of a chat: lines that begin with a slash."""
+"""The slash commands of a chat."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Run = Callable[[Dialogue, str], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is typed after the slash. `run` gives what is shown, as JSON."""
+    """A slash command. `run` returns the JSON to show."""
 
     usage: str
     help: str
@@ -81,7 +81,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
 
 
 def parse_command(line: str) -> tuple[Command, str]:
-    """Return the command of a line, and what follows it. Raises InputUnusable: there is none of that name."""
+    """Return the command of a line, and its argument. Raises InputUnusable when there is no such command."""
     name, _, words = line.removeprefix("/").partition(" ")
     command = COMMANDS.get(name)
     if command is None:

@@ -1,4 +1,4 @@
-"""Where conversations are kept: the database of APC_DATABASE_URL, the embedded one, or this process."""
+"""Where conversations are stored: the database of APC_DATABASE_URL, the embedded one, or this process."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,19 +21,20 @@ class ChatMemory:
 
     store: BaseMemoryStore
     pool: asyncpg.Pool | None = None
-    """None = everything ends with this process."""
+    """None = conversations end with this process."""
 
     def of(self, user: str) -> BaseMemoryStore:
-        """Return the memory of another user; none sees what the others have."""
+        """Return the memory of another user; users do not see each other's."""
         return self.store.for_owner(user)
 
 
 @asynccontextmanager
 async def open_memory(user: str) -> AsyncIterator[ChatMemory]:
-    """The memory of a user.
+    """Open the memory of a user.
 
     Raises:
-        InputUnusable: the database is older than this version. DatabaseUnavailable: it does not answer.
+        InputUnusable: the database is older than this version.
+        DatabaseUnavailable: it does not answer.
     """
     bus, database = BusSettings(), DatabaseSettings()
     if database.database_url is None and not (bus.data_dir / "postgres" / "PG_VERSION").is_file():

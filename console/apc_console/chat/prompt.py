@@ -1,4 +1,4 @@
-"""How a chat is typed at a terminal: history, several lines, completion of the slash commands."""
+"""The terminal prompt of a chat: history, several lines, completion of the slash commands."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,10 +16,10 @@ PROMPT = "> "
 
 
 class Prompt:
-    """Reads what the user types, in the event loop: Enter sends, Alt-Enter begins a new line, Tab completes.
+    """Reads input in the event loop: Enter sends, Alt-Enter begins a new line, Tab completes.
 
     Args:
-        messages: of the conversation so far; what the user has said is its history.
+        messages: the conversation so far; the user's messages become the history.
     """
 
     def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
@@ -42,7 +42,7 @@ class Prompt:
 
 class _SlashCommands(Completer):
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """Complete the name of a command, which begins the text."""
+        """Complete a command name at the beginning of the text."""
         typed = document.text_before_cursor
         if not typed.startswith("/"):
             return

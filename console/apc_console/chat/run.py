@@ -15,7 +15,7 @@ from apc_contracts.identity.ids import new_packet_id
 
 @dataclass(frozen=True, slots=True)
 class ChatForm:
-    """What the user typed. `session_id` None = a new conversation."""
+    """The options that the user gave. `session_id` None = a new conversation."""
 
     agent: str | None
     session_id: str | None
@@ -42,7 +42,7 @@ async def run_chat(form: ChatForm) -> None:
 
 
 async def _answer(dialogue: Dialogue, screen: Screen, line: str) -> None:
-    """What is refused is said, and the conversation goes on."""
+    """Answer a line; refusals are shown, and the conversation goes on."""
     try:
         if line.startswith("/"):
             command, words = parse_command(line)

@@ -1,4 +1,4 @@
-"""What a chat shows: Rich at a terminal, one JSON document a line when its output is piped."""
+"""The screen of a chat: Rich at a terminal, one JSON document per line when the output is piped."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,86 +21,86 @@ from apc_contracts.terminal_text import printable, printable_json
 
 BAR_WIDTH = 24
 PRESSURED = 0.7
-"""From here on the bar is red."""
+"""From this pressure on the bar is red."""
 
 
 class Screen(Protocol):
-    """Where a chat is shown and typed."""
+    """The interface of a chat's input and output."""
 
     def begin(self, agent_id: str, session_id: str, props: Props, *, is_kept: bool) -> None:
-        """Who one talks to."""
+        """Show the agent, the session and its state."""
 
     async def read(self) -> str | None:
         """Return the next line; None at the end of the input."""
 
     def thinking(self) -> AbstractContextManager[Any]:
-        """While the agent thinks."""
+        """Indicate that the agent is thinking."""
 
     def show_answer(self, line: str, output: DialogueOutput) -> None:
-        """What it has answered."""
+        """Show the agent's answer."""
 
     def show_result(self, line: str, result: Any, props: Props) -> None:
-        """What a command gave."""
+        """Show the result of a command."""
 
     def show_refusal(self, line: str, error: Exception) -> None:
-        """Why nothing came of a line."""
+        """Show why a line was refused."""
 
     def end(self, session_id: str, *, is_kept: bool) -> None:
-        """How to come back."""
+        """Show how to resume the session."""
 
 
 def make_screen() -> Screen:
-    """Return a terminal when both ends are one, else lines."""
+    """Return a terminal screen when both ends are terminals, else a line screen."""
     return TerminalScreen() if sys.stdin.isatty() and sys.stdout.isatty() else LineScreen()
 
 
 class LineScreen:
-    """For pipes: reads a line, writes a line of JSON."""
+    """A screen for pipes: reads a line, writes a line of JSON."""
 
     def __init__(self) -> None:
         self._input = StandardInput()
 
     def begin(self, agent_id: str, session_id: str, props: Props, *, is_kept: bool) -> None:
-        """The first line."""
+        """Write the first line."""
         self._write({"agent": agent_id, "session": session_id, "is_kept": is_kept, **_measured(props)})
 
     async def read(self) -> str | None:
-        """Without a prompt."""
+        """Read a line without a prompt."""
         return await self._input.read_line()
 
     def thinking(self) -> AbstractContextManager[Any]:
-        """Silence."""
+        """Do nothing."""
         return nullcontext()
 
     def show_answer(self, line: str, output: DialogueOutput) -> None:
-        """One line."""
+        """Write one line."""
         tokens = output.exchange.usage.total_tokens
         self._write({"message": line, "response": output.response, "tokens": tokens, **_measured(output.props)})
 
     def show_result(self, line: str, result: Any, props: Props) -> None:
-        """One line."""
+        """Write one line."""
         self._write({"command": line, "result": result, **_measured(props)})
 
     def show_refusal(self, line: str, error: Exception) -> None:
-        """One line."""
+        """Write one line."""
         self._write({"refused": printable(line), "error": type(error).__name__, "why": printable(str(error))})
 
     def end(self, session_id: str, *, is_kept: bool) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def _write(self, document: Mapping[str, Any]) -> None:
         echo(printable_json(orjson.dumps(document, default=str).decode()), flush=True)
 
 
 class TerminalScreen:
-    """For people."""
+    """A screen for people."""
 
     def __init__(self) -> None:
         self._console = SafeConsole(highlight=False)
         self._prompt = Prompt(())
 
     def begin(self, agent_id: str, session_id: str, props: Props, *, is_kept: bool) -> None:
-        """Who, and what is there already."""
+        """Show agent, session and the messages so far."""
         messages = props.document["messages"]
         self._prompt = Prompt(messages)
         said = f"{len(messages)} messages"
@@ -110,7 +110,7 @@ class TerminalScreen:
         self._show_pressure(props)
 
     async def read(self) -> str | None:
-        """With a prompt."""
+        """Read a line with a prompt."""
         return await self._prompt.read()
 
     def thinking(self) -> AbstractContextManager[Any]:
@@ -118,7 +118,7 @@ class TerminalScreen:
         return self._console.status("thinking")
 
     def show_answer(self, line: str, output: DialogueOutput) -> None:
-        """The answer, what it cost, the pressure bar."""
+        """Show the answer, its cost and the pressure bar."""
         self._console.print(Markdown(output.response, hyperlinks=False))
         usage = output.exchange.usage
         cost = f" · ${output.exchange.cost:.4f}" if usage.cost is not None else ""
@@ -126,7 +126,7 @@ class TerminalScreen:
         self._show_pressure(output.props)
 
     def show_result(self, line: str, result: Any, props: Props) -> None:
-        """A table, and the pressure bar."""
+        """Show a table, and the pressure bar."""
         rows = result if isinstance(result, Sequence) and not isinstance(result, str) else [result]
         if rows and all(isinstance(row, Mapping) for row in rows):
             table = Table(header_style="bold")
@@ -140,11 +140,11 @@ class TerminalScreen:
         self._show_pressure(props)
 
     def show_refusal(self, line: str, error: Exception) -> None:
-        """One sentence."""
+        """Show one sentence."""
         self._console.print(f"[yellow]{escape(printable(str(error)))}[/]")
 
     def end(self, session_id: str, *, is_kept: bool) -> None:
-        """How to come back."""
+        """Show the command that resumes the session."""
         if is_kept:
             self._console.print(f"[dim]come back with: apc chat --session {escape(session_id)}[/]")
 

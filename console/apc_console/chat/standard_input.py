@@ -1,4 +1,4 @@
-"""The lines of a pipe or file, read in the event loop."""
+"""Read the lines of a pipe or file in the event loop."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ _AT_ONCE = 65_536
 
 
 class StandardInput:
-    """The standard input when it is no terminal's prompt; bytes that are no UTF-8 become halves of surrogates."""
+    """Standard input that is no terminal; bytes that are not UTF-8 become surrogate escapes."""
 
     def __init__(self, descriptor: int = 0) -> None:
         self._descriptor = descriptor
@@ -30,12 +30,12 @@ class StandardInput:
         await _until_readable(self._descriptor)
         try:
             return os.read(self._descriptor, _AT_ONCE)
-        except OSError:  # the terminal behind it is gone
+        except OSError:  # the terminal is gone
             return b""
 
 
 async def _until_readable(descriptor: int) -> None:
-    """Wait until a read returns at once. A regular file cannot be waited for, and need not be."""
+    """Wait until a read returns at once. A regular file is always ready."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     try:

@@ -1,4 +1,4 @@
-"""The tasks that a chat starts: kept where the conversation is kept, and run by this process."""
+"""The tasks that a chat starts: stored with the conversation, and run by this process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,10 @@ from apc_console.chat.memory import ChatMemory
 
 @asynccontextmanager
 async def running_tasks(agent: LLMAgent, memory: ChatMemory) -> AsyncIterator[TaskStore]:
-    """The store of the agent's tasks; while it is open they run. The next process takes up what is left."""
+    """Yield the store of the agent's tasks, which run while it is open.
+
+    The next process continues what is left.
+    """
     store: TaskStore = MemoryTaskStore() if memory.pool is None else PostgresTaskStore(memory.pool)
     if agent.tools is None:
         yield store
@@ -39,4 +42,4 @@ async def running_tasks(agent: LLMAgent, memory: ChatMemory) -> AsyncIterator[Ta
 
 
 async def _untold(event: TaskEvent) -> None:
-    """There is no bus to tell: /tasks shows them, and the agent reads of them with the next message."""
+    """Ignore an event: there is no bus; /tasks shows the tasks, and the agent learns of them with the next message."""

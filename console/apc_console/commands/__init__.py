@@ -1,5 +1,8 @@
-"""The `apc` command. One module a command group; what a command needs is imported when it runs, so that
-`apc worker` starts without the server's libraries. Applications add their own groups."""
+"""The `apc` command, one module per command group.
+
+What a command needs is imported when it runs, so that `apc worker` starts without the server's libraries. Applications
+add their own groups.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -79,7 +82,7 @@ def _print_version(is_asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="The version, and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -102,13 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of a pipe left (`apc packet trace | head`): nothing to say, and nowhere to say it.
+        # The reader of a pipe left (`apc packet trace | head`): there is nobody to tell.
         sys.stderr.close()
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    if message:  # `apc` alone prints its help, and says no more
+    if message:  # `apc` alone prints only its help
         echo(f"apc: {one_line(message)}", file=sys.stderr)
     sys.exit(code)

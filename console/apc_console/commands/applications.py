@@ -1,4 +1,4 @@
-"""Commands of applications: each is an entry point of the group `apc.commands` that names a `typer.Typer`."""
+"""Commands of applications: each is an entry point in the group `apc.commands` that names a `typer.Typer`."""
 
 import sys
 from importlib.metadata import EntryPoint, entry_points

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 
-def asyncapi(out: Annotated[Path, typer.Option(help="The file; - is the standard output.")] = Path("-")) -> None:
+def asyncapi(out: Annotated[Path, typer.Option(help="The file; - is standard output.")] = Path("-")) -> None:
     """Write the AsyncAPI 3.0 document: APC_SHARDS shards, and the registered agents when APC_DATABASE_URL is set."""
     from apc_bus.settings import BusSettings
     from apc_console.asyncapi import asyncapi_document

@@ -12,12 +12,15 @@ AgentOption = Annotated[
 
 def chat(
     agent: AgentOption = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Go on with it, or begin it.")] = None,
-    user: Annotated[str, typer.Option(help="Whose conversation; others do not see it.")] = "local",
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="ID", help="The session to continue or begin.")
+    ] = None,
+    user: Annotated[str, typer.Option(help="The user of the conversation; others do not see it.")] = "local",
 ) -> None:
-    """Talk to an agent; /help lists the commands. Kept in APC_DATABASE_URL or the embedded database, if there is one.
+    """Talk to an agent; /help lists the commands.
 
-    Through a pipe each line is a message, and each answer a line of JSON.
+    The conversation is kept in APC_DATABASE_URL or the embedded database, if there is one. Through a pipe each line is
+    a message, and each answer a line of JSON.
     """
     from apc_console.chat import ChatForm, run_chat
     from apc_console.system.running import run_quietly

@@ -1,4 +1,4 @@
-"""`apc doctor`: look at everything that has to be right, and say how to mend what is not."""
+"""`apc doctor`: check everything a deployment needs, and say how to fix what is wrong."""
 
 import typer
 
@@ -6,7 +6,7 @@ from apc_console.output.output import AsJson, print_rows
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Look at broker, topology, database, guard, clocks and log; exit 1 when something is wrong."""
+    """Check broker, topology, database, guard, clocks and log; exit 1 when something is wrong."""
     from apc_console.doctor import Status, examine
     from apc_console.system.running import run_quietly
 

@@ -8,18 +8,18 @@ import typer
 
 def up(
     agent: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE:AGENT", help="An agent to run as well; may be repeated.")
+        list[str] | None, typer.Option(metavar="MODULE:AGENT", help="An agent to run, too; may be repeated.")
     ] = None,
     chaos: Annotated[
         Path | None,
         typer.Option(
-            metavar="PROFILE", help="Strike the agents' messages with the faults of this TOML file; prints a scorecard."
+            metavar="PROFILE", help="Inject the faults of this TOML file into the agents' messages; prints a scorecard."
         ),
     ] = None,
 ) -> None:
     """Run everything until SIGTERM: in this process by default, with an embedded PostgreSQL and no broker.
 
-    With APC_AMQP_URL and APC_DATABASE_URL set, one process for each service and agent, restarted when it dies.
+    With APC_AMQP_URL and APC_DATABASE_URL set, run one process per service and agent, restarted when it dies.
     """
     from apc_console.system.running import run
     from apc_console.system.up import run_everything

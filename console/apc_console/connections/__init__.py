@@ -1,1 +1,1 @@
-"""What a command connects to: the broker, the database, the gate."""
+"""The connections of a command: the broker, the database, the gate."""

@@ -1,4 +1,4 @@
-"""The broker that a one-shot command works on: connected within seconds, or a clear line."""
+"""The broker connection of a one-shot command: made within seconds, or a clear error."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -17,7 +17,7 @@ from apc_log.registry import registered_agents
 
 CONNECT_PATIENCE = timedelta(seconds=3)
 PATIENCE_SECONDS = 8.0
-"""For all that a command waits for from the broker."""
+"""Seconds in total that a command waits for the broker."""
 
 
 def broker_user(settings: BusSettings) -> str:
@@ -29,7 +29,7 @@ def broker_user(settings: BusSettings) -> str:
 
 @asynccontextmanager
 async def open_bus(settings: BusSettings) -> AsyncIterator[Bus]:
-    """The bus of APC_AMQP_URL, connected. Raises InputUnusable, BusUnavailable."""
+    """Yield the bus of APC_AMQP_URL, connected. Raises InputUnusable, BusUnavailable."""
     from apc_bus.rabbit import connect_rabbit
 
     broker_user(settings)
@@ -49,7 +49,7 @@ async def planned_topology(expected: Sequence[AgentQueues] = ()) -> Topology:
     """Return the topology of APC_SHARDS, with an inbox for each registered agent when APC_DATABASE_URL is set.
 
     Args:
-        expected: agents that get one even if they are not registered yet.
+        expected: agents that get an inbox even if they are not registered yet.
     """
     settings = BusSettings()
     agents = {agent.agent_id: agent for agent in expected}
@@ -60,7 +60,7 @@ async def planned_topology(expected: Sequence[AgentQueues] = ()) -> Topology:
 
 
 def topology_url(settings: BusSettings) -> str:
-    """AMQP URL of the deploy-time user, who may declare; needs APC_AMQP_URL or APC_TOPOLOGY_URL."""
+    """Return the AMQP URL of the deploy-time user, who may declare; needs APC_AMQP_URL or APC_TOPOLOGY_URL."""
     given = ConsoleSettings().topology_url
     return settings.with_certificates(given.get_secret_value()) if given else settings.amqp_nodes[0]
 

@@ -1,4 +1,4 @@
-"""The database that a command works on: the one of APC_DATABASE_URL, or the embedded one of the data folder."""
+"""The database of a command: the one of APC_DATABASE_URL, or the embedded one of the data folder."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from apc_console.output.secrecy import hide_password
 from apc_log.heads import holds_log
 
 PATIENCE = timedelta(seconds=3)
-"""How long a one-shot command waits for a server that does not answer; with all the rest it ends within 10 s."""
+"""How long a one-shot command waits for a server that does not answer; in total it ends within 10 s."""
 
 
 async def migrate_database(settings: DatabaseSettings) -> None:
@@ -29,7 +29,7 @@ async def migrate_url(url: str) -> None:
     from apc_persister.migrate import migrate
 
     try:
-        # The pool waits for a server that starts, and says clearly what is wrong; the migration does neither.
+        # The pool waits for a server that is starting, and reports errors clearly; the migration does neither.
         pool = await open_pool(url, max_size=1, wait=PATIENCE)
         await pool.close()
         await migrate(url)
@@ -39,7 +39,7 @@ async def migrate_url(url: str) -> None:
 
 @asynccontextmanager
 async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIterator[str]:
-    """The URL of the log's database; the embedded server of the data folder is started when it does not run.
+    """Yield the URL of the log's database; start the embedded server of the data folder when it does not run.
 
     Raises:
         InputUnusable: no APC_DATABASE_URL, and the data folder holds no database.
@@ -63,14 +63,17 @@ async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIte
 
 @asynccontextmanager
 async def open_log() -> AsyncIterator[asyncpg.Pool]:
-    """A pool on the database of the log, for the commands that read it. Raises InputUnusable, DatabaseUnavailable."""
+    """Yield a pool on the database of the log, for commands that read it.
+
+    Raises InputUnusable, DatabaseUnavailable.
+    """
     async with open_log_with_url() as (pool, _):
         yield pool
 
 
 @asynccontextmanager
 async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
-    """As `open_log`, with the URL of the database for processes that read beside this one."""
+    """Yield the pool of `open_log`, and the database URL for helper processes."""
     settings = DatabaseSettings()
     async with database_url(BusSettings(), settings) as url:
         pool = await open_pool(url, max_size=2, wait=PATIENCE)

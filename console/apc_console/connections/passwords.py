@@ -1,4 +1,4 @@
-"""Passwords of broker users: from the environment, from a file for its owner alone, or made and kept there."""
+"""Passwords of broker users: from the environment, from a private file, or generated and kept there."""
 
 import os
 import secrets
@@ -16,18 +16,18 @@ RANDOM_BYTES = 32
 
 
 def given_passwords() -> dict[str, str]:
-    """User -> password of APC_BROKER_PASSWORDS. Raises InputUnusable."""
+    """Return user -> password of APC_BROKER_PASSWORDS. Raises InputUnusable."""
     given = ConsoleSettings().broker_passwords
     return {} if given is None else _parse(given.get_secret_value(), "APC_BROKER_PASSWORDS")
 
 
 def default_file() -> Path:
-    """Return where passwords are kept: APC_BROKER_PASSWORDS_FILE, else `<data_dir>/broker-passwords.json`."""
+    """Return the password file: APC_BROKER_PASSWORDS_FILE, else `<data_dir>/broker-passwords.json`."""
     return ConsoleSettings().broker_passwords_file or BusSettings().data_dir / "broker-passwords.json"
 
 
 def known_passwords(file: Path) -> dict[str, str]:
-    """User -> password of the environment and of the file; the environment counts where both have one.
+    """Return user -> password of the environment and of the file; the environment takes precedence.
 
     Raises:
         InputUnusable: one of them is no JSON object of texts, or others than its owner may read the file.
@@ -36,7 +36,9 @@ def known_passwords(file: Path) -> dict[str, str]:
 
 
 def complete_passwords(users: Iterable[str], file: Path) -> tuple[dict[str, str], list[str]]:
-    """Passwords of all these users, and the users whose passwords were made now and written into `file` (mode 0600).
+    """Return the passwords of all these users, and the users whose passwords were generated now.
+
+    New passwords are written into `file` (mode 0600).
 
     Raises:
         InputUnusable: as `known_passwords`, or the file cannot be written.
@@ -51,7 +53,7 @@ def complete_passwords(users: Iterable[str], file: Path) -> tuple[dict[str, str]
 
 
 def forget_password(user: str, file: Path) -> None:
-    """Take a user out of the file, if it is there. Raises InputUnusable."""
+    """Remove a user from the file, if it is there. Raises InputUnusable."""
     kept = _read(file)
     if kept.pop(user, None) is not None:
         _write(file, kept)
@@ -82,7 +84,7 @@ def _parse(text: str, where: str) -> dict[str, str]:
 
 
 def _write(file: Path, passwords: dict[str, str]) -> None:
-    """As a whole or not at all: a new file takes the place of the old one."""
+    """Replace the file atomically."""
     new = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
     try:
         make_private_folder(file.parent)

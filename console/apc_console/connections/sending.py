@@ -1,4 +1,4 @@
-"""A packet that a command sends on somebody's behalf, and what the gate says of it."""
+"""Send a packet on behalf of an agent, and read the gate's verdict."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,10 +29,9 @@ class Answer:
 
 
 async def send_packet(bus: Bus, packet: Packet, shards: int) -> None:
-    """Publish to the gate as the broker user of this bus, signed as the sender's worker in this environment would.
+    """Publish to the gate as the broker user of this bus, signed as the sender's worker here would sign.
 
-    Raises:
-        BusError, PacketRefused, AgentKeyUnusable
+    Raises BusError, PacketRefused, AgentKeyUnusable.
     """
     trace, sealed = packet.trace, seal(packet)
     key = find_key(WorkerSettings(), packet.sender.agent_id)
@@ -48,7 +47,7 @@ async def send_packet(bus: Bus, packet: Packet, shards: int) -> None:
 
 
 async def answer_to(pool: asyncpg.Pool, packet: Packet, patience: timedelta = PATIENCE) -> Answer:
-    """Return what the gate said of a packet, once the log has it.
+    """Return the gate's verdict on a packet, once the log has it.
 
     Raises:
         ServiceAway: not within `patience`; the packet waits in the gate's queue.

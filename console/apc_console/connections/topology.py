@@ -8,7 +8,7 @@ from apc_contracts.contract.contract import load_contract
 
 
 def topology_of(settings: DeploymentSettings, agents: Sequence[AgentQueues] = ()) -> Topology:
-    """Return the topology for the shards of the settings and these agents; the contract says how much an inbox holds.
+    """Return the topology for these shards and agents; the contract limits the size of an inbox.
 
     Raises:
         ContractInvalid: the contract file of the settings cannot be used.

@@ -1,4 +1,4 @@
-"""Waits for what another process brings about, by asking."""
+"""Wait by polling for what another process does."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ PAUSE_SECONDS = 0.02
 
 
 async def until(holds: Callable[[], Awaitable[bool]], patience: timedelta) -> None:
-    """Return once it holds. Raises TimeoutError after `patience`."""
+    """Wait until the condition holds. Raises TimeoutError after `patience`."""
     async with asyncio.timeout(patience.total_seconds()):
         while True:
             if await holds():

@@ -1,4 +1,4 @@
-"""`apc doctor`: everything that has to be right for the bus, looked at once, each finding with its fix."""
+"""`apc doctor`: checks of everything the bus needs, each finding with its fix."""
 
 from apc_console.doctor.examination import examine
 from apc_console.doctor.finding import Finding, Status

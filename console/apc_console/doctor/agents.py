@@ -1,4 +1,4 @@
-"""Looks at the registered agents: whether somebody takes what is sent to them."""
+"""Checks of the registered agents: whether they receive what is sent to them."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from apc_console.doctor.finding import Finding, ok, warning
 
 
 async def look_at_agents(pool: asyncpg.Pool, depths: Mapping[str, QueueDepth]) -> list[Finding]:
-    """Of each agent that is registered and handles something: is it alive, and are its queues consumed?"""
+    """Check each registered agent that handles something: is it alive, and are its queues consumed."""
     now = datetime.now(UTC)
     agents = [row for row in await listed(pool, now) if not row["is_revoked"]]
     findings = [finding for row in agents if (finding := _agent(row, depths, now)) is not None]
@@ -28,7 +28,7 @@ def _agent(row: dict[str, Any], depths: Mapping[str, QueueDepth], now: datetime)
     if is_consumed and row["is_alive"]:
         return None
     if not row["handles"] and not waiting:
-        return None  # an operator, who is nobody's inbox
+        return None  # an operator, who has no inbox
     seen = row["last_seen"]
     said = "never heard of" if seen is None else f"last heard of {(now - seen).total_seconds():.0f} s ago"
     if not is_consumed:

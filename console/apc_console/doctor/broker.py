@@ -1,4 +1,4 @@
-"""Looks at the broker: each node, the topology, the queues that must not fill up."""
+"""Checks of the broker: each node, the topology, the queues that must not fill up."""
 
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ from apc_console.doctor.finding import Finding, ok, warning, wrong
 
 APPLY = "apc topology apply"
 LARGEST_MESSAGE = 2 << 20
-"""What a broker has to take: a log batch. As in deploy/rabbitmq.conf."""
+"""The size of a message that the broker must accept, a log batch; as in deploy/rabbitmq.conf."""
 
 
 def _timing() -> Timing:
@@ -22,7 +22,7 @@ def _timing() -> Timing:
 
 
 async def look_at_nodes(urls: Sequence[str]) -> list[Finding]:
-    """Return whether each node of APC_AMQP_URL takes a connection with these credentials."""
+    """Check that each node of APC_AMQP_URL accepts a connection with these credentials."""
     findings = []
     for url in urls:
         parts = urlsplit(url)
@@ -43,7 +43,7 @@ async def inspect_broker(url: str, topology: Topology) -> Inspection:
 
 
 def judge_topology(found: Inspection) -> list[Finding]:
-    """Return what is missing or differs from the topology that the settings and the registry ask for."""
+    """Check what is missing or differs from the topology of settings and registry."""
     findings = [wrong("topology", f"{name} is missing", APPLY) for name in found.missing]
     findings += [
         wrong("topology", f"{what} differs", f"let it drain, delete it, then {APPLY}") for what in found.differing
@@ -60,7 +60,7 @@ def judge_topology(found: Inspection) -> list[Finding]:
 
 
 async def look_at_message_size(url: str, prefetch: int) -> list[Finding]:
-    """Return whether the broker refuses messages that nobody needs: a gate would hold them. Raises BusUnavailable."""
+    """Check that the broker refuses messages larger than needed: a gate would hold them. Raises BusUnavailable."""
     limit = f"{LARGEST_MESSAGE >> 20} MiB"
     if not await takes_message_of(url, LARGEST_MESSAGE + 1, timing=_timing()):
         return [ok("message size", f"messages beyond {limit} are refused")]
@@ -69,7 +69,7 @@ async def look_at_message_size(url: str, prefetch: int) -> list[Finding]:
 
 
 def judge_gates(depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Finding]:
-    """Return whether somebody judges what comes in."""
+    """Check that each shard has a gate that judges its inputs."""
     findings = []
     for shard in shards:
         depth = depths.get(gate_queue(shard))

@@ -1,4 +1,4 @@
-"""Looks at the checkpoints: what came after the last one outside can be changed by an administrator unseen."""
+"""Checks of the checkpoints: an administrator can change unseen what was logged after the last exported one."""
 
 from datetime import timedelta
 
@@ -8,11 +8,11 @@ from apc_console.doctor.finding import Finding, ok, wrong
 from apc_log.queries.health import read_exports
 
 TOLERANCE = timedelta(seconds=10)
-"""An exporter at work brings a checkpoint out within a second or so."""
+"""A working exporter exports a checkpoint within about a second."""
 
 
 async def look_at_checkpoints(pool: asyncpg.Pool) -> list[Finding]:
-    """Of each shard: how old the last exported checkpoint is, and for how long the next one waits."""
+    """Check, for each shard, the age of the last exported checkpoint, and how long the next one has waited."""
     return [_shard(row) for row in await read_exports(pool)]
 
 

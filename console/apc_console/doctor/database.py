@@ -1,4 +1,4 @@
-"""Looks at the database: version, schema, durability, the guard of the log, its clock."""
+"""Checks of the database: version, schema, durability, the guard of the log, its clock."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from apc_persister.migrate import SCHEMA_REVISION, read_revision
 OLDEST, NEWEST = 15, 18
 """Major versions of PostgreSQL that the tests run on."""
 CLOCK_TOLERANCE = timedelta(seconds=1)
-"""Expiry is judged by one clock and recorded by another: beyond this they contradict each other visibly."""
+"""Expiry is judged by one clock and recorded by another: beyond this they visibly contradict each other."""
 MIGRATE = "apc migrate"
 MIGRATE_AS_SUPERUSER = (
     "run `apc migrate` as a superuser of the database; the embedded one is migrated when `apc up` starts"
@@ -22,14 +22,14 @@ MIGRATE_AS_SUPERUSER = (
 
 
 def now() -> datetime:
-    """This machine's clock."""
+    """Return the time of this machine's clock."""
     return datetime.now(UTC)
 
 
 async def look_at_database(
     connection: AnyConnection, *, may_be_undurable: bool, clock: Callable[[], datetime] = now
 ) -> list[Finding]:
-    """Everything that can be told without the broker. Raises OSError and asyncpg's errors."""
+    """Check everything that does not need the broker. Raises OSError and asyncpg's errors."""
     findings = [
         await _version(connection),
         await _durability(connection, may_be_undurable),

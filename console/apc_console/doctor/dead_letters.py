@@ -1,4 +1,4 @@
-"""Looks at the dead letters: what the broker holds of them, and what the log says became of their packets."""
+"""Checks of dead letters: those in the broker, and those in the log."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,14 +14,14 @@ FIX = (
     "`apc dead-letter list` shows them; then `apc dead-letter requeue` sends them again, or `discard` puts them to rest"
 )
 SHOWN = 5
-"""Reasons that are named."""
+"""Reasons that are listed."""
 
 
 def judge_dead_queue(depths: Mapping[str, QueueDepth]) -> list[Finding]:
-    """Return whether dead letters wait in the broker for a gate to record them."""
+    """Check whether dead letters wait in the broker for a gate to record them."""
     depth = depths.get(DEAD_QUEUE)
     if depth is None:
-        return []  # the topology's finding
+        return []  # reported by the topology check
     if depth.consumers == 0:
         return [warning("dead letters", f"{depth.messages} wait, and no gate takes them", "apc serve orchestrator")]
     if depth.messages:
@@ -31,7 +31,7 @@ def judge_dead_queue(depths: Mapping[str, QueueDepth]) -> list[Finding]:
 
 
 async def look_at_dead_letters(pool: asyncpg.Pool) -> list[Finding]:
-    """Of the deliveries that ended as dead letters and were neither sent again nor discarded: how many, and why."""
+    """Check deliveries that ended as dead letters and were neither requeued nor discarded: how many, and why."""
     rows = await count_dead_by_reason(pool)
     if not rows:
         return [ok("dead letters", "no delivery is one")]

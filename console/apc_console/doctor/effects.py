@@ -1,4 +1,4 @@
-"""Looks at the effects of handlers: those of which nobody knows whether they happened."""
+"""Checks of handlers' side effects whose outcome is unknown."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ FIX = "`apc effect list --state unknown --state result_lost` shows them; say wha
 
 
 async def look_at_effects(pool: asyncpg.Pool) -> list[Finding]:
-    """Effects that wait for somebody's word: how many, of which agents, since when."""
+    """Check effects that wait to be settled: how many, of which agents, since when."""
     try:
         records = await PostgresEffectStore(pool, is_patient=False).list(states=UNSETTLED, limit=MAX_LISTED)
     except asyncpg.InsufficientPrivilegeError:

@@ -1,4 +1,4 @@
-"""Looks at what can be told of the log without reading it whole, and at what its owner added to its tables."""
+"""Quick checks of the log without reading it whole, and of additions to its tables by their owner."""
 
 import asyncpg
 
@@ -13,7 +13,7 @@ RESTORE = "make it again inside apc_guard.maintain() as the migrations do; then 
 
 
 async def look_at_evidence(pool: asyncpg.Pool) -> list[Finding]:
-    """Return where each shard ends, the registry, and constraints, defaults, indexes, triggers, rules and policies."""
+    """Check the end of each shard, the registry, and constraints, defaults, indexes, triggers, rules and policies."""
     async with pool.acquire() as connection:
         ends = [_wrong("log end", one) for one in await check_ends(connection)]
         registry = [_wrong("registry", one) for one in await check_registry(connection)]

@@ -1,4 +1,4 @@
-"""All checks in order; one that cannot be made becomes a finding, and does not keep the others from being made."""
+"""Run all checks in order; one that fails to run becomes a finding and does not stop the others."""
 
 from contextlib import AsyncExitStack
 
@@ -35,7 +35,10 @@ PERMISSIONS_FIX = "correct APC_AMQP_URL, or register the agent that it names wit
 
 
 async def examine() -> list[Finding]:
-    """Look at the broker and the database of the settings. Raises pydantic's ValidationError for settings alone."""
+    """Check the broker and the database of the settings.
+
+    Raises pydantic's ValidationError only for invalid settings.
+    """
     settings, database = BusSettings(), DatabaseSettings()
     async with AsyncExitStack() as stack:
         findings, pool = await _database(stack, settings, database)
@@ -102,6 +105,6 @@ async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Find
 
 
 async def _plan(settings: BusSettings, pool: asyncpg.Pool | None) -> Topology:
-    """Return what the broker should hold. Raises ContractInvalid, TopologyInvalid, and what the database raises."""
+    """Return the topology that the broker should hold. Raises ContractInvalid, TopologyInvalid, and database errors."""
     agents = [] if pool is None else [queues_of(agent) for agent in await registered_agents(pool)]
     return topology_of(settings, agents)

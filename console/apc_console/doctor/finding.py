@@ -1,11 +1,11 @@
-"""What `apc doctor` says: one line a thing that it looked at, and how to mend what is wrong."""
+"""The findings of `apc doctor`: one line per check, and how to fix what is wrong."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Status(StrEnum):
-    """Only `wrong` makes the command fail."""
+    """The status of a finding; only `wrong` makes the command fail."""
 
     OK = "ok"
     WARNING = "warning"
@@ -14,7 +14,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     status: Status
@@ -22,20 +22,20 @@ class Finding:
     fix: str = ""
 
     def row(self) -> dict[str, str]:
-        """One line of the command's output."""
+        """Return one row of the command's output."""
         return {"check": self.check, "status": self.status.value, "finding": self.finding, "fix": self.fix}
 
 
 def ok(check: str, finding: str) -> Finding:
-    """Nothing to do."""
+    """Return a finding without anything to do."""
     return Finding(check, Status.OK, finding)
 
 
 def warning(check: str, finding: str, fix: str) -> Finding:
-    """It works, and should be looked at."""
+    """Return a finding that works, but needs attention."""
     return Finding(check, Status.WARNING, finding, fix)
 
 
 def wrong(check: str, finding: str, fix: str) -> Finding:
-    """It does not work, or does not hold what is promised."""
+    """Return a finding that does not work, or breaks a promise."""
     return Finding(check, Status.WRONG, finding, fix)

@@ -1,4 +1,4 @@
-"""Looks at what the gates have logged and the database does not hold yet."""
+"""Checks of what the gates have logged and the database does not hold yet."""
 
 import asyncio
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ from apc_log.heads import read_head
 from apc_log.queries.health import read_age
 
 PATIENCE = timedelta(seconds=3)
-"""A writer at work commits at least once in this time."""
+"""A working writer commits at least once in this time."""
 _POLL_S = 0.2
 
 
 async def look_at_lag(pool: asyncpg.Pool, depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Finding]:
-    """Of each shard: how many log batches wait, how old the log's end is, and whether it grows."""
+    """Check, for each shard, how many log batches wait, how old the log's end is, and whether it grows."""
     return [await _shard(pool, depths[log_queue(shard)], shard) for shard in shards if log_queue(shard) in depths]
 
 

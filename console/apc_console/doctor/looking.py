@@ -1,4 +1,4 @@
-"""One look of the doctor: whatever goes wrong with it becomes a finding, and the others are made."""
+"""Run one check of the doctor: an error becomes a finding, and the other checks go on."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -11,7 +11,7 @@ from apc_console.doctor.finding import Finding, wrong
 from apc_contracts.errors import ApcError
 
 LONGEST_SECONDS = 60.0
-"""For one look; a server that answers nobody must not keep the operator waiting."""
+"""Seconds for one check; an unresponsive server must not keep the operator waiting."""
 DATABASE_FIX = "look into the database's own log"
 FAULT_FIX = "this look has a fault of its own: report it with this line; `apc doctor` has made the others"
 
@@ -19,10 +19,10 @@ Found = TypeVar("Found")
 
 
 async def attempt(check: str, look: Awaitable[Found], findings: list[Finding], fix: str = "") -> Found | None:
-    """Return what a look gives; None when it cannot be made, and then `findings` get why.
+    """Return the result of a check; None when it fails, and then `findings` get the reason.
 
     Args:
-        fix: what mends an error that we have a name for; none = the error says it.
+        fix: the fix for an error of a known type; none = the error message says it.
     """
     try:
         async with asyncio.timeout(LONGEST_SECONDS):
@@ -39,6 +39,6 @@ async def attempt(check: str, look: Awaitable[Found], findings: list[Finding], f
 
 
 async def look(check: str, looking: Awaitable[list[Finding]], fix: str = "") -> list[Finding]:
-    """Return the findings of a look, or the one that says why it cannot be made."""
+    """Return the findings of a check, or the one that says why it cannot be made."""
     failed: list[Finding] = []
     return await attempt(check, looking, failed, fix) or failed

@@ -1,4 +1,4 @@
-"""Looks at what our own broker user may do, by trying; `users` asks the management API about all of them."""
+"""Checks of our own broker user's permissions, by trying; `users` asks the management API about all users."""
 
 from apc_bus.rabbit.grants import permissions
 from apc_bus.rabbit.rights import Rights, probe_rights
@@ -8,14 +8,17 @@ from apc_console.connections.broker import broker_user
 from apc_console.doctor.finding import Finding, ok, warning
 
 PROBED = (INGRESS, RECEIPTS, INTER_AGENT, LOG, RETRY)
-"""Exchanges that have keys which lead nowhere."""
+"""Exchanges with keys that lead nowhere."""
 BEYOND_AN_AGENT = (INTER_AGENT, LOG)
-"""Whoever may write there goes round the gate."""
+"""Exchanges that bypass the gate: an agent must not write to them."""
 FIX = "`apc topology apply` with APC_MANAGEMENT_URL, or `apc topology export`, gives each its own user"
 
 
 async def look_at_permissions(settings: BusSettings, topology: Topology) -> list[Finding]:
-    """Return whether the user of APC_AMQP_URL may do more than a job needs. Raises BusUnavailable, TopologyInvalid."""
+    """Check that the user of APC_AMQP_URL has no more rights than a job needs.
+
+    Raises BusUnavailable, TopologyInvalid.
+    """
     user = broker_user(settings)
     rights = await probe_rights(settings.amqp_nodes[0], PROBED)
     return [_judge(user, rights, is_known=user in permissions(topology))]

@@ -1,4 +1,4 @@
-"""Looks at broker users: who may speak for whom, and whether their rights are those that their jobs need."""
+"""Checks of broker users: who may speak for whom, and whether their rights match their jobs."""
 
 from collections.abc import Iterator, Mapping
 
@@ -18,7 +18,7 @@ MEND = "`apc topology apply` with APC_MANAGEMENT_URL, or import what `apc topolo
 
 
 async def look_at_users(settings: BusSettings, topology: Topology) -> list[Finding]:
-    """Users that agents share, users that may forge others, and rights that are not those of the topology."""
+    """Check for shared users, users that may impersonate others, and rights that differ from the topology's."""
     findings = [warning("users", sentence, OWN) for sentence in shared_users(topology)]
     try:
         management = open_management(settings)
@@ -44,7 +44,7 @@ async def _look(settings: BusSettings, management: Management, topology: Topolog
     held = await management.permissions(vhost_of(settings))
     expected = permissions(topology)
     for user in own_users(settings, management):
-        expected.pop(user, None)  # of a deployment where all share one, or the deploy-time users
+        expected.pop(user, None)  # deployments where all share one user, or the deploy-time users
     agents = {agent.user for agent in topology.agents}
     return [*findings, *_compare(expected, held, agents)]
 

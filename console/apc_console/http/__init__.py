@@ -1,1 +1,1 @@
-"""The one HTTP server of the services, and what each says of itself."""
+"""The HTTP server of the services, and the health pages of each."""

@@ -1,4 +1,4 @@
-"""What a service says of itself over HTTP: `/healthz`, `/readyz`, `/startup`, `/metrics`."""
+"""The health pages of a service over HTTP: `/healthz`, `/readyz`, `/startup`, `/metrics`."""
 
 import asyncio
 import socket
@@ -11,11 +11,11 @@ from apc_console.errors import InputUnusable
 from apc_console.http.names import LOOPBACK_NAMES, is_loopback, name_of
 
 LONGEST_TURN_SECONDS = 2.0
-"""For which the event loop of the service may take to turn."""
+"""Seconds that the service's event loop may take for a turn."""
 MOST_CONNECTIONS = 64
-"""Open at the same time; one more is closed at once."""
+"""Connections at the same time; further ones are closed at once."""
 EXCHANGE_SECONDS = 10.0
-"""From the beginning of a connection to its end: a client that is slow or does not read is cut."""
+"""Seconds from beginning to end of a connection: a client that is slow or does not read is cut."""
 LONGEST_HEADER = 16_384
 Answer = tuple[HTTPStatus, str, bytes]
 
@@ -23,8 +23,8 @@ Answer = tuple[HTTPStatus, str, bytes]
 class HealthPages:
     """The pages of one service.
 
-    `/healthz`: the process answers. `/readyz`: nothing stands against relying on it now, else what does, a line each.
-    `/startup`: it was ready once. They run in a thread of their own: `problems` must only read.
+    `/healthz`: the process answers. `/readyz`: the process is ready, or one line per reason why not. `/startup`: it was
+    ready once. They run in a separate thread: `problems` must only read.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, problems: Callable[[], Sequence[str]]) -> None:
@@ -56,7 +56,7 @@ class HealthPages:
         return problems
 
     async def _stuck(self) -> Sequence[str]:
-        """Return whether the service's own loop turns: a handler that blocks it lets everything else look well."""
+        """Return whether the service's own loop is stuck: a handler that blocks it lets everything else look well."""
         here, turned = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -76,11 +76,11 @@ def _text(status: HTTPStatus, lines: Sequence[str] = ()) -> Answer:
 
 
 class HealthServer:
-    """Answers one GET a connection, all of them in one thread.
+    """Answers one GET per connection, all of them in one thread.
 
     Args:
-        pages: what is answered.
-        names: that Host may have; None = any.
+        pages: the pages.
+        names: allowed values of Host; None = any.
     """
 
     def __init__(self, pages: HealthPages, names: frozenset[str] | None) -> None:
@@ -89,7 +89,7 @@ class HealthServer:
         self._open: set[asyncio.Task[None]] = set()
 
     async def run(self, listening: socket.socket, stop: asyncio.Event) -> None:
-        """Answer whoever comes until `stop`; who is still there then is cut."""
+        """Answer clients until `stop`; then close the remaining connections."""
         server = await asyncio.start_server(self._serve, sock=listening, limit=LONGEST_HEADER)
         await stop.wait()
         server.close()
@@ -98,7 +98,7 @@ class HealthServer:
         await asyncio.gather(*self._open, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the request of a connection, and end it."""
+        """Answer the request of a connection, and close it."""
         exchange = asyncio.current_task()
         if exchange is None or len(self._open) >= MOST_CONNECTIONS:
             writer.transport.abort()
@@ -131,7 +131,7 @@ class HealthServer:
 
 
 def _hosts(fields: Sequence[str]) -> set[str]:
-    """Return the names of the Host fields; one that nothing is called when there is none."""
+    """Return the names of the Host fields; an impossible name when there is none."""
     pairs = (field.partition(":") for field in fields)
     return {name_of(value.strip()) for name, _, value in pairs if name.lower() == "host"} or {""}
 
@@ -148,15 +148,15 @@ def _message(status: HTTPStatus, content_type: str, body: bytes) -> bytes:
 
 @contextmanager
 def serve_health(host: str, port: int | None, problems: Callable[[], Sequence[str]]) -> Iterator[None]:
-    """Serve the pages of the service of this event loop while the context lasts; without a port not at all.
+    """Serve the pages of the service of this event loop while the context lasts; not at all without a port.
 
     Args:
-        host: listened on; a loopback address answers to the names of this machine only.
-        port: listened on.
-        problems: what stands against being ready now, a sentence each; called in another thread.
+        host: the address to listen on; a loopback address answers only to the names of this machine.
+        port: the port to listen on.
+        problems: returns why the process is not ready, one sentence each; called in another thread.
 
     Raises:
-        InputUnusable: the address is taken, or not ours to take.
+        InputUnusable: the address is taken, or we may not use it.
     """
     if port is None:
         yield

@@ -1,10 +1,10 @@
-"""Where a service listens, as an operator types it."""
+"""Parse the listen address of a service."""
 
 from apc_console.errors import InputUnusable
 
 
 def listen_address(listen: str) -> tuple[str, int]:
-    """(host, port) of HOST:PORT; an IPv6 host may stand in brackets. Raises InputUnusable."""
+    """Return (host, port) of HOST:PORT; an IPv6 host may be in brackets. Raises InputUnusable."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     if not (host and port.isdecimal() and int(port) < 1 << 16):

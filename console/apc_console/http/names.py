@@ -1,4 +1,4 @@
-"""By which names a service that listens on this machine alone may be asked for."""
+"""The names by which a service that listens only on this machine may be addressed."""
 
 from ipaddress import ip_address
 
@@ -6,7 +6,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches what listens on this host."""
+    """Return whether a service on this host is reachable only from this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

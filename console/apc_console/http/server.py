@@ -1,7 +1,7 @@
-"""The one HTTP server of the console's services: uvicorn with limits, and checks of Host, Origin and content type.
+"""The HTTP server of the console's services: uvicorn with limits, and checks of Host, Origin and content type.
 
-Browsers let any page send requests to this machine: Host keeps away names that were pointed here (DNS rebinding),
-Origin keeps away other pages, and a body must be JSON, which no foreign page can send without a preflight.
+Browsers let any page send requests to this machine: checking Host stops DNS rebinding, checking Origin stops other
+pages, and a body must be JSON, which no foreign page can send without a preflight.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ _MEDIA_TYPE = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What the clients of a service may take."""
+    """Limits of a service's clients."""
 
     connections: int = 128
-    """Open at the same time; one more is closed at once."""
+    """Connections at the same time; further ones are closed at once."""
     header_seconds: float = 10.0
-    """From the beginning of a connection or request to the end of its header."""
+    """Seconds from the beginning of a connection or request to the end of its header."""
     body_seconds: float = 30.0
-    """From the end of the header to the end of the body."""
+    """Seconds from the end of the header to the end of the body."""
     write_seconds: float = 30.0
-    """For which a client may not read what waits for it."""
+    """Seconds that a client may leave sent data unread."""
 
 
 def make_server(
@@ -41,15 +41,15 @@ def make_server(
     lifespan: bool = False,
     graceful_seconds: int = 15,
 ) -> uvicorn.Server:
-    """Make the server of an application; port 0 takes a free one.
+    """Return the server of an application; port 0 takes a free one.
 
     Args:
         app: answers the requests that pass the checks.
-        host: listened on; a loopback address answers to the names of this machine only.
-        port: listened on.
-        limits: of the clients.
-        lifespan: whether the application has startup and shutdown of its own.
-        graceful_seconds: for which running requests may go on after SIGTERM; streams are cut then.
+        host: the address to listen on; a loopback address answers only to the names of this machine.
+        port: the port to listen on.
+        limits: the clients' limits.
+        lifespan: whether the application has startup and shutdown hooks.
+        graceful_seconds: how long running requests may go on after SIGTERM; streams are cut then.
     """
     config = uvicorn.Config(
         CheckedRequests(app, LOOPBACK_NAMES if is_loopback(host) else None),
@@ -67,11 +67,11 @@ def make_server(
 
 
 class CheckedRequests:
-    """Refuses requests that a foreign page makes a browser send, and bodies that are no JSON.
+    """Refuses requests that a foreign page makes a browser send, and bodies that are not JSON.
 
     Args:
-        app: gets what passes.
-        hosts: names that Host may have; None = any, where a token decides.
+        app: receives the requests that pass.
+        hosts: allowed values of Host; None = any, where a token decides.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str] | None) -> None:
@@ -79,7 +79,7 @@ class CheckedRequests:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it on."""
+        """Answer a request, or pass it on."""
         refusal = self._refusal(scope) if scope["type"] == "http" else None
         if refusal is None:
             await self._app(scope, receive, send)
@@ -109,7 +109,7 @@ def _refuse(status: int, code: str, message: str, field: str) -> JSONResponse:
 
 
 def _bounded(limits: HttpLimits) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol with these limits: uvicorn makes one for each connection by itself."""
+    """Return uvicorn's protocol with these limits: uvicorn itself creates one per connection."""
 
     class Bounded(BoundedProtocol):
         http_limits = limits
@@ -118,7 +118,7 @@ def _bounded(limits: HttpLimits) -> type[asyncio.Protocol]:
 
 
 class BoundedProtocol(H11Protocol):
-    """A connection that is cut when its client is slow, does not read, or is one too many."""
+    """A connection that is closed when its client is slow, does not read, or is one too many."""
 
     http_limits = HttpLimits()
     _receiving: asyncio.TimerHandle | None = None
@@ -133,13 +133,13 @@ class BoundedProtocol(H11Protocol):
             self._wait_for_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+        """Cancel the timers."""
         self._stop_receiving()
         self._stop_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and set the limit for what has to come."""
+        """Pass on received data, and set the limit for what is still to come."""
         if self._receiving is None and self._is_between_requests:
             self._wait_for_header()
         before = self.cycle
@@ -147,23 +147,23 @@ class BoundedProtocol(H11Protocol):
         self._follow(before)
 
     def on_response_complete(self) -> None:
-        """Go on with what the client has sent behind the request."""
+        """Continue with what the client has sent after the request."""
         before = self.cycle
         super().on_response_complete()
         self._follow(before)
 
     def pause_writing(self) -> None:
-        """Give the client a while to read."""
+        """Give the client some time to read."""
         self.flow.pause_writing()
         self._writing = self.loop.call_later(self.http_limits.write_seconds, self._cut)
 
     def resume_writing(self) -> None:
-        """Go on: the client has read."""
+        """Resume: the client has read."""
         self._stop_writing()
         self.flow.resume_writing()
 
     def _follow(self, before: object) -> None:
-        """Set the limit for what has still to come of the request that runs."""
+        """Set the limit for the rest of the running request."""
         if self._is_between_requests:
             return
         if not self.cycle.more_body:

@@ -1,1 +1,1 @@
-"""What a command reads and prints: tables, JSON, foreign text made harmless."""
+"""The input and output of commands: tables, JSON, foreign text made harmless."""

@@ -1,4 +1,4 @@
-"""Cursors of `--after`: where a page ended, as one word. Opaque: only the command that printed it reads it."""
+"""Cursors of `--after`: where a page ended. Opaque: only the command that printed one can read it."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
@@ -9,7 +9,7 @@ from apc_console.errors import InputUnusable
 
 
 def write_cursor(*values: int | str) -> str:
-    """Return the word for these values."""
+    """Return the cursor for these values."""
     return urlsafe_b64encode(orjson.dumps(values)).decode().rstrip("=")
 
 

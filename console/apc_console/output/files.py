@@ -1,4 +1,4 @@
-"""Files that a user names: read whole, refused with one clear sentence."""
+"""Files that a user names: read whole, or refused with one clear sentence."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file, and its folder when missing. Raises InputUnusable."""
+    """Write a file; create its folder when missing. Raises InputUnusable."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

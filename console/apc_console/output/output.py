@@ -1,4 +1,4 @@
-"""What a command prints: a Rich table at a terminal, JSON with `--json` or when the output is piped."""
+"""Print results: a Rich table at a terminal, JSON with `--json` or when the output is piped."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table (t
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool, empty: str) -> None:
-    """Print rows of equal keys; `empty` is said at a terminal when there are none."""
+    """Print rows of equal keys; at a terminal print `empty` when there are none."""
     if as_json or not sys.stdout.isatty():
         print_json(rows)
     elif rows:
@@ -28,24 +28,24 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool, 
 
 
 def tell(remarks: Sequence[str]) -> None:
-    """Say on stderr what an operator should know beside the result."""
+    """Print on stderr what an operator should know beside the result."""
     for remark in remarks:
         echo(f"apc: {one_line(remark)}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
-    """Print JSON, as `to_json` makes it."""
+    """Print JSON, formatted by `to_json`."""
     echo(printable_json(to_json(value).decode()))
 
 
 def to_json(value: Any) -> bytes:
-    """JSON, indented, times in UTC; bytes as hex, what JSON does not know as text."""
+    """Return indented JSON with times in UTC; bytes become hex, unknown types text."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
     return orjson.dumps(value, option=options, default=_as_text)
 
 
 def show(value: Any) -> str:
-    """One cell of a table."""
+    """Return the text of one table cell."""
     match value:
         case None:
             return ""
@@ -66,7 +66,7 @@ def show(value: Any) -> str:
 
 
 def opened(out: Path | None) -> Any:
-    """Return a file to write bytes to, its folder made; the standard output without one. Raises InputUnusable."""
+    """Open a file to write bytes, creating its folder; standard output without one. Raises InputUnusable."""
     if out is None:
         return nullcontext[IO[bytes]](standard_output())
     try:

@@ -1,4 +1,4 @@
-"""Rich for text that may be foreign."""
+"""A Rich console for text that may be foreign."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from apc_contracts.terminal_text import printable
 
 
 class SafeConsole(Console):
-    """A console whose texts hold no control characters; Rich's own styles and cursor movements stay."""
+    """A console whose texts contain no control characters; Rich's own styles and cursor movements stay."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render an object to segments, each with a printable text."""

@@ -1,4 +1,4 @@
-"""Values as they may be shown: without passwords."""
+"""Hide secrets in values that are shown."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,11 +30,11 @@ PLAIN_PARAMETERS = frozenset(
         "user",
     }
 )
-"""Parameters of a query whose values are no secrets; what is not among them may be one."""
+"""Query parameters whose values are no secrets; any other may be one."""
 
 
 def hide(value: Any) -> Any:
-    """Return a value as it may be shown: secrets in a URL and other secrets are `***`."""
+    """Return a value for display: secrets in URLs and other secrets become `***`."""
     match value:
         case SecretStr():
             secret = value.get_secret_value()
@@ -46,9 +46,9 @@ def hide(value: Any) -> Any:
 
 
 def hide_password(url: str) -> str:
-    """Return a URL without its password and without what its query and its fragment may keep secret.
+    """Return a URL without its password and without possible secrets in its query and fragment.
 
-    `***` when it cannot be read.
+    Returns `***` when it cannot be parsed.
     """
     try:
         parts = urlsplit(url)
@@ -70,7 +70,7 @@ def _hide_query(query: str) -> str:
 
 
 def _hide_parameter(parameter: str) -> str:
-    """Return a name without a value may itself be a token."""
+    """Hide a parameter's value; a name without a value may itself be a token."""
     name, is_there, _ = parameter.partition("=")
     if not is_there:
         return HIDDEN

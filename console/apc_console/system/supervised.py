@@ -1,4 +1,4 @@
-"""The whole system over RabbitMQ and a given Postgres: a process for each service and agent, restarted when it dies."""
+"""The whole system over RabbitMQ and a given Postgres: one process per service and agent, restarted when it dies."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -30,11 +30,11 @@ from apc_log.registry import registered_agents
 from apc_persister.evidence.checkpoint import ensure_key
 
 START_LIMIT = timedelta(seconds=30)
-"""How long a fresh gate may take to take its shards, and then to log the registrations."""
+"""How long a new gate may take to acquire its shards, and then to log the registrations."""
 DEATHS_AT_START = 3
-"""So often a service may end before it is given up: what it cannot do now it will not do in half a minute."""
+"""How often a service may die at start before it is given up."""
 DRAIN_LIMIT = timedelta(seconds=10)
-"""How long the end of the system waits for what is on its way to the gate, and then to the log writer."""
+"""How long shutdown waits for what is on its way to the gate, and then to the log writer."""
 GATE_STAGE = 1
 AGENT_STAGE = 2
 SERVICES = (
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AgentProcess:
-    """An agent as a process: `module:agent`, and what its environment adds."""
+    """An agent as a process: `module:agent`, and additions to its environment."""
 
     module: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class AgentProcess:
 
 @dataclass(frozen=True, slots=True)
 class SupervisedSystem:
-    """A running system; made by `run_supervised`."""
+    """A running system; created by `run_supervised`."""
 
     pool: asyncpg.Pool
     artifacts: ArtifactStore
@@ -63,11 +63,11 @@ class SupervisedSystem:
     settings: BusSettings
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Wait until `stop` is set: what dies meanwhile is restarted."""
+        """Wait until `stop` is set; processes that die meanwhile are restarted."""
         await stop.wait()
 
     async def drain(self) -> None:
-        """Stop all processes: agents, gate, log writer, each after what waits for it has been taken; idempotent."""
+        """Stop all processes: agents, gate, log writer, each after its backlog is drained; idempotent."""
         shards = range(self.settings.shards)
         await self.supervisor.drain(AGENT_STAGE)
         await _until_empty(self.settings, [gate_queue(shard) for shard in shards])
@@ -115,7 +115,7 @@ async def run_supervised(
 
 
 async def _until_empty(settings: BusSettings, queues: Sequence[str]) -> None:
-    """What agents have left behind is judged, and what the gate has judged is logged; not for ever."""
+    """Wait, up to a limit, until what agents left behind is judged, and what the gate has judged is logged."""
     try:
         async with open_bus(settings) as bus:
 
@@ -135,7 +135,7 @@ async def _declare(settings: BusSettings, pool: asyncpg.Pool, registrations: Seq
 async def _until_held(
     settings: BusSettings, pool: asyncpg.Pool, before: Mapping[int, int], supervisor: Supervisor
 ) -> None:
-    """Wait until our gate has taken every shard: each then has an epoch of its own."""
+    """Wait until our gate holds every shard: each then has a new epoch."""
 
     async def are_held() -> bool:
         for service in SERVICES:
@@ -154,7 +154,7 @@ async def _until_held(
 
 
 async def _until_consumed(settings: BusSettings, registrations: Sequence[Registration]) -> None:
-    """Wait until every agent's process takes packets; one that cannot start is told, and does not stop the others."""
+    """Wait until every agent's process consumes; one that cannot start is reported, and does not stop the others."""
     waiting = [registration.agent_id for registration in registrations]
     async with open_bus(settings) as bus:
 

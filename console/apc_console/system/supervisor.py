@@ -1,4 +1,4 @@
-"""Keeps a set of `apc` processes alive: restarts what dies, with back-off, and drains all of them at the end."""
+"""Keep a set of `apc` processes alive: restart what dies, with back-off, and drain all of them at the end."""
 
 import asyncio
 import os
@@ -22,9 +22,9 @@ log = structlog.get_logger(__name__)
 FIRST_PAUSE = timedelta(milliseconds=200)
 LONGEST_PAUSE = timedelta(seconds=10)
 HEALTHY_AFTER = timedelta(seconds=20)
-"""A process that lived this long starts its back-off anew."""
+"""A process that lived this long restarts its back-off."""
 SAID = "apc: "
-"""How the last line of a command begins that could not do its work."""
+"""The beginning of the last line of a command that failed."""
 LONGEST_WORDS = 65_536
 DRAIN_LIMIT = timedelta(seconds=25)
 """From SIGTERM to SIGKILL; longer than a worker waits for its handlers."""
@@ -32,7 +32,7 @@ DRAIN_LIMIT = timedelta(seconds=25)
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One process: a name for the logs, the arguments of `apc`, and what its environment adds.
+    """One process: a name for the logs, the arguments of `apc`, and additions to its environment.
 
     Processes of the highest `stage` are drained first, all of one stage at once.
     """
@@ -57,9 +57,11 @@ class Supervisor:
     """
 
     def __init__(self, specs: Sequence[ProcessSpec], logs: Path | None = None, first_port: int | None = None) -> None:
-        """`logs`: a folder that takes the output of each process in a file; None = it goes to ours.
+        """Prepare the processes.
 
-        `first_port`: where the first process serves its pages, the second on the next one; None = none does.
+        Args:
+            logs: a folder for the output of each process; None = it goes to ours.
+            first_port: the port of the first process's health pages, the next one for the second; None = no pages.
         """
         self._first_port = first_port
         self._specs = specs
@@ -67,7 +69,7 @@ class Supervisor:
         self._keepers: list[_Keeper] = []
         self._deaths: Counter[str] = Counter()
         self._lifeline = (-1, -1)
-        """A pipe into which nobody writes: who reads from it sees its end when this process has died, anyhow."""
+        """A pipe that nobody writes to: its readers see its end when this process dies, however it dies."""
 
     async def __aenter__(self) -> "Supervisor":
         self._lifeline = os.pipe()
@@ -83,7 +85,7 @@ class Supervisor:
                 os.close(end)
 
     async def drain(self, down_to: int = 0) -> None:
-        """Stop all processes, or those of this stage and above, those of the highest stage first; idempotent."""
+        """Stop all processes, or those of this stage and above, the highest stage first; idempotent."""
         for stage in sorted({keeper.stage for keeper in self._keepers if keeper.stage >= down_to}, reverse=True):
             leaving = [keeper for keeper in self._keepers if keeper.stage == stage]
             for keeper in leaving:
@@ -94,7 +96,7 @@ class Supervisor:
         """Start one more process and keep it alive."""
         stop = asyncio.Event()
         if self._first_port is not None:
-            # Two processes cannot have one port: in the order in which they are added, from APC_HEALTH_PORT on.
+            # Two processes cannot share a port: ports are assigned in the order of addition, from APC_HEALTH_PORT on.
             port = {"APC_HEALTH_PORT": str(self._first_port + len(self._keepers))}
             spec = replace(spec, environment=port | dict(spec.environment))
         task = asyncio.create_task(self._keep(spec, stop), name=spec.name)
@@ -133,7 +135,7 @@ class Supervisor:
                 stdin=self._lifeline[0],
                 stdout=output,
                 stderr=output,
-                # A Ctrl-C at the terminal reaches us alone: we drain the others in order.
+                # Ctrl-C at the terminal reaches only us: we drain the others in order.
                 start_new_session=True,
             )
         finally:
@@ -147,7 +149,7 @@ class Supervisor:
         return self._deaths[name]
 
     def last_words(self, name: str) -> str:
-        """Return why a process ended, as it said itself, or where that stands."""
+        """Return why a process ended, in its own words, or where to find them."""
         if self._logs is None:
             return "its output above says why"
         file = self._log_file(self._logs, name)

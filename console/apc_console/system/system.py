@@ -1,4 +1,4 @@
-"""What the commands need of a running system, whether it runs in this process or in supervised ones."""
+"""What commands need of a running system, in this process or in supervised ones."""
 
 import asyncio
 from typing import Protocol
@@ -11,7 +11,7 @@ from apc_console.errors import InputUnusable
 
 
 class System(Protocol):
-    """A running system: `embedded_system` and `supervised_system` make one each."""
+    """A running system: `embedded_system` and `supervised_system` each create one."""
 
     @property
     def pool(self) -> asyncpg.Pool:
@@ -24,16 +24,16 @@ class System(Protocol):
         ...
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Wait until `stop` is set. Raises what ends the system before."""
+        """Wait until `stop` is set. Raises what ends the system earlier."""
         ...
 
     async def drain(self) -> None:
-        """Stop agents, gate and log writer, each after what waits for it has been taken; idempotent."""
+        """Stop agents, gate and log writer, each after its backlog is drained; idempotent."""
         ...
 
 
 def has_broker(bus: BusSettings, database: DatabaseSettings) -> bool:
-    """Return whether the system shall run over RabbitMQ. Raises InputUnusable with a broker and no database."""
+    """Return whether the system runs over RabbitMQ. Raises InputUnusable for a broker without a database."""
     if bus.amqp_nodes and database.database_url is None:
         raise InputUnusable("APC_AMQP_URL is set: set APC_DATABASE_URL as well, or neither")
     return bool(bus.amqp_nodes)

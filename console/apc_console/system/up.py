@@ -22,7 +22,7 @@ async def run_everything(modules: Sequence[str], profile: Path | None = None) ->
 
     Args:
         modules: `module:agent` of each agent to run beside the services.
-        profile: faults that strike the messages of the agents; a scorecard is printed at the end.
+        profile: faults to inject into the agents' messages; a scorecard is printed at the end.
 
     Raises:
         ChaosProfileInvalid: the file holds no profile; nothing was started.
@@ -69,7 +69,7 @@ async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterato
 
 
 def _chaos(settings: BusSettings) -> dict[str, str]:
-    """Return what the environment of an agent's process adds."""
+    """Return additions to the environment of an agent's process."""
     named = {"APC_CHAOS_PROFILE": settings.chaos_profile, "APC_CHAOS_SCORES": settings.chaos_scores}
     return {name: str(path.absolute()) for name, path in named.items() if path is not None}
 

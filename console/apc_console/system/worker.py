@@ -1,4 +1,4 @@
-"""`apc worker`: an agent as a process of its own, with its pages."""
+"""`apc worker`: an agent as a process, with its health pages."""
 
 from apc_agents.loading import load_agent
 from apc_agents.running.service import run_worker
@@ -11,7 +11,7 @@ from apc_console.system.running import end_with_supervisor
 
 
 class _Running:
-    """Which worker runs now: a new one is made when the broker was away at the start."""
+    """The current worker: a new one is created when the broker was away at the start."""
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
@@ -20,12 +20,12 @@ class _Running:
         self._worker = worker
 
     def problems(self) -> list[str]:
-        """Return what stands against being ready, a sentence each."""
+        """Return why the process is not ready, one sentence each."""
         return ["broker, database or queues are not there yet"] if self._worker is None else self._worker.problems
 
 
 async def run_agent(module: str) -> None:
-    """Run an agent until SIGTERM. Raises AgentNotFound, InputUnusable, and what its on_start raised."""
+    """Run an agent until SIGTERM. Raises AgentNotFound, InputUnusable, and the errors of its on_start."""
     settings = ConsoleSettings()
     configure(settings.log_level)
     if settings.supervised:

@@ -1,1 +1,1 @@
-"""Judging inputs: facts, verdicts, and what follows from them. No I/O."""
+"""Judge inputs: facts, verdicts, and what follows from them. No I/O."""

@@ -1,4 +1,4 @@
-"""Who is told of a refusal: the authenticated sender, by a NACK (docs/specification/contract.md section 12)."""
+"""Answer refusals: the authenticated sender gets a NACK (docs/specification/contract.md section 12)."""
 
 from uuid import UUID
 
@@ -16,24 +16,24 @@ from apc_orchestrator.judging.nack import nack_packet
 
 
 class Answers:
-    """Puts NACKs into a batch. Nobody is told when the broker does not know who sent it, or when it was revoked."""
+    """Puts NACKs into a batch. There is no NACK when the broker does not know the sender, or it was revoked."""
 
     def __init__(self, memory: ShardMemory) -> None:
         self._memory = memory
         self._registry = memory.registry
 
     def refusal(self, batch: Batch, received: ReceivedPacket, refusal: Refusal, user_id: str | None) -> None:
-        """To whoever the broker says has sent this packet."""
+        """Send the NACK to the sender that the broker authenticated."""
         sender = self._registry.users_agent(user_id, received.packet.sender.agent_id)
         self._answer_packet(batch, received.packet, refusal, sender)
 
     def denial(self, batch: Batch, denial: Denial) -> None:
-        """To the sender of a packet that was held and then refused."""
+        """Send the NACK to the sender of a packet that was held and then refused."""
         packet = denial.received.packet
         self._answer_packet(batch, packet, denial.refusal, self._registry.by_id.get(packet.sender.agent_id))
 
     def unreadable(self, batch: Batch, message_id: UUID, refusal: Refusal, user_id: str | None) -> None:
-        """To whoever has that broker user alone: the body does not say who it is."""
+        """Send the NACK to the only agent with that broker user: the body does not name a sender."""
         sender = self._registry.users_agent(user_id, None)
         if sender is not None:
             self._answer(batch, message_id, None, refusal, sender)

@@ -1,4 +1,4 @@
-"""From verdicts, hops and transitions to the entries of a log batch."""
+"""Turn verdicts, hops and transitions into the entries of a log batch."""
 
 import orjson
 
@@ -21,7 +21,7 @@ from apc_log.batch import (
 )
 
 _FIELDS, _FIELDS_OF_A_PACKET, _ID_BYTES = 250, 700, 66
-"""Bytes of what has a bound: ids, hashes and times of an entry, and an id in a list."""
+"""Bytes of the bounded parts: ids, hashes and times of an entry, and an id in a list."""
 
 
 def packet_entry(
@@ -142,7 +142,7 @@ def session_row(session: Session) -> SessionRow:
 
 
 def size_of(entry: Entry) -> int:
-    """About how many bytes an entry has in the log batch."""
+    """Return about how many bytes an entry has in the log batch."""
     if isinstance(entry, PacketEntry):
         return _FIELDS_OF_A_PACKET + len(entry.body) + len(entry.facts) + _ID_BYTES * len(entry.recipients)
     if isinstance(entry, ConflictEntry):

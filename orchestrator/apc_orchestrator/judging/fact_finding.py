@@ -1,4 +1,4 @@
-"""The facts of one input: what `admit` needs beside the packet and its session."""
+"""Find the facts of one input: what `admit` needs beside the packet and its session."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -19,7 +19,7 @@ from apc_orchestrator.judging.memory import ShardMemory
 
 
 class FactFinder:
-    """Look facts up in the memory of a shard."""
+    """Looks facts up in the memory of a shard."""
 
     def __init__(self, memory: ShardMemory) -> None:
         self._memory = memory
@@ -30,7 +30,7 @@ class FactFinder:
         self._protocols = memory.protocols
 
     def of_message(self, received: ReceivedPacket, message: Message, now: datetime) -> Facts:
-        """Return a packet as it came from the broker."""
+        """Return the facts of a packet as it came from the broker."""
         packet = received.packet
         cause, ordinal = uuid_of(message.headers.get(headers.CAUSE)), message.headers.get(headers.ORDINAL)
         return Facts(
@@ -55,7 +55,7 @@ class FactFinder:
         )
 
     def of_own(self, received: ReceivedPacket, now: datetime, decay: Mapping[str, Any] | None = None) -> Facts:
-        """Return a packet of the orchestrator: exempt from bounds, quotas and budgets."""
+        """Return the facts of a packet of the orchestrator: exempt from bounds, quotas and budgets."""
         return Facts(
             now=now,
             registry=self._registry.by_id,
@@ -67,7 +67,7 @@ class FactFinder:
         )
 
     def of_held(self, item: HeldPacket, now: datetime) -> Facts:
-        """Return a packet that a pause held: its sender and signature were judged when it came."""
+        """Return the facts of a packet that a pause held: its sender and signature were judged on arrival."""
         return Facts(
             now=now,
             registry=self._registry.by_id,

@@ -1,4 +1,4 @@
-"""What a gate queue holds: packets, receipts and registry changes, told apart by AMQP type and exchange."""
+"""The content of a gate queue: packets, receipts and registry changes, told apart by AMQP type and exchange."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ ReceiptGroup = tuple[Receipt, ...]
 
 @dataclass(frozen=True, slots=True)
 class DeadInput:
-    """An input that the broker had confirmed and that died in a queue before a gate could judge it."""
+    """An input that the broker had confirmed and that was dead-lettered before a gate could judge it."""
 
     queue: str
     reason: str
@@ -45,7 +45,7 @@ OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
 
 
 def read_input(delivery: Delivery, limits: Limits) -> Input:
-    """Return the input in a delivery; a body that is none is returned as its refusal, for it is an input too."""
+    """Return the input in a delivery; an unreadable body is returned as its refusal, which is an input too."""
     message = delivery.message
     if headers.UNREADABLE in message.headers:
         return PacketRefused("MALFORMED", "$", "the AMQP properties are not UTF-8: send text in them")
@@ -70,7 +70,7 @@ def session_ids(found: Input) -> Iterator[str]:
 
 
 def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_user: str) -> bool:
-    """Whether the broker user behind a receipt may send it (docs/specification/architecture.md section 2, Receipts)."""
+    """Return whether a receipt's broker user may send it (docs/specification/architecture.md section 2)."""
     if receipt.kind in ORCHESTRATOR_KINDS:
         return user_id == own_user
     if receipt.kind is ReceiptKind.EXPIRED and user_id == own_user:
@@ -83,12 +83,12 @@ def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_
 
 
 def is_receipts(message: Message) -> bool:
-    """Return whether a message holds receipts, and no packet."""
+    """Return whether a message holds receipts rather than a packet."""
     return message.type == headers.TYPE_RECEIPTS
 
 
 def is_probe(message: Message) -> bool:
-    """An empty array of receipts: a gate asks whether it is the active one."""
+    """Return whether a message is an empty array of receipts, by which a gate learns that it is the active one."""
     return message.type == headers.TYPE_RECEIPTS and message.body == PROBE_BODY
 
 

@@ -1,4 +1,4 @@
-"""One input after the other: facts, verdict, advance, and what follows. No I/O: its session is in memory already.
+"""Judge one input after the other: facts, verdict, advance, and what follows. No I/O: sessions are in memory already.
 
 The story of a packet, from top to bottom: `take` tells inputs apart, `judge` finds the facts, `_decide` asks `admit`
 for the verdict, `_record` logs it and advances the session, `_apply` logs and sends what follows, and `_finish` judges
@@ -57,7 +57,7 @@ from apc_orchestrator.tracing import note_verdict
 
 
 class Judge:
-    """Judge the inputs of one shard during one lease."""
+    """Judges the inputs of one shard during one lease."""
 
     def __init__(self, memory: ShardMemory) -> None:
         self._memory = memory
@@ -177,7 +177,7 @@ class Judge:
         return verdict
 
     def _is_crowded(self, session: Session | None, refusal: Refusal) -> bool:
-        """Return whether the session knows so many refused packets that another one takes no id in it."""
+        """Return whether the session remembers so many refused packets that another one takes no id in it."""
         if session is None or session.refused_items < self._contract.limits.refused_items:
             return False
         return not ends_session(session, refusal)
@@ -220,7 +220,7 @@ class Judge:
             self._memory.quotas.draw(sender.agent_id, sender.role, batch.now)
         if session is None and session_id != PRESENCE_SESSION:
             session = open_session(packet, batch.now, self._contract)
-            # What was refused under this name before keeps its id and its refusal.
+            # A packet refused earlier under this name keeps its id and its refusal.
             for packet_id, identity in self._sessions.strangers(session_id).items():
                 session.remember(packet_id, identity)
             self._sessions.add(session)
@@ -270,7 +270,7 @@ class Judge:
                 self._judge_own(batch, packet, item.decision.record)
 
     def _release(self, batch: Batch, item: Release) -> None:
-        """Judge what a pause held as if it came now."""
+        """Judge a packet that was held by a pause as if it arrived now."""
         facts = self._facts.of_held(item.held, batch.now)
         verdict = judge_held(item.held.received.packet, item.session, facts, self._contract)
         given = ReleaseInput(item.held, verdict, item.cause, batch.now, item.is_last, facts.decayed_protocols)
@@ -284,7 +284,7 @@ class Judge:
     # Deliveries that were sent, and sessions that were loaded
 
     def confirm_delivery(self, outgoing: Outgoing) -> None:
-        """Note that the broker has confirmed a delivery: a repeat of its packet is not delivered any more."""
+        """Note that the broker has confirmed a delivery: a repeat of its packet is no longer delivered."""
         session = self._sessions.get(outgoing.session_id)
         opened = None if session is None or outgoing.packet_id is None else session.open.get(outgoing.packet_id)
         if opened is not None:
@@ -298,7 +298,7 @@ class Judge:
         self._finish(batch)
 
     def adopt(self, session: Session) -> None:
-        """Take in a session that was loaded. Its open deliveries count from now on, unless they never stopped to."""
+        """Adopt a loaded session. Its open deliveries count from now on, unless they never stopped counting."""
         if self._sessions.was_evicted(session.session_id):
             confirm_all(session)
         else:
@@ -315,7 +315,7 @@ class Judge:
 
 
 def _codes_without_id(contract: Contract) -> list[str]:
-    """Refusals up to and including BAD_SIGNATURE, and conflicts: they take nobody's id."""
+    """Return the refusals that take no id: up to and including BAD_SIGNATURE, and conflicts."""
     order = list(contract.refusals.order)
     return [*order[: order.index(contract.refusals.last_without_id) + 1], "DUPLICATE_CONFLICT"]
 

@@ -1,4 +1,4 @@
-"""What the judge of a shard knows: the rules, and what one lease keeps in memory."""
+"""The memory of a shard's judge: the rules, and the state of one lease."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from apc_orchestrator.tracing import Traces
 
 @dataclass(frozen=True, slots=True)
 class ShardMemory:
-    """Shared by the parts of a judge. Each lease starts with a new one; everything in it can be read from the log."""
+    """State shared by the parts of a judge. Each lease starts with a new one; all of it can be read from the log."""
 
     contract: Contract
     lease: Lease

@@ -1,4 +1,4 @@
-"""The answer to a refusal: a NACK to the authenticated sender. No log entry: the refused row stands for it."""
+"""The answer to a refusal: a NACK to the authenticated sender. It has no log entry: the refused row covers it."""
 
 from datetime import datetime
 from uuid import UUID

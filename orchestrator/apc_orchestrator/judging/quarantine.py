@@ -1,4 +1,4 @@
-"""What is refused and takes no id: into the log, as much of it as the contract keeps."""
+"""Log refused input that takes no id, as much of it as the contract keeps."""
 
 from uuid import UUID
 
@@ -9,21 +9,24 @@ from apc_log.batch import ConflictEntry
 from apc_orchestrator.batch import Batch
 
 FLOOD = "flood"
-"""The kind of the entry that stands for refused input beyond its sender's quota."""
+"""The kind of the entry that summarises refused input beyond its sender's quota."""
 _LONGEST_NAME = 255
 NOBODY = ""
-"""The broker user of a message without one: all of these share a quota."""
+"""The broker user of messages without one: they share a quota."""
 
 
 class Quarantine:
-    """Records conflicts and keeps count of the refused input of each broker user."""
+    """Records conflicts and counts the refused input of each broker user."""
 
     def __init__(self, rules: RefusedInput) -> None:
         self._rules = rules
         self._quotas = RefusedQuotas(rules)
 
     def has_room(self, batch: Batch, raw: bytes, user_id: str | None) -> bool:
-        """Return whether the sender's quota for refused input holds this body; it is drawn, or counted as a flood."""
+        """Return whether the sender's quota for refused input has room for this body.
+
+        Draw it, or count it as a flood.
+        """
         user = user_id or NOBODY
         size = len(raw) if len(raw) <= self._rules.whole_bytes else self._rules.head_bytes
         if self._quotas.draw(user, size, batch.now):
@@ -59,7 +62,7 @@ class Quarantine:
 
 
 def dead_input_refusal(queue: str, reason: str) -> Refusal:
-    """Return why an input was not judged that died in a queue."""
+    """Return why an input that was dead-lettered in a queue was not judged."""
     message = (
         f"the message died in queue {queue[:_LONGEST_NAME]} ({reason[:_LONGEST_NAME]}) before it was judged: "
         "send it without AMQP expiration, the packet says itself when it expires"

@@ -1,4 +1,4 @@
-"""The registry in the gate's memory: read from the logged changes (view `agents`), then changed as they come."""
+"""The registry in the gate's memory: read from the logged changes (view `agents`), then updated as changes arrive."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ from apc_log.registry import read_changes, read_registry
 
 
 class Registry:
-    """agent_id -> Registration; the orchestrator itself is always there, with every right."""
+    """agent_id -> Registration; the orchestrator itself is always present, with every right."""
 
     def __init__(self, broker_user: str, registrations: Mapping[str, Registration], changes: set[UUID]) -> None:
         self.by_id: dict[str, Registration] = dict(registrations)
@@ -45,7 +45,7 @@ class Registry:
         return True
 
     def shared_users(self) -> dict[str, list[str]]:
-        """Broker user -> the agents who have it, where they are several: each can speak as the others."""
+        """Return broker user -> its agents, where there are several: each of them can speak as the others."""
         sharing: dict[str, list[str]] = {}
         for one in self.by_id.values():
             if not one.is_revoked:
@@ -53,7 +53,10 @@ class Registry:
         return {user: agents for user, agents in sharing.items() if len(agents) > 1}
 
     def users_agent(self, user_id: str | None, claimed: str | None) -> Registration | None:
-        """Return who the broker says is speaking: the claimed agent if it has that user, else the only one that has."""
+        """Return the authenticated speaker.
+
+        The claimed agent if it has that user, else the only agent with that user.
+        """
         found = self.by_id.get(claimed) if claimed else None
         if found is not None and found.broker_user == user_id:
             return found

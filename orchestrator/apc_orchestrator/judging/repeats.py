@@ -17,7 +17,7 @@ from apc_orchestrator.judging.routing import Routing
 
 
 class Repeats:
-    """Do again what the first copy of a packet caused and what may be missing, as its sender's quota allows."""
+    """Repeats the effects of a packet's first copy that may be missing, as far as its sender's quota allows."""
 
     def __init__(self, memory: ShardMemory, quarantine: Quarantine, answers: Answers, routing: Routing) -> None:
         self._memory = memory
@@ -27,7 +27,7 @@ class Repeats:
         self._interval = timedelta(milliseconds=memory.contract.limits.retry_after_ms)
 
     def repeat(self, batch: Batch, received: ReceivedPacket, session: Session | None, facts: Facts) -> None:
-        """Answer a packet of a known session again: with its refusal, or with its open deliveries."""
+        """Answer a repeated packet of a known session: with its refusal, or with its open deliveries."""
         packet = received.packet
         if not self._draw(batch, packet):
             return

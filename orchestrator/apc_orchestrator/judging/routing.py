@@ -9,7 +9,7 @@ from apc_orchestrator.judging.memory import ShardMemory
 
 
 class Routing:
-    """Put deliveries into a batch and keep count of those that are open."""
+    """Puts deliveries into a batch and counts those that are open."""
 
     def __init__(self, memory: ShardMemory) -> None:
         self._memory = memory

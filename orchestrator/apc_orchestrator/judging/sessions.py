@@ -8,15 +8,15 @@ from apc_contracts.session import Identity, Session
 from apc_log.sessions.loading import REFUSED_KEPT
 
 STRANGERS_KEPT = 10_000
-"""Names of sessions that do not exist."""
+"""Limit of names of sessions that do not exist."""
 STRANGER_BYTES = 64 << 20
-"""What all of them may take of the memory, by an estimate; the longest unheard names are forgotten first."""
+"""Limit of their memory in bytes, estimated; names not heard for longest are forgotten first."""
 ITEMS_KEPT = 500_000
-"""Packets, recipients and references that all loaded sessions may remember, at about 600 bytes each."""
+"""Packets, recipients and references that all loaded sessions may remember, about 600 bytes each."""
 BODY_BYTES_KEPT = 128 << 20
-"""Bodies of packets without an end, over all loaded sessions."""
+"""Bytes of unfinished packets' bodies, over all loaded sessions."""
 _NAME_BYTES, _IDENTITY_BYTES, _TEXT_BYTES = 600, 1200, 60
-"""Measured: a name with its dictionary, an identity with its ids and hashes, a text beside its characters."""
+"""Measured bytes: a name with its dictionary, an identity with its ids and hashes, a text beside its characters."""
 
 
 class Sessions:
@@ -28,7 +28,7 @@ class Sessions:
         self._stranger_bytes = 0
         self._last_batch: dict[str, int] = {}
         self._evicted: set[str] = set()
-        """Left the memory with deliveries on their way, which count on: the inboxes are as full as before."""
+        """Sessions evicted with deliveries in flight, which still count: the inboxes are as full as before."""
         self._ended: dict[str, int] = {}
         """Ended sessions at the last eviction -> their last batch then."""
 
@@ -41,32 +41,35 @@ class Sessions:
         return session_id in self._loaded or session_id in self._strangers
 
     def add(self, session: Session) -> None:
-        """A session that was opened or loaded."""
+        """Add a session that was opened or loaded."""
         self._forget_strangers(session.session_id)
         self._evicted.discard(session.session_id)
         self._loaded[session.session_id] = session
 
     def was_evicted(self, session_id: str) -> bool:
-        """It left the memory with deliveries on their way."""
+        """Return whether the session was evicted with deliveries in flight."""
         return session_id in self._evicted
 
     def note_absence(self, session_id: str, refused: Mapping[UUID, Identity]) -> None:
-        """There is no such session; these were refused under its name before."""
+        """Note that a session does not exist; `refused` are packets refused earlier under its name."""
         self._forget_strangers(session_id)
         self._strangers[session_id] = dict(refused)
         self._stranger_bytes += _NAME_BYTES + sum(map(_bytes_of, refused.values()))
         self._keep_strangers_within_bounds()
 
     def strangers(self, session_id: str) -> Mapping[UUID, Identity]:
-        """Return what was refused under the name of a session that does not exist."""
+        """Return the packets refused under the name of a session that does not exist."""
         return self._strangers.get(session_id, {})
 
     def stranger(self, session_id: str, packet_id: UUID) -> Identity | None:
-        """One of them."""
+        """Return one packet refused under the name of a session that does not exist."""
         return self.strangers(session_id).get(packet_id)
 
     def remember_stranger(self, session_id: str, packet_id: UUID, refused: Identity) -> None:
-        """One more. Of very many the oldest is forgotten: the log still knows its id."""
+        """Remember a packet refused under such a name.
+
+        Beyond the limit the oldest is forgotten: the log still has its id.
+        """
         if session_id not in self._strangers:
             self.note_absence(session_id, {})
         self._strangers.move_to_end(session_id)
@@ -81,7 +84,7 @@ class Sessions:
 
     @property
     def stranger_bytes(self) -> int:
-        """About how much memory the names of sessions that do not exist take, with what was refused under them."""
+        """About how many bytes the names of nonexistent sessions take, with the packets refused under them."""
         return self._stranger_bytes
 
     def _keep_strangers_within_bounds(self) -> None:
@@ -89,7 +92,7 @@ class Sessions:
             name, known = next(iter(self._strangers.items()))
             if len(self._strangers) > 1 or not known:
                 self._forget_strangers(name)
-            else:  # the name that is heard now stays known: the log need not be asked for each of its packets
+            else:  # keep the name that is heard now: the log need not be asked for each of its packets
                 self._stranger_bytes -= _bytes_of(known.pop(next(iter(known))))
 
     def _forget_strangers(self, session_id: str) -> None:
@@ -98,16 +101,16 @@ class Sessions:
             self._stranger_bytes -= _NAME_BYTES + sum(map(_bytes_of, known.values()))
 
     def touch(self, session_ids: Iterable[str], batch_no: int) -> None:
-        """These sessions were changed by this batch: they stay until it is committed."""
+        """Note that this batch changed these sessions: they stay until it is committed."""
         for session_id in session_ids:
             self._last_batch[session_id] = batch_no
             self._loaded.move_to_end(session_id)
 
     def evict(self, committed: int, most: int) -> list[str]:
-        """Forget the longest untouched sessions beyond the bounds, and those that ended.
+        """Evict the longest untouched sessions beyond the bounds, and those that ended.
 
-        A session stays until its last batch is committed. One that ended with open deliveries stays until nothing came
-        for it between two calls.
+        A session stays until its last batch is committed. One that ended with open deliveries stays until nothing
+        arrives for it between two calls.
         """
         gone = []
         surplus, items, size = (
@@ -134,7 +137,7 @@ class Sessions:
         return gone
 
     def has_surplus(self, most: int) -> bool:
-        """Return whether `evict` could have something to do."""
+        """Return whether `evict` may have something to do."""
         if len(self._loaded) > most or any(session.is_terminal for session in self._loaded.values()):
             return True
         return self._items() > ITEMS_KEPT or self._body_bytes() > BODY_BYTES_KEPT
@@ -158,7 +161,7 @@ def _items_of(session: Session) -> int:
 
 
 def _bytes_of(identity: Identity) -> int:
-    """About how much memory an identity takes: its sender chooses its recipients, and thereby the refusal's text."""
+    """Return about how many bytes an identity takes: its sender chooses its recipients, and so the refusal's length."""
     texts = [*identity.recipients]
     if identity.refusal is not None:
         texts += [identity.refusal.message, identity.refusal.path]

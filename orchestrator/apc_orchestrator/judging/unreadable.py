@@ -1,4 +1,4 @@
-"""Inputs that are no packets: bodies that cannot be read, inputs that died in a queue, inputs that stopped a gate."""
+"""Inputs that are no packets: unreadable bodies, dead-lettered inputs, inputs that stopped a gate."""
 
 from apc_bus.port import Message
 from apc_contracts.errors import PacketRefused
@@ -11,7 +11,7 @@ from apc_orchestrator.judging.quarantine import Quarantine, dead_input_refusal
 
 
 class Unreadable:
-    """Keep such inputs with their bytes, and answer them when the broker knows who sent them."""
+    """Records such inputs with their bytes, and answers them when the broker knows who sent them."""
 
     def __init__(self, quarantine: Quarantine, answers: Answers, own_user: str) -> None:
         self._quarantine = quarantine
@@ -31,7 +31,7 @@ class Unreadable:
     def refuse_dead(self, batch: Batch, found: DeadInput, message: Message) -> None:
         """Record an input that died before it could be judged, and answer it."""
         if message.user_id != self._own_user:
-            reason = f"{message.type} by {message.user_id}: only the orchestrator tells of dead inputs"
+            reason = f"{message.type} by {message.user_id}: only the orchestrator reports dead inputs"
             self._quarantine.record(batch, "security", reason, message.body, user_id=message.user_id)
             return
         message_id = uuid_of(found.message_id)
@@ -49,6 +49,6 @@ class Unreadable:
             self._answers.unreadable(batch, message_id, refusal, found.user_id)
 
     def set_aside(self, batch: Batch, message: Message) -> None:
-        """Record an input that stopped the gate before. It is never judged."""
-        reason = "the gate failed on this input; it is kept for whoever mends the gate"
+        """Record an input that stopped the gate earlier. It is never judged."""
+        reason = "the gate failed on this input; it is kept so that the gate can be fixed"
         self._quarantine.record(batch, "unjudgeable", reason, message.body, user_id=message.user_id)

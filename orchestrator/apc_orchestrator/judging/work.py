@@ -1,4 +1,4 @@
-"""What a judged packet leaves to be done next: items of the judge's work queue."""
+"""Items of the judge's work queue: what a judged packet leaves to do next."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolVerdict:
-    """Count a final verdict in the account of its protocol."""
+    """Count a final verdict in the ledger of its protocol."""
 
     session: Session
     final: FinalVerdict
@@ -57,5 +57,5 @@ class WorkQueue:
         self._stack += reversed(list(items))
 
     def next(self) -> Work | None:
-        """Take the next item; None when nothing waits."""
+        """Remove and return the next item; None when the queue is empty."""
         return self._stack.pop() if self._stack else None

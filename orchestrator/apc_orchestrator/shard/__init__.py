@@ -1,1 +1,1 @@
-"""Serving a shard: receive, judge, log, deliver, acknowledge."""
+"""Serve a shard: receive, judge, log, deliver, acknowledge."""

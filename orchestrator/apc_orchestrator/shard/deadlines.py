@@ -1,21 +1,21 @@
-"""When the next timer of any session is due."""
+"""The next timer of any session."""
 
 import heapq
 from datetime import datetime
 
 OUTDATED_KEPT = 1024
-"""Outdated entries of the heap that are kept at least; beyond twice the sessions the heap is built again."""
+"""Outdated heap entries that are kept at least; beyond twice the sessions the heap is rebuilt."""
 
 
 class Deadlines:
-    """The earliest deadline of each session; a heap whose outdated entries are passed over."""
+    """The earliest deadline of each session; a heap whose outdated entries are skipped."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[datetime, str]] = []
         self._current: dict[str, datetime] = {}
 
     def note(self, session_id: str, due: datetime | None) -> None:
-        """The session's next deadline is now this; None = it has none."""
+        """Set the session's next deadline; None = it has none."""
         if due is None:
             self._current.pop(session_id, None)
         elif self._current.get(session_id) != due:
@@ -26,18 +26,18 @@ class Deadlines:
                 heapq.heapify(self._heap)
 
     def __len__(self) -> int:
-        """Entries of the heap, outdated ones included."""
+        """Return the number of heap entries, outdated ones included."""
         return len(self._heap)
 
     @property
     def next(self) -> datetime | None:
-        """The earliest deadline of all."""
+        """Return the earliest deadline of all, None without one."""
         while self._heap and self._current.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: datetime) -> list[str]:
-        """Return the sessions with a deadline at or before `now`; each is taken off and has to be noted again."""
+        """Return the sessions with a deadline at or before `now`; each is removed and must be noted again."""
         found = []
         while (earliest := self.next) is not None and earliest <= now:
             _, session_id = heapq.heappop(self._heap)

@@ -1,4 +1,4 @@
-"""Inputs of a shard as they come from the broker."""
+"""Receive the inputs of a shard from the broker."""
 
 import asyncio
 from typing import Any, Literal
@@ -11,13 +11,13 @@ from apc_orchestrator.judging.inputs import is_receipts
 from apc_orchestrator.shard.resources import ShardResources
 
 HANDED_OVER_SECONDS = 0.05
-"""How long a draining gate waits for deliveries that the broker has sent and that may not have arrived yet."""
+"""How long a draining gate waits for deliveries that the broker has sent but may not have arrived yet."""
 
 Stopping = asyncio.Task[Literal[True]]
 
 
 class Intake:
-    """Receive what waits, up to one batch. Whatever nobody has taken is available for the next one."""
+    """Receives waiting inputs, up to one batch. Deliveries that were not taken wait for the next batch."""
 
     def __init__(self, resources: ShardResources) -> None:
         self._inputs = resources.inputs
@@ -28,7 +28,7 @@ class Intake:
 
     @property
     def longest_wait_seconds(self) -> float:
-        """Never longer than between two questions to the broker, so that its silence is noticed."""
+        """Return the longest wait, shorter than the interval of questions to the broker, so that silence is noticed."""
         return self._fence.question_seconds
 
     def wake(self) -> None:
@@ -39,18 +39,18 @@ class Intake:
         """Wait for inputs; return nothing when `patience` seconds have passed, or at `wake` or the stop."""
         received = await self._receive(stopping, patience)
         if received and not stopping.done() and all(is_receipts(one.message) for one in received):
-            # Only barriers wait for receipts, and a packet that comes now would wait for their log batch.
+            # Only barriers wait for receipts, and a packet that arrives now would wait for their log batch.
             received += await self._receive(stopping, self._settings.receipts_linger_seconds, len(received))
         return received
 
     async def handed_over(self) -> list[Delivery]:
-        """Return what the broker has sent already, if anything."""
+        """Return the deliveries that the broker has sent already."""
         receiving = self._begin_receiving(self._settings.batch_packets)
         await asyncio.wait({receiving}, timeout=HANDED_OVER_SECONDS)
         return self._take_received()
 
     def check_silence(self) -> None:
-        """Fence this gate off: a broker that was silent for longer than a heartbeat may have given the shard away.
+        """Raise ShardLost after a silence longer than the fence allows: the broker may have given the shard away.
 
         Raises:
             ShardLost: the broker was silent for too long.

@@ -1,4 +1,4 @@
-"""What a judged batch goes through: logged, then delivered, then its inputs are acknowledged."""
+"""The stages of a judged batch: it is logged, then delivered, then its inputs are acknowledged."""
 
 import asyncio
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ class Pipeline:
         return confirm_seconds
 
     async def send(self, batch: Batch, done: Sequence[Delivery], *, is_everything: bool) -> None:
-        """Deliver and acknowledge in the background, once the batch before is through.
+        """Deliver and acknowledge in the background, once the previous batch is through.
 
         `is_everything`: no earlier input still waits, so that one acknowledgement covers them all.
         """
@@ -98,7 +98,10 @@ class Pipeline:
             await cancelled(self._sending)
 
     async def _publish(self, publication: Publication) -> None:
-        """A refusal is definite, so the same batch is published again; any other failure loses the shard."""
+        """Publish the log batch until it is confirmed.
+
+        A refusal is definite, so the same batch is published again; any other failure loses the shard.
+        """
         while True:
             self._intake.check_silence()
             try:
@@ -117,6 +120,6 @@ class Pipeline:
         await sending.acknowledge(self._resources.inputs, done, multiple=is_everything)
 
     def _note_sent(self, sent: "asyncio.Future[None]") -> None:
-        """Report a failure at once: it must not wait for the next input."""
+        """Report a failure at once, without waiting for the next input."""
         if not sent.cancelled() and sent.exception() is not None:
             self._intake.wake()

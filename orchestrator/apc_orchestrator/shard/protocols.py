@@ -1,5 +1,8 @@
-"""The account of all protocols in the gate's memory: read from the log when a shard is taken, then kept verdict by
-verdict; what other shards judge follows from the log, beside the gate."""
+"""The ledger of all protocols in the gate's memory.
+
+It is read from the log when a shard is taken and then updated with each verdict; verdicts of other shards are read from
+the log in the background.
+"""
 
 import asyncio
 
@@ -15,13 +18,13 @@ _UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceE
 
 
 async def load_protocols(pool: asyncpg.Pool, contract: Contract) -> tuple[ProtocolLedger, Positions]:
-    """Return the account as the log of all shards left it."""
+    """Return the ledger as the log of all shards left it."""
     ledger = ProtocolLedger(contract.effectiveness)
     return ledger, await read_ledger(pool, ledger)
 
 
 class OtherShards:
-    """Follows what the other shards judge. A block there holds here as soon as it was read."""
+    """Follows the verdicts of the other shards. A block there applies here as soon as it is read."""
 
     def __init__(self, pool: asyncpg.Pool, shard: int, ledger: ProtocolLedger, positions: Positions) -> None:
         self._pool = pool
@@ -30,7 +33,7 @@ class OtherShards:
         self._positions = positions
 
     async def follow(self, pause_seconds: float) -> None:
-        """Read what is new again and again; a database that is away only postpones it. Ends when cancelled."""
+        """Read new verdicts repeatedly; when the database is away, try again later. Ends when cancelled."""
         while True:
             await asyncio.sleep(pause_seconds)
             try:
@@ -39,7 +42,7 @@ class OtherShards:
                 _log.warning("other_shards_unread", shard=self._shard, reason=str(error))
 
     async def read(self) -> None:
-        """Read what is new. Raises OSError or asyncpg's errors when the database is away."""
+        """Read new verdicts. Raises OSError or asyncpg's errors when the database is away."""
         async with (
             self._pool.acquire() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),

@@ -1,4 +1,4 @@
-"""What became of the gate's own deliveries: confirmed by the broker, or refused."""
+"""The outcome of the gate's own deliveries: confirmed by the broker, or refused."""
 
 from collections import deque
 from datetime import datetime
@@ -18,7 +18,7 @@ _log = structlog.get_logger("apc_orchestrator")
 
 
 class Reports:
-    """Collect reports while a batch is sent, and judge them with the next one."""
+    """Collects reports while a batch is sent, and judges them with the next one."""
 
     def __init__(self, judge: Judge, loader: SessionLoader, intake: Intake) -> None:
         self._judge = judge
@@ -28,7 +28,7 @@ class Reports:
         self._undeliverable = CountedWarning(_log, "nack_undeliverable")
 
     def __len__(self) -> int:
-        """Number of reports that wait for their session."""
+        """Return the number of reports that wait for their session."""
         return len(self._waiting)
 
     def note(self, outgoing: Outgoing, failure: str | None) -> None:
@@ -44,7 +44,7 @@ class Reports:
             self._judge.confirm_delivery(outgoing)
 
     async def judge(self, batch: Batch) -> None:
-        """Judge what was reported. The sessions may have left the memory meanwhile."""
+        """Judge what was reported. The sessions may have been evicted meanwhile."""
         reports, self._waiting = self._waiting, deque()
         for outgoing, failure in reports:
             if outgoing.packet_id is None:

@@ -16,7 +16,7 @@ from apc_orchestrator.verification import Verifier
 
 @dataclass(frozen=True, slots=True)
 class ShardResources:
-    """Fixed from the moment a lease is given until it ends."""
+    """The resources of one lease; they do not change until it ends."""
 
     settings: OrchestratorSettings
     contract: Contract

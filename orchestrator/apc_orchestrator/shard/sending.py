@@ -1,4 +1,4 @@
-"""Sending what a batch decided, once its log batch is confirmed; and acknowledging its inputs after that."""
+"""Send what a batch decided, once its log batch is confirmed; then acknowledge its inputs."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,23 +15,23 @@ from apc_orchestrator.errors import ShardLost
 
 PAUSE_SECONDS = 0.2
 LEADER_SECONDS = 10.0
-"""How long a queue may refuse everything without being full: a leader is elected in less."""
+"""How long a queue may refuse everything without being full: electing a leader takes less."""
 NO_ROUTE = "no_route"
 
 _log = structlog.get_logger("apc_orchestrator")
 
 Report = Callable[[Outgoing, str | None], None]
-"""Told of each delivery that was confirmed (None) or that the broker refused (the reason)."""
+"""Called for each delivery that was confirmed (None) or that the broker refused (the reason)."""
 
 
 async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report, stop: asyncio.Event, bound: int) -> None:
-    """Publish until every delivery is confirmed or refused. An unknown outcome is published again: ids make it safe.
+    """Publish until every delivery is confirmed or refused. Unknown outcomes are published again: ids make that safe.
 
-    `bound`: outstanding deliveries that a recipient may have, by which its inbox is sized.
+    `bound`: the open deliveries that a recipient may have; its inbox is sized by it.
 
     Raises:
-        ShardLost: `stop` was set while the broker did not confirm: the inputs stay unacknowledged, and whoever takes
-            the shard delivers again.
+        ShardLost: `stop` was set while the broker did not confirm: the inputs stay unacknowledged, and the next lease
+    holder delivers again.
     """
     todo = list(outgoing)
     began = monotonic()
@@ -61,7 +61,10 @@ async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report, stop: asy
 
 
 async def _full_inboxes(bus: Bus, refused: set[str], bound: int) -> set[str]:
-    """Of these recipients, whose queues were never heard of, those with a full one: to the others it is sent again."""
+    """Return which recipients have a full inbox, of those whose queues have not been checked yet.
+
+    Deliveries to the others are sent again.
+    """
     full = set()
     for recipient in refused:
         try:
@@ -74,7 +77,7 @@ async def _full_inboxes(bus: Bus, refused: set[str], bound: int) -> set[str]:
 
 
 async def acknowledge(inputs: Subscription, done: Sequence[Delivery], *, multiple: bool) -> None:
-    """One multiple-ack of the inputs; single ones while earlier inputs still wait."""
+    """Acknowledge the inputs at once; one by one while earlier inputs still wait."""
     if not done:
         return
     if multiple:

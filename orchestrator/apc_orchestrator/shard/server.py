@@ -1,4 +1,4 @@
-"""Serving a shard during one lease: micro-batches from its queue, from timers and from reports of deliveries.
+"""Serve a shard during one lease: micro-batches from its queue, from timers and from reports of deliveries.
 
 Each batch is judged as a whole, logged as one log batch, delivered when the broker has confirmed the log batch, and its
 inputs are acknowledged last. While one batch is delivered, the next is judged.
@@ -33,13 +33,13 @@ from apc_orchestrator.shard.timers import RETRY_SECONDS, Timers
 from apc_orchestrator.shard.unjudgeable import tag_of
 
 LONGEST_DRAIN_SECONDS = 2.0
-"""A gate that is told to stop leaves after this time: others may go on publishing."""
+"""A gate that is told to stop leaves after this time, because others may go on publishing."""
 
 _log = structlog.get_logger("apc_orchestrator")
 
 
 class ShardServer:
-    """Serve one shard during one lease. Any doubt about still holding it raises ShardLost."""
+    """Serves one shard during one lease. Any doubt about still holding it raises ShardLost."""
 
     def __init__(self, resources: ShardResources, stop: asyncio.Event) -> None:
         self._resources = resources
@@ -73,7 +73,7 @@ class ShardServer:
 
     @property
     def outstanding(self) -> Mapping[str, int]:
-        """Open deliveries by recipient; a copy, for readers in other threads."""
+        """Return open deliveries by recipient; a copy, for readers in other threads."""
         return dict(self._memory.outstanding.totals)
 
     async def serve(self, first: list[Delivery]) -> None:
@@ -99,7 +99,7 @@ class ShardServer:
             await asyncio.gather(cancelled(stopping), self._intake.close(), self._pipeline.close())
 
     async def _recover(self) -> None:
-        """Deliver and verify again what was open under the last lease, and answer again what was refused late."""
+        """Deliver and verify again what was open under the last lease, and repeat late refusals."""
         resources, batch = self._resources, self._open_batch()
         pool, shard = resources.pool, resources.lease.shard
         for found in await open_sessions(pool, shard):
@@ -110,7 +110,7 @@ class ShardServer:
                 self._open.add(found.session_id)
         for session in self._memory.sessions.loaded():
             self._judge.redeliver(batch, session)
-            await asyncio.sleep(0)  # let the broker be read: its silence would count as a lost shard
+            await asyncio.sleep(0)  # give the connection time to read: silence would count as a lost shard
         ring = KeyRing.of(resources.settings)
         for denial in await unanswered_denials(pool, shard, batch.now, self._limits, ring):
             self._judge.answer_denial(batch, denial)
@@ -124,7 +124,7 @@ class ShardServer:
         bind_contextvars(batch=batch.number)
         done = await self._judge_inputs(batch, received)
         batch.trace = NO_TRACE
-        # Said now: while this batch is sent, the next one takes the waiting inputs up and may not have judged them.
+        # Now: while this batch is sent, the next one takes the waiting inputs and may not have judged them yet.
         is_everything = not self._waiting
         await self._reports.judge(batch)
         await self._timers.fire(batch)
@@ -134,12 +134,12 @@ class ShardServer:
         await self._loader.evict_sometimes(self._pipeline.last_sent)
 
     def _open_batch(self) -> Batch:
-        # Never back: a later batch has a later time, whatever the wall clock does.
+        # Never goes back: a later batch has a later time, whatever the wall clock does.
         self._now = max(self._now, datetime.now(UTC))
         return Batch(self._pipeline.next_number, self._now)
 
     async def _judge_inputs(self, batch: Batch, received: Sequence[Delivery]) -> list[Delivery]:
-        """Judge in arrival order; only inputs whose session cannot be loaded now wait. Return the judged ones."""
+        """Judge in arrival order; only inputs whose session cannot be loaded wait. Return the judged ones."""
         done = []
         unloadable: set[str] = set()
         waiting, self._waiting = self._waiting, []
@@ -161,7 +161,7 @@ class ShardServer:
         return done
 
     async def _judge_input(self, batch: Batch, delivery: Delivery, unloadable: set[str]) -> bool:
-        """Judge one input; False when it has to wait for its session."""
+        """Judge one input; return False when it must wait for its session."""
         try:
             found = read_input(delivery, self._limits)
             needed = set(session_ids(found))
@@ -189,7 +189,7 @@ class ShardServer:
         count_batch(batch, inputs, confirm_seconds)
 
     async def _drain(self) -> None:
-        """Judge what the broker has sent already, and what became of the last deliveries."""
+        """Judge what the broker has sent already, and the reports of the last deliveries."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LONGEST_DRAIN_SECONDS
         await self._pipeline.finish_sending()
@@ -201,7 +201,7 @@ class ShardServer:
             await self._pipeline.finish_sending()
 
     def _seconds_to_wait(self) -> float:
-        """Return the seconds until there is something to do without an input."""
+        """Return the seconds until there is work without a new input."""
         longest = RETRY_SECONDS if self._waiting or self._reports else self._intake.longest_wait_seconds
         left = self._timers.seconds_left
         return longest if left is None else min(longest, left)

@@ -1,4 +1,4 @@
-"""Sessions of a shard: loaded from the log before their first input, evicted when their last batch is committed."""
+"""The sessions of a shard: loaded from the log before their first input, evicted when committed."""
 
 import asyncio
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceEr
 
 
 class SessionLoader:
-    """Keep the sessions that are being judged in memory, and no others."""
+    """Keeps the sessions that are being judged in memory, and no others."""
 
     def __init__(self, resources: ShardResources, sessions: Sessions, judge: Judge) -> None:
         self._resources = resources
@@ -39,7 +39,7 @@ class SessionLoader:
         self._evicted_at = 0.0
 
     async def can_load(self, session_ids: Iterable[str]) -> bool:
-        """Load these sessions; False when one of them cannot be loaded now."""
+        """Load these sessions; return False when one of them cannot be loaded now."""
         try:
             for session_id in session_ids:
                 await self.load(session_id)
@@ -48,7 +48,7 @@ class SessionLoader:
         return True
 
     async def load(self, session_id: str) -> Session | None:
-        """Return the session, or None when there is none of this id.
+        """Return the session, or None when there is none with this id.
 
         Raises:
             SessionUnloadable: the database is away.
@@ -82,11 +82,11 @@ class SessionLoader:
             batch.touched[session.session_id] = session
 
     def note_received(self, size: int) -> None:
-        """Count bytes that came in: what a flood leaves free goes back to the system later."""
+        """Count received bytes: memory that a flood leaves free is returned to the system later."""
         self._allocator.note(size)
 
     async def evict_sometimes(self, last_sent: int) -> None:
-        """Forget surplus sessions whose last batch is committed and sent. Skip it while the database is away."""
+        """Evict surplus sessions whose last batch is committed and sent. Skipped while the database is away."""
         now = asyncio.get_running_loop().time()
         if now - self._evicted_at < EVICTION_SECONDS:
             return

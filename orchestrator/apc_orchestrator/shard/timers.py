@@ -14,7 +14,7 @@ RETRY_SECONDS = 0.5
 
 
 class Timers:
-    """Fire the deadlines that have passed."""
+    """Fires the deadlines that have passed."""
 
     def __init__(self, resources: ShardResources, loader: SessionLoader, judge: Judge) -> None:
         self._contract = resources.contract
@@ -66,6 +66,6 @@ class Timers:
 
 
 def _next_look(session: Session, now: datetime) -> datetime | None:
-    """Return the session's next deadline; one that was set aside is not looked at in every batch."""
+    """Return the session's next deadline; one that was set aside is not checked in every batch."""
     due = session.next_deadline
     return due if due is None or due > now else now + timedelta(seconds=EVICTION_SECONDS)

@@ -1,4 +1,4 @@
-"""Inputs that the gate fails on. A defect of ours must not stop the shard."""
+"""Inputs on which the gate fails. A defect of ours must not stop the shard."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -10,7 +10,7 @@ from apc_bus.port import Delivery
 from apc_orchestrator.errors import ShardLost
 
 KEPT = 10_000
-"""Tags that are remembered; the oldest is forgotten first, and its input fails once more when it comes again."""
+"""Tags that are remembered; the oldest is forgotten first, and its input fails once more when it arrives again."""
 
 _log = structlog.get_logger("apc_orchestrator")
 
@@ -29,7 +29,7 @@ class Unjudgeable:
         return bool(self._tags) and tag_of(delivery) in self._tags
 
     def give_up(self, tag: Hashable, error: Exception) -> ShardLost:
-        """Remember the input, and return what to raise: the memory may be half changed, so the shard is left."""
+        """Remember the input, and return the error to raise: memory may be half changed, so the shard is left."""
         self._tags[tag] = None
         if len(self._tags) > KEPT:
             self._tags.popitem(last=False)
@@ -38,5 +38,5 @@ class Unjudgeable:
 
 
 def tag_of(delivery: Delivery) -> Hashable:
-    """Return what an input is recognised by when it comes again."""
+    """Return the tag by which an input is recognised when it arrives again."""
     return sha256(delivery.message.body).digest()

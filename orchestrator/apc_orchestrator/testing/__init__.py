@@ -1,4 +1,4 @@
-"""Ships with the orchestrator: agents played by hand over any bus, for the tests and benchmarks of a whole system."""
+"""Agents that tests and benchmarks of the whole system script by hand, over any bus."""
 
 from apc_orchestrator.testing.agents import HANDLED, ScriptedAgents
 from apc_orchestrator.testing.equalities import Sent, open_deliveries, violated_equalities

@@ -1,4 +1,4 @@
-"""Agents that are played by hand, all of one broker user: what they publish, receive and report."""
+"""Scripted agents, all of one broker user: what they publish, receive and report."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUT
 
 
 class ScriptedAgents:
-    """A cast on a bus, whose user is the broker user of all of them."""
+    """A cast of scripted agents on a bus, whose user is the broker user of all of them."""
 
     def __init__(self, bus: Bus, cast: Cast = AGENTS, shards: int = 1) -> None:
         self.bus = bus
@@ -30,14 +30,14 @@ class ScriptedAgents:
 
     @property
     def queues(self) -> list[AgentQueues]:
-        """The inboxes that the topology needs; every agent handles every type."""
+        """Return the inboxes that the topology needs; every agent handles every type."""
         return [
             AgentQueues(agent_id, swarm, frozenset(PacketType), self.bus.user)
             for agent_id, (swarm, _) in self.cast.items()
         ]
 
     def registration(self, agent_id: str, **fields: Any) -> AgentAdded:
-        """Return the change that registers an agent of the cast; `fields` are others of it, such as `public_keys`."""
+        """Return the change that registers an agent of the cast; `fields` override others, such as `public_keys`."""
         swarm, rights = self.cast[agent_id]
         return AgentAdded(
             change_id=uuid4(),
@@ -53,7 +53,7 @@ class ScriptedAgents:
     async def register(self, users: Mapping[str, str] | None = None) -> None:
         """Send the registrations to the gate of every shard, as the operator does.
 
-        `users` names the broker user of each agent that has one of its own.
+        `users` names the broker user of each agent that does not share the cast's.
         """
         for agent_id in self.cast:
             user = (users or {}).get(agent_id, self.bus.user)
@@ -63,7 +63,10 @@ class ScriptedAgents:
                 await self.bus.publish(Publication(RECEIPTS, str(shard), message))
 
     def publication(self, packet: Packet, **properties: Any) -> Publication:
-        """Return a packet on its way to the gate; `properties` replace those of its message, `body` its bytes."""
+        """Return the publication of a packet to the gate.
+
+        `properties` override those of its message, `body` its bytes.
+        """
         shard = str(shard_of(packet.trace.session_id, self._shards))
         fields: dict[str, Any] = {
             "body": None,
@@ -91,7 +94,7 @@ class ScriptedAgents:
         session_id: str = SESSION,
         after_ms: int | None = None,
     ) -> None:
-        """Send receipts of deliveries; those of a handled delivery by default. `after_ms` goes with a `retry`."""
+        """Send receipts of deliveries, by default those of a handled delivery. `after_ms` goes with a `retry`."""
         found = [
             Receipt(
                 packet_id=packet_id,
@@ -110,7 +113,7 @@ class ScriptedAgents:
         await self.bus.publish(Publication(RECEIPTS, str(shard), message))
 
     async def receive(self, agent: str, count: int = 1, *, urgent: bool = False) -> list[Delivery]:
-        """Take `count` deliveries out of an agent's queue, as soon as they are there, and acknowledge them."""
+        """Wait for `count` deliveries in an agent's queue, acknowledge and return them."""
         found: list[Delivery] = []
         async with self.bus.subscribe(agent_queue(agent, urgent), prefetch=count) as inbox:
             while len(found) < count:

@@ -1,7 +1,8 @@
-"""The standing equalities S1 to S6 of a drained system, and the gap-free numbers of its log.
+"""The equalities S1 to S6 of a drained system, and the gap-free numbers of its log.
 
 Counters as in the Jepsen tests of RabbitMQ, all sets of packet ids: A accepted by the sender's bus (confirmed), U of
-unknown outcome, L rows in the log, D handled, E expired, X dead-lettered. S8 (all queues empty) is the broker's to say.
+unknown outcome, L rows in the log, D handled, E expired, X dead-lettered. S8 (all queues empty) is checked on the
+broker.
 """
 
 from collections import Counter
@@ -40,7 +41,7 @@ Pair = tuple[UUID, str]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What the senders know."""
+    """The senders' record."""
 
     confirmed: set[UUID] = field(default_factory=set)
     unknown: set[UUID] = field(default_factory=set)
@@ -77,7 +78,7 @@ async def violated_equalities(pool: asyncpg.Pool, sent: Sent, workers: Iterable[
 
 
 async def open_deliveries(pool: asyncpg.Pool) -> int:
-    """Deliveries without an end, by the projection."""
+    """Return the number of unfinished deliveries in the projection."""
     return int(await pool.fetchval(OPEN))
 
 
@@ -87,7 +88,7 @@ async def _verdicts(pool: asyncpg.Pool, rows: Sequence[asyncpg.Record]) -> set[U
 
 
 async def _ends(pool: asyncpg.Pool, rows: Sequence[asyncpg.Record], workers: Sequence[Handled]) -> list[str]:
-    """S5: accepted = D, E and X, which have nothing in common; nothing refused is in D."""
+    """Return violations of S5: accepted = D, E and X, which are disjoint; nothing refused is in D."""
     handled = {(packet_id, worker.agent) for worker in workers for packet_id in worker.effects}
     states = {(row["packet_id"], row["recipient"]): row["state"] for row in await pool.fetch(ENDS, IN_THE_GATE)}
     expired = {pair for pair, state in states.items() if state == "EXPIRED"}

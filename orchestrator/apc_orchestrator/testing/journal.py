@@ -1,4 +1,4 @@
-"""What a sender has tried and what was confirmed, in a file: a killed sender's successor sends the rest again."""
+"""A sender's journal file: attempts and confirms, so that the successor of a killed sender can send the rest."""
 
 import os
 from base64 import b64decode, b64encode
@@ -29,12 +29,12 @@ class Journal:
         self._write("")  # ends a torn line
 
     def tried(self, packet_id: UUID, body: bytes) -> None:
-        """It is about to be published."""
+        """Write that a packet is about to be published."""
         self.unconfirmed[packet_id] = body
         self._write(f"{_TRIED} {packet_id} {b64encode(body).decode()}.")
 
     def is_confirmed(self, packet_id: UUID) -> None:
-        """The broker has it."""
+        """Write that the broker has confirmed a packet."""
         self._write(f"{_CONFIRMED} {packet_id}")
         self._settle(packet_id)
 

@@ -1,4 +1,4 @@
-"""Packets by hand: a cast of four agents in one session."""
+"""Handmade packets: a cast of four agents in one session."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -37,8 +37,8 @@ def make_packet(
 ) -> Packet:
     """Return a packet of an agent of the cast, unchecked by any policy.
 
-    `fields` replace what the packet would have: `phase`, `generation`, `session_id`, `mode`, `ttl_ms`, `keys`,
-    `requires_ack`, `ack_timeout_ms`, `retry_limit`, or any field of the packet itself.
+    `fields` override the defaults: `phase`, `generation`, `session_id`, `mode`, `ttl_ms`, `keys`, `requires_ack`,
+    `ack_timeout_ms`, `retry_limit`, or any field of the packet itself.
     """
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
     packet_id = fields.pop("packet_id", None) or new_packet_id()
@@ -79,7 +79,7 @@ def make_packet(
 
 
 def make_start(session_id: str = SESSION, *, cast: Cast = AGENTS, **spec: Any) -> Packet:
-    """START of a session with the swarms red and blue; `spec` replaces fields of its SessionSpec."""
+    """Return START of a session with the swarms red and blue; `spec` overrides fields of its SessionSpec."""
     fields: dict[str, Any] = {
         "swarms": (
             SwarmSpec(swarm_id="red", agents=("red-1",)),
@@ -96,7 +96,7 @@ def make_start(session_id: str = SESSION, *, cast: Cast = AGENTS, **spec: Any) -
 
 
 def make_idea(intent: str = "intent") -> IdeaPayload:
-    """Return an IDEA that every phase of research takes; no two are equal, for the gate refuses who repeats itself."""
+    """Return an IDEA that every research phase accepts; no two are equal, because the gate refuses repetition."""
     return IdeaPayload(
         method_id=f"method-{next(_numbers)}",
         intent=intent,

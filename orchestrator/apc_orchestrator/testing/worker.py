@@ -1,4 +1,4 @@
-"""A worker in a few lines, with what every worker must do: dedupe, check the expiry, report, acknowledge last."""
+"""A minimal worker that does what every worker must: dedupe, check the expiry, report, acknowledge last."""
 
 import asyncio
 from collections import Counter
@@ -21,14 +21,14 @@ from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 
 PAUSE_SECONDS = 0.02
 RECEIPTS_A_MESSAGE = 150
-"""Fits 64 KiB."""
+"""A message of this many receipts fits into 64 KiB."""
 
 
 class ScriptedWorker:
-    """Consumes both queues of one agent; what it did is there to be counted.
+    """Consumes both queues of one agent and records what it did.
 
     Args:
-        bus: where it lives; lost subscriptions are taken again, unknown publishes are published again.
+        bus: its bus; lost subscriptions are renewed, publishes of unknown outcome are repeated.
         agent: whose queues.
         rejects: tells which packets it gives to the dead-letter exchange.
     """
@@ -47,9 +47,9 @@ class ScriptedWorker:
         self.expired: set[UUID] = set()
         self.rejected: set[UUID] = set()
         self.nacks: dict[UUID, str] = {}
-        """Refused packet -> the code, of the NACKs that the gate sent."""
+        """Refused packet -> the code, from the gate's NACKs."""
         self.duplicates = 0
-        """Deliveries dropped because their (packet_id, attempt) had come before."""
+        """Deliveries dropped because their (packet_id, attempt) had arrived before."""
         self._bus = bus
         self._rejects = rejects
         self._shards = shards
@@ -78,13 +78,13 @@ class ScriptedWorker:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _take(self, inbox: Subscription, deliveries: Sequence[Delivery]) -> None:
-        """Handle, report, and only then acknowledge: whatever dies in between comes again."""
+        """Handle, report, and only then acknowledge: after a crash in between the delivery arrives again."""
         receipts: list[Receipt] = []
         letters: list[Delivery] = []
         for delivery in deliveries:
             packet = parse_packet(delivery.message.body)
             attempt = delivery.message.headers.get(headers.ATTEMPT)
-            assert isinstance(attempt, int), "every delivery says its attempt"
+            assert isinstance(attempt, int), "every delivery names its attempt"
             is_repeat = (packet.packet_id, attempt) in self._seen
             self.duplicates += is_repeat
             self._seen.add((packet.packet_id, attempt))
@@ -92,7 +92,7 @@ class ScriptedWorker:
                 told: Any = packet.metadata
                 self.nacks[packet.payload_as(NackPayload).acked_packet_id] = told["refusal"]["code"]
             elif self._rejects(packet):
-                # A repeat too: the first nack may not have reached the broker.
+                # Repeats too: the first nack may not have reached the broker.
                 self.rejected.add(packet.packet_id)
                 letters.append(delivery)
             elif not is_repeat:
@@ -135,7 +135,10 @@ class ScriptedWorker:
 
 
 async def publish_until_confirmed(bus: Bus, publication: Publication) -> int:
-    """As every sender does: an exception means unknown, and publishing again is always safe. Returns the attempts."""
+    """Publish until confirmed, as every sender does; return the number of attempts.
+
+    An exception means an unknown outcome, and publishing again is always safe.
+    """
     attempts = 1
     while True:
         try:
@@ -147,7 +150,7 @@ async def publish_until_confirmed(bus: Bus, publication: Publication) -> int:
 
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
-    """Wait until the condition, asked of a service, holds. Raises TimeoutError."""
+    """Wait until an asynchronous condition holds. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110  (a state of another process, which has no event)
             await asyncio.sleep(PAUSE_SECONDS)

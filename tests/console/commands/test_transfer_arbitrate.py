@@ -87,7 +87,7 @@ def test_one_packet_is_a_file_of_one(tmp_path: Path, text: str) -> None:
         (b" \n ", "is empty"),
         (b"\xff\xfe", "is not UTF-8: byte 0"),
         (b'[{"a": 1}, {"b"', "cannot be read as JSON"),
-        (b'{"packets": [], "packets": []}', "the key 'packets' stands twice in one object"),
+        (b'{"packets": [], "packets": []}', "the key 'packets' appears twice in one object"),
         (b'{"packet": []}', "an object with packet: the packets belong under the one key `packets`"),
         (b"{}", "an object with nothing"),
         (b'{"packets": 3}', "packets is a number, not a list"),

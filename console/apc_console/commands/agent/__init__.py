@@ -1,1 +1,1 @@
-"""`apc agent`: who may take part, who does, and what waits for whom."""
+"""`apc agent`: register agents, list them, and see what waits for them."""

@@ -1,4 +1,4 @@
-"""`apc agent show`: one agent, and where its latest handler invocations stand."""
+"""`apc agent show`: one agent, and the state of its latest handler invocations."""
 
 import sys
 from dataclasses import asdict

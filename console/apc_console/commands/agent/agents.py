@@ -32,7 +32,7 @@ from apc_log.registry import read_registry, registered_agents
 
 @dataclass(frozen=True, slots=True)
 class AgentForm:
-    """What the operator typed."""
+    """The options that the operator gave."""
 
     agent_id: str
     role: str
@@ -43,7 +43,7 @@ class AgentForm:
     broker_user: str | None
 
     def change(self, default_user: str) -> AgentAdded:
-        """Return the change it stands for. Raises InputUnusable with the option that is wrong."""
+        """Return the registry change. Raises InputUnusable with the option that is wrong."""
         registration = Registration(
             agent_id=self.agent_id,
             broker_user=self.broker_user or default_user,
@@ -62,13 +62,13 @@ class AgentForm:
 
 async def add_agent(form: AgentForm) -> Remarks:
     """Declare the agent's queues, make its broker user, register it, and wait until the log has it."""
-    form.change(form.broker_user or form.agent_id)  # what was typed comes before what the environment lacks
+    form.change(form.broker_user or form.agent_id)  # check the options before the environment
     settings = BusSettings()
     return await _add(settings, [form.change(user_of_agent(settings, form.agent_id))])
 
 
 async def add_agents_of_code(modules: Sequence[str]) -> tuple[list[str], Remarks]:
-    """Register agents as their code describes them; returns their ids, and what is to be known."""
+    """Register agents as their code describes them; return their ids and remarks."""
     settings = BusSettings()
     agents = [load_agent(module) for module in modules]
     described = [agent.registration(user_of_agent(settings, agent.agent_id)) for agent in agents]
@@ -92,12 +92,12 @@ async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:
 
 
 async def revoke_agent(agent_id: str) -> Remarks:
-    """Take an agent's broker user away, revoke it, and wait until the log has it; repeating it does no harm.
+    """Delete an agent's broker user, revoke the agent, and wait until the log has it. Idempotent.
 
-    The broker comes first: from then on nothing of the agent is taken, whether a gate runs or not.
+    The broker comes first: from then on nothing of the agent is accepted, whether a gate runs or not.
 
     Raises:
-        InputUnusable: there is none of that id.
+        InputUnusable: there is no agent with that id.
     """
     settings = BusSettings()
     async with open_log() as pool, open_bus(settings) as bus:

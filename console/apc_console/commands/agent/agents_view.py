@@ -1,4 +1,4 @@
-"""Who is registered, alive, last seen, and what waits for whom."""
+"""The registered agents: whether they are alive, when last seen, and what waits for them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +20,7 @@ ALIVE_WITHIN = timedelta(seconds=90)
 
 
 async def agent_rows() -> list[dict[str, Any]]:
-    """One row an agent: `open` deliveries by the log, `waiting` messages by the broker, None without one."""
+    """Return one row per agent: `open` deliveries from the log, `waiting` messages from the broker, or None."""
     settings = BusSettings()
     async with open_log() as pool:
         rows = await listed(pool, datetime.now(UTC))
@@ -34,7 +34,7 @@ async def agent_rows() -> list[dict[str, Any]]:
 
 
 async def listed(pool: asyncpg.Pool, now: datetime) -> list[dict[str, Any]]:
-    """Return what the log knows of every agent that was ever registered."""
+    """Return what the log knows about every agent that was ever registered."""
     rows = [dict(row) for row in await list_registered(pool)]
     opened = await count_open_deliveries(pool)
     for row in rows:
@@ -44,7 +44,7 @@ async def listed(pool: asyncpg.Pool, now: datetime) -> list[dict[str, Any]]:
 
 
 def inbox_depths(depths: Mapping[str, QueueDepth], agent_id: str) -> list[QueueDepth]:
-    """Return the depths of an agent's queues, as far as they are there."""
+    """Return the depths of an agent's queues, as far as they exist."""
     queues = (agent_queue(agent_id, urgent) for urgent in (True, False))
     return [depths[queue] for queue in queues if queue in depths]
 

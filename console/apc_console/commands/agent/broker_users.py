@@ -1,4 +1,4 @@
-"""The broker users of services and agents, made and taken away through the management API."""
+"""Create and delete the broker users of services and agents through the management API."""
 
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote, urlsplit
@@ -24,9 +24,9 @@ def open_management(settings: BusSettings) -> Management | None:
 
 
 def user_of_agent(settings: BusSettings, agent_id: str) -> str:
-    """Return an agent's user where none is named: its own where users can be made or we are a service.
+    """Return the broker user for an agent that names none.
 
-    Else ours, shared.
+    Its own user if users can be made here or we run as a service, else ours, shared.
     """
     ours = broker_user(settings)
     is_shared = ConsoleSettings().management_url is None and ours not in SERVICE_USERS
@@ -39,12 +39,12 @@ def vhost_of(settings: BusSettings) -> str:
 
 
 def own_users(settings: BusSettings, management: Management) -> set[str]:
-    """Return the users of this environment, whose rights are the deployment's to change, not a command's."""
+    """Return the users of this environment, whose rights only the deployment changes, never a command."""
     return {broker_user(settings), unquote(urlsplit(topology_url(settings)).username or ""), management.user}
 
 
 async def make_users(settings: BusSettings, topology: Topology) -> Remarks:
-    """Make or mend every user of a topology; nothing without APC_MANAGEMENT_URL.
+    """Create or repair every user of a topology; do nothing without APC_MANAGEMENT_URL.
 
     Raises:
         BusUnavailable, InputUnusable, TopologyInvalid: as `make_agent_users`.
@@ -58,14 +58,15 @@ async def make_users(settings: BusSettings, topology: Topology) -> Remarks:
 async def make_agent_users(
     settings: BusSettings, added: Sequence[Registration], everybody: Iterable[Registration]
 ) -> Remarks:
-    """Make or mend the users of agents that are registered now.
+    """Create or repair the users of agents that are being registered.
 
     Args:
-        everybody: all who are registered then: agents that share a user share its rights.
+        everybody: all agents registered afterwards: agents that share a user share its rights.
 
     Raises:
-        BusUnavailable: the API is away or refuses. InputUnusable: passwords that cannot be used. TopologyInvalid: an
-            agent has the user of a service.
+        BusUnavailable: the API is away or refuses.
+        InputUnusable: passwords that cannot be used.
+        TopologyInvalid: an agent has the user of a service.
     """
     management = open_management(settings)
     if management is None:
@@ -84,7 +85,7 @@ async def make_agent_users(
 async def _make_users(
     settings: BusSettings, management: Management, grants: dict[str, Permission], limits: dict[str, Limits]
 ) -> Remarks:
-    """Return a user that is there keeps its password, unless the environment or the file has one for it."""
+    """Create users; an existing one keeps its password, unless the environment or the file has one for it."""
     remarks = []
     there, file = await management.users(), default_file()
     for user in grants.keys() - own_users(settings, management):
@@ -102,9 +103,9 @@ async def _make_users(
 
 
 async def cut_off(settings: BusSettings, agent_id: str, user: str, sharing: Sequence[AgentQueues]) -> Remarks:
-    """Delete an agent's broker user and close its connections, so that nothing of it is taken any more.
+    """Delete an agent's broker user and close its connections, so that nothing of it is accepted any more.
 
-    A user that other agents share, or that is our own, stays, and the operator is told; its rights shrink to theirs.
+    A user that other agents share, or that is our own, stays, and the remarks say so; its rights shrink to theirs.
 
     Args:
         sharing: the other agents with this user.

@@ -1,4 +1,4 @@
-"""The logins of agents at the database, made and taken away with their broker users."""
+"""Create and delete the database logins of agents, together with their broker users."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,9 @@ _REFUSALS = (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeEr
 
 
 async def make_agent_logins(pool: asyncpg.Pool, added: Sequence[Registration]) -> Remarks:
-    """Make or mend the logins of agents, each with the password that is known for `agent.<agent_id>`.
+    """Create or repair the logins of agents, each with the password that is known for `agent.<agent_id>`.
 
-    Nothing where our user is no member of apc_registrar. Raises InputUnusable for passwords that cannot be read.
+    Does nothing where our user is no member of apc_registrar. Raises InputUnusable for passwords that cannot be read.
     """
     if not await may_make_logins(pool):
         return []
@@ -40,7 +40,7 @@ async def _make(pool: asyncpg.Pool, agent_id: str, login: str, password: str) ->
 
 
 async def end_agent_login(pool: asyncpg.Pool, agent_id: str) -> Remarks:
-    """Take an agent's login away and end its connections; nothing where our user is no member of apc_registrar."""
+    """Delete an agent's login and end its connections; does nothing unless our user is a member of apc_registrar."""
     login = f"agent.{agent_id}"
     if not await may_make_logins(pool):
         return []

@@ -1,4 +1,4 @@
-"""`apc agent`: who may take part. An operator adds and revokes; the log remembers."""
+"""`apc agent`: an operator adds and revokes agents; the log records it."""
 
 from typing import Annotated
 
@@ -21,10 +21,12 @@ def add(
             metavar="ID | MODULE:AGENT…", help="One id with its options, or agents as `apc worker` takes them."
         ),
     ],
-    role: Annotated[str | None, typer.Option(help="Its role; what its packets must say.")] = None,
-    swarm: Annotated[str | None, typer.Option(help="Its swarm; what its packets must say.")] = None,
+    role: Annotated[str | None, typer.Option(help="Its role, which its packets must carry.")] = None,
+    swarm: Annotated[str | None, typer.Option(help="Its swarm, which its packets must carry.")] = None,
     rights: Annotated[str, typer.Option(help="operate, decide, validate, veto; separated by commas.")] = "",
-    handles: Annotated[str, typer.Option(help="Packet types, separated by commas; control types come anyway.")] = "",
+    handles: Annotated[
+        str, typer.Option(help="Packet types, separated by commas; control types are always delivered.")
+    ] = "",
     key: Annotated[list[str] | None, typer.Option(metavar="KEY_ID=BASE64", help="A public Ed25519 key.")] = None,
     broker_user: Annotated[
         str | None,
@@ -34,8 +36,8 @@ def add(
     """Declare an agent's queues, make its broker user and register it; repeat it to change.
 
     MODULE:AGENT takes role, swarm, rights and handled types from the agent's code; an ID takes them from the options.
-    Returns when the registry holds it. With APC_MANAGEMENT_URL the user is made, with the least rights; its password is
-    the one in APC_BROKER_PASSWORDS, or made and kept in APC_BROKER_PASSWORDS_FILE.
+    Returns when the registry holds it. With APC_MANAGEMENT_URL the user is created with the least rights; its password
+    comes from APC_BROKER_PASSWORDS, or is generated and kept in APC_BROKER_PASSWORDS_FILE.
     """
     from apc_console.commands.agent.agents import AgentForm, add_agent, add_agents_of_code
     from apc_console.system.running import run_quietly
@@ -54,10 +56,10 @@ def add(
 
 @app.command()
 def revoke(agent_id: AgentId) -> None:
-    """Take the registration and the broker user away: nothing of it is taken from now on; its past stays in the log.
+    """Revoke an agent's registration and delete its broker user: nothing of it is accepted from now on.
 
-    With APC_MANAGEMENT_URL its broker user is deleted, which closes its connections. Its keys count no more. Repeating
-    it does no harm.
+    Its past stays in the log. With APC_MANAGEMENT_URL its broker user is deleted, which closes its connections. Its
+    keys are no longer valid. Repeating the command does no harm.
     """
     from apc_console.commands.agent.agents import revoke_agent
     from apc_console.system.running import run_quietly
@@ -68,7 +70,7 @@ def revoke(agent_id: AgentId) -> None:
 
 @app.command("list")
 def list_agents(as_json: AsJson = False) -> None:
-    """Who is registered with which rights, alive, last heard of, its open deliveries, and what waits in its queues."""
+    """List agents: rights, whether alive, last seen, open deliveries, and messages waiting in their queues."""
     from apc_console.commands.agent.agents_view import agent_rows
     from apc_console.system.running import run_quietly
 
@@ -78,11 +80,11 @@ def list_agents(as_json: AsJson = False) -> None:
 @app.command()
 def show(
     agent_id: AgentId,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most invocations, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Show at most this many invocations, newest first.")] = 20,
     contract_file: ContractFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one agent and where its latest handler invocations stand in the machine `intra_agent_coordination`."""
+    """Show one agent and the state of its latest handler invocations (`intra_agent_coordination`)."""
     from apc_console.commands.agent.agent_view import print_agent
     from apc_console.system.running import run_quietly
 

@@ -1,4 +1,4 @@
-"""How an operator's word becomes a row of the registry: a change to every shard, and the wait until the log has it."""
+"""Turn an operator's command into a registry row: a change to every shard, and the wait until the log has it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, enc
 from apc_log.registry import count_recorded, registered_agents
 
 LOG_PATIENCE = timedelta(seconds=8)
-"""How long to wait until gate and log writer have taken a change."""
+"""How long to wait until gate and log writer have applied a change."""
 
 
 def addition(registration: Registration) -> AgentAdded:
@@ -37,10 +37,9 @@ def addition(registration: Registration) -> AgentAdded:
 
 
 async def with_keys(pool: asyncpg.Pool, described: Sequence[Registration]) -> list[Registration]:
-    """Agents as their code describes them, with their keys, of which code says nothing.
+    """Return agents as their code describes them, with their keys, which code does not name.
 
-    Those that the registry holds stay; the one with which a worker of this environment signs is added. Raises
-    AgentKeyUnusable.
+    Keys in the registry stay; the key with which a worker of this environment signs is added. Raises AgentKeyUnusable.
     """
     known = {one.agent_id: one.public_keys for one in await registered_agents(pool)}
     settings = WorkerSettings()
@@ -63,7 +62,7 @@ async def publish_changes(bus: Bus, changes: Sequence[AgentAdded | AgentRevoked]
         Publication(
             RECEIPTS,
             str(shard),
-            # An id of its own for each shard: one id must not be in flight twice on a channel.
+            # A separate id for each shard: one id must not be in flight twice on a channel.
             Message(
                 encode_registry_change(change),
                 message_id=str(new_packet_id()),
@@ -82,7 +81,7 @@ async def publish_changes(bus: Bus, changes: Sequence[AgentAdded | AgentRevoked]
 async def wait_until_recorded(
     pool: asyncpg.Pool, changes: Sequence[AgentAdded | AgentRevoked], shards: int, patience: timedelta
 ) -> None:
-    """Return when every shard has logged the changes: the registry table then holds them.
+    """Wait until every shard has logged the changes: the registry table then holds them.
 
     Raises:
         ServiceAway: not within `patience`; the changes wait in the gate's queues and take effect later.

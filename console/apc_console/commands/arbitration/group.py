@@ -1,4 +1,4 @@
-"""`apc arbitration`: what the orchestrator weighed, and who was selected."""
+"""`apc arbitration`: the candidates that the orchestrator compared, and the winners."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ def list_(
     run_id: Annotated[str | None, typer.Option(help="Only of this run.")] = None,
     session_id: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
     task_id: Annotated[str | None, typer.Option(help="Only of this task.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most arbitrations to print.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many arbitrations.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Print arbitrations, newest first: the winner, who was selected, and each candidate's score."""

@@ -1,1 +1,1 @@
-"""`apc contract`: the contract file, checked, shown and compared."""
+"""`apc contract`: check, show and compare the contract file."""

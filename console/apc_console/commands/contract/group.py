@@ -1,4 +1,4 @@
-"""`apc contract`: walk its machines, draw them, check a contract file."""
+"""`apc contract`: walk and draw the contract's machines, check a contract file."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ def walk(
     facts: Annotated[str, typer.Option(metavar="JSON", help="The facts that the guards read: one object.")] = "{}",
     contract_file: ContractFile = None,
 ) -> None:
-    """Print the initial state, then a state a line; exit 2 at an illegal event or a false guard."""
+    """Print the states that a machine passes through, one per line; exit 2 at an illegal event or a false guard."""
     from apc_contracts.contract.contract import load_contract
 
     known = _facts(facts)
@@ -45,7 +45,7 @@ def diagram(machine: MachineName, contract_file: ContractFile = None) -> None:
 
 @app.command()
 def check(file: Annotated[Path, typer.Argument(help="A contract file.")]) -> None:
-    """Check a contract file: schema, states, edges, guards; the first hole is named with its place (exit 2)."""
+    """Check a contract file: schema, states, edges, guards; exit 2 and name the place of the first gap."""
     from apc_contracts.contract.contract import load_contract
 
     echo(f"{file}: a usable contract, sha256 {load_contract(file).hash.hex()}")

@@ -1,1 +1,1 @@
-"""`apc dead-letter`: deliveries that came to nothing, and what becomes of them."""
+"""`apc dead-letter`: deliveries that failed permanently, and what to do with them."""

@@ -1,4 +1,4 @@
-"""`apc dead-letter requeue|discard`: an operator's receipts, and the wait until the log shows what came of them."""
+"""`apc dead-letter requeue|discard`: send an operator's receipts, and wait until the log shows their effect."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_log.queries import DeadDelivery, DeliveryId, delivery_states
 
 RECEIPTS_A_MESSAGE = 100
-"""Fits 64 KiB with a note of the longest kind."""
+"""A message of this many receipts fits into 64 KiB, each with a note of the greatest length."""
 MAX_NOTE = 300
 PATIENCE = timedelta(seconds=8)
 PATIENCE_FOR_EACH = timedelta(milliseconds=20)
@@ -31,13 +31,13 @@ DONE = {ReceiptKind.REQUEUE: "requeued", ReceiptKind.DISCARD: "discarded"}
 async def settle_dead(
     kind: ReceiptKind, texts: Sequence[str], narrowed: Filter, *, is_all: bool = False, note: str | None = None
 ) -> list[Row]:
-    """Requeue or discard dead deliveries as an operator; returns what became of each.
+    """Requeue or discard dead deliveries as an operator; return the outcome of each.
 
-    A packet keeps its id: its next delivery is the next attempt. With `is_all`, what has expired is not requeued.
+    A packet keeps its id: its next delivery is the next attempt. With `is_all`, expired packets are not requeued.
 
     Raises:
-        InputUnusable: what is meant is not dead, or has expired; nobody whom this broker user may speak for has the
-            right operate; no broker.
+        InputUnusable: a named delivery is not dead or has expired; no agent of this broker user has the right operate;
+    no broker.
         ServiceAway: broker, database or gate do not answer.
     """
     if bool(texts) == is_all:
@@ -75,7 +75,7 @@ def _unexpired(meant: Sequence[DeadDelivery], *, is_all: bool) -> list[DeadDeliv
 
 
 async def _report(bus: Bus, kind: ReceiptKind, meant: Sequence[DeadDelivery], said: str, shards: int) -> None:
-    """The receipts, each message to the gate of its shard. Raises BusError."""
+    """Publish the receipts, each message to the gate of its shard. Raises BusError."""
     by_shard: dict[int, list[Receipt]] = {}
     for one in meant:
         receipt = Receipt(
@@ -96,7 +96,7 @@ async def _report(bus: Bus, kind: ReceiptKind, meant: Sequence[DeadDelivery], sa
 
 
 async def _until_logged(pool: asyncpg.Pool, kind: ReceiptKind, meant: Sequence[DeadDelivery]) -> None:
-    """Wait until none is dead in the attempt that was meant: one that failed again at once is another attempt."""
+    """Wait until no delivery is dead in the same attempt: one that failed again at once is another attempt."""
     packet_ids = [one.packet_id for one in meant]
 
     async def are_logged() -> bool:

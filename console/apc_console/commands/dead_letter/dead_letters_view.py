@@ -1,4 +1,4 @@
-"""`apc dead-letter list` and `apc dead-letter show`: which deliveries are dead, why, and what they went through."""
+"""`apc dead-letter list` and `apc dead-letter show`: which deliveries are dead, why, and their history."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which dead deliveries are meant; None = any. `reason` is how the reason begins."""
+    """Which dead deliveries to select; None = any. `reason` is how the reason begins."""
 
     session_id: str | None = None
     recipient: str | None = None
@@ -47,7 +47,7 @@ class Filter:
 
 
 async def dead_rows(narrowed: Filter, *, limit: int) -> list[Row]:
-    """Return what is dead, in the order of the log. Raises InputUnusable for an unknown session."""
+    """Return the dead deliveries in the order of the log. Raises InputUnusable for an unknown session."""
     async with open_log() as pool:
         found = await matching(pool, narrowed, limit=limit)
     return [{name: getattr(one, name) for name in _LISTED} for one in found]
@@ -73,7 +73,7 @@ def print_documents(documents: Sequence[Row], *, as_json: bool) -> None:
 
 
 async def matching(pool: asyncpg.Pool, narrowed: Filter, *, limit: int | None = None) -> list[DeadDelivery]:
-    """Everything that is dead and meant. Raises InputUnusable for a session that the log does not hold."""
+    """Return the dead deliveries that match. Raises InputUnusable for a session that the log does not hold."""
     if narrowed.session_id is not None and await get_session(pool, narrowed.session_id) is None:
         raise InputUnusable(
             f"--session: the log holds no session {narrowed.session_id!r}: `apc session list` shows them"
@@ -87,8 +87,8 @@ async def dead_of(pool: asyncpg.Pool, texts: Sequence[str], narrowed: Filter) ->
     """Return the dead deliveries of these packets.
 
     Raises:
-        InputUnusable: no UUID, a packet that the log does not hold, one that is not dead (any more) for those who are
-            meant, or an id that is dead in two sessions.
+        InputUnusable: no UUID, a packet that the log does not hold, one that is not dead (any more) for the selected
+    recipients, or an id that is dead in two sessions.
     """
     packet_ids = list(dict.fromkeys(map(_uuid, texts)))
     found = await list_dead(
@@ -123,7 +123,7 @@ async def _why_not(
 
 
 def _hop(hop: Row) -> Row:
-    """One line of a table: of several events of one hop the time of the last."""
+    """Return one row of a table; of several events of one hop, the time of the last."""
     shown = {name: hop[name] for name in ("attempt", "to_state", "events", "actor", "metadata")}
     return shown | {"occurred_at": hop["occurred_at"][-1]}
 

@@ -1,4 +1,4 @@
-"""`apc dead-letter`: deliveries that failed for good; look at them, requeue them, discard them."""
+"""`apc dead-letter`: look at permanently failed deliveries, requeue them, discard them."""
 
 from typing import Annotated
 
@@ -15,11 +15,13 @@ SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="
 AgentId = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only deliveries to this agent.")]
 Reason = Annotated[
     str | None,
-    typer.Option(help="Only with a reason that begins so: handler_error, delivery_limit, overflow, retry_limit…"),
+    typer.Option(
+        help="Only with a reason that begins with this: handler_error, delivery_limit, overflow, retry_limit…"
+    ),
 ]
 PacketIds = Annotated[list[str] | None, typer.Argument(metavar="PACKET_ID…", help="The packets.")]
 All = Annotated[bool, typer.Option("--all", help="Everything that is dead and that the filters let through.")]
-Note = Annotated[str | None, typer.Option(help="Why; the log keeps it.")]
+Note = Annotated[str | None, typer.Option(help="The reason, which the log keeps.")]
 
 
 @app.command("list")
@@ -27,10 +29,10 @@ def list_(
     session_id: SessionId = None,
     agent_id: AgentId = None,
     reason: Reason = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most deliveries to print.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many deliveries.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Print what is dead, oldest first: packet, recipient, attempt, why and since when."""
+    """Print dead deliveries, oldest first: packet, recipient, attempt, reason and since when."""
     from apc_console.commands.dead_letter.dead_letters_view import Filter, dead_rows
     from apc_console.system.running import run_quietly
 
@@ -62,7 +64,7 @@ def requeue(
     note: Note = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver dead packets once more, under their ids, as their next attempt; waits until the log says so."""
+    """Deliver dead packets again, under their ids, as their next attempt; wait until the log shows it."""
     _settle(ReceiptKind.REQUEUE, packet_ids, is_all, session_id, agent_id, reason, note, as_json)
 
 
@@ -76,7 +78,7 @@ def discard(
     note: Note = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead packets to rest: they are archived, and nobody gets them any more."""
+    """Discard dead packets: they are archived and never delivered again."""
     _settle(ReceiptKind.DISCARD, packet_ids, is_all, session_id, agent_id, reason, note, as_json)
 
 

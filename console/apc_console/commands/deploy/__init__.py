@@ -1,1 +1,1 @@
-"""`apc deploy`: what a deployment needs before it starts."""
+"""`apc deploy`: prepare a deployment."""

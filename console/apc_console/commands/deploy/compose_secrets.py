@@ -1,4 +1,4 @@
-"""Secrets of compose files: each file is written from its template, with one random password for each user."""
+"""Secrets of compose files: each file is written from its template, with one random password per user."""
 
 import os
 import re
@@ -18,12 +18,12 @@ TEMPLATE = "x-content"
 _USER = re.compile(r"\{([A-Za-z][\w.-]*)\}")
 _FIT_FOR_URLS = re.compile(r"[\w.~-]+", re.ASCII)
 _MODE = 0o444
-"""Containers run as other users than the one that starts them; the folder is closed (mode 0700)."""
+"""Containers run as users other than the one that starts them; the folder itself is closed (mode 0700)."""
 
 
 @dataclass(frozen=True)
 class ComposeSecret:
-    """A secret of a compose file: where its file stands, and its template if it has one."""
+    """A secret of a compose file: the path of its file, and its template if it has one."""
 
     name: str
     file: Path
@@ -45,8 +45,8 @@ class WrittenSecrets:
 def write_secrets(compose_files: Sequence[Path]) -> WrittenSecrets:
     """Write each secret of these compose files that has a template and no file yet.
 
-    Passwords are made once and kept in `passwords.json` beside the secrets (mode 0600), so that a later call with
-    one more compose file adds what is missing and changes nothing.
+    Passwords are generated once and kept in `passwords.json` beside the secrets (mode 0600), so that a later call with
+    one more compose file adds what is missing and changes nothing else.
 
     Raises:
         InputUnusable: a compose file or the folder cannot be used; the message names file, place and remedy.
@@ -133,7 +133,7 @@ def _write(secret: ComposeSecret, passwords: dict[str, str], written: WrittenSec
 
 
 def _create(file: Path, content: bytes) -> bool:
-    """Create a file as a whole; return False when it exists already, also as a link."""
+    """Create a complete file; return False when it exists already, also as a link."""
     new = file.with_name(f".{file.name}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -141,7 +141,7 @@ def _create(file: Path, content: bytes) -> bool:
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(content)
             os.fchmod(opened.fileno(), _MODE)
-        os.link(new, file, follow_symlinks=False)  # unlike a rename, it never takes the place of another file
+        os.link(new, file, follow_symlinks=False)  # unlike a rename, this never replaces an existing file
     except FileExistsError:
         return False
     finally:

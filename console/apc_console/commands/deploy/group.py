@@ -1,4 +1,4 @@
-"""`apc deploy`: what a deployment needs before it starts."""
+"""`apc deploy`: prepare a deployment."""
 
 import sys
 from pathlib import Path

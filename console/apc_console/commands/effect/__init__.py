@@ -1,1 +1,1 @@
-"""`apc effect`: effects of agents on the world outside."""
+"""`apc effect`: side effects of agents on the outside world."""

@@ -1,4 +1,4 @@
-"""`apc effect`: effects as a person, or a program, reads them, and the way to settle one."""
+"""`apc effect`: show effects, and settle one."""
 
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -20,7 +20,7 @@ _SHOWN = ("packet_id", "agent_id", "key", "state", "claimed_at", "worker", "prob
 async def print_effects(
     agent_id: str | None, packet_id: str | None, states: Sequence[str] | None, *, limit: int, as_json: bool
 ) -> None:
-    """Print the newest effects. Raises InputUnusable for an unknown state, or what is no packet_id."""
+    """Print the newest effects. Raises InputUnusable for an unknown state or an invalid packet_id."""
     known = None if not states else [_state(state) for state in states]
     packet = None if packet_id is None else _uuid(packet_id)
     async with _open_effects() as store:

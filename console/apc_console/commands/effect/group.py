@@ -1,4 +1,4 @@
-"""`apc effect`: what handlers have made once, and an operator's word on what is not known."""
+"""`apc effect`: side effects that handlers run once, and an operator's decision about unknown ones."""
 
 from typing import Annotated
 
@@ -17,10 +17,10 @@ def list_(
         list[str] | None,
         typer.Option(help="Only effects in this state: RUNNING, UNKNOWN, RESULT_LOST, MADE; repeatable."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Most effects to print.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Print at most this many effects.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Print effects, newest first: which packet, agent and key, what is known, since when."""
+    """Print effects, newest first: packet, agent, key, state and since when."""
     from apc_console.commands.effect.effects_view import print_effects
     from apc_console.system.running import run_quietly
 
@@ -32,13 +32,13 @@ def settle(
     packet_id: Annotated[str, typer.Argument(metavar="PACKET_ID", help="The packet that the effect was for.")],
     agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="The agent whose effect it is.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The handler's name for it, as `apc effect list` shows.")],
-    result: Annotated[
-        str | None, typer.Option(help="It has happened: the JSON that ctx.once shall return for it.")
-    ] = None,
-    not_made: Annotated[bool, typer.Option("--not-made", help="It has not happened: who asks next makes it.")] = False,
+    result: Annotated[str | None, typer.Option(help="It has happened: the JSON that ctx.once returns for it.")] = None,
+    not_made: Annotated[
+        bool, typer.Option("--not-made", help="It has not happened: the next attempt runs it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what became of an effect that is unknown; then requeue its packet."""
+    """Settle an effect whose outcome is unknown; then requeue its packet."""
     from apc_console.commands.effect.effects_view import settle_effect
     from apc_console.system.running import run_quietly
 

@@ -19,7 +19,7 @@ File = Annotated[
 
 @app.command()
 def new(agent_id: AgentId, file: File = None) -> None:
-    """Make a private key (Ed25519, PEM, mode 0600); never overwrites one. Prints its public half."""
+    """Make a private key (Ed25519, PEM, mode 0600) and print its public half; never overwrites a key."""
     from apc_console.commands.key.keys import new_key
 
     key, path = new_key(agent_id, file)
@@ -40,9 +40,9 @@ def show(agent_id: AgentId, file: File = None) -> None:
 def register(
     agent_id: AgentId,
     file: File = None,
-    only: Annotated[bool, typer.Option("--only", help="Take the agent's other keys away.")] = False,
+    only: Annotated[bool, typer.Option("--only", help="Remove the agent's other keys.")] = False,
 ) -> None:
-    """Add the public half to the agent's registration; returns when the registry holds it."""
+    """Add the public key to the agent's registration; return when the registry holds it."""
     from apc_console.commands.key.keys import register_key
     from apc_console.system.running import run_quietly
 

@@ -1,4 +1,4 @@
-"""What an operator does with an agent's signing key: make it, show its public half, register that."""
+"""Manage an agent's signing key: create it, show its public half, register it."""
 
 import re
 from dataclasses import replace
@@ -15,7 +15,7 @@ from apc_log.registry import registered_agents
 
 
 def default_file(agent_id: str) -> Path:
-    """Return where an agent's key is kept: APC_AGENT_KEY_FILE, else `<data_dir>/keys/<agent_id>.pem`.
+    """Return the path of an agent's key: APC_AGENT_KEY_FILE, else `<data_dir>/keys/<agent_id>.pem`.
 
     Raises:
         InputUnusable: the name is no agent id, so it must not become a path.
@@ -29,7 +29,7 @@ def default_file(agent_id: str) -> Path:
 
 
 def new_key(agent_id: str, file: Path | None) -> tuple[AgentKey, Path]:
-    """Make a key, and say where. Raises AgentKeyUnusable when there is one, InputUnusable for no agent id."""
+    """Create a key; return it and its path. Raises AgentKeyUnusable when one exists, InputUnusable for no agent id."""
     path = file or default_file(agent_id)
     return make_key(path), path
 
@@ -45,11 +45,11 @@ def present_key(agent_id: str, file: Path | None) -> AgentKey:
 
 
 async def register_key(agent_id: str, file: Path | None, *, is_only: bool) -> AgentKey:
-    """Add the public key to the agent's registration; with `is_only` its other keys end.
+    """Add the public key to the agent's registration; with `is_only` remove its other keys.
 
     Raises:
         InputUnusable: no such agent is registered.
-        ServiceAway: gate or log writer did not take the change in time.
+        ServiceAway: gate or log writer did not apply the change in time.
     """
     settings, key = BusSettings(), present_key(agent_id, file)
     async with open_log() as pool, open_bus(settings) as bus:

@@ -1,1 +1,1 @@
-"""`apc log`: the evidence of the log, checked, exported, erased, rebuilt."""
+"""`apc log`: check, export, erase and rebuild the evidence of the log."""

@@ -1,4 +1,4 @@
-"""What `apc log erase` does and says."""
+"""`apc log erase`: destroy a subject's key, and say what that does not reach."""
 
 import sys
 

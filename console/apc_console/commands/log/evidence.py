@@ -1,4 +1,4 @@
-"""What `apc log` prints and writes."""
+"""The keys, checkpoints, proofs and bundles that `apc log` prints and writes."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ from apc_persister.evidence.documents import (
 )
 
 LONG_LOG = 200_000
-"""Entries for which it is worth while to start processes: they verify fewer in the time that the start takes."""
+"""Entries from which starting processes pays off."""
 _ENTRY = re.compile(r"(\d{1,9})/(\d{1,16})")
 
 
@@ -74,7 +74,7 @@ async def write_bundle(run_id: str, out: Path | None, contracts: Sequence[Path])
     count = -2  # header and end
     async with open_log() as pool, pool.acquire() as connection:
         lines = bundle_lines(connection, run_id, own.signer, given, outside)
-        first = await anext(lines)  # before the file is made
+        first = await anext(lines)  # before the file is created
         with opened(out) as file:
             file.write(first + b"\n")
             count += 1

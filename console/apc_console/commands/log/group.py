@@ -16,14 +16,14 @@ KeyOption = Annotated[
     list[str] | None,
     typer.Option("--key", help="Public key, or a file of them (`apc log key`); default: of the log's own key."),
 ]
-OutFile = Annotated[Path | None, typer.Option("--out", help="File to write; default: the standard output.")]
+OutFile = Annotated[Path | None, typer.Option("--out", help="File to write; default: standard output.")]
 
 
 @app.command()
 def key(
     create: Annotated[bool, typer.Option("--create", help="Make the signing key first, unless there is one.")] = False,
 ) -> None:
-    """Print the public key of each shard: what whoever checks the log must know."""
+    """Print the public key of each shard, which everybody who checks the log needs."""
     from apc_console.commands.log.evidence import print_keys
 
     print_keys(create=create)
@@ -31,13 +31,12 @@ def key(
 
 @app.command()
 def verify(
-    first: Annotated[int, typer.Option("--from", min=1, help="Begin at this entry; the tiles stand for the rest.")] = 1,
+    first: Annotated[
+        int, typer.Option("--from", min=1, help="Begin at this entry; earlier ones are covered by the tiles.")
+    ] = 1,
     checkpoints: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="File or folder of checkpoints that were exported; may be repeated. Default: the folder that they are "
-            "exported to."
-        ),
+        typer.Option(help="File or folder of exported checkpoints; may be repeated. Default: the export folder."),
     ] = None,
     keys: KeyOption = None,
     processes: Annotated[
@@ -50,17 +49,16 @@ def verify(
         list[Path] | None, typer.Option(help="File of a contract that sessions were judged by; may be repeated.")
     ] = None,
     no_replay: Annotated[
-        bool, typer.Option("--no-replay", help="Do not play the sessions again to compare their state.")
+        bool, typer.Option("--no-replay", help="Do not replay the sessions to compare their state.")
     ] = False,
     uncovered: Annotated[
-        bool, typer.Option("--uncovered", help="Print which columns are not covered, and end.")
+        bool, typer.Option("--uncovered", help="Print which columns are not covered, and exit.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute the log from its rows; exit 1 and name every place that does not fit.
+    """Recompute the log from its rows; exit 1 and name every place that differs.
 
-    Without checkpoints that were held outside of the database, a log that was cut or rewritten with the signing key
-    looks whole.
+    Without checkpoints held outside the database, a log that was cut or rewritten with the signing key looks intact.
     """
     from apc_console.commands.log.log_verification import print_uncovered, verify_log
     from apc_console.system.running import run_quietly
@@ -78,7 +76,7 @@ def verify(
 def checkpoint(
     shard: Annotated[int | None, typer.Option(min=0, help="Only this shard.")] = None,
 ) -> None:
-    """Print the newest signed checkpoint of each shard, as it is exported: keep it outside of the database."""
+    """Print the newest signed checkpoint of each shard, as exported: keep it outside the database."""
     from apc_console.commands.log.evidence import print_checkpoints
     from apc_console.system.running import run_quietly
 
@@ -88,7 +86,7 @@ def checkpoint(
 @app.command()
 def prove(
     what: Annotated[str, typer.Argument(metavar="PACKET_ID|SHARD/SEQ", help="A packet, or any entry by its number.")],
-    session_id: Annotated[str | None, typer.Option(help="Of the session, when several know the id.")] = None,
+    session_id: Annotated[str | None, typer.Option(help="The session, when several have the id.")] = None,
     out: OutFile = None,
     keys: KeyOption = None,
 ) -> None:
@@ -124,7 +122,7 @@ def export(
 ) -> None:
     """Write one file with a whole run: packets, events, proofs, contract, public key. `apc log check` verifies it.
 
-    The log is verified first, and its key signs which entries there are.
+    The log is verified first, and its key signs the list of entries.
     """
     from apc_console.commands.log.evidence import write_bundle
     from apc_console.system.running import run_quietly
@@ -134,15 +132,15 @@ def export(
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(help="What `prove`, `consistency` or `export` wrote.")],
+    file: Annotated[Path, typer.Argument(help="A file that `prove`, `consistency` or `export` wrote.")],
     keys: Annotated[
-        list[str] | None, typer.Option("--key", help="Public key, or a file of them: whom you trust.")
+        list[str] | None, typer.Option("--key", help="Public key that you trust, or a file of them.")
     ] = None,
     no_key: Annotated[
         bool, typer.Option("--no-key", help="Without a key: only check that the file agrees with itself.")
     ] = False,
 ) -> None:
-    """Verify a proof or a bundle offline: no database, no network, no settings. Exit 1 when something does not hold."""
+    """Verify a proof or a bundle offline: no database, no network, no settings. Exit 1 when verification fails."""
     from apc_log.offline_verifier import main
 
     options = [part for key in keys or [] for part in ("--key", key)]
@@ -155,9 +153,9 @@ def rebuild(
         list[Path] | None, typer.Option(help="File of a contract that sessions were judged by; may be repeated.")
     ] = None,
 ) -> None:
-    """Make what stands beside the log anew from its entries: ids, counts, rulings, sessions, the edge of the tree.
+    """Rebuild the projections beside the log from its entries: ids, counts, rulings, sessions, the tree's edge.
 
-    As a member of apc_owner. For projections that somebody has changed; `verify` names them.
+    Run it as a member of apc_owner, when projections were changed; `verify` names them.
     """
     from apc_console.commands.log.rebuilding import rebuild_beside_log
     from apc_console.system.running import run_quietly
@@ -168,12 +166,12 @@ def rebuild(
 @app.command()
 def erase(
     subject: Annotated[str, typer.Option(help="The subject, as packets name it (APC_SUBJECT_FIELD, or the sender).")],
-    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Destroy a subject's key: its texts in the log are unreadable for good; every proof still holds."""
+    """Destroy a subject's key: its texts in the log become permanently unreadable; every proof stays valid."""
     from apc_console.commands.log.erasure import erase_from_log
     from apc_console.system.running import run_quietly
 
     if not is_sure:
-        ask_whether(f"Destroy the key of {subject!r} for good?")
+        ask_whether(f"Destroy the key of {subject!r} permanently?")
     run_quietly(erase_from_log(subject))

@@ -1,4 +1,4 @@
-"""Whose checkpoints `apc log` believes."""
+"""The keys whose checkpoints `apc log` trusts."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from apc_persister.evidence.checkpoint import Signer, load_signer
 
 
 class TrustedKeys:
-    """Whom the reader trusts: the keys that were given, else the log's own."""
+    """The trusted keys: those given by the user, else the log's own."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._given = [key for text in texts for key in _read_key(text)]
@@ -17,7 +17,7 @@ class TrustedKeys:
 
     @property
     def signer(self) -> Signer:
-        """The log's own key. Raises LogKeyMissing, LogKeyUnusable."""
+        """Return the log's own key. Raises LogKeyMissing, LogKeyUnusable."""
         if self._signer is None:
             self._signer = load_signer(LogKeySettings())
         return self._signer
@@ -25,7 +25,7 @@ class TrustedKeys:
     def of_origin(self, origin: str) -> tuple[int, tuple[PublicKey, ...]]:
         """Return the shard of a log, and the keys that may have signed its checkpoints.
 
-        Raises CheckFailed: none may have.
+        Raises CheckFailed when there is no such key.
         """
         shard = origin.rpartition("/")[2]
         if shard.isascii() and shard.isdigit() and len(shard) < 10:

@@ -1,4 +1,4 @@
-"""`apc log verify`: every shard recomputed, and compared with the checkpoints that are held outside."""
+"""`apc log verify`: recompute every shard, and compare it with checkpoints held outside."""
 
 import os
 import sys
@@ -27,17 +27,17 @@ from apc_persister.evidence.shards import find_strays, list_shards
 from apc_persister.evidence.verify import verify_shard
 
 LONG_LOG = 200_000
-"""Entries for which it is worth while to start processes: they verify fewer in the time that the start takes."""
+"""Entries from which starting processes pays off."""
 
 _MOST_UNPLAYED = 10
-"""Sessions that cannot be played again and are named one by one."""
+"""Sessions that cannot be replayed and are listed by name."""
 
 Outside = dict[int, list[Checkpoint]]
-"""Shard -> its checkpoints that are held outside."""
+"""Shard -> its checkpoints held outside."""
 
 
 def print_uncovered() -> None:
-    """Print what neither the tree covers nor the verification compares."""
+    """Print what is neither covered by the tree nor compared by the verification."""
     for place, what in UNCOVERED.items():
         echo(f"{place}\t{what}")
 
@@ -51,15 +51,14 @@ async def verify_log(
     contracts: Sequence[Path] | None = (),
     as_json: bool,
 ) -> bool:
-    """Verify every shard that the log or a checkpoint names; whether everything fits.
+    """Verify every shard that the log or a checkpoint names; return whether everything matches.
 
-    Without files the checkpoints are those of the folder that they are exported to. A long log is shared out to
-    `processes`; None = one for every two CPUs, since its backend in Postgres takes the other, and one for a short log.
-    Sessions are played again under the contracts that the log holds, the packaged one and those in `contracts`; None =
-    they are not.
+    Without files the checkpoints come from the export folder. A long log is split among `processes`; None = one for
+    every two CPUs, since its Postgres backend uses the other, and one for a short log. Sessions are replayed under the
+    contracts that the log holds, the packaged one and those in `contracts`; None = they are not replayed.
 
     Raises:
-        InputUnusable: a file that holds no checkpoints, or not those of this log.
+        InputUnusable: a file without checkpoints, or with those of another log.
     """
     trusted = TrustedKeys(keys)
     at_hand = None if contracts is None else [load_contract(), *map(load_contract, contracts)]
@@ -111,7 +110,7 @@ async def _verify(
 
 
 def read_exported(trusted: TrustedKeys) -> Outside:
-    """Return the checkpoints in the folder that they are exported to; none when they go elsewhere.
+    """Return the checkpoints in the export folder; none when they are exported elsewhere.
 
     Raises InputUnusable.
     """
@@ -122,8 +121,8 @@ def read_exported(trusted: TrustedKeys) -> Outside:
 def read_outside(files: Sequence[Path], trusted: TrustedKeys) -> Outside:
     """Return the checkpoints of these files and folders.
 
-    One that no trusted key has signed proves nothing: it is an error to offer it, unless the file ends within it (it is
-    being written, or was torn).
+    A checkpoint without a trusted signature proves nothing: it is an error, unless the file ends within it (it is being
+    written, or was torn).
 
     Raises:
         InputUnusable: such a checkpoint, or none at all.
@@ -190,7 +189,7 @@ def _say_unplayed(sessions: Sessions) -> None:
 
 
 def _say(report: Report, against: str) -> None:
-    """One line a shard on the standard error, where a person looks also when the output is piped."""
+    """Print one line per shard on standard error, visible also when the output is piped."""
     name = "the log" if report.shard is None else f"shard {report.shard}"
     if report.first is not None:
         echo(f"{name}: NOT WHOLE, {report.first.place}: {report.first.message}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Where the OpenLineage events of a run go: a file of JSON lines, the standard output, or a server."""
+"""Write a run's OpenLineage events to a file of JSON lines, to standard output, or to a server."""
 
 import asyncio
 import sys

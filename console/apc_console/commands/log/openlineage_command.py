@@ -1,4 +1,4 @@
-"""`apc log openlineage`: a run for tools that read OpenLineage."""
+"""`apc log openlineage`: export a run for tools that read OpenLineage."""
 
 from pathlib import Path
 from typing import Annotated

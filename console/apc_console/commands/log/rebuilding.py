@@ -1,4 +1,4 @@
-"""What `apc log rebuild` does and says."""
+"""`apc log rebuild`: rebuild the projections, and print what was repaired."""
 
 import sys
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ from apc_contracts import load_contract
 from apc_persister.rebuild import rebuild_projections
 
 _MOST_NAMED = 10
-"""Sessions that cannot be played again and are named one by one."""
+"""Sessions that cannot be replayed and are listed by name."""
 
 
 async def rebuild_beside_log(contracts: Sequence[Path]) -> None:
-    """Make the projections anew. Raises TreeBroken, and ServiceAway when the user lacks the rights."""
+    """Rebuild the projections. Raises TreeBroken, and ServiceAway when the user lacks the rights."""
     at_hand = [load_contract(), *map(load_contract, contracts)]
     async with open_log() as pool, pool.acquire() as connection:
         done = await rebuild_projections(connection, at_hand)
-    echo(f"{done.shards} shards: {done.rows} rows of counts made anew, {done.edges} edges of the tree mended")
+    echo(f"{done.shards} shards: {done.rows} rows of counts rebuilt, {done.edges} edges of the tree mended")
     echo(f"{done.sessions.mended} sessions mended, {done.packet_ids} ids of packets, {done.contracts} contracts added")
     left = done.sessions.left
     for sentence in left[:_MOST_NAMED]:

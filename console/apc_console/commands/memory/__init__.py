@@ -1,1 +1,1 @@
-"""`apc memory`: what agents keep."""
+"""`apc memory`: what agents store about users."""

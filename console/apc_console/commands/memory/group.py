@@ -1,4 +1,4 @@
-"""`apc memory`: what agents keep of their users: list, show, export, erase, purge."""
+"""`apc memory`: list, show, export, erase and purge what agents store about users."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +12,10 @@ app = typer.Typer(help="Conversations and states that agents keep.", no_args_is_
 
 Owner = Annotated[
     str,
-    typer.Option(help="Whose memory; others are not seen. Agents have apc, `apc chat --user NAME` has NAME."),
+    typer.Option(help="The owner of the memory: apc for agents, NAME for `apc chat --user NAME`."),
 ]
 User = Annotated[str | None, typer.Option(help="The user; default: the owner.")]
-IsSure = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+IsSure = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @app.command("list")
@@ -26,11 +26,11 @@ def list_(
         str | None,
         typer.Option(help='Only what matches, best first: words, "a phrase", OR, -without, pum* for what begins so.'),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Most conversations to print.")] = 100,
-    offset: Annotated[int, typer.Option(min=0, help="Leave so many out.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Print at most this many conversations.")] = 100,
+    offset: Annotated[int, typer.Option(min=0, help="Skip this many.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Print a user's conversations, the last updated first; never their messages."""
+    """Print a user's conversations without their messages, last updated first."""
     from apc_console.commands.memory.memory_view import print_conversations
     from apc_console.system.running import run_quietly
 
@@ -42,11 +42,12 @@ def show(
     session_id: Annotated[str, typer.Argument(metavar="SESSION_ID", help="The session.")],
     owner: Owner = "apc",
     agent: Annotated[
-        str | None, typer.Option(help="Instead of the conversation what this agent keeps of the session, by key.")
+        str | None,
+        typer.Option(help="Show what this agent stores about the session, by key, instead of the conversation."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the conversation of a session, or what an agent keeps of it."""
+    """Print the conversation of a session, or what an agent stores about it."""
     from apc_console.commands.memory.memory_view import print_conversation, print_states
     from apc_console.system.running import run_quietly
 
@@ -60,9 +61,9 @@ def show(
 def export(
     owner: Owner = "apc",
     user: User = None,
-    out: Annotated[Path | None, typer.Option("--out", help="File to write; default: the standard output.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write; default: standard output.")] = None,
 ) -> None:
-    """Write everything that is kept of a user: conversations, then states, a line of JSON each."""
+    """Write everything stored about a user as JSON lines: conversations, then states."""
     from apc_console.commands.memory.memory_view import export_user
     from apc_console.system.running import run_quietly
 
@@ -71,26 +72,26 @@ def export(
 
 @app.command()
 def erase(owner: Owner = "apc", user: User = None, is_sure: IsSure = False, as_json: AsJson = False) -> None:
-    """Delete everything that `export` writes of a user, for good."""
+    """Permanently delete everything about a user that `export` writes."""
     from apc_console.commands.memory.memory_view import erase_user
     from apc_console.system.running import run_quietly
 
     if not is_sure:
-        ask_whether(f"Delete all that {owner!r} keeps of user {user or owner!r} for good?")
+        ask_whether(f"Permanently delete all that {owner!r} keeps of user {user or owner!r} ?")
     run_quietly(erase_user(owner, user or owner, as_json=as_json))
 
 
 @app.command()
 def purge(
-    days: Annotated[int, typer.Option(min=1, max=36_500, help="Older than so many days since it was last written.")],
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="Days since the last write after which it is deleted.")],
     owner: Owner = "apc",
     is_sure: IsSure = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what was not written for so many days, for good: run it daily, and memory keeps its size."""
+    """Permanently delete what was not written for this many days; run it daily to bound the memory's size."""
     from apc_console.commands.memory.memory_view import purge_older
     from apc_console.system.running import run_quietly
 
     if not is_sure:
-        ask_whether(f"Delete what {owner!r} has not written for {days} days for good?")
+        ask_whether(f"Permanently delete what {owner!r} has not written for {days} days?")
     run_quietly(purge_older(owner, days, as_json=as_json))

@@ -1,4 +1,4 @@
-"""`apc memory`: what agents keep, as a person, or a program, reads it, and the ways to take it out and to end it."""
+"""`apc memory`: show, export and delete what agents store."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ _FOUND = ("session_id", "last_updated", "message_count", "excerpt")
 async def print_conversations(
     owner: str, user: str, search: str | None, *, limit: int, offset: int, as_json: bool
 ) -> None:
-    """A user's conversations, or those that hold every word of a search. Raises MemoryStoreError."""
+    """Print a user's conversations, or those that match every word of a search. Raises MemoryStoreError."""
     async with _open_memory(owner) as memory:
         if search is None:
             found = await memory.list_conversations_for_user(user, limit, offset)
@@ -37,7 +37,7 @@ async def print_conversations(
 
 
 async def print_conversation(owner: str, session_id: str, *, as_json: bool) -> None:
-    """One conversation. Raises UnknownSession."""
+    """Print one conversation. Raises UnknownSession."""
     async with _open_memory(owner) as memory:
         found = await memory.retrieve_conversation(session_id)
     if found is None:
@@ -50,7 +50,7 @@ async def print_conversation(owner: str, session_id: str, *, as_json: bool) -> N
 
 
 async def print_states(owner: str, session_id: str, agent_id: str, *, as_json: bool) -> None:
-    """What an agent keeps of a session. Raises InputUnusable when it is nothing."""
+    """Print what an agent stores about a session. Raises InputUnusable when there is nothing."""
     async with _open_memory(owner) as memory:
         states = await memory.get_all_agent_states(agent_id, session_id)
     if not states:
@@ -63,7 +63,7 @@ async def print_states(owner: str, session_id: str, agent_id: str, *, as_json: b
 
 
 async def export_user(owner: str, user: str, out: Path | None) -> None:
-    """Every record of a user as a line of JSON. Raises InputUnusable: the file cannot be written."""
+    """Write every record of a user as a line of JSON. Raises InputUnusable when the file cannot be written."""
     count = 0
     async with _open_memory(owner) as memory:
         with opened(out) as file:
@@ -74,7 +74,7 @@ async def export_user(owner: str, user: str, out: Path | None) -> None:
 
 
 async def erase_user(owner: str, user: str, *, as_json: bool) -> None:
-    """Delete what is kept of a user."""
+    """Delete what is stored about a user."""
     async with _open_memory(owner) as memory:
         _tell(await memory.erase_user(user), as_json)
     echo(

@@ -1,1 +1,1 @@
-"""`apc packet`: packets of the log, one by one and in their causes."""
+"""`apc packet`: packets of the log, one by one and by their causes."""

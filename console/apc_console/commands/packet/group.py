@@ -1,4 +1,4 @@
-"""`apc packet`: validate and arbitrate by contract; read the log by run, session or packet; take a packet back."""
+"""`apc packet`: validate and arbitrate by contract; read the log by run, session or packet; retract a packet."""
 
 import sys
 from pathlib import Path
@@ -14,8 +14,8 @@ from apc_contracts.vocabulary import PacketType, RunPhase
 
 app = typer.Typer(help="Validate, arbitrate, trace, retract and replay packets.", no_args_is_help=True)
 
-After = Annotated[str | None, typer.Option(help="Go on behind this cursor, which the page before printed.")]
-ContractFile = Annotated[Path | None, typer.Option("--contract", help="Another contract file than the built-in.")]
+After = Annotated[str | None, typer.Option(help="Continue after this cursor, which the previous page printed.")]
+ContractFile = Annotated[Path | None, typer.Option("--contract", help="A contract file instead of the built-in one.")]
 
 
 @app.command()
@@ -23,7 +23,7 @@ def validate(
     file: Annotated[Path, typer.Argument(help="A packet as JSON; - reads the standard input.")],
     contract_file: ContractFile = None,
 ) -> None:
-    """Say `accepted`, or `refused CODE at PATH: message` (exit 2): what the gate would say without a session."""
+    """Print `accepted`, or `refused CODE at PATH: message` (exit 2): the gate's verdict without a session."""
     from apc_console.output.files import read_bytes
     from apc_contracts.contract.contract import load_contract
     from apc_contracts.judging.offline import validate_offline
@@ -40,8 +40,8 @@ def validate(
 @app.command("transfer-arbitrate")
 def transfer_arbitrate(
     packets_in: Annotated[Path, typer.Option(help="A list, {packets: […]}, JSON lines or YAML; - reads the input.")],
-    top_k: Annotated[int, typer.Option(min=0, help="Most packets to select, over the whole file.")] = 2,
-    out: Annotated[Path | None, typer.Option(help="Write JSON to this file; - is the standard output.")] = None,
+    top_k: Annotated[int, typer.Option(min=0, help="Select at most this many packets, over the whole file.")] = 2,
+    out: Annotated[Path | None, typer.Option(help="Write JSON to this file; - is standard output.")] = None,
     contract_file: ContractFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -63,12 +63,12 @@ def trace(
     packet_type: Annotated[PacketType | None, typer.Option("--type", help="Only this type.")] = None,
     phase: Annotated[RunPhase | None, typer.Option(help="Only this phase.")] = None,
     trace_id: Annotated[UUID | None, typer.Option(help="Only what follows from this root packet.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most packets to print.")] = 100,
-    events: Annotated[bool, typer.Option(help="The transitions of each packet as well.")] = True,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many packets.")] = 100,
+    events: Annotated[bool, typer.Option(help="Print the transitions of each packet, too.")] = True,
     after: After = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print packets of the log, oldest first, with what became of them."""
+    """Print packets of the log, oldest first, with their outcomes."""
     from apc_console.commands.packet.packets_view import Filters, print_trace
     from apc_console.system.running import run_quietly
 
@@ -80,12 +80,12 @@ def trace(
 def lineage_summary(
     run_id: Annotated[str | None, typer.Option(help="Only what was transferred in this run.")] = None,
     protocol_id: Annotated[str | None, typer.Option(help="Only this protocol.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most rows of each kind.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows of each kind.")] = 20,
     after: After = None,
     contract_file: ContractFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print how protocols spread and how they do: effectiveness, modes, drift, propagation, arbitrations, decay."""
+    """Print how protocols spread and perform: effectiveness, modes, drift, propagation, arbitrations, decay."""
     from apc_console.commands.packet.lineage_view import print_lineage_summary
     from apc_console.system.running import run_quietly
 
@@ -99,13 +99,13 @@ def lineage_summary(
 @app.command()
 def tree(
     packet_id: Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The root of the tree.")],
-    session_id: Annotated[str | None, typer.Option(help="Where several sessions know the id.")] = None,
+    session_id: Annotated[str | None, typer.Option(help="The session, when several have the id.")] = None,
     dot: Annotated[bool, typer.Option("--dot", help="For Graphviz.")] = False,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="A Mermaid flowchart.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Most packets to print.")] = 500,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many packets.")] = 500,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a packet has caused, packet under packet."""
+    """Print what a packet has caused, as a tree."""
     from apc_console.commands.packet.tree_view import print_tree
     from apc_console.system.running import run_quietly
 
@@ -114,25 +114,27 @@ def tree(
 
 @app.command()
 def replay(
-    run_id: Annotated[str | None, typer.Option(help="The run; a bundle knows its own.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="The run; a bundle contains its own.")] = None,
     task_id: Annotated[str | None, typer.Option(help="Only the packets of this task.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write JSON to this file.")] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Recompute every verdict and transition; exit 4 at the first difference.")
     ] = False,
     what_if: Annotated[
-        Path | None, typer.Option(help="Another contract file: print what it would have decided otherwise.")
+        Path | None, typer.Option(help="Another contract file: print what it would have decided differently.")
     ] = None,
     bundle: Annotated[Path | None, typer.Option(help="Verify a file of `apc log export`, without a database.")] = None,
     contract_file: Annotated[
         list[Path] | None,
         typer.Option("--contract", help="A contract file that the run was judged by, if the log does not hold it."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most entries to print; default: the whole run.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Print at most this many entries; default: the whole run.")
+    ] = None,
     after: After = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a whole run in causal order: packets, their transitions, the moves of the session."""
+    """Print a whole run in causal order: packets, their transitions, the steps of the session."""
     from apc_console.system.running import run_quietly
 
     if not verify and what_if is None:
@@ -150,7 +152,7 @@ def replay(
 
 
 PacketId = Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The packet.")]
-OfSession = Annotated[str | None, typer.Option("--session-id", help="Where several sessions know the id.")]
+OfSession = Annotated[str | None, typer.Option("--session-id", help="The session, when several have the id.")]
 
 
 @app.command()
@@ -165,13 +167,13 @@ def impact(packet_id: PacketId, session_id: OfSession = None, as_json: AsJson = 
 @app.command()
 def retract(
     packet_id: PacketId,
-    reason: Annotated[str, typer.Option(help="Why it is taken back; the log keeps it.")],
-    replacement: Annotated[UUID | None, typer.Option(help="The packet that stands in its place.")] = None,
+    reason: Annotated[str, typer.Option(help="The reason, which the log keeps.")],
+    replacement: Annotated[UUID | None, typer.Option(help="The packet that replaces it.")] = None,
     session_id: OfSession = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be stale.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a packet back as its sender, and list what is stale now. Nothing is deleted."""
+    """Retract a packet as its sender, and list what is stale now. Nothing is deleted."""
     from apc_console.commands.packet.retraction import retract as send
     from apc_console.system.running import run_quietly
 
@@ -182,10 +184,10 @@ def retract(
 def substrate(
     begin: Annotated[str, typer.Option("--from", metavar="OFFSET", help="first, last, next, or a number.")] = "first",
     follow: Annotated[bool, typer.Option(help="Wait for more at the end, until interrupted.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most packets to print; default all.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Print at most this many packets; default all.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what agents have sent to SUBSTRATE, with its offset; offsets have holes: go on at the last seen + 1."""
+    """Print the packets sent to SUBSTRATE, with their offsets; offsets have gaps: continue at the last one + 1."""
     from apc_console.commands.packet.substrate_view import offset_of, print_substrate
     from apc_console.system.running import run_quietly
 

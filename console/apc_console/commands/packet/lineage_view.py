@@ -1,4 +1,4 @@
-"""`apc packet lineage-summary`: how protocols spread and how they do."""
+"""`apc packet lineage-summary`: how protocols spread and perform."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -61,6 +61,6 @@ _LEFT_OUT = frozenset({"shard", "seq", "parent_protocol_ids", "session_id"})
 
 
 def _short(row: Any) -> dict[str, Any]:
-    """Return what fits into a table; JSON has it whole."""
+    """Return the columns that fit into a table; JSON has all."""
     values = row if isinstance(row, Mapping) else asdict(row)
     return {name: value for name, value in values.items() if name not in _LEFT_OUT}

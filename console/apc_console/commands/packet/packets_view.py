@@ -1,4 +1,4 @@
-"""`apc packet trace` and `apc packet replay`: the rows of the log as a person, or a program, reads them."""
+"""`apc packet trace` and `apc packet replay`: print rows of the log as tables or JSON."""
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ class Filters:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def named(self) -> dict[str, Any]:
-        """Return the ids among them, by name: what they name should be there."""
+        """Return the ids among them, by name; what they name must exist."""
         found = {name: value for name, value in self.given().items() if name not in ("packet_type", "run_phase")}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -57,7 +57,7 @@ class Filters:
 async def print_trace(
     filters: Filters, *, limit: int, with_events: bool, after: str | None = None, as_json: bool
 ) -> None:
-    """Print at most `limit` packets, read in pages; the cursor of the next ones goes to the standard error.
+    """Print at most `limit` packets, read in pages; print the cursor of the next page on standard error.
 
     Raises:
         InputUnusable: the log holds nothing of the run, session, task, packet or trace that was named.
@@ -98,7 +98,7 @@ async def _check_names(pool: asyncpg.Pool, named: Mapping[str, Any]) -> None:
 async def print_replay(
     run_id: str, task_id: str | None, out: Path | None, *, limit: int | None, after: str | None, as_json: bool
 ) -> None:
-    """Print a run as it streams from the log: all that stands behind `after`, or a page of `limit` entries.
+    """Print a run as it streams from the log: everything after `after`, or a page of `limit` entries.
 
     Raises InputUnusable when the log holds nothing of it there.
     """
@@ -129,7 +129,7 @@ async def _each(rows: Iterable[LogRow]) -> AsyncIterator[LogRow]:
 
 
 async def _write_json(first: LogRow, rows: AsyncIterator[LogRow], out: Path | None) -> int:
-    """Return a JSON array, an entry a line, written as it comes: a run may be longer than the memory."""
+    """Write a JSON array, one entry per line, as it arrives: a run may be larger than memory. Return the count."""
     count = 0
     with opened(out) as file:
         async for row in _chain(first, rows):
@@ -202,7 +202,7 @@ def _entry(row: LogRow) -> dict[str, Any]:
     entry = {"kind": _KINDS[type(row)], **asdict(row)}
     if isinstance(row, PacketRow):
         body = entry.pop("body")
-        # What stays sealed was erased, or there is no master key here.
+        # What stays encrypted was erased, or there is no master key here.
         entry["packet"] = None if is_sealed(body) else orjson.loads(body)
         entry["is_sealed"] = is_sealed(body)
     return entry

@@ -1,4 +1,4 @@
-"""`apc packet replay --verify` and `--what-if`: what a run says again, and what another contract would have said."""
+"""`apc packet replay --verify` and `--what-if`: recompute a run, or judge it under another contract."""
 
 import sys
 from collections.abc import Iterable
@@ -23,12 +23,12 @@ async def print_verified(
     *,
     as_json: bool,
 ) -> None:
-    """Print what a replay of the database, or of a bundle, found.
+    """Print the result of replaying a run from the database or from a bundle.
 
     Raises:
         InputUnusable: there is nothing of the run.
         BundleUnreadable: the file is no bundle.
-        LogDiffers: the first entry that does not come out again, or that cannot be recomputed.
+        LogDiffers: the first entry that differs or cannot be recomputed.
     """
     contracts = [load_contract(), *map(load_contract, contract_files)]
     other = None if what_if is None else load_contract(what_if)
@@ -92,7 +92,7 @@ def _print(replayed: Replayed, *, is_what_if: bool) -> None:
         rows = [_row(change) for change in replayed.changes]
         print_rows(
             rows,
-            title=f"{len(rows)} of {replayed.decisions} decisions would have been others",
+            title=f"{len(rows)} of {replayed.decisions} decisions would have been different",
             as_json=False,
-            empty=f"none of {replayed.decisions} decisions would have been another",
+            empty=f"none of {replayed.decisions} decisions would have been different",
         )

@@ -1,4 +1,4 @@
-"""`apc packet impact` and `apc packet retract`: what rests on a packet, and the packet that takes it back."""
+"""`apc packet impact` and `apc packet retract`: what rests on a packet, and its retraction."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -123,7 +123,7 @@ async def _sender(pool: asyncpg.Pool, target: PacketRow, user: str) -> Registrat
 
 
 def _contract() -> Contract:
-    """Return the one that the gate judges by."""
+    """Return the contract that the gate judges by."""
     return load_contract(OrchestratorSettings().contract)
 
 

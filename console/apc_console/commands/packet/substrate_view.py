@@ -1,4 +1,4 @@
-"""`apc packet substrate`: what agents have said to everybody, from any offset of the stream."""
+"""`apc packet substrate`: the packets that agents broadcast, from any offset of the stream."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ from apc_contracts.terminal_text import one_line, printable_json
 from apc_contracts.wire.parsing import parse_packet
 
 QUIET_SECONDS = 3.0
-"""After so long without a packet the stream has been read to its end."""
+"""Seconds without a packet after which the stream counts as read to its end."""
 _NAMED = ("first", "last", "next")
 
 

@@ -1,4 +1,4 @@
-"""`apc packet transfer-arbitrate`: the file of packets that it reads, and what it prints.
+"""The input file and the output of `apc packet transfer-arbitrate`.
 
 Source: docs/specification/contract.md section 14.
 """
@@ -19,7 +19,7 @@ ACCEPTED_FORMS = "a list of packets, {packets: […]}, JSON lines or YAML"
 
 
 def read_packets(path: Path) -> list[bytes]:
-    """Return the packets of a file, each as its own JSON; whether it is a packet is not asked here.
+    """Return the items of a file, each as JSON bytes; whether they are packets is not checked here.
 
     Raises:
         InputUnusable: the file cannot be read, or is in none of the accepted forms.
@@ -38,7 +38,10 @@ def read_packets(path: Path) -> list[bytes]:
 
 
 def print_arbitration(arbitration: TransferArbitration, out: Path | None, *, as_json: bool) -> None:
-    """JSON into a file or a pipe, a table at a terminal. Raises InputUnusable when the file cannot be written."""
+    """Print JSON into a file or a pipe, a table at a terminal.
+
+    Raises InputUnusable when the file cannot be written.
+    """
     document = arbitration.document
     if out is not None:
         write_output(out, to_json(document) + b"\n")
@@ -51,8 +54,11 @@ def print_arbitration(arbitration: TransferArbitration, out: Path | None, *, as_
 
 
 def _json_lines(text: str) -> list[bytes] | None:
-    """One packet a line, as it stands there; None when the first line is no JSON object of its own, or one of many."""
-    # Not splitlines: a JSON string may hold other line separators as they are.
+    """Return one packet per line, unchanged.
+
+    None when the first line is not a JSON object, or is part of a longer one.
+    """
+    # Not splitlines: a JSON string may contain other line separators.
     lines = [line for line in text.split("\n") if line.strip()]
     try:
         first = json.loads(lines[0])
@@ -79,7 +85,7 @@ def _yaml(text: str, path: Path) -> Any:
     import yaml
 
     class PlainLoader(yaml.SafeLoader):
-        """Times stay the text that they are in JSON."""
+        """A YAML loader that leaves times as text, as in JSON."""
 
     PlainLoader.yaml_implicit_resolvers = {
         letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -113,11 +119,11 @@ def _items(document: Any, path: Path) -> list[Any]:
 
 
 def _body(item: Any) -> bytes:
-    """Return what was read, as the bytes that `parse_packet` takes: it judges them, not this."""
+    """Return an item as the bytes that `parse_packet` takes, which judges them."""
     try:
         return json.dumps(item, default=str).encode()
     except (TypeError, ValueError, RecursionError):
-        return str(item).encode(errors="replace")  # keys that JSON does not have, a value inside itself: no packet
+        return str(item).encode(errors="replace")  # keys that JSON does not have, a value inside itself: not a packet
 
 
 def _refuse_twice(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -125,7 +131,7 @@ def _refuse_twice(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object")
+        raise ValueError(f"the key {twice!r} appears twice in one object")
     return found
 
 

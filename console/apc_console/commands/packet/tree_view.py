@@ -1,4 +1,4 @@
-"""`apc packet tree`: a causal tree for a person, a program, Graphviz or Mermaid."""
+"""`apc packet tree`: a causal tree as text, JSON, Graphviz or Mermaid."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,10 @@ async def print_tree(
 
 
 def dot_lines(rows: Sequence[TreeRow]) -> Iterator[str]:
-    """Graphviz. Ids and names of agents are of letters, digits and `._:-`: nothing in them ends a string."""
+    """Yield a Graphviz digraph.
+
+    Ids and names of agents consist of letters, digits and `._:-`: nothing in them ends a string.
+    """
     yield "digraph packets {"
     yield "  rankdir=LR; node [shape=box, fontname=monospace];"
     for row in rows:

@@ -1,1 +1,1 @@
-"""`apc protocol`: the protocols that agents transfer, and how they do."""
+"""`apc protocol`: the protocols that agents transfer, and their effectiveness."""

@@ -1,4 +1,4 @@
-"""`apc protocol`: how protocols do, and which are blocked."""
+"""`apc protocol`: effectiveness and blocks of protocols."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ app = typer.Typer(help="Effectiveness and decay of protocols.", no_args_is_help=
 @app.command("list")
 def list_(
     run_id: Annotated[str | None, typer.Option(help="Only what was transferred in this run.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most protocols to print.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many protocols.")] = 100,
     contract_file: ContractFile = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`apc protocol list`: the rows of `list_protocols` as a person, or a program, reads them."""
+"""`apc protocol list`: print the rows of `list_protocols` as a table or JSON."""
 
 import sys
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from apc_contracts.contract.contract import load_contract
 from apc_log.queries import ProtocolRow, list_protocols
 
 _SHORT = 19
-"""Of an id so much stands in the table: `sha256:` and twelve digits; JSON has it whole."""
+"""Number of id characters shown in the table: `sha256:` and twelve digits; JSON has the whole id."""
 
 
 async def print_protocols(contract_file: Path | None, *, run_id: str | None, limit: int, as_json: bool) -> None:

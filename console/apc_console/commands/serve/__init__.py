@@ -1,1 +1,1 @@
-"""`apc serve`: services as processes of their own."""
+"""`apc serve`: each service as a process."""

@@ -1,8 +1,8 @@
-"""`apc serve artifacts`: the one process that writes a shared folder of artifacts; agents mount it read-only.
+"""`apc serve artifacts`: the only process that writes a shared folder of artifacts; agents mount it read-only.
 
-`PUT /sha256/<64 hex digits>` with a Content-Length: the body goes to a file beside the store while it is hashed, and
-takes its place when the hash is the one of the path. An object that is there is never written again. One request a
-connection; every wait for a client has an end.
+`PUT /sha256/<64 hex digits>` with a Content-Length: the body is written to a file beside the store while it is hashed,
+and moved into place when the hash matches the path. An existing object is never overwritten. One request per
+connection; every wait for a client has a time limit.
 """
 
 import asyncio
@@ -38,28 +38,28 @@ _PART_BYTES = 1 << 16
 _LONGEST_HEAD = 1 << 14
 _MOST_LOGINS = 1_000
 LoginCheck = Callable[[str, str], Awaitable[bool]]
-"""User and password -> whether they are good. Raises BusUnavailable."""
+"""(user, password) -> whether they are valid. Raises BusUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """What one client, and all of them together, may take."""
+    """Limits of one client and of all clients together."""
 
     max_bytes: int
-    """Of one artifact."""
+    """Size of one artifact."""
     clients: int = 32
-    """At the same time; the next one is told to come again."""
+    """Connections at the same time; further ones are told to come back."""
     clients_of_one_address: int = 8
     head_seconds: float = 10.0
-    """For the head of a request."""
+    """Time for the head of a request."""
     farewell_seconds: float = 2.0
-    """For what a client sends behind its answer."""
+    """Time for what a client sends after its answer."""
     bytes_per_second: int = 256 << 10
-    """A body may take as long as this needs, and the time of a head."""
+    """A body may take as long as it needs at this rate, plus the time for a head."""
     login_seconds: float = 60.0
-    """For which a login is good, before the broker is asked again: as long may a revoked agent go on."""
+    """How long a login is cached; a revoked agent may go on this long."""
     free_bytes: int = 1 << 30
-    """What must stay free on the disk of the store."""
+    """Space that must stay free on the store's disk."""
 
 
 class _Refused(Exception):
@@ -74,7 +74,7 @@ class ArtifactUploads:
     """Takes uploads into the folder of a store."""
 
     def __init__(self, folder: Path, limits: UploadLimits, may_log_in: LoginCheck | None = None) -> None:
-        """Take uploads from whoever `may_log_in` lets in; without it from anybody."""
+        """Accept uploads from clients that `may_log_in` accepts; without it from anybody."""
         self._folder = folder
         self._may_log_in = may_log_in
         self._known: dict[tuple[str, bytes], float] = {}
@@ -97,7 +97,7 @@ class ArtifactUploads:
             await self._say(reader, writer, _answer(*await self._outcome(reader, writer)))
         finally:
             self._clients[address] -= 1
-            self._clients += Counter()  # forgets the addresses that have gone
+            self._clients += Counter()  # drops the addresses that have gone
             writer.close()
 
     def _are_too_many(self, address: str) -> bool:
@@ -133,7 +133,7 @@ class ArtifactUploads:
         return HTTPStatus.CREATED, "stored"
 
     async def _user(self, authorization: str) -> str | None:
-        """Return who brings the artifact; None when nobody is asked."""
+        """Return the authenticated user; None when no login is required."""
         if self._may_log_in is None:
             return None
         user, password = _basic(authorization)
@@ -193,7 +193,7 @@ class ArtifactUploads:
             os.unlink(name)
 
     def _place(self, file: Path, digits: str) -> None:
-        """Give a whole file its name, unless another client was quicker with the same bytes."""
+        """Give a complete file its final name, unless another client was faster with the same bytes."""
         sync_below(file, file)
         place = self._folder / object_key(f"sha256:{digits}")
         make_private_folder(place.parent)
@@ -202,7 +202,10 @@ class ArtifactUploads:
         sync_below(self._folder, place)
 
     async def _say(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes) -> None:
-        """Answer, and read on for a while: a client that still sends would lose the answer with the connection."""
+        """Answer, and keep reading for a while.
+
+        A client that is still sending would lose the answer with the connection.
+        """
         try:
             async with asyncio.timeout(self._limits.farewell_seconds):
                 writer.write(answer)
@@ -223,7 +226,7 @@ def _answer(status: HTTPStatus, reason: str) -> bytes:
 
 
 async def _head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:
-    """Method, path and header fields of a request."""
+    """Return method, path and header fields of a request."""
     try:
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, path, _ = lines[0].split(" ")
@@ -263,10 +266,10 @@ def store_folder(settings: BusSettings) -> Path:
 
 
 def login_check(settings: BusSettings, host: str) -> LoginCheck | None:
-    """Return how logins are checked: by the broker of APC_AMQP_URL.
+    """Return the login check by the broker of APC_AMQP_URL.
 
     Raises:
-        InputUnusable: without a broker, for an address that other machines reach.
+        InputUnusable: there is no broker, and other machines can reach the address.
     """
     if settings.amqp_nodes:
         from apc_bus.rabbit.logins import may_log_in

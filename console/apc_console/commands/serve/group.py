@@ -1,4 +1,4 @@
-"""`apc serve`: the services, one a process."""
+"""`apc serve`: the services, one per process."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ app = typer.Typer(help="Run a service.", no_args_is_help=True)
 
 @app.command()
 def orchestrator() -> None:
-    """The gate: judges what comes in, logs it, delivers it. Several are hot standbys of each other."""
+    """Run the gate: judge inputs, log them, deliver them. Several processes are hot standbys of each other."""
     from apc_console.commands.serve.services import run_orchestrator
     from apc_console.system.running import run
 
@@ -20,7 +20,7 @@ def orchestrator() -> None:
 
 @app.command()
 def persister() -> None:
-    """The log writer: applies log batches to Postgres, one transaction each."""
+    """Run the log writer: apply log batches to Postgres, one transaction each."""
     from apc_console.commands.serve.services import run_persister
     from apc_console.system.running import run
 
@@ -29,9 +29,9 @@ def persister() -> None:
 
 @app.command()
 def tiles(
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8081",
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on.")] = "127.0.0.1:8081",
 ) -> None:
-    """Checkpoints and tiles of the log, for monitors and witnesses: /checkpoint and /tile/ of C2SP tlog-tiles."""
+    """Serve checkpoints and tiles of the log for monitors and witnesses: /checkpoint and /tile/ of C2SP tlog-tiles."""
     from apc_bus.settings import ConsoleSettings
     from apc_console.commands.serve.log_tiles import serve_tiles
     from apc_console.system.logs import configure
@@ -43,9 +43,9 @@ def tiles(
 
 @app.command()
 def artifacts(
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8082",
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on.")] = "127.0.0.1:8082",
 ) -> None:
-    """Takes artifacts from agents that may only read the store: each once, under the hash of its bytes."""
+    """Accept artifacts from agents that may only read the store: each once, under the hash of its bytes."""
     from apc_bus.settings import ConsoleSettings
     from apc_console.commands.serve.artifact_uploads import serve_artifacts
     from apc_console.system.logs import configure
@@ -58,9 +58,9 @@ def artifacts(
 @app.command()
 def chat(
     agent: AgentOption = None,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = "127.0.0.1:8080",
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on.")] = "127.0.0.1:8080",
 ) -> None:
-    """The frontend contract as JSON: what a web page needs to talk to an agent (docs/how-to/chat.md)."""
+    """Serve the frontend contract as JSON: what a web page needs to talk to an agent (docs/how-to/chat.md)."""
     from apc_bus.settings import ConsoleSettings
     from apc_console.api import ChatServiceForm, serve_chat
     from apc_console.system.logs import configure

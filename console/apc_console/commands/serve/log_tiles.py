@@ -1,7 +1,7 @@
-"""Checkpoints and tiles of the log over HTTP, as C2SP tlog-tiles has them: what monitors and witnesses read.
+"""Checkpoints and tiles of the log over HTTP (C2SP tlog-tiles), for monitors and witnesses.
 
-`/<shard>/checkpoint` and `/<shard>/tile/<level>/<index>[.p/<width>]`; without a shard it is shard 0. Hashes and tree
-heads alone: entries and bodies are for readers of the database, and for those who were given a proof.
+`/<shard>/checkpoint` and `/<shard>/tile/<level>/<index>[.p/<width>]`; without a shard it is shard 0. Only hashes and
+tree heads: entries and bodies are for readers of the database and for holders of a proof.
 """
 
 import re
@@ -22,7 +22,7 @@ from apc_persister.evidence.tiles import Tiles
 
 _INDEX = re.compile(r"(?P<thousands>(?:x\d{3}/)*)(?P<last>\d{3})(?:\.p/(?P<width>[1-9]\d{0,2}))?")
 _LEVELS = 7
-"""256 to the power of this and more: no shard has so many entries."""
+"""No shard has 256 to the power of this many entries."""
 _LONGEST_INDEX = 24
 """Characters: an index is below 2^53."""
 _FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
@@ -55,7 +55,7 @@ class _Routes:
         return _NOT_THERE if note is None else PlainTextResponse(note, headers=_NEVER)
 
     async def tile(self, request: Request) -> Response:
-        """Return the hashes of a tile, one after the other; a partial one as soon as it has so many."""
+        """Return the hashes of a tile, concatenated; a partial tile as soon as it has this width."""
         shard, level = _shard(request), request.path_params["level"]
         place = _place(request.path_params["index"])
         if shard is None or level >= _LEVELS or place is None:
@@ -70,13 +70,13 @@ class _Routes:
 
 
 def _shard(request: Request) -> int | None:
-    """Of the path; None for what is no shard's number."""
+    """Return the shard in the path; None when it is no shard number."""
     shard: int = request.path_params.get("shard", 0)
     return shard if shard < 1 << 31 else None
 
 
 def _place(text: str) -> tuple[int, int] | None:
-    """Index and width from `x001/x234/067.p/8`; None for what tlog-tiles does not write so."""
+    """Return index and width of `x001/x234/067.p/8`; None when the path is not in the form of tlog-tiles."""
     found = _INDEX.fullmatch(text) if len(text.partition(".")[0]) <= _LONGEST_INDEX else None
     if found is None or found["thousands"].startswith("x000"):
         return None

@@ -1,4 +1,4 @@
-"""`apc serve`: a service as a process of its own. It waits for broker and database as long as they are away."""
+"""`apc serve`: run a service as a process. It waits for broker and database as long as they are away."""
 
 import asyncio
 import random
@@ -44,7 +44,7 @@ async def run_orchestrator() -> None:
 
 
 async def run_persister() -> None:
-    """Run the log writer until SIGTERM. Raises InputUnusable, and what the persister cannot mend itself."""
+    """Run the log writer until SIGTERM. Raises InputUnusable, and errors that the persister cannot handle itself."""
     from apc_bus.settings import PersisterSettings
     from apc_persister.service import Persister
 
@@ -58,7 +58,7 @@ async def run_persister() -> None:
 
 @asynccontextmanager
 async def _prepared(name: str) -> AsyncIterator[tuple[asyncio.Event, Bus | None, asyncpg.Pool | None]]:
-    """Connections for a service; both None when it was told to stop before they were there."""
+    """Yield the connections of a service; both None when it was told to stop before they were made."""
     console = ConsoleSettings()
     configure(console.log_level)
     if console.supervised:
@@ -82,7 +82,7 @@ async def _prepared(name: str) -> AsyncIterator[tuple[asyncio.Event, Bus | None,
 
 
 async def _until_there(connect: Callable[[], Awaitable[Opened]], stop: asyncio.Event) -> Opened | None:
-    """Connect, and try again with back-off; None once it should stop."""
+    """Connect, retrying with back-off; None once told to stop."""
     pause = 0.2
     while not stop.is_set():
         try:

@@ -1,1 +1,1 @@
-"""`apc session`: where sessions stand, and an operator's word to them."""
+"""`apc session`: the state of sessions, and an operator's control of them."""

@@ -1,4 +1,4 @@
-"""`apc session`: where sessions stand; pause, resume and stop them."""
+"""`apc session`: list, show, pause, resume and stop sessions."""
 
 from typing import Annotated
 
@@ -13,16 +13,18 @@ app = typer.Typer(help="List, show, pause, resume and stop sessions.", no_args_i
 SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="The session.")]
 Sender = Annotated[
     str | None,
-    typer.Option("--as", metavar="AGENT", help="In whose name; default the first operator of this broker user."),
+    typer.Option(
+        "--as", metavar="AGENT", help="The agent that sends it; default: the first operator of this broker user."
+    ),
 ]
-Reason = Annotated[str | None, typer.Option(help="Why; the log keeps it.")]
+Reason = Annotated[str | None, typer.Option(help="The reason, which the log keeps.")]
 
 
 @app.command("list")
 def list_(
     run_id: Annotated[str | None, typer.Option(help="Only this run.")] = None,
     running: Annotated[bool, typer.Option("--running", help="Only sessions that have not ended.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Most sessions to print.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many sessions.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Print sessions, the latest first: state, round, generation, what was spent, why one was halted."""
@@ -43,19 +45,19 @@ def show(session_id: SessionId, as_json: AsJson = False) -> None:
 
 @app.command()
 def pause(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
-    """Let a session stand still: its deadlines too; what comes meanwhile is held."""
+    """Pause a session and its deadlines; packets that arrive meanwhile are held."""
     _send(session_id, Signal.PAUSE, sender, reason)
 
 
 @app.command()
 def resume(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
-    """Let a paused session go on; what was held is judged, in the order in which it came."""
+    """Resume a paused session; held packets are judged in their order of arrival."""
     _send(session_id, Signal.RESUME, sender, reason)
 
 
 @app.command()
 def stop(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
-    """End a session (HALTED), for good."""
+    """End a session permanently (HALTED)."""
     _send(session_id, Signal.STOP, sender, reason)
 
 

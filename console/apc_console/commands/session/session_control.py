@@ -1,4 +1,4 @@
-"""`apc session pause|resume|stop`: an operator's SIGNAL, and what the gate says of it."""
+"""`apc session pause|resume|stop`: send an operator's SIGNAL, and print the gate's verdict."""
 
 from datetime import UTC, datetime
 
@@ -27,10 +27,10 @@ _WITHOUT_BROKER = (
 
 
 async def signal_session(session_id: str, signal: Signal, agent_id: str | None, reason: str | None) -> str:
-    """Send the SIGNAL as a registered operator and wait for the verdict; returns the state that follows.
+    """Send the SIGNAL as a registered operator and wait for the verdict; return the state that follows.
 
     Raises:
-        InputUnusable: no such session, nobody who may send it, or the gate refuses.
+        InputUnusable: there is no such session, nobody may send it, or the gate refuses.
         ServiceAway: broker, database or gate do not answer.
     """
     settings = BusSettings()
@@ -47,7 +47,7 @@ async def signal_session(session_id: str, signal: Signal, agent_id: str | None, 
         answer = await answer_to(pool, packet)
         if answer.reason is not None:
             raise InputUnusable(f"the gate refused {signal}: {answer.reason}")
-        # The verdict and the session's state are of one transaction.
+        # The verdict and the session's state are written in one transaction.
         after = await get_session(pool, session_id)
     assert after is not None
     return "paused in " + after.document.state if after.document.paused_at is not None else after.document.state
@@ -56,7 +56,7 @@ async def signal_session(session_id: str, signal: Signal, agent_id: str | None, 
 def signal_of(
     document: SessionDocument, signal: Signal, sender: Registration, reason: str | None
 ) -> Packet[SignalPayload]:
-    """Return a SIGNAL of an operator to the orchestrator: a root of its own, for it answers no packet."""
+    """Return a SIGNAL of an operator to the orchestrator: a root packet, because it answers no packet."""
     packet_id = new_packet_id()
     return SignalPacket(
         protocol_version=PROTOCOL_VERSION,
@@ -89,7 +89,7 @@ def signal_of(
 
 
 async def _operator(pool: asyncpg.Pool, user: str, agent_id: str | None) -> Registration:
-    """The agent in whose name it is sent: the one that was named, or the first whom this broker user may speak for."""
+    """Return the sending agent: the one that was named, or the first that this broker user may speak for."""
     if agent_id is not None:
         named = next((one for one in await registered_agents(pool) if one.agent_id == agent_id), None)
         if named is None:

@@ -1,4 +1,4 @@
-"""`apc session list` and `apc session show`: where sessions stand, and what they may still spend."""
+"""`apc session list` and `apc session show`: the state of sessions, and what they may still spend."""
 
 import sys
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 async def print_sessions(run_id: str | None, *, only_running: bool, limit: int, as_json: bool) -> None:
-    """One row a session, the latest first."""
+    """Print one row per session, the latest first."""
     async with open_log() as pool:
         found = await list_sessions(pool, run_id=run_id, only_running=only_running, limit=limit)
     print_rows(
@@ -25,7 +25,7 @@ async def print_sessions(run_id: str | None, *, only_running: bool, limit: int, 
 
 
 async def print_session(session_id: str, *, as_json: bool) -> None:
-    """Everything about one session. Raises InputUnusable when there is none."""
+    """Print everything about one session. Raises InputUnusable when there is none."""
     async with open_log() as pool:
         row = await get_session(pool, session_id)
         if row is None:
@@ -77,7 +77,7 @@ def _details(row: SessionRow) -> Row:
 
 
 def _budgets(document: SessionDocument, now: datetime) -> list[Row]:
-    """Return a row a part and resource; '' is the session's own part, from which the others were cut."""
+    """Return a row per part and resource; '' is the session's own part, from which the others were cut."""
     rows = []
     for task in (SESSION, *sorted(document.task_budgets)):
         limits = document.budgets if task == SESSION else document.task_budgets[task].limits
@@ -85,7 +85,7 @@ def _budgets(document: SessionDocument, now: datetime) -> list[Row]:
             if name in limits and name != "wall_ms":
                 spent, left = spent_of(document, task, name), left_of(document, task, name)
                 rows.append({"task": task, "resource": name, "limit": limits[name], "spent": spent, "left": left})
-        # What is left of the time is a deadline's business: it passes, nobody spends it.
+        # The rest of the time is a deadline: it passes, nobody spends it.
         time = parts(document, task, now).get("wall_ms")
         if time is not None and time.holder == task:
             rows.append({"task": task, "resource": "wall_ms", "limit": None, "spent": None, "left": int(time.left)})

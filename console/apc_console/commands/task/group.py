@@ -1,4 +1,4 @@
-"""`apc task`: what the asynchronous actions of agents have become."""
+"""`apc task`: list, show, cancel and purge the asynchronous actions of agents."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from apc_console.output.terminal import ask_whether
 
 app = typer.Typer(help="Durable tasks of agents.", no_args_is_help=True)
 
-IsSure = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+IsSure = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 TaskId = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task, as `apc task list` shows it.")]
 
 
@@ -21,10 +21,10 @@ def list_(
         list[str] | None,
         typer.Option(help="Only tasks in this status: PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED; repeatable."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Most tasks to print.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Print at most this many tasks.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Print tasks, newest first: action, status, progress, how often they were begun."""
+    """Print tasks, newest first: action, status, progress, number of attempts."""
     from apc_console.commands.task.tasks_view import print_tasks
     from apc_console.system.running import run_quietly
 
@@ -43,10 +43,10 @@ def show(task_id: TaskId, as_json: AsJson = False) -> None:
 @app.command()
 def cancel(
     task_id: TaskId,
-    reason: Annotated[str, typer.Option(help="Why; its agent is told.")] = "cancelled by an operator",
+    reason: Annotated[str, typer.Option(help="The reason, which its agent is told.")] = "cancelled by an operator",
     as_json: AsJson = False,
 ) -> None:
-    """Cancel a task: at once when no worker has it, else by its worker within seconds."""
+    """Cancel a task: at once when no worker runs it, else by its worker within seconds."""
     from apc_console.commands.task.tasks_view import cancel_task
     from apc_console.system.running import run_quietly
 
@@ -55,15 +55,15 @@ def cancel(
 
 @app.command()
 def purge(
-    days: Annotated[int, typer.Option(min=1, max=36_500, help="Older than so many days since they ended.")],
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="Days since their end after which they are deleted.")],
     agent_id: Annotated[str | None, typer.Option("--agent", help="Only tasks of this agent.")] = None,
     is_sure: IsSure = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete tasks that ended so many days ago, with their results, for good: run it daily."""
+    """Permanently delete tasks that ended this many days ago, with their results; run it daily."""
     from apc_console.commands.task.tasks_view import purge_tasks
     from apc_console.system.running import run_quietly
 
     if not is_sure:
-        ask_whether(f"Delete the tasks that ended more than {days} days ago for good?")
+        ask_whether(f"Permanently delete the tasks that ended more than {days} days ago?")
     run_quietly(purge_tasks(days, agent_id, as_json=as_json))

@@ -1,4 +1,4 @@
-"""`apc task`: durable tasks as a person, or a program, reads them, and the ways to cancel one and to purge old ones."""
+"""`apc task`: print durable tasks, cancel one, purge old ones."""
 
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -31,13 +31,13 @@ async def print_tasks(
 
 
 async def print_task(task_id: str, *, as_json: bool) -> None:
-    """Print a task. Raises InputUnusable for what is no task_id, TaskUnknown."""
+    """Print a task. Raises InputUnusable for an invalid task_id, TaskUnknown."""
     async with _open_tasks() as store:
         _print(await store.get(_uuid(task_id)), as_json)
 
 
 async def cancel_task(task_id: str, reason: str, *, as_json: bool) -> None:
-    """Cancel a task, and print it. Raises InputUnusable for one that has ended already, TaskUnknown."""
+    """Cancel a task, and print it. Raises InputUnusable when it has ended already, TaskUnknown."""
     async with _open_tasks() as store:
         before = await store.get(_uuid(task_id))
         if before.status in ENDED:
@@ -46,7 +46,7 @@ async def cancel_task(task_id: str, reason: str, *, as_json: bool) -> None:
 
 
 async def purge_tasks(days: int, agent_id: str | None, *, as_json: bool) -> None:
-    """Delete the tasks that ended longer ago."""
+    """Delete the tasks that ended more than `days` ago."""
     async with _open_tasks() as store:
         purged = await store.purge(datetime.now(UTC) - timedelta(days=days), agent_id)
     if as_json or not sys.stdout.isatty():

@@ -1,4 +1,4 @@
-"""What `apc topology export` writes: the planned topology as RabbitMQ definitions, and what is to be known of it."""
+"""`apc topology export`: the planned topology as RabbitMQ definitions, with remarks for the operator."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

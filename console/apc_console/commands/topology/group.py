@@ -1,4 +1,4 @@
-"""`apc topology`: the exchanges, queues and bindings as data; shown, declared, or written as RabbitMQ definitions."""
+"""`apc topology`: show, declare or export exchanges, queues and bindings."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,9 +24,10 @@ def show(as_json: AsJson = False) -> None:
 
 @app.command()
 def apply() -> None:
-    """Declare it on the broker, as the deploy-time user of APC_TOPOLOGY_URL (default APC_AMQP_URL).
+    """Declare the topology on the broker, as the deploy-time user of APC_TOPOLOGY_URL (default APC_AMQP_URL).
 
-    With APC_MANAGEMENT_URL the users of the services and of the registered agents are made too, with the least rights.
+    With APC_MANAGEMENT_URL the users of the services and of the registered agents are created too, with the least
+    rights.
     """
     from apc_console.commands.topology.definitions import apply_planned
     from apc_console.system.running import run_quietly
@@ -41,21 +42,21 @@ def apply() -> None:
 
 @app.command()
 def export(
-    out: Annotated[Path, typer.Option(help="The file; - is the standard output.")] = Path("-"),
-    vhost: Annotated[str, typer.Option(help="The virtual host that everything goes into.")] = "/",
+    out: Annotated[Path, typer.Option(help="The file; - is standard output.")] = Path("-"),
+    vhost: Annotated[str, typer.Option(help="The virtual host of everything in the file.")] = "/",
     agent: Annotated[
         list[str] | None,
         typer.Option(metavar="MODULE:AGENT", help="An agent that is not registered yet; its user is agent.<id>."),
     ] = None,
     passwords: Annotated[
         Path | None,
-        typer.Option(help="JSON file (mode 0600), user -> password: hashed; what is missing is made and added to it."),
+        typer.Option(help="JSON file (mode 0600), user -> password: hashed; missing ones are generated and added."),
     ] = None,
 ) -> None:
     """Write RabbitMQ definitions (`load_definitions`): a user with the least rights for each service and agent.
 
-    Without --passwords only the users of APC_BROKER_PASSWORDS get one; the others cannot log in until
-    `rabbitmqctl change_password`.
+    Without --passwords only the users of APC_BROKER_PASSWORDS get one; the others cannot log in until `rabbitmqctl
+    change_password`.
     """
     from apc_console.commands.topology.definitions import exported
     from apc_console.output.files import write_output

@@ -331,7 +331,10 @@ class Session:
         return [swarm for swarm in self.document.swarms if swarm not in dead]
 
     def verified_score(self, best_outcome: float, own_outcome: float) -> float:
-        """Return a swarm's verified score in (0, 1]: the best loss over its own (contract.md section 5)."""
+        """Return a swarm's verified score in (0, 1]: the best loss over its own.
+
+        Source: docs/specification/contract.md section 5.
+        """
         epsilon = self.score_epsilon
         return (1.0 - best_outcome + epsilon) / (1.0 - own_outcome + epsilon)
 

@@ -102,7 +102,7 @@ def measure(tally: ProtocolTally, rules: Effectiveness) -> ProtocolFigures:
 def effectiveness(
     acceptance_rate: float, average_outcome: float, average_drift_risk: float, rules: Effectiveness
 ) -> float:
-    """Return the weighted sum of docs/specification/contract.md section 6; each part and the result are clamped to 0..1.
+    """Return the weighted sum of docs/specification/contract.md section 6.
 
     Each part and the result are clamped to 0..1.
     """

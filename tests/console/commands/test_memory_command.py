@@ -129,7 +129,7 @@ async def test_the_command_asks_and_a_mistake_is_one_line(
         return await asyncio.to_thread(apc, "memory", *arguments, stdin=stdin, given=given)
 
     asked = await run("erase", "--owner", "alice", stdin="n\n")
-    assert asked.returncode != 0 and "Delete all that 'alice' keeps of user 'alice'" in asked.stdout
+    assert asked.returncode != 0 and "Permanently delete all that 'alice' keeps of user 'alice'?" in asked.stdout
     assert len(await store.list_conversations_for_user("alice")) == 2
     for arguments, words in ((("show", "nobody"), "unknown session 'nobody'"), (("purge", "--yes"), "--days")):
         failed = await run(*arguments)

@@ -77,7 +77,7 @@ def erase(owner: Owner = "apc", user: User = None, is_sure: IsSure = False, as_j
     from apc_console.system.running import run_quietly
 
     if not is_sure:
-        ask_whether(f"Permanently delete all that {owner!r} keeps of user {user or owner!r} ?")
+        ask_whether(f"Permanently delete all that {owner!r} keeps of user {user or owner!r}?")
     run_quietly(erase_user(owner, user or owner, as_json=as_json))
 
 

@@ -58,7 +58,7 @@ def homogenization(
 ) -> None:
     """Compare outcome and diversity with the contract's transfer windows and with open ones."""
     from apc_automl.bench.homogenization import measure_homogenization, tell_on_stderr
-    from apc_automl.generated import Generator
+    from apc_automl.data.generated import Generator
     from apc_console.system.running import run_quietly
 
     found = run_quietly(measure_homogenization(Generator(table), seeds, generations, tell_on_stderr))
@@ -75,7 +75,7 @@ def priors(
     """Compare how a second run on a similar table begins, with and without strategy priors."""
     from apc_automl.bench.homogenization import tell_on_stderr
     from apc_automl.bench.priors import measure_priors
-    from apc_automl.generated import Generator
+    from apc_automl.data.generated import Generator
     from apc_console.system.running import run_quietly
 
     found = run_quietly(measure_priors(Generator(table), seeds, generations, tell_on_stderr))

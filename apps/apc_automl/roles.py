@@ -5,12 +5,12 @@ point of a process of its own.
 """
 
 from apc_agents.agent import Agent
-from apc_automl.builder import make_builder
-from apc_automl.librarian import make_librarian
-from apc_automl.priors import LoggedPast, PastRuns
-from apc_automl.sentinel import make_sentinel
-from apc_automl.spaces import SWARMS
-from apc_automl.workbench import Workbench
+from apc_automl.swarm.builder import make_builder
+from apc_automl.swarm.librarian import make_librarian
+from apc_automl.swarm.priors import LoggedPast, PastRuns
+from apc_automl.swarm.sentinel import make_sentinel
+from apc_automl.training.spaces import SWARMS
+from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings, DatabaseSettings
 
 MODULE = "apc_automl.roles"

@@ -6,7 +6,7 @@ import shlex
 import pandas
 import pytest
 
-from apc_automl.model_file import load_model
+from apc_automl.model.model_file import load_model
 from apc_console.testing import FinishedRun
 
 pytestmark = pytest.mark.timeout(590)

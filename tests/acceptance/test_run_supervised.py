@@ -13,7 +13,7 @@ import pytest
 
 from apc_agents.context import ContextSession, MemoryContextStore, SessionConfig
 from apc_agents.memory import DatabaseMemoryStore
-from apc_automl.roster import LIBRARIAN
+from apc_automl.swarm.members import LIBRARIAN
 from apc_console.testing import ApcCommand, FinishedRun, read_summary, statements_of
 from apc_persister.testing import replay_everything
 

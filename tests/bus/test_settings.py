@@ -28,7 +28,7 @@ UNIT = re.compile(r"_(SECONDS|MS|BYTES|URL|FILE|PORT)$")
 ITS_VALUE_AND_ITS_PLACE = {"APC_AGENT_KEY", "APC_LOG_KEY", "APC_BROKER_PASSWORDS"}
 """A secret as text, or the file that holds it: two variables on purpose."""
 READ_THE_ENVIRONMENT = {
-    "apps/apc_automl/model_reader.py",  # hands on what the numeric libraries read
+    "apps/apc_automl/model/model_reader.py",  # hands on what the numeric libraries read
     "bus/apc_bus/crash_points.py",  # before any settings
     "bus/apc_bus/trace_export.py",  # a variable of OpenTelemetry
     "console/apc_console/commands/config.py",  # looks for what nobody reads

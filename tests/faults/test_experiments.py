@@ -4,7 +4,7 @@ import pytest
 
 from apc_automl.bench.homogenization import measure_homogenization
 from apc_automl.bench.priors import measure_priors
-from apc_automl.generated import Generator
+from apc_automl.data.generated import Generator
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from apc_automl.bench.confidence import Interval
 from apc_automl.bench.runs import (
     FIRST_SEED,
     ROWS,
@@ -16,9 +17,8 @@ from apc_automl.bench.runs import (
     training_processes,
 )
 from apc_automl.bench.unthrottled import write_unthrottled
-from apc_automl.confidence import Interval
-from apc_automl.diversity import diversity_by_generation
-from apc_automl.generated import Generator, write_samples
+from apc_automl.data.generated import Generator, write_samples
+from apc_automl.report.diversity import diversity_by_generation
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
 

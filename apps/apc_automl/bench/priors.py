@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from apc_automl.bench.confidence import Interval
 from apc_automl.bench.runs import FIRST_SEED, ROWS, bench_folder, run_settings, run_swarm_once, training_processes
-from apc_automl.confidence import Interval
-from apc_automl.generated import Generator, write_samples
+from apc_automl.data.generated import Generator, write_samples
 
 
 @dataclass(frozen=True)

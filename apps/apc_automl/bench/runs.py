@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from apc_automl.generated import TARGET
-from apc_automl.priors import LoggedPast
-from apc_automl.progress import follow_run
-from apc_automl.recipes import Recipe
+from apc_automl.data.generated import TARGET
+from apc_automl.report.progress import follow_run
+from apc_automl.report.run_log import RunLog, read_run
 from apc_automl.roles import make_agents
-from apc_automl.run_log import RunLog, read_run
-from apc_automl.workbench import Workbench
+from apc_automl.swarm.priors import LoggedPast
+from apc_automl.training.recipes import Recipe
+from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
 from apc_console.system.embedded import run_embedded
 

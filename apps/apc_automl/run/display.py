@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from apc_automl.progress import Event, Measured, Offered, Synced, Validated
+from apc_automl.report.progress import Event, Measured, Offered, Synced, Validated
 from apc_console.output.safe_console import SafeConsole
 from apc_console.output.terminal import echo
 

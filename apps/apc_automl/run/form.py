@@ -50,7 +50,7 @@ class RunForm:
             if self.target is None:
                 raise InputUnusable(f"which column of {self.data} shall be predicted? Name it with --target")
             return self.data, self.target
-        from apc_automl.default_data import DEFAULT_TARGET, write_default_table
+        from apc_automl.data.default_data import DEFAULT_TARGET, write_default_table
 
         return write_default_table(data_dir / "samples"), self.target or DEFAULT_TARGET
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from apc_automl.outcome import Judged, Outcome
+from apc_automl.report.outcome import Judged, Outcome
 from apc_console.output.files import write_bytes
 from apc_console.output.output import to_json
 from apc_console.output.terminal import echo

@@ -7,16 +7,16 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from apc_automl import work
-from apc_automl.collection import collect_outcome
-from apc_automl.outcome import Outcome
-from apc_automl.priors import LoggedPast
-from apc_automl.progress import follow_run
+from apc_automl.report.collection import collect_outcome
+from apc_automl.report.outcome import Outcome
+from apc_automl.report.progress import follow_run
 from apc_automl.roles import MODULE, ROLES, make_agents
 from apc_automl.run.display import Standing, show_run
 from apc_automl.run.form import RunForm, environment_of
 from apc_automl.run.summary import print_summary, replay_command
-from apc_automl.workbench import Workbench
+from apc_automl.swarm.priors import LoggedPast
+from apc_automl.training import work
+from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts import open_artifacts
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from sklearn.datasets import load_diabetes, load_wine
 
-from apc_automl import work
-from apc_automl.default_data import DEFAULT_TARGET, write_default_table
-from apc_automl.material import Blob, Prepared, Study
-from apc_automl.recipes import Recipe
-from apc_automl.spaces import FAMILIES, default_settings
-from apc_automl.training import prepare
-from apc_automl.workbench import Workbench
+from apc_automl.data.default_data import DEFAULT_TARGET, write_default_table
+from apc_automl.training import work
+from apc_automl.training.material import Blob, Prepared, Study
+from apc_automl.training.measuring import prepare
+from apc_automl.training.recipes import Recipe
+from apc_automl.training.spaces import FAMILIES, default_settings
+from apc_automl.training.workbench import Workbench
 
 SEED = 7
 

@@ -14,8 +14,8 @@ from skops.io._audit import NODE_TYPE_MAPPING
 from skops.io.exceptions import UntrustedTypesFoundException
 
 from apc_automl.errors import ModelRefused
-from apc_automl.model_file import SCHEMA, load_model
-from apc_automl.model_types import FORMAT, TRUSTED
+from apc_automl.model.model_file import SCHEMA, load_model
+from apc_automl.model.model_types import FORMAT, TRUSTED
 
 NUMERIC_MODULES = (
     ("sklearn._loss.loss", "np._pytesttester.os.system"),

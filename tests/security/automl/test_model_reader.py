@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from apc_automl.errors import ModelRefused, TrainingUnavailable
-from apc_automl.frames import Request
-from apc_automl.model_reader import ModelReader
+from apc_automl.model.frames import Request
+from apc_automl.model.model_reader import ModelReader
 
 REQUEST = Request(b"model", b"{}", b"", again=False)
 

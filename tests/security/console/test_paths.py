@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apc_automl.default_data import write_default_table
+from apc_automl.data.default_data import write_default_table
 from apc_console.testing import ApcCommand
 
 

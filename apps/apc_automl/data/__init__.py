@@ -1,0 +1,1 @@
+"""The user's table: reading, cleaning, profiling, splitting."""

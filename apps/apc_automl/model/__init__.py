@@ -1,0 +1,1 @@
+"""Model files, and the confined process that reads those of others."""

@@ -1,0 +1,147 @@
+"""Model files: a fitted pipeline as bytes that depend on nothing else, and back without running code.
+
+The format is that of skops: a zip of `schema.json` and arrays. Three things make the same model the same bytes
+in any process: no object has an identity (each is built by itself, as often as it occurs), an array is named by
+its content, and entries stand in order without times.
+"""
+
+import ast
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import skops.io
+from skops.io._utils import SaveContext, get_state
+
+from apc_automl.errors import ModelRefused
+from apc_automl.model.model_types import BEYOND_SKOPS, FORMAT, TRUSTED
+
+SCHEMA = "schema.json"
+EPOCH = (1980, 1, 1, 0, 0, 0)
+UNIX = 3
+HEADER = 10
+"""Bytes before the header of an array (NPY 1.0); the last two are its length."""
+
+Schema = dict[str, Any]
+
+
+def dump_model(model: Any) -> bytes:
+    """Return the bytes of a fitted model.
+
+    Raises:
+        ModelRefused: the model has a part of a type that no model of ours needs.
+    """
+    with zipfile.ZipFile(io.BytesIO(), "w") as made:
+        # As skops.io.dumps does, without writing and reading the indented schema: that takes three times as long.
+        context = SaveContext(made)
+        schema = get_state(model, context) | {"protocol": FORMAT, "_skops_version": skops.__version__}
+        context.clear_memo()
+        _check(schema)
+        arrays = _name_arrays(schema, made.read)
+    return _zip({SCHEMA: json.dumps(schema, separators=(",", ":")).encode(), **arrays})
+
+
+def load_model(data: bytes) -> Any:
+    """Return the model in bytes made by `dump_model`.
+
+    A file of trusted types can still hold numbers that no training gives; bytes of others are for
+    `model_reader.ModelReader`, which reads them in a confined process.
+
+    Raises:
+        ModelRefused: the bytes are no model file, or name a type that is not on the list (`model_types`);
+            nothing was built then.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            _check_entries(file)
+            _check(json.loads(file.read(SCHEMA)))
+        return skops.io.loads(data, trusted=BEYOND_SKOPS)
+    except ModelRefused:
+        raise
+    except Exception as error:
+        # Broken bytes can raise nearly anything; for the caller it is one thing.
+        raise ModelRefused(f"these bytes are no model file: {error}") from error
+
+
+def _name_arrays(schema: Schema, read: Callable[[str], bytes]) -> dict[str, bytes]:
+    """Drop the identities and rename each array to the hash of its content; content by name."""
+    arrays: dict[str, bytes] = {}
+    named: dict[str, str] = {}
+    for node in _nodes(schema):
+        node.pop("__id__", None)
+        if "file" in node:
+            made_as = node["file"]
+            if made_as not in named:
+                content = _without_padding(read(made_as))
+                named[made_as] = hashlib.sha256(content).hexdigest() + ".npy"
+                arrays[named[made_as]] = content
+            node["file"] = named[made_as]
+    return arrays
+
+
+def _without_padding(content: bytes) -> bytes:
+    """Return the array with zeros between the fields of its records: what stands there is left over memory."""
+    start = HEADER + int.from_bytes(content[HEADER - 2 : HEADER], "little")
+    size, gaps = _gaps(content[HEADER:start])
+    if not gaps:
+        return content
+    clean = bytearray(content)
+    np.frombuffer(clean, np.uint8, offset=start).reshape(-1, size)[:, gaps] = 0
+    return bytes(clean)
+
+
+@lru_cache(maxsize=64)
+def _gaps(header: bytes) -> tuple[int, tuple[int, ...]]:
+    """(bytes of a record, those of them that belong to no field), by the header of an array."""
+    record = np.lib.format.descr_to_dtype(ast.literal_eval(header.decode("latin1"))["descr"])
+    if record.fields is None:
+        return record.itemsize, ()
+    used = {at for kind, offset, *_ in record.fields.values() for at in range(offset, offset + kind.itemsize)}
+    return record.itemsize, tuple(at for at in range(record.itemsize) if at not in used)
+
+
+def _zip(entries: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
+        for name in sorted(entries):
+            entry = zipfile.ZipInfo(name, EPOCH)
+            entry.create_system = UNIX
+            file.writestr(entry, entries[name])
+    return buffer.getvalue()
+
+
+def _check_entries(file: zipfile.ZipFile) -> None:
+    names = file.namelist()
+    if len(set(names)) != len(names):
+        raise ModelRefused("this model file has two entries of one name; they are not loaded")
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in file.infolist()):
+        raise ModelRefused("this model file has compressed entries, which ours never have; they are not loaded")
+
+
+def _check(schema: Schema) -> None:
+    if schema.get("protocol") != FORMAT:
+        raise ModelRefused(f"this model file has format {schema.get('protocol')!r}; only {FORMAT} is read")
+    for node in _nodes(schema):
+        name = f"{node.get('__module__')}.{node.get('__class__')}"
+        if name not in TRUSTED.get(str(node["__loader__"]), ()):
+            raise ModelRefused(
+                f"this model file names {name} ({node['__loader__']}), which no model of ours needs; it is not loaded"
+            )
+
+
+def _nodes(value: Any) -> Iterator[Schema]:
+    """Yield every node below a value, however it is nested."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, dict):
+            if "__loader__" in one:
+                yield one
+            pending.extend(reversed(one.values()))
+        elif isinstance(one, list | tuple):
+            pending.extend(reversed(one))

@@ -1,0 +1,155 @@
+"""Predictions of models that others made, by a process that can do nothing else."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import structlog
+
+from apc_automl.errors import ModelRefused, TrainingUnavailable
+from apc_automl.model.frames import LARGEST_ANSWER, Header, Request, read_frame
+
+COMMAND = (sys.executable, "-I", "-m", "apc_automl.model.reading")
+SECONDS = 240.0
+"""The longest that one request, or the start of the process, may take by the clock; the CPU's limit is stricter."""
+ATTEMPTS = 2
+ENVIRONMENT = ("OPENBLAS_", "MKL_", "NPY_", "OMP_", "KMP_", "LD_LIBRARY_PATH", "SYSTEMROOT")
+"""What the process sees of the environment: what decides how numbers are computed, and no secret."""
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+LONGEST_REASON = 500
+
+Answer = tuple[Header, list[bytes]]
+
+log = structlog.get_logger()
+
+
+class ModelReader:
+    """One confined process, started at the first request and kept for the next ones; for many threads."""
+
+    def __init__(self, command: tuple[str, ...] = COMMAND, seconds: float = SECONDS) -> None:
+        self._command = command
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+
+    def predict(self, request: Request) -> list[bytes]:
+        """Return the predictions, as `predicting.read_predictions` takes them: one, or two with `again`.
+
+        Raises:
+            ModelRefused: the bytes are no model of ours, or the process that read them ended or took too long.
+            TrainingUnavailable: the process does not start.
+        """
+        with self._lock:
+            for _ in range(ATTEMPTS):
+                if self._is_closed:
+                    break
+                process = self._process = self._process or self._start()
+                answer, is_late = self._ask(process, request)
+                if answer is not None:
+                    return _parts_of(answer, request)
+                self._end()
+                if is_late:
+                    raise ModelRefused(f"reading this model took longer than {self._seconds:g} s")
+                log.warning("model_reader_died")
+        if self._is_closed:
+            raise TrainingUnavailable("the process that reads models was ended before it had answered")
+        raise ModelRefused(f"this model ended the process that reads it, {ATTEMPTS} times")
+
+    @property
+    def is_running(self) -> bool:
+        """There is a process, and it has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def close(self) -> None:
+        """End the process, its request too; idempotent. A later request starts another."""
+        self._is_closed = True
+        if (process := self._process) is not None:
+            process.kill()
+        with self._lock:
+            self._end()
+            self._is_closed = False
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        kept = {name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT)}
+        process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=kept | ONE_THREAD,
+            cwd=os.path.abspath(os.sep),
+        )
+        with self._ended_in_time(process):
+            hello = _read(process)
+        if hello is None:
+            _reap(process)
+            raise TrainingUnavailable(
+                f"the process that reads models does not start; `{' '.join(self._command)}` says why"
+            )
+        if hello[0].get("open"):
+            log.warning("model_reader_confined_in_part", still_open=hello[0]["open"])
+        return process
+
+    def _ask(self, process: "subprocess.Popen[bytes]", request: Request) -> tuple[Answer | None, bool]:
+        """(the answer, None where the process has ended; whether its time was up)."""
+        assert process.stdin is not None
+        with self._ended_in_time(process) as is_late:
+            try:
+                request.write(process.stdin)
+                answer = _read(process)
+            except OSError:
+                answer = None
+        return answer, is_late.is_set()
+
+    @contextmanager
+    def _ended_in_time(self, process: "subprocess.Popen[bytes]") -> Iterator[threading.Event]:
+        """Kill the process when the time is up; the event then says so."""
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            process.kill()
+
+        timer = threading.Timer(self._seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield is_late
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            _reap(process)
+
+
+def _parts_of(answer: Answer, request: Request) -> list[bytes]:
+    header, parts = answer
+    if "refused" in header:
+        raise ModelRefused(str(header["refused"])[:LONGEST_REASON])
+    if len(parts) != 1 + request.again:
+        raise ModelRefused("the process that read this model gave no predictions")
+    return parts
+
+
+def _read(process: "subprocess.Popen[bytes]") -> Answer | None:
+    """Return a frame; None where the process has ended, or speaks as ours never does."""
+    assert process.stdout is not None
+    try:
+        return read_frame(process.stdout, LARGEST_ANSWER)
+    except (ValueError, TypeError):
+        return None
+
+
+def _reap(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):  # What was still to be written to a process that is gone.
+                pipe.close()

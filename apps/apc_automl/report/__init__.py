@@ -1,0 +1,1 @@
+"""What a run found, read from the log: events, outcome, report."""

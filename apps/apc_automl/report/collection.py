@@ -1,0 +1,119 @@
+"""Reads the outcome of a finished run from the log, and writes its files."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import asyncpg
+
+from apc_agents.memory import DatabaseMemoryStore
+from apc_automl.report.outcome import Judged, Outcome
+from apc_automl.report.run_log import LoggedPacket, RunLog, read_run
+from apc_automl.swarm.narrative import Narrative, read_narrative
+from apc_automl.training.recipes import Recipe
+from apc_bus.artifacts import ArtifactStore
+
+MODEL_FILE = "model.skops"
+RECIPE_FILE = "recipe.json"
+REPORT_FILE = "report.html"
+
+
+async def collect_outcome(pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: str, out_dir: Path) -> Outcome:
+    """Read a finished run from the log, write its files to a folder, and sum it up.
+
+    Writes `report.html`, and for a promoted model `model.skops` (a scikit-learn pipeline; skops reads it) and
+    `recipe.json`.
+
+    Raises:
+        ArtifactError: an artifact that the log names cannot be read.
+        ContextStoreError, MemoryStoreError: what the memory holds of the run cannot be read.
+    """
+    from apc_automl.report.page import write_report  # late: it loads matplotlib
+
+    log = await read_run(pool, run_id)
+    judged = await _judged(log, artifacts)
+    model = None if log.promoted is None else await artifacts.get(log.promoted.payload["artifact_hash"])
+    model_file = await asyncio.to_thread(_write_model, model, judged, out_dir)
+    state, reason, failed = _ending(log)
+    outcome = Outcome(
+        run_id=run_id,
+        state=state,
+        reason=None if model_file else reason,
+        failed_gates=failed,
+        judged=judged,
+        model_file=model_file,
+        report_file=out_dir / REPORT_FILE,
+        generations=len({(one.round, one.generation) for one in log.evaluations}),
+        transfers=log.transfers,
+        packets_logged=sum(log.counts.values()),
+        packets_refused=log.refused,
+    )
+    narrative = await narrative_of(pool, log)
+    await asyncio.to_thread(write_report, log, outcome, narrative)
+    return outcome
+
+
+async def narrative_of(pool: asyncpg.Pool, log: RunLog) -> Narrative | None:
+    """Return what the librarian noted of the run's session.
+
+    None for who may read the log and not the memory of agents.
+    """
+    memory = DatabaseMemoryStore(pool)
+    try:
+        found = [await read_narrative(memory, session_id) for session_id in log.session_ids]
+    except asyncpg.InsufficientPrivilegeError:
+        return None
+    return next((narrative for narrative in found if narrative is not None), None)
+
+
+async def _judged(log: RunLog, artifacts: ArtifactStore) -> Judged | None:
+    if not log.validations:
+        return None
+    validation = log.validations[-1]
+    document_hash, model_hash, recipe_hash, *_ = validation.evidence
+    document = json.loads(await artifacts.get(document_hash))
+    return Judged(
+        swarm=_swarm_of(log, validation),
+        recipe=Recipe.read(await artifacts.get(recipe_hash)),
+        model_hash=model_hash,
+        outcome=validation.payload["metric_set"]["outcome"],
+        loss_name=document["loss_name"],
+        loss=document["loss"],
+        baseline_loss=document["baseline_loss"],
+        rows=document["rows_judged"],
+        gates=dict(validation.payload["metric_set"]),
+    )
+
+
+def _swarm_of(log: RunLog, validation: LoggedPacket) -> str:
+    artifact = validation.body["trace"]["parent_packet_id"]
+    return next((one.swarm for one in log.of("ARTIFACT") if str(one.packet_id) == artifact), "")
+
+
+def _write_model(model: bytes | None, judged: Judged | None, folder: Path) -> Path | None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if model is None:
+        return None
+    path = folder / MODEL_FILE
+    path.write_bytes(model)
+    if judged is not None:
+        (folder / RECIPE_FILE).write_bytes(judged.recipe.canonical() + b"\n")
+    return path
+
+
+def _ending(log: RunLog) -> tuple[str, str | None, tuple[str, ...]]:
+    """(last state, why it ended there, gates that the last judged model failed)."""
+    if not log.moves:
+        return "UNKNOWN", "the log holds no session of this run", ()
+    last = log.moves[-1]
+    reason = str(last.facts.get("reason", f"the session stands in {last.to_state}"))
+    failed: tuple[str, ...] = ()
+    for move in log.moves:
+        words = str(move.facts.get("reason", "")).split()
+        if words[:1] == ["VALIDATION_FAILED"]:
+            failed = tuple(words[1:])
+        elif move.event == "validation_fail_or_drift":
+            failed = tuple(move.facts.get("failed", ()))
+    if reason == "NOTHING_BEATS_BASELINE":
+        failed = ("outcome",)
+    return last.to_state, reason, failed

@@ -1,0 +1,73 @@
+"""What a run has come to: the promoted model or the gate that stopped it, and where to look."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from apc_automl.report.run_log import TransferRecord
+from apc_automl.training.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How a final model did on data that nobody had seen."""
+
+    swarm: str
+    recipe: Recipe
+    model_hash: str
+    outcome: float
+    loss_name: str
+    loss: float
+    baseline_loss: float
+    rows: int
+    gates: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a run, for the terminal and for scripts."""
+
+    run_id: str
+    state: str
+    """CLOSED, HALTED, or the state in which the log leaves the session; `UNKNOWN` without one."""
+    reason: str | None
+    """Why nothing was promoted, in the gate's words; None for a promoted model."""
+    failed_gates: tuple[str, ...]
+    judged: Judged | None
+    """The last final model that was validated, promoted or not."""
+    model_file: Path | None
+    report_file: Path
+    generations: int
+    transfers: tuple[TransferRecord, ...]
+    packets_logged: int
+    packets_refused: int
+
+    @property
+    def is_promoted(self) -> bool:
+        """Whether a model passed the gate."""
+        return self.model_file is not None
+
+    @property
+    def exit_code(self) -> int:
+        """0 = a model was promoted, 3 = nothing passed the gate."""
+        return 0 if self.is_promoted else 3
+
+    @property
+    def transfers_accepted(self) -> int:
+        """How many TRANSFERs went through."""
+        return sum(transfer.is_accepted for transfer in self.transfers)
+
+    @property
+    def refused_transfers(self) -> dict[str, int]:
+        """Refusal -> how many TRANSFERs it met; by code, so that scores do not split the count."""
+        reasons = (transfer.reason or "" for transfer in self.transfers if not transfer.is_accepted)
+        return dict(sorted(Counter(reason.split(":")[0] for reason in reasons).items()))
+
+    @property
+    def next_steps(self) -> tuple[str, ...]:
+        """Commands that show what lies behind this outcome."""
+        return (
+            f"apc packet replay --run-id {self.run_id}",
+            f"apc packet trace --run-id {self.run_id} --type EVAL",
+            f"open {self.report_file}",
+        )

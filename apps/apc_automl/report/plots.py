@@ -1,0 +1,119 @@
+"""The report's plots, each as SVG text that can stand in an HTML page."""
+
+import io
+from collections import defaultdict
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from apc_automl.report.run_log import LoggedPacket, RunLog
+from apc_automl.training.spaces import SWARMS
+
+COLOURS = dict(zip(SWARMS, ("#2563eb", "#16a34a", "#d97706"), strict=True))
+GATES = ("rtf", "stability", "audit", "outcome", "learnability", "generalization_ratio", "drift_risk")
+WIDTH, HEIGHT = 8.0, 3.2
+
+
+def score_plot(log: RunLog) -> str:
+    """Outcome on held-out data by generation and swarm, with the best so far as a line."""
+    figure, axes = _new("generation", "outcome on held-out data")
+    first = _first_generation_of_rounds(log)
+    for swarm in SWARMS:
+        evaluations = [one for one in log.evaluations if one.swarm == swarm]
+        places = [first[one.round] + one.generation for one in evaluations]
+        outcomes = [float(one.payload["metric_set"]["outcome"]) for one in evaluations]
+        best = [max(outcomes[: count + 1]) for count in range(len(outcomes))]
+        axes.plot(places, outcomes, "o", color=COLOURS[swarm], markersize=3.5, alpha=0.55)
+        axes.step(places, best, where="post", color=COLOURS[swarm], label=swarm)
+    for start in list(first.values())[1:]:
+        axes.axvline(start - 0.5, color="#999", linestyle=":", linewidth=1)
+    axes.axhline(0.5, color="#999", linewidth=0.8)
+    axes.annotate("promotion gate", (0, 0.5), fontsize=7, color="#777", va="bottom")
+    axes.set_ylim(0, 1.02)
+    axes.legend(loc="lower right", fontsize=8)
+    return _svg(figure)
+
+
+def diversity_plot(log: RunLog) -> str:
+    """Return how many different model families the swarms tried in each generation."""
+    figure, axes = _new("generation", "families in use")
+    first = _first_generation_of_rounds(log)
+    families: dict[int, set[str]] = defaultdict(set)
+    for one in log.evaluations:
+        families[first[one.round] + one.generation].add(family_of(one))
+    places = sorted(families)
+    axes.bar(places, [len(families[place]) for place in places], color="#7c3aed", width=0.8)
+    axes.set_yticks(range(len(SWARMS) + 1))
+    return _svg(figure)
+
+
+def transfer_plot(log: RunLog) -> str:
+    """Transfers accepted and refused by generation."""
+    figure, axes = _new("generation", "transfers")
+    first = _first_generation_of_rounds(log)
+    accepted: dict[int, int] = defaultdict(int)
+    refused: dict[int, int] = defaultdict(int)
+    for transfer in log.transfers:
+        counts = accepted if transfer.is_accepted else refused
+        counts[first.get(transfer.round, 0) + transfer.generation] += 1
+    places = sorted({*accepted, *refused})
+    heights = [accepted[place] for place in places]
+    axes.bar(places, heights, color="#16a34a", label="accepted")
+    axes.bar(places, [refused[place] for place in places], bottom=heights, color="#dc2626", label="refused")
+    axes.set_xlim(-0.5, max(first[one.round] + one.generation for one in log.evaluations) + 0.5)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(fontsize=8)
+    return _svg(figure)
+
+
+def gate_plot(gates: dict[str, float], bars: dict[str, tuple[str, float]]) -> str:
+    """Return the validated model's gates beside the bar that each had to pass."""
+    figure, axes = _new("", "")
+    names = [name for name in reversed(GATES) if name in gates]
+    colours = ["#16a34a" if _passes(gates[name], *bars[name]) else "#dc2626" for name in names]
+    axes.barh(names, [gates[name] for name in names], color=colours, height=0.55)
+    for place, name in enumerate(names):
+        axes.plot([bars[name][1]] * 2, [place - 0.4, place + 0.4], color="#111", linewidth=1.5)
+        label = f" {gates[name]:.3g}"
+        axes.annotate(label, (max(gates[name], bars[name][1]), place), fontsize=8, va="center")
+    axes.set_xlim(0, max(1.1, *(gates[name] * 1.1 for name in names)))
+    return _svg(figure)
+
+
+def family_of(evaluation: LoggedPacket) -> str:
+    """Return the model family of an EVAL, which its first note describes."""
+    notes: Sequence[str] = evaluation.payload.get("notes") or ("",)
+    return notes[0].split(" ", 1)[0]
+
+
+def _passes(value: float, comparison: str, bar: float) -> bool:
+    return {"==": value == bar, ">=": value >= bar, "<=": value <= bar}[comparison]
+
+
+def _first_generation_of_rounds(log: RunLog) -> dict[int, int]:
+    """round -> where its generation 0 stands on the axis: rounds stand one after the other."""
+    first: dict[int, int] = {}
+    start = 0
+    for round_number in sorted({one.round for one in log.evaluations}):
+        first[round_number] = start
+        start += 1 + max(one.generation for one in log.evaluations if one.round == round_number)
+    return first
+
+
+def _new(x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    # A figure of its own, without pyplot: no global state, no display, safe in a thread.
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="tight")
+    axes = figure.add_subplot()
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Figure) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]

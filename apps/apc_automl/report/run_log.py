@@ -1,0 +1,177 @@
+"""A run as its log tells it: evaluations, transfers, transitions, counts. Read once, when the run has ended."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from apc_automl.report import log_queries
+from apc_automl.swarm.members import SENTINEL
+from apc_contracts.vocabulary import ORCHESTRATOR
+
+READ_TYPES = ("IDEA", "ARTIFACT", "EVAL", "CLAIM", "TRANSFER", "SIGNAL")
+
+
+@dataclass(frozen=True)
+class LoggedPacket:
+    """A row of agent_packets with its decoded body."""
+
+    packet_id: UUID
+    packet_type: str
+    run_phase: str
+    round: int
+    generation: int
+    sender: str
+    swarm: str
+    verdict: str
+    refusal: Mapping[str, Any] | None
+    body: Mapping[str, Any]
+
+    @property
+    def payload(self) -> Mapping[str, Any]:
+        """The payload as JSON."""
+        payload: Mapping[str, Any] = self.body["payload"]
+        return payload
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """The evidence refs of its proof bundle."""
+        return tuple(self.body.get("proof_bundle", {}).get("evidence_refs", ()))
+
+
+@dataclass(frozen=True)
+class TransferRecord:
+    """A TRANSFER and what became of it; `reason` names the refusal."""
+
+    round: int
+    generation: int
+    from_swarm: str
+    to_swarm: str
+    protocol_id: str
+    sender_score: float
+    receiver_score: float
+    is_accepted: bool
+    reason: str | None
+    was_held: bool = False
+    """Judged at a barrier, not on arrival."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A transition or barrier of the session."""
+
+    event: str
+    to_state: str
+    round: int
+    generation: int
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """Everything the summary and the report need of a run's log."""
+
+    run_id: str
+    session_ids: tuple[str, ...]
+    packets: tuple[LoggedPacket, ...]
+    transfers: tuple[TransferRecord, ...]
+    moves: tuple[Move, ...]
+    counts: Mapping[tuple[str, str], int]
+    """(packet type, verdict on arrival) -> packets in the log."""
+
+    def of(self, packet_type: str, run_phase: str | None = None) -> list[LoggedPacket]:
+        """Return the packets of a type, and of a phase, that were not refused."""
+        return [
+            packet
+            for packet in self.packets
+            if packet.packet_type == packet_type
+            and packet.verdict != "refused"
+            and run_phase in (None, packet.run_phase)
+        ]
+
+    @property
+    def refused(self) -> int:
+        """How many packets were refused: on arrival, and TRANSFERs at their barrier."""
+        on_arrival = sum(count for (_, verdict), count in self.counts.items() if verdict == "refused")
+        return on_arrival + sum(one.was_held and not one.is_accepted for one in self.transfers)
+
+    @property
+    def evaluations(self) -> list[LoggedPacket]:
+        """The EVALs of the builders' generations, in the order of the log."""
+        phases = ("DISCOVERY", "REFINEMENT", "CONVERGENCE")
+        return [one for one in self.of("EVAL") if one.run_phase in phases and one.sender != SENTINEL]
+
+    @property
+    def promoted(self) -> LoggedPacket | None:
+        """The orchestrator's ARTIFACT of kind PROTOCOL."""
+        return next((one for one in self.of("ARTIFACT") if one.sender == ORCHESTRATOR), None)
+
+    @property
+    def validations(self) -> list[LoggedPacket]:
+        """The EVALs that judged a final model, the last one last."""
+        return [one for one in self.of("EVAL", "VALIDATION") if one.sender == SENTINEL]
+
+
+async def read_run(pool: asyncpg.Pool, run_id: str) -> RunLog:
+    """Read a run from the log. A run that the log does not know has no packets."""
+    rows = await pool.fetch(log_queries.PACKETS, run_id, READ_TYPES, -1, 0)
+    packets = tuple(_packet(row) for row in rows)
+    ends = {
+        row["packet_id"]: (row["to_state"], row["metadata"])
+        for row in await pool.fetch(log_queries.TRANSFER_ENDS, run_id)
+    }
+    moves = await pool.fetch(log_queries.COORDINATION, run_id)
+    counts = await pool.fetch(log_queries.COUNTS, run_id)
+    return RunLog(
+        run_id=run_id,
+        session_ids=tuple(sorted({row["session_id"] for row in rows})),
+        packets=packets,
+        transfers=tuple(
+            _transfer(packet, *ends.get(packet.packet_id, ("", None)))
+            for packet in packets
+            if packet.packet_type == "TRANSFER"
+        ),
+        moves=tuple(
+            Move(row["event"], row["to_state"], row["round"], row["generation"], json.loads(row["facts"]))
+            for row in moves
+        ),
+        counts={(row["packet_type"], row["verdict"]): row["packets"] for row in counts},
+    )
+
+
+def _packet(row: Any) -> LoggedPacket:
+    return LoggedPacket(
+        packet_id=row["packet_id"],
+        packet_type=row["packet_type"],
+        run_phase=row["run_phase"],
+        round=row["round"],
+        generation=row["generation"],
+        sender=row["sender_agent_id"],
+        swarm=row["sender_swarm_id"],
+        verdict=row["verdict"],
+        refusal=json.loads(row["refusal"]) if row["refusal"] else None,
+        body=json.loads(row["body"]),
+    )
+
+
+def _transfer(packet: LoggedPacket, state: str, metadata: str | None) -> TransferRecord:
+    refusal = packet.refusal or (json.loads(metadata).get("refusal") if metadata else None)
+    is_open = packet.verdict == "held" and state in ("", "SCHEMA_VALIDATED")
+    reason = f"{refusal['code']}: {refusal['message']}" if refusal else "the run ended before its barrier"
+    is_accepted = refusal is None and not is_open
+    payload = packet.payload
+    return TransferRecord(
+        round=packet.round,
+        generation=packet.generation,
+        from_swarm=payload["from_swarm"],
+        to_swarm=payload["to_swarm"],
+        protocol_id=payload["protocol_id"],
+        sender_score=payload["sender_score"],
+        receiver_score=payload["receiver_score"],
+        is_accepted=is_accepted,
+        reason=None if is_accepted else reason,
+        was_held=packet.verdict == "held",
+    )

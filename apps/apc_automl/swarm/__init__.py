@@ -1,0 +1,1 @@
+"""The agents: librarian, builders, sentinel, and what they say to each other."""

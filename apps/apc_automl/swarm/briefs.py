@@ -1,0 +1,146 @@
+"""Research briefs: what the librarian tells each role in a TASK_IR, and how the role reads it back."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import rfc8785
+from pydantic import BaseModel, ConfigDict
+
+from apc_automl.data.schema import ProblemKind
+from apc_automl.data.table_profile import TableProfile
+from apc_automl.swarm.members import SENTINEL_SWARM
+from apc_automl.training.spaces import FAMILIES, families_of
+from apc_contracts.payloads.by_type import TaskIrPayload
+from apc_contracts.payloads.task_ir import (
+    ConstraintKind,
+    EvidenceKind,
+    FalsifierCost,
+    IrClaim,
+    IrConstraint,
+    IrEvidence,
+    IrFalsifier,
+    IrHeader,
+)
+
+DIALECT = "apc-automl-recipes/1"
+SLICES = ("schema", "train", "held-out")
+UNTOUCHED = "untouched-"
+PRIOR = "prior-"
+PROFILE = "profile"
+
+
+class Brief(BaseModel):
+    """What a role knows of the run: its seed and its data by hash. Kept in `ctx.state`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    seed: int
+    slices: Mapping[str, str]
+    """`schema`, `train`, `held-out`, and for the sentinel alone `untouched-1`, … : the artifact's hash."""
+    priors: tuple[str, ...] = ()
+    """Recipes by hash that earlier runs on similar tables found good, best first: to begin with."""
+    profile: TableProfile | None = None
+    """What the table looks like."""
+
+    def untouched(self, round_number: int) -> str:
+        """Hash of the slice that validates a round (rounds count from 1)."""
+        names = sorted(name for name in self.slices if name.startswith(UNTOUCHED))
+        return self.slices[names[min(max(round_number, 1), len(names)) - 1]]
+
+
+def brief_payload(
+    swarm: str,
+    task_id: str,
+    run_id: str,
+    profile: TableProfile,
+    brief: Brief,
+    facts: Sequence[str],
+    belief: float = 0.5,
+) -> TaskIrPayload:
+    """Return the TASK_IR of one role: a hypothesis, what would refute it, the limits, and the data by hash.
+
+    Args:
+        facts: sentences about the table, for people.
+        belief: how far the librarian believes the hypothesis before anything is measured.
+    """
+    claim_id = f"{swarm}-can"
+    claim = IrClaim(
+        id=claim_id,
+        hypothesis_id=claim_id,
+        text=_hypothesis(swarm, profile.problem),
+        confidence_pre=belief,
+        confidence_post=belief,
+    )
+    falsifier = IrFalsifier(
+        id=f"{swarm}-fails",
+        target_claim_id=claim_id,
+        test="the outcome on data that no training has seen",
+        fail_if="outcome < 0.5",
+        cost=FalsifierCost.LOW,
+    )
+    seed = IrConstraint(id="seed", constraint_kind=ConstraintKind.QUALITY, expression=f"seed={brief.seed}")
+    looks = IrConstraint(id=PROFILE, constraint_kind=ConstraintKind.QUALITY, expression=profile.expression)
+    table = [
+        IrConstraint(id=f"table-{number}", constraint_kind=ConstraintKind.QUALITY, expression=fact)
+        for number, fact in enumerate(facts, start=1)
+    ]
+    evidence = [
+        IrEvidence(id=name, kind=EvidenceKind.DOC, ref=ref, supports=True) for name, ref in brief.slices.items()
+    ]
+    evidence += [
+        IrEvidence(id=f"{PRIOR}{number}", kind=EvidenceKind.BENCH, ref=ref, supports=True)
+        for number, ref in enumerate(brief.priors, start=1)
+    ]
+    header = IrHeader(task_id=task_id, run_id=run_id, swarm_id=swarm, dialect_id=DIALECT, dialect_hash=dialect_hash())
+    return TaskIrPayload(ir_header=header, objects=(claim, falsifier, seed, looks, *table, *evidence))
+
+
+def read_brief(payload: TaskIrPayload) -> Brief | None:
+    """Return the brief in a TASK_IR; None when it is not one of the librarian's."""
+    if payload.ir_header.dialect_id != DIALECT:
+        return None
+    evidence = {thing.id: thing.ref for thing in payload.objects if isinstance(thing, IrEvidence)}
+    slices = {name: ref for name, ref in evidence.items() if not name.startswith(PRIOR)}
+    priors = tuple(ref for name, ref in evidence.items() if name.startswith(PRIOR))
+    seeds = [
+        int(thing.expression.removeprefix("seed="))
+        for thing in payload.objects
+        if isinstance(thing, IrConstraint) and thing.id == "seed"
+    ]
+    looks = [thing.expression for thing in payload.objects if isinstance(thing, IrConstraint) and thing.id == PROFILE]
+    if not seeds or not all(name in slices for name in SLICES):
+        return None
+    return Brief(seed=seeds[0], slices=slices, priors=priors, profile=_profile_in(looks))
+
+
+def _profile_in(expressions: Sequence[str]) -> TableProfile | None:
+    """Return the first profile; None where another build has written what this one cannot read."""
+    try:
+        return TableProfile.read(expressions[0]) if expressions else None
+    except ValueError:
+        return None
+
+
+def brief_keys(swarm: str, problem: ProblemKind) -> tuple[str, ...]:
+    """Symbolic keys of a brief: one that all share, the rest the swarm's own (differentiated research)."""
+    families = families_of(swarm, problem) or ["verification", "validation", "veto"]
+    # A family may have the name of its swarm; a key stands once.
+    return tuple(dict.fromkeys(("audited-automl", swarm, *families)))
+
+
+def dialect_hash() -> str:
+    """Hash of the search space: two builds with one hash mean the same by a recipe."""
+    spaces = {
+        name: {
+            "preprocessing": {axis: list(options) for axis, options in family.preprocessing.items()},
+            "parameters": {axis: list(options) for axis, options in family.parameters.items()},
+        }
+        for name, family in FAMILIES.items()
+    }
+    return "sha256:" + hashlib.sha256(rfc8785.dumps(spaces)).hexdigest()
+
+
+def _hypothesis(swarm: str, problem: ProblemKind) -> str:
+    if swarm == SENTINEL_SWARM:
+        return f"every measured outcome of this {problem.value} can be reproduced from the artifacts alone"
+    intents = "; ".join(FAMILIES[family].intent for family in families_of(swarm, problem))
+    return f"one of these learns this {problem.value} best: {intents}"

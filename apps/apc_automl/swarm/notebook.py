@@ -1,0 +1,104 @@
+"""A builder's memory in one session, as JSON in `ctx.state`: brief, trials, imports, what is done."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+
+from apc_automl.swarm.briefs import Brief
+from apc_automl.training.recipes import Recipe
+from apc_automl.training.search import Imported, Trial
+
+IMPORT_DELAY = 2
+"""A recipe of a TRANSFER of generation g is used from g + 2 on: its delivery has ended then, in every run."""
+
+
+class Entry(BaseModel):
+    """A trial and where it was made."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    round: int
+    generation: int
+    trial: Trial
+    stability: float
+    shortfalls: dict[str, float] = {}
+    """Gate -> by how much the model was short of the best there can be."""
+    model_bytes: int = 0
+    eval_id: UUID | None = None
+
+    @property
+    def risk(self) -> float:
+        """The largest shortfall; the middle of what there can be where none was noted."""
+        return max(self.shortfalls.values(), default=0.5)
+
+
+class Import(BaseModel):
+    """A recipe that came by TRANSFER."""
+
+    model_config = ConfigDict(extra="forbid")
+    recipe: Recipe
+    from_swarm: str
+    score: float
+    round: int
+    generation: int
+
+
+class Notebook(BaseModel):
+    """Read from `ctx.state` when a handler begins, written back when it ends."""
+
+    model_config = ConfigDict(extra="forbid")
+    brief: Brief | None = None
+    entries: list[Entry] = []
+    imports: list[Import] = []
+    priors: list[Recipe] = []
+    """What earlier runs found good, best first."""
+    refits: dict[UUID, UUID] = {}
+    """ARTIFACT of EXECUTION -> the winning EVAL whose recipe it refits."""
+
+    @classmethod
+    def read(cls, state: dict[str, Any]) -> "Notebook":
+        """Return the notebook in a state document; a new one in an empty document."""
+        return cls.model_validate(state.get("notebook", {}))
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Put it into the state document."""
+        state["notebook"] = self.model_dump(mode="json")
+
+    def has_worked(self, round_number: int, generation: int) -> bool:
+        """Return whether the work of a generation is done."""
+        return any(entry.round == round_number and entry.generation == generation for entry in self.entries)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials of the session, in the order in which they were made."""
+        return [entry.trial for entry in self.entries]
+
+    def best(self) -> Entry | None:
+        """Return the entry with the highest outcome that was not falsified; the earliest of equals."""
+        sound = [entry for entry in self.entries if not entry.trial.is_falsified]
+        return max(sound, key=lambda entry: entry.trial.outcome, default=None)
+
+    def usable_imports(self, round_number: int, generation: int) -> list[Imported]:
+        """Imports that every run of this seed has at this point."""
+        return [
+            Imported(recipe=one.recipe, score=one.score)
+            for one in self.imports
+            if (one.round == round_number and one.generation + IMPORT_DELAY <= generation)
+            or (one.round < round_number and generation >= IMPORT_DELAY)
+        ]
+
+    def entry_of(self, eval_ids: Sequence[UUID]) -> Entry | None:
+        """Return the entry whose EVAL is among these."""
+        return next((entry for entry in self.entries if entry.eval_id in eval_ids), None)
+
+    def promoted(self, artifacts: Sequence[UUID]) -> Entry | None:
+        """Return the entry that one of these ARTIFACTs refits."""
+        return self.entry_of([self.refits[artifact] for artifact in artifacts if artifact in self.refits])
+
+    def falsify(self, name: str) -> None:
+        """The sentinel could not reproduce this work."""
+        for entry in self.entries:
+            if entry.name == name:
+                entry.trial = entry.trial.model_copy(update={"is_falsified": True})

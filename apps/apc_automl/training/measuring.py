@@ -1,0 +1,237 @@
+"""The work of the training processes: pure functions from bytes to bytes and numbers, one thread each.
+
+Slices travel as bytes with their hash; a process keeps the few it parsed last.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.model_selection import KFold, StratifiedKFold
+
+from apc_automl.data.profile import profile_table
+from apc_automl.data.schema import ProblemKind, Schema
+from apc_automl.data.screening import narrow
+from apc_automl.data.split import split_rows
+from apc_automl.data.table import decode_rows, encode_rows, read_table
+from apc_automl.model.model_file import dump_model, load_model
+from apc_automl.training import gates
+from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
+from apc_automl.training.models import build_baseline, build_pipeline
+from apc_automl.training.predicting import predict, read_predictions
+from apc_automl.training.recipes import Recipe
+
+FOLDS = 4
+CURVE_SHARES = (1 / 3, 2 / 3)
+
+Numbers = np.ndarray[Any, Any]
+
+
+def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int, maximum_rows: int) -> Prepared:
+    """Read, profile and split the user's table. Raises TableInvalid."""
+    table = read_table(Path(path), target, ProblemKind(problem) if problem else None)
+    parts = split_rows(table, seed, rounds, maximum_rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Constant columns of the train part have no score; that is an answer.
+        table = narrow(table, parts.train)
+    return Prepared(
+        schema=table.schema.model_dump_json().encode(),
+        train=encode_rows(table, parts.train),
+        held_out=encode_rows(table, parts.held_out),
+        untouched=tuple(encode_rows(table, rows) for rows in parts.untouched),
+        profile=profile_table(table, parts),
+    )
+
+
+def measure(recipe_bytes: bytes, study: Study) -> Measured:
+    """Cross-validate a recipe on the train part, train it there, judge it on the held-out part."""
+    return _measure(_Bench.of(study, recipe_bytes), study)[0]
+
+
+def _measure(bench: "_Bench", study: Study) -> tuple[Measured, Numbers]:
+    outcomes, out_of_fold, cross_validated = bench.cross_validate()
+    model = bench.fit(bench.features, bench.labels)
+    data = dump_model(model)
+    features, labels = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
+    predictions = bench.predict(model, features)
+    loss, baseline, outcome = bench.judge(labels, predictions)
+    metrics = {
+        "rtf": gates.agreement_of(predictions, bench.predict(load_model(data), features)),
+        "stability": gates.stability_of(outcomes),
+        "audit": _audit(study.schema, study.train, study.held_out),
+        "outcome": outcome,
+        "learnability": gates.learnability_of([*bench.learning_curve(features, labels), outcome]),
+        "generalization_ratio": gates.generalization_of(outcome, cross_validated),
+        "drift_risk": gates.drift_risk_of(out_of_fold, predictions),
+    }
+    document = bench.document(metrics, outcomes, cross_validated, loss, baseline, len(labels))
+    return Measured(data, document | {"model_bytes": len(data)}), out_of_fold
+
+
+def refit(recipe_bytes: bytes, study: Study) -> Measured:
+    """Return the winner's last training, on train and held-out part together; measured as by `measure`.
+
+    Its `rtf` is that of the new model; the other gates are those of the recipe: data that a model was trained
+    on cannot judge it, that is what the untouched slice is for.
+    """
+    bench = _Bench.of(study, recipe_bytes)
+    measured, _ = _measure(bench, study)
+    unseen, unseen_labels = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
+    features = pd.concat([bench.features, unseen], ignore_index=True)
+    model = bench.fit(features, np.concatenate([bench.labels, unseen_labels]))
+    data = dump_model(model)
+    again = bench.predict(load_model(data), features)
+    metrics = measured.document["gates"] | {"rtf": gates.agreement_of(bench.predict(model, features), again)}
+    return Measured(
+        data, measured.document | {"gates": metrics, "rows_refitted": len(features), "model_bytes": len(data)}
+    )
+
+
+def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
+    """Return what the sentinel measures of a model by hash: outcome and losses on the held-out part, audit.
+
+    Args:
+        predictions: what the model says of the held-out part, as `ModelReader.predict` gives it.
+    """
+    bench = _Bench.of(study)
+    _, labels = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
+    loss, baseline, outcome = bench.judge(labels, read_predictions(predictions, bench.schema, len(labels)))
+    audit = _audit(model, study.schema, study.train, study.held_out)
+    return {"outcome": outcome, "loss": loss, "baseline_loss": baseline, "audit": audit}
+
+
+def validate(
+    model: Blob, predictions: bytes, again: bytes, recipe_bytes: bytes, study: Study, untouched: Blob
+) -> JsonObject:
+    """Judge the refitted model on a slice that nobody has seen; every gate is measured anew.
+
+    Stability, learnability and the cross-validated outcome are those of the recipe, measured again here.
+
+    Args:
+        predictions: what the model says of the slice, as `ModelReader.predict` gives it.
+        again: what it says after it was serialized and loaded once more.
+    """
+    bench = _Bench.of(study, recipe_bytes)
+    measured, out_of_fold = _measure(bench, study)
+    cross_validated = measured.document["cross_validated_outcome"]
+    _, labels = _decoded(untouched.hash, untouched.data, study.schema.data)
+    first, second = (read_predictions(one, bench.schema, len(labels)) for one in (predictions, again))
+    loss, baseline, outcome = bench.judge(labels, first)
+    metrics = measured.document["gates"] | {
+        "rtf": gates.agreement_of(first, second),
+        "audit": _audit(model, study.schema, study.train, study.held_out, untouched),
+        "outcome": outcome,
+        "generalization_ratio": gates.generalization_of(outcome, cross_validated),
+        "drift_risk": gates.drift_risk_of(out_of_fold, first),
+    }
+    return measured.document | {"loss": loss, "baseline_loss": baseline, "rows_judged": len(labels), "gates": metrics}
+
+
+def unusable(recipe_bytes: bytes, study: Study, untouched: Blob) -> JsonObject:
+    """The measurement document of a model that cannot be read: no better than the baseline, and no gate passed."""
+    bench = _Bench.of(study, recipe_bytes)
+    _, labels = _decoded(untouched.hash, untouched.data, study.schema.data)
+    baseline = round(gates.baseline_loss(bench.labels, labels, bench.schema.classes), gates.DIGITS)
+    return bench.document(gates.NONE_PASSED, [0.0] * FOLDS, 0.0, baseline, baseline, len(labels))
+
+
+@lru_cache(maxsize=8)
+def _decoded(hash_: str, data: bytes, schema: bytes) -> tuple[pd.DataFrame, Numbers]:
+    return decode_rows(data, Schema.model_validate_json(schema))
+
+
+def _audit(*blobs: Blob) -> float:
+    """Share of the hashes that verify."""
+    return round(sum(blob.is_authentic for blob in blobs) / len(blobs), gates.DIGITS)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """One recipe over one train part."""
+
+    schema: Schema
+    features: pd.DataFrame
+    labels: Numbers
+    seed: int
+    recipe: Recipe | None
+
+    @classmethod
+    def of(cls, study: Study, recipe_bytes: bytes | None = None) -> "_Bench":
+        features, labels = _decoded(study.train.hash, study.train.data, study.schema.data)
+        recipe = None if recipe_bytes is None else Recipe.read(recipe_bytes)
+        return cls(Schema.model_validate_json(study.schema.data), features, labels, study.seed, recipe)
+
+    def fit(self, features: pd.DataFrame, labels: Numbers) -> Any:
+        """Return a fitted model; a recipe that this data cannot carry becomes the trivial model, outcome 0."""
+        assert self.recipe is not None
+        with warnings.catch_warnings():
+            # Not converged, constant after a split: the measured outcome tells, a log line does not.
+            warnings.simplefilter("ignore")
+            try:
+                return build_pipeline(self.recipe, self.schema, self.seed, len(features)).fit(features, labels)
+            except (ValueError, ArithmeticError):  # LinAlgError is a ValueError
+                return build_baseline(self.schema).fit(features, labels)
+
+    def predict(self, model: Any, features: pd.DataFrame) -> Numbers:
+        return predict(model, self.schema, features)
+
+    def judge(
+        self, labels: Numbers, predictions: Numbers, train_labels: Numbers | None = None
+    ) -> tuple[float, float, float]:
+        """(loss, loss of the trivial baseline, outcome)."""
+        reference = self.labels if train_labels is None else train_labels
+        loss = gates.loss_of(labels, predictions, self.schema.classes)
+        baseline = gates.baseline_loss(reference, labels, self.schema.classes)
+        return round(loss, gates.DIGITS), round(baseline, gates.DIGITS), gates.outcome_of(loss, baseline)
+
+    def cross_validate(self) -> tuple[list[float], Numbers, float]:
+        """(outcome of each fold, out-of-fold predictions in row order, outcome over all rows)."""
+        classes = len(self.schema.classes)
+        predictions = np.zeros((len(self.labels), classes) if classes else len(self.labels))
+        kind = StratifiedKFold if classes else KFold
+        outcomes = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            folds = list(kind(FOLDS, shuffle=True, random_state=self.seed).split(self.features, self.labels))
+        for train, test in folds:
+            model = self.fit(self.features.iloc[train], self.labels[train])
+            predictions[test] = self.predict(model, self.features.iloc[test])
+            outcomes.append(self.judge(self.labels[test], predictions[test], self.labels[train])[2])
+        return outcomes, predictions, self.judge(self.labels, predictions)[2]
+
+    def learning_curve(self, features: pd.DataFrame, labels: Numbers) -> list[float]:
+        """Outcomes on the given rows after training on ever larger shares of the train part."""
+        order = np.random.default_rng([self.seed, 0xC0DE]).permutation(len(self.labels))
+        outcomes = []
+        for share in CURVE_SHARES:
+            rows = np.sort(order[: max(FOLDS, round(share * len(order)))])
+            model = self.fit(self.features.iloc[rows], self.labels[rows])
+            outcomes.append(self.judge(labels, self.predict(model, features))[2])
+        return outcomes
+
+    def document(
+        self,
+        metrics: JsonObject,
+        fold_outcomes: Sequence[float],
+        cross_validated: float,
+        loss: float,
+        baseline: float,
+        rows: int,
+    ) -> JsonObject:
+        """Return the measurement document: enough to recompute each gate from."""
+        assert self.recipe is not None
+        return {
+            "recipe": self.recipe.hash,
+            "loss_name": "logarithmic loss" if self.schema.classes else "mean squared error",
+            "loss": loss,
+            "baseline_loss": baseline,
+            "rows_judged": rows,
+            "fold_outcomes": list(fold_outcomes),
+            "cross_validated_outcome": cross_validated,
+            "gates": metrics,
+        }

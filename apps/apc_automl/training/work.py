@@ -1,0 +1,60 @@
+"""The jobs for the training processes, by name: the roles themselves load no numeric library.
+
+Each computes on one thread: neither speed nor a single bit of a model may depend on the number of cores.
+"""
+
+from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
+
+
+def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int, maximum_rows: int) -> Prepared:
+    """`measuring.prepare` in this process. Raises TableInvalid."""
+    from apc_automl.training import measuring
+
+    return measuring.prepare(path, target, problem, seed, rounds, maximum_rows)
+
+
+def measure(recipe: bytes, study: Study) -> Measured:
+    """`measuring.measure` in this process."""
+    from threadpoolctl import threadpool_limits
+
+    from apc_automl.training import measuring
+
+    with threadpool_limits(1):
+        return measuring.measure(recipe, study)
+
+
+def refit(recipe: bytes, study: Study) -> Measured:
+    """`measuring.refit` in this process."""
+    from threadpoolctl import threadpool_limits
+
+    from apc_automl.training import measuring
+
+    with threadpool_limits(1):
+        return measuring.refit(recipe, study)
+
+
+def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
+    """`measuring.rescore` in this process. Raises ModelRefused."""
+    from threadpoolctl import threadpool_limits
+
+    from apc_automl.training import measuring
+
+    with threadpool_limits(1):
+        return measuring.rescore(model, predictions, study)
+
+
+def validate(model: Blob, predictions: bytes, again: bytes, recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
+    """`measuring.validate` in this process. Raises ModelRefused."""
+    from threadpoolctl import threadpool_limits
+
+    from apc_automl.training import measuring
+
+    with threadpool_limits(1):
+        return measuring.validate(model, predictions, again, recipe, study, untouched)
+
+
+def unusable(recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
+    """`measuring.unusable` in this process."""
+    from apc_automl.training import measuring
+
+    return measuring.unusable(recipe, study, untouched)

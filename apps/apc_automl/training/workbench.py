@@ -1,0 +1,109 @@
+"""The training processes: heavy work off the event loop, and back on its feet when one of them is killed."""
+
+import asyncio
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from os import _exit
+from typing import ParamSpec, TypeVar
+
+import structlog
+
+from apc_automl.errors import TrainingUnavailable
+from apc_automl.model.frames import Request
+from apc_automl.model.model_reader import ModelReader
+from apc_automl.training.material import Blob, Study
+
+ATTEMPTS = 4
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+log = structlog.get_logger()
+
+
+class Workbench:
+    """Runs pure module-level functions in spawned processes.
+
+    A killed process breaks its pool: the pool is replaced and the work done again, which is safe because it
+    is a function of its arguments. Processes start with the first job and end with `close` or with this
+    process, however that ends. Models of others are read by one more process, which can do nothing else.
+    """
+
+    def __init__(self, processes: int = 1) -> None:
+        self._processes = processes
+        self._pool: ProcessPoolExecutor | None = None
+        self._reader = ModelReader()
+        self._reading: ThreadPoolExecutor | None = None
+
+    async def run(self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        """`work(*args)` in a training process; its own exceptions come through.
+
+        Raises:
+            TrainingUnavailable: the processes died on every attempt.
+        """
+        for attempt in range(ATTEMPTS):
+            pool = self._open()
+            try:
+                return await asyncio.wrap_future(pool.submit(work, *args, **kwargs))
+            except BrokenProcessPool:
+                log.warning("training_process_died", attempt=attempt + 1)
+                self._discard(pool)
+        raise TrainingUnavailable(
+            f"the training process died {ATTEMPTS} times in a row; is there enough memory for this table?"
+        )
+
+    async def predict(self, model: Blob, study: Study, rows: Blob, again: bool = False) -> list[bytes]:
+        """Return what a model of somebody else says of rows, as `work.rescore` and `work.validate` take it.
+
+        Args:
+            again: also what it says after it was serialized and loaded once more.
+
+        Raises:
+            ModelRefused: the bytes are no model of ours, or cannot be read within bounds.
+            TrainingUnavailable: the process that reads models does not start.
+        """
+        if self._reading is None:
+            self._reading = ThreadPoolExecutor(1, thread_name_prefix="model-reader")
+        request = Request(model.data, study.schema.data, rows.data, again)
+        return await asyncio.wrap_future(self._reading.submit(self._reader.predict, request))
+
+    def close(self) -> None:
+        """Ends the processes; idempotent. A later `run` or `predict` starts new ones."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.shutdown(wait=False, cancel_futures=True)
+        self._reader.close()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _open(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self._processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_process
+            )
+        return self._pool
+
+    def _discard(self, pool: ProcessPoolExecutor) -> None:
+        # Several jobs may see one pool break: only the first of them replaces it.
+        if self._pool is pool:
+            self._pool = None
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin_process() -> None:
+    # Ctrl-C at a terminal reaches every process of the group; the parent alone decides what ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    # A pool's process holds both ends of its own queue: else it would outlive a killed parent for ever.
+    _exit(1)

@@ -1,0 +1,51 @@
+"""The parts of a table are disjoint, stratified and the same for the same seed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from apc_automl.data.default_data import DEFAULT_TARGET
+from apc_automl.data.split import Parts, split_rows
+from apc_automl.data.table import Table, read_table
+
+
+@pytest.fixture(scope="module")
+def table(default_table: Path) -> Table:
+    return read_table(default_table, DEFAULT_TARGET)
+
+
+def all_rows(parts: Parts) -> list[int]:
+    return [int(row) for part in (parts.train, parts.held_out, *parts.untouched) for row in part]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_no_row_is_in_two_parts_and_none_is_lost(table: Table, rounds: int) -> None:
+    parts = split_rows(table, 7, rounds, 6000)
+    assert len(parts.untouched) == rounds
+    assert sorted(all_rows(parts)) == list(range(len(table.frame)))
+
+
+def test_every_part_has_the_classes_in_their_shares(table: Table) -> None:
+    parts = split_rows(table, 7, 2, 6000)
+    labels = table.frame[DEFAULT_TARGET].to_numpy()
+    whole = (labels == "benign").mean()
+    for rows in (parts.train, parts.held_out, *parts.untouched):
+        assert abs((labels[rows] == "benign").mean() - whole) < 0.05
+
+
+def test_the_seed_decides(table: Table) -> None:
+    assert all_rows(split_rows(table, 7, 2, 6000)) == all_rows(split_rows(table, 7, 2, 6000))
+    assert all_rows(split_rows(table, 7, 2, 6000)) != all_rows(split_rows(table, 8, 2, 6000))
+
+
+def test_a_large_table_is_sampled_down(table: Table) -> None:
+    assert len(all_rows(split_rows(table, 7, 2, 200))) == pytest.approx(200, abs=4)
+
+
+def test_regression_parts_have_the_same_distribution(diabetes_table: Path) -> None:
+    table = read_table(diabetes_table, "target")
+    parts = split_rows(table, 7, 2, 6000)
+    labels = table.frame["target"].to_numpy()
+    for rows in (parts.held_out, *parts.untouched):
+        assert abs(np.median(labels[rows]) - np.median(labels[parts.train])) < 15

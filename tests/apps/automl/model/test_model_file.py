@@ -1,0 +1,90 @@
+"""Model files: the same bytes in any process (what they refuse: tests/security/automl)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apc_automl.model.model_file import dump_model, load_model
+from apc_automl.training.material import Study
+from apc_automl.training.measuring import measure
+from apc_automl.training.recipes import Recipe
+from apc_automl.training.spaces import FAMILIES, default_settings
+
+FRESH_PROCESS = """
+import hashlib, sys
+from apc_automl.training.material import Blob, Study
+from apc_automl.training.recipes import Recipe
+from apc_automl.training.spaces import FAMILIES, default_settings
+from apc_automl.training.measuring import measure, prepare
+import threadpoolctl
+threadpoolctl.threadpool_limits(1)
+noise = [bytes([255]) * size for size in range(1, 4000, 7)]
+del noise
+table = prepare(sys.argv[1], sys.argv[2], None, 7, 2, 6000)
+study = Study(Blob.of(table.schema), Blob.of(table.train), Blob.of(table.held_out), 7)
+for name in sys.argv[3:]:
+    family = FAMILIES[name]
+    recipe = Recipe(family=name, preprocessing=default_settings(family.preprocessing),
+                    parameters=default_settings(family.parameters))
+    print(name, hashlib.sha256(measure(recipe.canonical(), study).model).hexdigest())
+"""
+
+
+def hashes_in_a_fresh_process(table: Path, target: str, families: list[str], hash_seed: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", FRESH_PROCESS, str(table), target, *families],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+    )
+    return done.stdout
+
+
+def mixed_table(folder: Path) -> Path:
+    """Numbers with holes, texts, three classes."""
+    path = folder / "mixed.csv"
+    lines = ["width,height,colour,kind"]
+    for number in range(180):
+        width = "" if number % 11 == 0 else f"{(number * 37 % 101) / 7}"
+        colour = ("red", "green", "blue", "")[number % 4]
+        lines.append(f"{width},{number % 13},{colour},{('ash', 'oak', 'elm')[number * 7 % 3]}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def families_for(problem: str) -> list[str]:
+    return [name for name, family in FAMILIES.items() if problem in family.problems]
+
+
+def test_two_processes_dump_the_same_classifiers(tmp_path: Path) -> None:
+    table, families = mixed_table(tmp_path), families_for("classification")
+    first = hashes_in_a_fresh_process(table, "kind", families, "1")
+    # In another order, so that the heap and every cache look different.
+    again = hashes_in_a_fresh_process(table, "kind", families[::-1], "2")
+    assert sorted(first.splitlines()) == sorted(again.splitlines())
+    assert len(first.splitlines()) == len(families)
+
+
+def test_two_processes_dump_the_same_regressors(diabetes_table: Path) -> None:
+    families = families_for("regression")
+    first = hashes_in_a_fresh_process(diabetes_table, "target", families, "1")
+    again = hashes_in_a_fresh_process(diabetes_table, "target", families[::-1], "2")
+    assert sorted(first.splitlines()) == sorted(again.splitlines())
+
+
+@pytest.mark.parametrize("family", families_for("classification"))
+def test_a_model_survives_its_file(family: str, study: Study) -> None:
+    space = FAMILIES[family]
+    recipe = Recipe(
+        family=family,
+        preprocessing=default_settings(space.preprocessing),
+        parameters=default_settings(space.parameters),
+    )
+    measured = measure(recipe.canonical(), study)
+    assert measured.document["gates"]["rtf"] == 1.0
+    assert measured.document["gates"]["audit"] == 1.0
+    assert dump_model(load_model(measured.model)) == measured.model

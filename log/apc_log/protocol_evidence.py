@@ -1,5 +1,5 @@
-"""Reading from the log what protocols are measured by, for the gate and for the queries: the views of migration
-0002 and what the writer keeps of them (0016), in the order in which the verdicts were given."""
+"""Reading from the log what protocols are measured by, for the gate and for the queries: the views of
+migrations/sql/0105_analytics.sql and what the writer keeps of them, in the order in which the verdicts were given."""
 
 from collections.abc import Iterable
 from datetime import datetime

@@ -11,6 +11,7 @@ ApcError
         EntryForeign      an entry that no batch of a gate brought
     SchemaMissing         the database is not migrated, or to an older revision
     SchemaUnknown         the database was migrated by a newer release
+    SchemaRetired         the database was migrated by a version from before the first release
     PoolTooSmall          every writer holds one connection; there must be one more
     EmbeddedUnavailable   the embedded PostgreSQL did not start
     LogKeyMissing         no key to sign checkpoints with
@@ -102,6 +103,17 @@ class SchemaUnknown(LogError):
 
     def __init__(self, revision: str) -> None:
         super().__init__(f"the database is at schema revision {revision}, newer than this release: upgrade apc-bus")
+        self.revision = revision
+
+
+class SchemaRetired(LogError):
+    """The database holds a schema revision from before the first release: make a new database."""
+
+    def __init__(self, revision: str) -> None:
+        super().__init__(
+            f"the database is at schema revision {revision}, from before the first release: keep it for reading with "
+            "the commit that made it, and give APC_DATABASE_URL a new database"
+        )
         self.revision = revision
 
 

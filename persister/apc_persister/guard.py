@@ -20,16 +20,9 @@ EVENT_TRIGGERS = (
     "apc_guard_drop",
     "apc_guard_rewrite",
 )
-_ROLES_SCRIPT = "0001/roles"
-_SCRIPTS = (
-    "0004/registry",
-    "0004/triggers",
-    "0004/maintenance",
-    "0004/grants",
-    "0011/guard_rights",
-    "0019/recorder",
-)
-_FREEZE_SCRIPT = "0004/freeze"
+_ROLES_SCRIPT = "0101_roles"
+_GUARD_SCRIPT = "0107_guard"
+_FREEZE_SCRIPT = "0108_freeze"
 _MIGRATION_LOCK = 0x617063_6D696772
 
 _FAULTS = "SELECT log_table::text || ' ' || fault FROM apc_guard.faults()"
@@ -74,18 +67,6 @@ BEGIN
         SELECT 'SCHEMA apc_guard'
     LOOP
         EXECUTE format('ALTER %s OWNER TO CURRENT_USER', item.name);
-    END LOOP;
-END $$
-"""
-
-# As the last migration of the guard does it: the script of the freeze makes its functions without.
-_PIN_PATHS = """
-DO $$
-DECLARE
-    item record;
-BEGIN
-    FOR item IN SELECT oid::regprocedure AS name FROM pg_proc WHERE pronamespace = 'apc_guard'::regnamespace LOOP
-        EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, pg_temp', item.name);
     END LOOP;
 END $$
 """
@@ -148,12 +129,9 @@ async def harden(connection: asyncpg.Connection, scripts: Path) -> None:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
         await _run(connection, scripts / f"{_ROLES_SCRIPT}.sql")
         await connection.execute(_TAKE_OVER)
-        for name in _SCRIPTS:
-            await _run(connection, scripts / f"{name}.sql")
-        await connection.execute("SELECT apc_guard.cover()")  # while DDL is not frozen yet
+        await _run(connection, scripts / f"{_GUARD_SCRIPT}.sql")
         await _run(connection, scripts / f"{_FREEZE_SCRIPT}.sql")
         await connection.execute("SELECT apc_guard.maintain('the guard was installed anew')")
-        await connection.execute(_PIN_PATHS)
 
 
 async def _run(connection: asyncpg.Connection, script: Path) -> None:

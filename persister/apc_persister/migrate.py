@@ -11,15 +11,19 @@ import asyncpg
 import structlog
 
 from apc_log.connection import AnyConnection
-from apc_persister.errors import SchemaUnknown
+from apc_persister.errors import SchemaRetired, SchemaUnknown
 from apc_persister.guard import harden, is_superuser, read_guard, warn_of_guard
 from apc_persister.logins import complete_logins
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA_REVISION = "0025"
+SCHEMA_REVISION = "0108"
 """The revision that this release needs; the newest file of migrations/versions."""
+_FIRST_REVISION = "0101"
+_JOINED, _JOINED_AS = "0025", "0108"
+"""Revisions 0001 to 0025 became 0101 to 0108 before the first release: the last of both have the same schema."""
+_RENAME = "UPDATE apc_guard.alembic_version SET version_num = $2 WHERE version_num = $1"
 
 log = structlog.get_logger(__name__)
 _one_at_a_time = threading.Lock()
@@ -29,6 +33,22 @@ def migrations_folder() -> Path:
     """Return the scripts: inside the package when installed from a wheel, else the checkout's migrations/."""
     packaged = Path(str(files("apc_persister") / "migrations"))
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "migrations"
+
+
+def run_script(name: str) -> None:
+    """Run `sql/<name>.sql` in the transaction of the migration; for the files of migrations/versions."""
+    from alembic import op
+
+    script = (migrations_folder() / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+    raw = op.get_bind().connection.dbapi_connection
+    assert raw is not None
+    # Sent whole: `op.execute` prepares a statement, which takes one command only.
+    raw.run_async(lambda connection: connection.execute(script))
+
+
+def refuse_downgrade() -> None:
+    """Refuse to go back: it would delete the log."""
+    raise RuntimeError("the log is append-only and has no downgrade: restore a backup taken before the upgrade")
 
 
 async def schema_version(url: str) -> str | None:
@@ -58,15 +78,30 @@ async def migrate(url: str) -> None:
 
     Raises:
         SchemaUnknown: the database is at a revision of a newer release.
+        SchemaRetired: it is at a revision from before the first release.
         OSError, asyncpg.PostgresError: the server is away or refuses.
     """
     found = await schema_version(url)
     if found is not None and found > SCHEMA_REVISION:
         raise SchemaUnknown(found)
+    if found == _JOINED:
+        found = await _rename_joined(url)
+    if found is not None and found < _FIRST_REVISION:
+        raise SchemaRetired(found)
     if found != SCHEMA_REVISION:  # alembic and sqlalchemy take a second to import
         await asyncio.to_thread(_migrate_in_thread, url)
         log.info("schema_migrated", found=found, revision=SCHEMA_REVISION)
     await _complete_guard(url)
+
+
+async def _rename_joined(url: str) -> str:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(_RENAME, _JOINED, _JOINED_AS)
+    finally:
+        await connection.close()
+    log.info("schema_renamed", found=_JOINED, revision=_JOINED_AS)
+    return _JOINED_AS
 
 
 async def _complete_guard(url: str) -> None:

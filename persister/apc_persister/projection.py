@@ -61,7 +61,7 @@ async def project_sessions_carefully(connection: AnyConnection, intake: Intake, 
 async def tally(connection: AnyConnection, placed: Sequence[Placed]) -> None:
     """Count the verdicts on TRANSFERs and the metrics of EVALs among these entries, all of one shard, once stored.
 
-    What they say is read back by the views that define it (migrations 0008 and 0016), so both cannot differ.
+    What they say is read back by the views that define it (migrations/sql/0105_analytics.sql), so both cannot differ.
     """
     if any(_is_tallied(item) for item in placed):
         (shard, first, _, _), (_, last, _, _) = placed[0].place, placed[-1].place

@@ -4,7 +4,6 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import asyncpg
 import pytest
@@ -13,7 +12,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from apc_bus.testing import PostgresServer
-from apc_persister.errors import SchemaUnknown
+from apc_persister.errors import SchemaRetired, SchemaUnknown
 from apc_persister.migrate import SCHEMA_REVISION, migrate, migrations_folder, schema_version
 
 
@@ -73,11 +72,21 @@ async def test_a_user_without_create_role_gets_the_log_all_the_same(empty_url: s
 
 
 async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
-    connection = await asyncpg.connect(postgres_url)
-    await connection.execute("UPDATE apc_guard.alembic_version SET version_num = '9999'")
-    await connection.close()
+    await _set_revision(postgres_url, "9999")
     with pytest.raises(SchemaUnknown, match="upgrade apc-bus"):
         await migrate(postgres_url)
+
+
+async def test_a_schema_from_before_the_first_release(postgres_url: str) -> None:
+    """The last of those revisions has the schema of 0108; of the others no migration is left."""
+    await _set_revision(postgres_url, "0025")
+    await migrate(postgres_url)
+    assert await schema_version(postgres_url) == SCHEMA_REVISION
+
+    await _set_revision(postgres_url, "0024")
+    with pytest.raises(SchemaRetired, match="0024, from before the first release"):
+        await migrate(postgres_url)
+    assert await schema_version(postgres_url) == "0024"
 
 
 def test_the_revision_is_the_newest_script() -> None:
@@ -85,22 +94,26 @@ def test_the_revision_is_the_newest_script() -> None:
 
 
 def test_there_is_no_way_down() -> None:
-    revision = ScriptDirectory.from_config(scripts()).get_revision(SCHEMA_REVISION)
-    assert revision is not None
-    with pytest.raises(RuntimeError, match="append-only"):
-        revision.module.downgrade()
+    for revision in ScriptDirectory.from_config(scripts()).walk_revisions():
+        with pytest.raises(RuntimeError, match="append-only"):
+            revision.module.downgrade()
 
 
-def test_every_script_is_used() -> None:
-    revision = ScriptDirectory.from_config(scripts()).get_revision(SCHEMA_REVISION)
-    assert revision is not None
-    folder: Path = migrations_folder() / "sql" / SCHEMA_REVISION
-    assert {path.stem for path in folder.glob("*.sql")} == set(revision.module.SCRIPTS)
+def test_every_revision_has_one_script_of_its_name() -> None:
+    folder = migrations_folder()
+    names = {path.stem.removeprefix("v") for path in (folder / "versions").glob("v*.py")}
+    assert {path.stem for path in (folder / "sql").glob("*.sql")} == names | {"logins"}
 
 
 def test_alembic_without_a_connection_says_so() -> None:
     with pytest.raises(KeyError, match="connection"):
         command.upgrade(scripts(), "head")
+
+
+async def _set_revision(url: str, revision: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute("UPDATE apc_guard.alembic_version SET version_num = $1", revision)
+    await connection.close()
 
 
 async def _schema(url: str) -> list[tuple[str, str]]:

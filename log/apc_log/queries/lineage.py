@@ -12,8 +12,8 @@ import asyncpg
 from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.effectiveness import EvalTally, ProtocolTally, measure
 
-# What the writer keeps (migration 0016): over the whole log counts by protocol, of a run its verdicts. Of counted
-# TRANSFERs alone (apc_contracts.protocol.effectiveness.is_counted).
+# What the writer keeps (migrations/sql/0105_analytics.sql): over the whole log counts by protocol, of a run its
+# verdicts. Of counted TRANSFERs alone (apc_contracts.protocol.effectiveness.is_counted).
 _RANKED_OF_ALL = """
 SELECT protocol_id, sum(transfers)::bigint AS transfers,
        coalesce(sum(transfers) FILTER (WHERE refusal_code = ''), 0)::bigint AS accepted,

@@ -57,7 +57,7 @@ _COMPARED: Mapping[str, tuple[str, str]] = {
         """,
     ),
 }
-"""Table -> its columns, and the query that says from the entries what they must hold (migrations 0008 and 0016)."""
+"""Table -> its columns, and the query that says from the entries what they must hold (sql/0105_analytics.sql)."""
 _DIFFERENCES = """
 WITH stored AS MATERIALIZED (SELECT {columns} FROM apc_log.{table}), wanted ({columns}) AS MATERIALIZED ({wanted})
 SELECT 'stored and does not follow from the entries' AS what, to_jsonb(one)::text AS row
@@ -78,7 +78,7 @@ WHERE refers_to IS DISTINCT FROM CASE
           THEN apc_log.definitions_in(packet_type, body_stored) END
 ORDER BY shard, seq LIMIT $1
 """
-"""The expressions of migration 0003."""
+"""The expressions of migrations/sql/0102_log.sql."""
 # A log whose gates have brought no contract (table contracts is empty) is played again under those at hand.
 _CONTRACTS = """
 SELECT coalesce(encode(contract_hash, 'hex'), 'NULL') AS name, 'the bytes do not have this hash' AS what

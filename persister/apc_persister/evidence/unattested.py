@@ -14,7 +14,7 @@ from apc_persister.errors import EntryForeign
 from apc_persister.evidence.reading import Leaves, leaves_of, prepare_reader, read_rows
 
 RECORDED_KINDS = ("log",)
-"""Kinds of entries that the guard records; nobody else can (migration 0019)."""
+"""Kinds of entries that the guard records; nobody else can (migrations/sql/0107_guard.sql)."""
 _PIECE = 50_000
 
 

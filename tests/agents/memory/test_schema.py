@@ -1,14 +1,11 @@
-"""The interface and the tables are those of the protocol, and the states of the release before are kept."""
+"""The interface and the tables are those of the protocol."""
 
 import inspect
 
 import asyncpg
 import pytest
 
-from apc_agents import PostgresStateStore
 from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
-from apc_bus.database import open_pool
-from apc_persister.migrate import migrations_folder
 
 ARGUMENTS = {
     "store_conversation": ["session_id", "user_id", "conversation"],
@@ -90,28 +87,3 @@ async def test_the_tables_have_the_columns_and_indexes_of_the_protocol(postgres_
             assert INDEXED[table] <= {row["columns"][0] for row in indexes}
     finally:
         await connection.close()
-
-
-@pytest.mark.postgres
-async def test_the_states_of_the_release_before_are_kept(postgres_url: str) -> None:
-    """The migration's own script, over the table as it was."""
-    connection = await asyncpg.connect(postgres_url)
-    folder = migrations_folder() / "sql"
-    await connection.execute("DROP SCHEMA apc_app CASCADE")
-    await connection.execute((folder / "0001" / "app.sql").read_text(encoding="utf-8"))
-    await connection.execute(
-        "INSERT INTO apc_app.agent_state_store VALUES ('a-1', 's-1', '{\"state\": {\"best\": 1}}', 7, '2026-01-01Z')"
-    )
-    for script in ("0015/memory.sql", "0024/own_keys.sql"):
-        await connection.execute((folder / script).read_text(encoding="utf-8"))
-    kept = await connection.fetch("SELECT created_at = updated_at, updated_at < now() FROM apc_app.agent_state_store")
-    await connection.close()
-    assert [tuple(row) for row in kept] == [(True, True)]
-    pool = await open_pool(postgres_url)
-    try:
-        states = PostgresStateStore(pool)
-        assert await states.load("a-1", "s-1") == (b'{"state": {"best": 1}}', 7)
-        assert await states.save("a-1", "s-1", b"{}", 7) == 8
-        assert await DatabaseMemoryStore(pool).load_agent_state("a-1", "s-1", "ctx.state") == ({}, 8)
-    finally:
-        await pool.close()

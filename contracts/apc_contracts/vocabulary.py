@@ -3,6 +3,10 @@
 from enum import StrEnum
 
 PROTOCOL_VERSION = "apc/1.0"
+"""The version of the research protocol, and of every packet that needs nothing newer."""
+PROTOCOL_1_1 = "apc/1.1"
+"""apc/1.0, and sessions that name their contract (docs/reference/protocol.md)."""
+PROTOCOL_VERSIONS = (PROTOCOL_VERSION, PROTOCOL_1_1)
 
 
 class PacketType(StrEnum):

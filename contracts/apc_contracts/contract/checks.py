@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from apc_contracts.contract.coordinators import STOP, TERMS
 from apc_contracts.contract.file import ContractFile, FactScope, FactType, MachineDeclaration
 from apc_contracts.errors import ContractInvalid
-from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PacketType, RunPhase
+from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_1_1, PROTOCOL_VERSIONS, PacketType, RunPhase
 
 MACHINE_NAMES = ("packet_lifecycle", "inter_agent_coordination", "intra_agent_coordination")
 SESSION_MACHINE = "inter_agent_coordination"
+CLOSED = "CLOSED"
 
 REFUSAL_ORDER = tuple(
     """TOO_LARGE TOO_DEEP MALFORMED TOO_DEEP SCHEMA_INVALID SENDER_MISMATCH UNKNOWN_SENDER BAD_SIGNATURE
@@ -18,9 +20,14 @@ REFUSAL_ORDER = tuple(
     DRIFT_CHECK_FAILED LOOP_DETECTED QUOTA_EXCEEDED OVERLOADED BUDGET_EXHAUSTED""".split()
 )
 """The order of the rules in `admission`: a file that states another order is refused."""
+REFUSAL_ORDER_1_1 = tuple(
+    name for code in REFUSAL_ORDER for name in ((code, "UNKNOWN_CONTRACT") if code == "UNKNOWN_SESSION" else (code,))
+)
+"""The order of a contract that speaks apc/1.1."""
 
 KNOWN_FACTS: Mapping[str, tuple[FactType, frozenset[FactScope]]] = {
     **dict.fromkeys(("generation", "session_limit", "candidates"), ("float", frozenset[FactScope]({"machine"}))),
+    **dict.fromkeys(("round", "max_rounds", "approvals"), ("float", frozenset[FactScope]({"machine"}))),
     **dict.fromkeys(("vetoed", "veto_overridden"), ("bool", frozenset[FactScope]({"machine"}))),
     **dict.fromkeys(
         "rtf stability audit outcome learnability generalization_ratio symbol_coverage drift_risk".split(),
@@ -49,6 +56,7 @@ def check_contract(file: ContractFile) -> None:
     """
     _check_facts(file)
     _check_machines(file)
+    _check_coordinator(file)
     _check_phases(file)
     _check_windows(file)
     _check_names(file)
@@ -74,6 +82,9 @@ def _check_facts(file: ContractFile) -> None:
         for scope in fact.scopes:
             if scope not in known_scopes:
                 raise ContractInvalid(f"{place}.scopes", f"the fact {fact.name!r} is no fact of {scope} guards")
+        if "machine" in fact.scopes and fact.name not in TERMS[file.coordinator].facts:
+            message = f"the coordinator {file.coordinator} does not compute the fact {fact.name!r}"
+            raise ContractInvalid(f"{place}.scopes", message)
 
 
 def _check_machines(file: ContractFile) -> None:
@@ -115,23 +126,45 @@ def edge_sources(machine: MachineDeclaration, index: int) -> tuple[str, ...]:
 
 
 def _check_reachable(machine: MachineDeclaration, place: str) -> None:
-    reached = {machine.initial}
-    frontier = [machine.initial]
-    while frontier:
-        state = frontier.pop()
-        for target in _targets(machine, state):
-            if target not in reached:
-                reached.add(target)
-                frontier.append(target)
+    reached = _reached(machine, machine.initial)
     for index, state in enumerate(machine.states):
         if state not in reached:
             raise ContractInvalid(f"{place}.states[{index}]", f"{state} is not reachable from {machine.initial}")
 
 
-def _targets(machine: MachineDeclaration, state: str) -> Iterator[str]:
+def _reached(machine: MachineDeclaration, start: str, *, without: str = "") -> set[str]:
+    """Return the states that edges lead to from `start`, itself included; edges of the event `without` do not count."""
+    reached, frontier = {start}, [start]
+    while frontier:
+        for target in _targets(machine, frontier.pop(), without):
+            if target not in reached:
+                reached.add(target)
+                frontier.append(target)
+    return reached
+
+
+def _targets(machine: MachineDeclaration, state: str, without: str) -> Iterator[str]:
     for index, edge in enumerate(machine.edges):
-        if state in edge_sources(machine, index):
+        if edge.event != without and state in edge_sources(machine, index):
             yield edge.to
+
+
+def _check_coordinator(file: ContractFile) -> None:
+    """Check that the session's machine has only what its coordinator knows, and that every state leads to CLOSED."""
+    terms, machine = TERMS[file.coordinator], file.machines[SESSION_MACHINE]
+    place = f"machines.{SESSION_MACHINE}"
+    for index, state in enumerate(machine.states):
+        if state not in terms.states:
+            message = f"the coordinator {file.coordinator} has no state {state}; it has: {', '.join(terms.states)}"
+            raise ContractInvalid(f"{place}.states[{index}]", message)
+    for index, edge in enumerate(machine.edges):
+        if edge.event not in terms.events:
+            known = ", ".join(sorted(terms.events))
+            message = f"the coordinator {file.coordinator} raises no event {edge.event}; it raises: {known}"
+            raise ContractInvalid(f"{place}.edges[{index}].event", message)
+    for index, state in enumerate(machine.states):
+        if state not in machine.terminal and CLOSED not in _reached(machine, state, without=STOP):
+            raise ContractInvalid(f"{place}.states[{index}]", f"from {state} no edges but {STOP} lead to {CLOSED}")
 
 
 def _check_phases(file: ContractFile) -> None:
@@ -155,6 +188,8 @@ def _check_phases(file: ContractFile) -> None:
 
 
 def _check_windows(file: ContractFile) -> None:
+    if not (TERMS[file.coordinator].has_generations or file.transfer_windows):
+        return
     expected: int | None = 0
     for index, window in enumerate(file.transfer_windows):
         place = f"transfer_windows[{index}]"
@@ -170,8 +205,14 @@ def _check_windows(file: ContractFile) -> None:
 
 
 def _check_names(file: ContractFile) -> None:
-    if file.protocol_version != PROTOCOL_VERSION:
-        raise ContractInvalid("protocol_version", f"this version speaks {PROTOCOL_VERSION}")
+    spoken = {f"speaks[{at}]": version for at, version in enumerate(file.speaks)}
+    for place, version in {"protocol_version": file.protocol_version, **spoken}.items():
+        if version not in PROTOCOL_VERSIONS:
+            raise ContractInvalid(place, f"this version speaks {' and '.join(PROTOCOL_VERSIONS)}")
+    if file.protocol_version not in file.speaks:
+        raise ContractInvalid("speaks", f"it names the contract's own protocol_version, {file.protocol_version}")
+    if TERMS[file.coordinator].has_generations and not file.promotion_gate:
+        raise ContractInvalid("promotion_gate", f"the coordinator {file.coordinator} needs at least one criterion")
     _refuse_twice((check.name for check in file.drift_checks), "drift_checks", "check")
     _refuse_twice((criterion.metric for criterion in file.promotion_gate), "promotion_gate", "metric")
     events = {edge.event for edge in file.machines[SESSION_MACHINE].edges}
@@ -188,11 +229,12 @@ def _check_loops(file: ContractFile) -> None:
 
 
 def _check_refusals(file: ContractFile) -> None:
-    if file.refusals.order != REFUSAL_ORDER:
-        raise ContractInvalid("refusals.order", f"the rules stand in this order: {' '.join(REFUSAL_ORDER)}")
-    _refuse_unknown([file.refusals.last_without_id], REFUSAL_ORDER, "refusals.last_without_id")
-    _refuse_unknown(file.refusals.deferred, REFUSAL_ORDER, "refusals.deferred")
-    _refuse_unknown(file.effectiveness.counted_refusals, REFUSAL_ORDER, "effectiveness.counted_refusals")
+    order = REFUSAL_ORDER if PROTOCOL_1_1 not in file.speaks else REFUSAL_ORDER_1_1
+    if file.refusals.order != order:
+        raise ContractInvalid("refusals.order", f"the rules stand in this order: {' '.join(order)}")
+    _refuse_unknown([file.refusals.last_without_id], order, "refusals.last_without_id")
+    _refuse_unknown(file.refusals.deferred, order, "refusals.deferred")
+    _refuse_unknown(file.effectiveness.counted_refusals, order, "effectiveness.counted_refusals")
 
 
 def _refuse_unknown(names: Iterable[str], known: Iterable[str], place: str) -> None:

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from apc_contracts.contract import file as shape
 from apc_contracts.contract.checks import check_contract
+from apc_contracts.contract.coordinators import Coordinator
 from apc_contracts.contract.file import ContractFile
 from apc_contracts.contract.guards import Guard
 from apc_contracts.contract.limit_sections import Limits
@@ -36,6 +37,7 @@ from apc_contracts.errors import ContractInvalid
 from apc_contracts.vocabulary import PacketType, RunPhase
 
 PACKAGED_CONTRACT = "data/apc-1.0.json"
+PACKAGED_TASK_CONTRACT = "data/task-1.1.json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +49,8 @@ class Contract:
     """
 
     name: str
+    coordinator: Coordinator
+    speaks: frozenset[str]
     hash: bytes
     body: bytes
     """The file's bytes: the log keeps them, so that a verdict can be recomputed as long as it is stored."""
@@ -159,6 +163,8 @@ def contract_from_bytes(body: bytes) -> Contract:
     gate = build_promotion_gate(file)
     return Contract(
         name=file.name,
+        coordinator=file.coordinator,
+        speaks=frozenset(file.speaks),
         hash=sha256(body).digest(),
         body=body,
         file=file,
@@ -186,6 +192,12 @@ def contract_from_bytes(body: bytes) -> Contract:
         _phase_of_state=dict(file.phase_of_state),
         _raised_by={str(raiser): events for raiser, events in file.raised_by.items()},
     )
+
+
+@cache
+def task_contract() -> Contract:
+    """Return the packaged contract `task` (loaded once per process)."""
+    return contract_from_bytes((files("apc_contracts") / PACKAGED_TASK_CONTRACT).read_bytes())
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from apc_contracts.contract.coordinators import Coordinator
 from apc_contracts.contract.limit_sections import Limits
 from apc_contracts.contract.section import Positive, Section, Word
 from apc_contracts.identity.registry import Right
@@ -270,6 +271,9 @@ class ContractFile(Section):
     schema_: str | None = Field(default=None, alias="$schema")
     name: Word
     protocol_version: Word
+    coordinator: Coordinator = Coordinator.RESEARCH
+    speaks: Annotated[tuple[Word, ...], Field(min_length=1)] = ("apc/1.0",)
+    """The protocol versions whose packets its sessions admit."""
     facts: tuple[FactDeclaration, ...]
     machines: dict[Name, MachineDeclaration]
     phase_of_state: dict[Word, RunPhase]
@@ -278,10 +282,10 @@ class ContractFile(Section):
     phases: dict[RunPhase, PhaseDeclaration]
     orchestrator_in_every_phase: OrchestratorExemption
     barrier_phases: tuple[RunPhase, ...]
-    transfer_windows: Annotated[tuple[TransferWindow, ...], Field(min_length=1)]
+    transfer_windows: tuple[TransferWindow, ...]
     selection: Selection
     effectiveness: Effectiveness
-    promotion_gate: Annotated[tuple[PromotionCriterion, ...], Field(min_length=1)]
+    promotion_gate: tuple[PromotionCriterion, ...]
     drift_checks: tuple[DriftCheck, ...]
     required: Required
     rights: Rights

@@ -7,6 +7,8 @@ import pytest
 from tests.support.reference.contract import refusal_order
 from tests.support.reference.pages import DOCS, TABLES, filled, pages_with_tables, tables_of
 
+from apc_contracts.judging.remedies import REMEDIES
+
 
 @pytest.mark.parametrize("page", pages_with_tables(), ids=lambda page: str(page.relative_to(DOCS)))
 def test_the_tables_of_a_page_are_up_to_date(page: Path) -> None:
@@ -29,3 +31,9 @@ def test_every_refusal_code_has_a_cause_and_a_remedy() -> None:
     page = (DOCS / "reference/refusals.md").read_text(encoding="utf-8")
     codes = re.findall(r"^\| `([A-Z_]+)` \| [^|]+ \| [^|]+ \|$", page, re.MULTILINE)
     assert codes == list(dict.fromkeys(refusal_order()))
+
+
+def test_a_log_line_and_the_page_name_the_same_remedy() -> None:
+    page = (DOCS / "reference/refusals.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([A-Z_]+)` \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE)
+    assert {code: re.sub(r" \(\[[^]]+\]\([^)]+\)\)", "", remedy) for code, remedy in rows} == REMEDIES

@@ -9,6 +9,7 @@ from apc_agents.emitting.acknowledgements import Acknowledgements
 from apc_agents.phase import Sessions
 from apc_agents.receiving.dedupe import DeliveryKey, Marks, RecentKeys
 from apc_agents.receiving.delivery import DeliveryHeaders, Inbound, is_refusal, read_headers
+from apc_agents.receiving.refusals import log_refusal
 from apc_bus.errors import DeadLetter
 from apc_bus.port import Delivery
 from apc_bus.telemetry import packet_ids
@@ -60,6 +61,8 @@ class Intake:
         if (known := self._open.get(key)) is not None:
             return known, False
         self._acknowledgements.take(packet)
+        if told is not None and is_refusal(packet):
+            log_refusal(self._agent_id, packet)
         shard = told.shard if told else shard_of(packet.trace.session_id, self._shards)
         has_receipts = told is not None and not is_refusal(packet)
         trace = trace_headers(delivery.message.headers)

@@ -27,7 +27,6 @@ from apc_contracts.envelope.packet import Packet, SomePayload
 from apc_contracts.payloads.by_type import (
     ClaimPayload,
     EvalPayload,
-    NackPayload,
     SignalPayload,
     TaskIrPayload,
     TransferPayload,
@@ -77,10 +76,6 @@ def make_builder(swarm: str, workbench: Workbench) -> Agent:
         entry = notebook.entry_of([parent]) if parent else None
         if entry is not None and abs(evaluation.payload.metric_set.outcome - entry.trial.outcome) > 1e-6:
             _falsify(entry.name, ctx)
-
-    @agent.on_refused
-    async def refused(nack: Packet[NackPayload], ctx: HandlerContext) -> None:
-        log.info("packet_refused", packet_id=str(nack.payload.acked_packet_id), reason=nack.payload.reason)
 
     return agent
 

@@ -23,7 +23,6 @@ from apc_contracts.payloads.by_type import (
     ArbitrationPayload,
     ArtifactPayload,
     EvalPayload,
-    NackPayload,
     Payload,
     SignalPayload,
     TaskIrPayload,
@@ -66,10 +65,6 @@ def make_sentinel(workbench: Workbench) -> Agent:
     @agent.on(PacketType.ARBITRATION)
     async def watch(arbitration: Packet[ArbitrationPayload], ctx: HandlerContext) -> None:
         await desk.veto_falsified(arbitration, ctx)
-
-    @agent.on_refused
-    async def refused(nack: Packet[NackPayload], ctx: HandlerContext) -> None:
-        log.info("packet_refused", packet_id=str(nack.payload.acked_packet_id), reason=nack.payload.reason)
 
     return agent
 

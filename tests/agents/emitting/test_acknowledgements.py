@@ -4,6 +4,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from apc_agents import (
     Agent,
     EmitRefused,
@@ -67,6 +69,44 @@ async def test_the_gates_refusal_is_raised_with_its_code(make_stage: Any, make_p
     assert isinstance(error, EmitRefused)
     assert (error.code, error.path, error.message) == ("UNROUTABLE", "recipients", "none")
     assert error.retry_after_ms is None
+
+
+async def test_a_refusal_is_a_warning_without_any_handler(make_stage: Any, make_packet: Any, idea: Any) -> None:
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+
+    @agent.on(PacketType.IDEA)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        await ctx.emit(idea.payload, to="nobody")
+
+    gate = await (await make_stage(agent)).start()
+    with capture_logs() as lines:
+        await gate.deliver(make_packet(idea()))
+        await gate.until(lambda: len(gate.packets) == 1)
+        refusal = {"code": "UNROUTABLE", "rule": "r", "path": "recipients[0]", "message": "nobody is not registered"}
+        nack = make_packet(
+            NackPayload(acked_packet_id=gate.packets[0].packet_id, ack_status="REJECTED", reason="UNROUTABLE at …"),
+            sender=ORCHESTRATOR,
+            packet_id=reply_id(gate.packets[0].packet_id, ORCHESTRATOR, "nack"),
+            metadata={"refusal": refusal},
+        )
+        for _ in range(2):  # a redelivery of the NACK is not a second refusal
+            await gate.deliver(nack, is_refusal=True)
+        later = make_packet(idea())
+        await gate.deliver(later)
+        await gate.ended(later)
+    assert [line for line in lines if line["event"] == "packet_refused"] == [
+        {
+            "event": "packet_refused",
+            "log_level": "warning",
+            "agent_id": "sentinel-1",
+            "packet_id": str(gate.packets[0].packet_id),
+            "session_id": "session-1",
+            "code": "UNROUTABLE",
+            "field": "recipients[0]",
+            "reason": "nobody is not registered",
+            "remedy": "correct the recipients; `apc agent list` shows who handles what",
+        }
+    ]
 
 
 async def test_a_deferral_says_when_to_come_again(make_stage: Any, make_packet: Any, idea: Any) -> None:

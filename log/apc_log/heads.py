@@ -15,6 +15,7 @@ FROM apc_log.shard_epochs AS given JOIN apc_log.shards AS head USING (shard)
 WHERE given.shard = $1 AND given.holder = $2
 """
 _EPOCHS = "SELECT shard, epoch FROM apc_log.shards ORDER BY shard"
+_ENDS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards ORDER BY shard"
 _TREE_SIZES = """
 SELECT shard, coalesce(tree_size, 0) AS size FROM apc_log.shards LEFT JOIN apc_log.log_edges USING (shard)
 ORDER BY shard
@@ -62,6 +63,11 @@ async def read_given_epoch(pool: asyncpg.Pool, shard: int, holder: UUID) -> Give
 async def read_epochs(connection: asyncpg.Pool | AnyConnection) -> dict[int, int]:
     """Return the newest epoch of every shard that ever had a holder."""
     return {row["shard"]: row["epoch"] for row in await connection.fetch(_EPOCHS)}
+
+
+async def read_ends(connection: asyncpg.Pool | AnyConnection) -> dict[int, int]:
+    """Return the seq of the last entry of every shard; 0 = the shard has none."""
+    return {row["shard"]: row["last"] for row in await connection.fetch(_ENDS)}
 
 
 async def read_tree_sizes(connection: asyncpg.Pool | AnyConnection) -> dict[int, int]:

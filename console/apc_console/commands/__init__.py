@@ -31,6 +31,7 @@ from apc_console.commands.packet.group import app as packet
 from apc_console.commands.protocol.group import app as protocol
 from apc_console.commands.serve.group import app as serve
 from apc_console.commands.session.group import app as session
+from apc_console.commands.tail.command import tail
 from apc_console.commands.task.group import app as task
 from apc_console.commands.topology.group import app as topology
 from apc_console.commands.up import up
@@ -51,6 +52,7 @@ app = typer.Typer(
 app.command()(up)
 app.command()(worker)
 app.command()(chat)
+app.command()(tail)
 app.add_typer(packet, name="packet")
 app.add_typer(log, name="log")
 app.add_typer(protocol, name="protocol")

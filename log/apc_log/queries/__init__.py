@@ -30,6 +30,7 @@ from apc_log.queries.protocols import ProtocolRow, list_protocols
 from apc_log.queries.recorded import DatabaseRecords, read_recorded
 from apc_log.queries.replay import ReplayPage, replay, replay_page
 from apc_log.queries.rows import (
+    ConflictRow,
     CoordinationRow,
     LogRow,
     PacketRow,
@@ -49,6 +50,7 @@ __all__ = [
     "ArbitrationCandidate",
     "ArbitrationRow",
     "BundleRecords",
+    "ConflictRow",
     "CoordinationRow",
     "DatabaseRecords",
     "DeadDelivery",

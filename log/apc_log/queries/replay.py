@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import asyncpg
 
+from apc_log.heads import read_ends
 from apc_log.queries.bodies import opened_bodies
-from apc_log.queries.rows import CoordinationRow, LogRow, Position, TransitionRow
-from apc_log.queries.statements import HEADS, columns, to_row
+from apc_log.queries.rows import ConflictRow, CoordinationRow, LogRow, Position, TransitionRow
+from apc_log.queries.statements import columns, to_row
 from apc_log.queries.trace import BEGINNING, list_agent_packets
 
 PAGE = 500
@@ -39,6 +40,11 @@ SELECT {columns(CoordinationRow, "moved")} FROM apc_log.coordination_events AS m
 WHERE moved.session_id IN (SELECT session_id FROM apc_log.sessions WHERE run_id = $1)
   AND (moved.shard, moved.seq) > ($2, $3)
 ORDER BY moved.shard, moved.seq LIMIT $4
+"""
+
+_CONFLICTS = f"""
+SELECT {columns(ConflictRow, "one")} FROM apc_log.packet_conflicts AS one
+WHERE one.session_id = ANY ($1) AND (one.shard, one.seq) > ($2, $3) ORDER BY one.shard, one.seq LIMIT $4
 """
 
 
@@ -75,7 +81,7 @@ async def replay_page(
 async def replay(
     pool: asyncpg.Pool, run_id: str, task_id: str | None = None, *, after: Position | None = None
 ) -> AsyncIterator[LogRow]:
-    """Packets, transitions and the sessions' coordination events of a run, streamed in causal order.
+    """Packets, transitions, conflicts and the sessions' coordination events of a run, streamed in causal order.
 
     Causal order is (shard, seq): a session lives in one shard, and what follows from an entry comes behind
     it. With `task_id` only the packets of that task and their transitions; coordination events are the
@@ -93,7 +99,7 @@ async def replay(
 
 
 async def _find(pool: asyncpg.Pool, run_id: str, task_id: str | None) -> _Run:
-    ends = {record["shard"]: record["last"] for record in await pool.fetch(HEADS)}
+    ends = await read_ends(pool)
     sessions = [record["session_id"] for record in await pool.fetch(_SESSIONS, run_id, task_id)]
     return _Run(run_id, task_id, sessions, ends)
 
@@ -102,10 +108,12 @@ async def _page(pool: asyncpg.Pool, run: _Run, limit: int, after: Position) -> R
     packets = await list_agent_packets(pool, run_id=run.run_id, task_id=run.task_id, limit=limit, after=after)
     hops = await pool.fetch(_HOPS, run.sessions, *after, limit, run.run_id, run.task_id)
     moves = await pool.fetch(_COORDINATION, run.run_id, *after, limit)
+    conflicts = await pool.fetch(_CONFLICTS, run.sessions, *after, limit)
     read: list[LogRow] = [
         *await opened_bodies(pool, packets),
         *(to_row(TransitionRow, record) for record in hops),
         *(to_row(CoordinationRow, record) for record in moves),
+        *(to_row(ConflictRow, record) for record in conflicts),
     ]
     found = sorted((row for row in read if row.seq <= run.ends.get(row.shard, 0)), key=_key)
     places = sorted({row.position for row in found})

@@ -116,7 +116,30 @@ class CoordinationRow:
         return Position(self.shard, self.seq)
 
 
-LogRow = PacketRow | TransitionRow | CoordinationRow
+@dataclass(frozen=True, slots=True)
+class ConflictRow:
+    """An input that takes no packet id: refused for its id, unreadable, or dropped by the log writer."""
+
+    shard: int
+    seq: int
+    epoch: int
+    batch_no: int
+    recorded_at: datetime
+    session_id: str | None
+    packet_id: UUID | None
+    conflict: str
+    """The column `kind` of packet_conflicts."""
+    code: str | None
+    reason: str
+    user_id: str | None
+
+    @property
+    def position(self) -> Position:
+        """Its place in the log."""
+        return Position(self.shard, self.seq)
+
+
+LogRow = ConflictRow | PacketRow | TransitionRow | CoordinationRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import orjson
 from asyncpg import Record
 
-from apc_log.queries.rows import CoordinationRow, PacketRow, TransitionRow
+from apc_log.queries.rows import ConflictRow, CoordinationRow, PacketRow, TransitionRow
 
-RowT = TypeVar("RowT", PacketRow, TransitionRow, CoordinationRow)
+RowT = TypeVar("RowT", ConflictRow, PacketRow, TransitionRow, CoordinationRow)
 
 _AS_TEXT = frozenset({"facts", "refusal", "metadata"})
 """JSON columns are read as text, whatever codec the pool has."""
@@ -22,6 +22,8 @@ def columns(row_type: type[Any], table: str) -> str:
     def column(name: str) -> str:
         if name == "body":
             return f"{table}.body_stored AS body"
+        if name == "conflict":
+            return f"{table}.kind AS conflict"
         return f"{table}.{name}::text AS {name}" if name in _AS_TEXT else f"{table}.{name}"
 
     return ", ".join(column(field.name) for field in fields(row_type))
@@ -83,5 +85,3 @@ SELECT stale.session_id, stale.packet_id, stale.because_packet_id, stale.retract
 FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
 JOIN apc_log.packet_stale AS stale USING (session_id, packet_id)
 """
-
-HEADS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards ORDER BY shard"

@@ -76,6 +76,21 @@ def trace(
     run_quietly(print_trace(filters, limit=limit, with_events=events, after=after, as_json=as_json))
 
 
+@app.command()
+def refused(
+    session_id: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only what this agent sent.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Begin with at most this many of the newest.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until interrupted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what was refused, with the field and the remedy: packets, conflicting ids, unreadable inputs."""
+    from apc_console.commands.packet.refused_view import print_refused
+    from apc_console.system.running import run_quietly
+
+    run_quietly(print_refused(session_id, agent, limit=limit, follow=follow, as_json=as_json))
+
+
 @app.command("lineage-summary")
 def lineage_summary(
     run_id: Annotated[str | None, typer.Option(help="Only what was transferred in this run.")] = None,

@@ -13,11 +13,12 @@ import orjson
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.cursors import read_cursor, write_cursor
-from apc_console.output.output import opened, print_json, show
+from apc_console.output.output import opened, print_json, show, tell
 from apc_console.output.terminal import echo
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_log.body_encryption import is_sealed
 from apc_log.queries import (
+    ConflictRow,
     CoordinationRow,
     LogRow,
     PacketRow,
@@ -28,8 +29,11 @@ from apc_log.queries import (
     replay_page,
     trace,
 )
+from apc_log.watching import list_conflicts
 
 PAGE = 500
+CONFLICTS = 10
+"""Conflicts that `apc packet trace` tells on standard error; `apc packet refused` shows all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,10 @@ async def print_trace(
             position = page.after
             if position is None:
                 break
-        if not found and after is None:
+        conflicts = await list_conflicts(
+            pool, session_id=filters.session_id, packet_id=filters.packet_id, limit=CONFLICTS
+        )
+        if not found and not conflicts and after is None:
             await _check_names(pool, filters.named())
     if as_json or not sys.stdout.isatty():
         print_json([_timeline(one, with_events) for one in found])
@@ -85,8 +92,15 @@ async def print_trace(
         _print_table(found)
     else:
         echo("the log holds no such packet")
+    tell([_sentence(conflict) for conflict in conflicts])
     if position is not None:
         echo(f"more packets: --after {write_cursor(*position)}", file=sys.stderr)
+
+
+def _sentence(conflict: ConflictRow) -> str:
+    code = f"{conflict.code}: " if conflict.code else ""
+    sender = conflict.user_id or "nobody known"
+    return f"{conflict.conflict}: packet {conflict.packet_id} by {sender}: {code}{conflict.reason}"
 
 
 async def _check_names(pool: asyncpg.Pool, named: Mapping[str, Any]) -> None:
@@ -180,7 +194,11 @@ def _transition_line(row: TransitionRow) -> Any:
     from rich.text import Text
 
     to_whom = f" [{row.recipient} #{row.attempt}]" if row.recipient else ""
-    return Text(f"{' ' * 25}{row.event}: {row.from_state} → {row.to_state}{to_whom}  {row.packet_id}", style="dim")
+    text = Text(f"{' ' * 25}{row.event}: {row.from_state} → {row.to_state}{to_whom}  {row.packet_id}", style="dim")
+    refusal = (row.metadata or {}).get("refusal")
+    if refusal is not None and row.to_state == "REJECTED_POLICY":
+        text.append(f"  {refusal['code']} at {refusal['path']}: {refusal['message']}", style="not dim red")
+    return text
 
 
 def _coordination_line(row: CoordinationRow) -> Any:
@@ -190,12 +208,21 @@ def _coordination_line(row: CoordinationRow) -> Any:
     return Text(f"{' ' * 25}{row.event}: {row.from_state} → {row.to_state}  ({place})", style="bold cyan")
 
 
+def _conflict_line(row: ConflictRow) -> Any:
+    from rich.text import Text
+
+    code = f"{row.code} " if row.code else ""
+    by = f" by {row.user_id}" if row.user_id else ""
+    return Text(f"{show(row.recorded_at)}  {row.conflict}{by}  {row.packet_id or ''}  {code}{row.reason}", style="red")
+
+
 _LINES: Mapping[type, Callable[[Any], Any]] = {
     PacketRow: _packet_line,
     TransitionRow: _transition_line,
     CoordinationRow: _coordination_line,
+    ConflictRow: _conflict_line,
 }
-_KINDS = {PacketRow: "packet", TransitionRow: "transition", CoordinationRow: "coordination"}
+_KINDS = {PacketRow: "packet", TransitionRow: "transition", CoordinationRow: "coordination", ConflictRow: "conflict"}
 
 
 def _entry(row: LogRow) -> dict[str, Any]:
@@ -236,12 +263,22 @@ def _print_table(timelines: Sequence[PacketTimeline]) -> None:
         if timeline.stale is not None:
             state += " stale"
         table.add_row(f"{packet.judged_at:%H:%M:%S}", packet.packet_type, way, phase, state, str(packet.packet_id))
+        refusal = _refusal_of(timeline)
+        if refusal is not None:
+            why = f"refused: {refusal['code']} at {refusal['path']}: {refusal['message']}"
+            table.add_row("", "", why, style="red")
         warnings = packet.facts.get("warnings")
         if warnings:
             table.add_row("", "", f"warning: {', '.join(warnings)}", style="yellow")
         for recipient, events in _events(timeline).items():
             table.add_row("", "", f"{recipient or 'packet'}: {' '.join(events)}", style="dim")
     SafeConsole().print(table)
+
+
+def _refusal_of(timeline: PacketTimeline) -> dict[str, Any] | None:
+    """Return why the packet was refused: on arrival, or after it was held."""
+    ruled = [row.metadata["refusal"] for row in timeline.transitions if row.metadata and "refusal" in row.metadata]
+    return timeline.packet.refusal or next(iter(ruled), None)
 
 
 def _events(timeline: PacketTimeline) -> dict[str, list[str]]:

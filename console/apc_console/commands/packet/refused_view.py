@@ -1,0 +1,67 @@
+"""`apc packet refused`: what the gate and the log writer did not take, and what to do about it."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import orjson
+
+from apc_console.connections.database import open_log
+from apc_console.output.blocks import BlockPrinter, place_of, refusal_sentences
+from apc_console.output.output import print_json, show
+from apc_console.output.terminal import echo
+from apc_contracts.judging.remedies import remedy_of
+from apc_contracts.terminal_text import printable_json
+from apc_log.watching import RefusedRow, list_refused, passages
+
+POLL = timedelta(milliseconds=500)
+
+
+async def print_refused(
+    session_id: str | None, agent_id: str | None, *, limit: int, follow: bool, as_json: bool
+) -> None:
+    """Print the newest `limit` refusals, oldest first; with `follow` also those to come, until interrupted."""
+    is_json = as_json or not sys.stdout.isatty()
+    write = _write_line if is_json else _block_writer()
+    async with open_log() as pool:
+        most: int | None = limit
+        async for passage in passages(pool, poll=POLL):
+            found = await list_refused(pool, passage, session_id=session_id, agent_id=agent_id, limit=most)
+            if not follow:
+                _print_all(found, write, is_json=is_json)
+                return
+            for row in found:
+                write(row)
+            most = None
+
+
+def _print_all(found: list[RefusedRow], write: Callable[[RefusedRow], None], *, is_json: bool) -> None:
+    if is_json:
+        print_json([_document(row) for row in found])
+    elif not found:
+        echo("nothing was refused")
+    else:
+        for row in found:
+            write(row)
+
+
+def _document(row: RefusedRow) -> dict[str, Any]:
+    return {**asdict(row), "remedy": remedy_of(row.code or "")}
+
+
+def _write_line(row: RefusedRow) -> None:
+    line = orjson.dumps(_document(row), default=show, option=orjson.OPT_UTC_Z).decode()
+    echo(printable_json(line), flush=True)
+
+
+def _block_writer() -> Callable[[RefusedRow], None]:
+    printer = BlockPrinter()
+
+    def write(row: RefusedRow) -> None:
+        facts = [row.code or "", row.packet_type or "", f"by {row.sender or row.user_id or 'an unknown user'}"]
+        sentences = refusal_sentences(row.code, row.field, row.reason)
+        printer.print(row.at, row.kind, facts, [*sentences, place_of(row.packet_id, row.session_id)])
+
+    return write

@@ -1,0 +1,1 @@
+"""`apc tail`: follow the log at a terminal."""

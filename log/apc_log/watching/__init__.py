@@ -1,0 +1,8 @@
+"""Queries that read the newest entries, and go on with what is logged later."""
+
+from apc_log.watching.conflicts import list_conflicts
+from apc_log.watching.news import NewsRow, list_news
+from apc_log.watching.passage import Passage, passages
+from apc_log.watching.refused import RefusedRow, list_refused
+
+__all__ = ["NewsRow", "Passage", "RefusedRow", "list_conflicts", "list_news", "list_refused", "passages"]

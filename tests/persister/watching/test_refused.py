@@ -1,0 +1,129 @@
+"""What was refused, and what happens, read from the log: packets, ended waits, conflicts, dead letters."""
+
+import asyncio
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import orjson
+
+from apc_console.testing import ApcCommand
+from apc_log.batch import ConflictEntry, PacketEntry
+from apc_log.heads import read_ends
+from apc_log.queries import ConflictRow, replay
+from apc_log.watching import Passage, list_news, list_refused, passages
+from apc_persister.testing import LogBench, coordination, hop, packet_entry, session_row
+
+
+async def fill(bench: LogBench) -> dict[str, PacketEntry]:
+    """Log a packet that went through, one refused, one held and then refused, three conflicts, and a dead letter."""
+    sent = packet_entry(packet_type="TASK_IR")
+    refused = packet_entry(parent=sent, refusal_code="UNROUTABLE")
+    waited = msgspec.structs.replace(packet_entry(parent=sent, packet_type="TRANSFER"), verdict="held")
+    denied = hop(
+        waited,
+        ["policy_fail"],
+        "SCHEMA_VALIDATED",
+        "REJECTED_POLICY",
+        metadata=orjson.dumps({"refusal": {"code": "THROTTLE_TOP_K", "path": "payload.top_k", "message": "too many"}}),
+    )
+    died = hop(sent, ["retry_exhausted"], "ROUTED", "DEAD_LETTERED", "receiver-1", 1, b'{"error": "handler_error"}')
+    conflicts = [
+        ConflictEntry("session-1", sent.packet_id, "rerun", None, "another payload", b"x", None, None, "agent.b"),
+        ConflictEntry(None, uuid4(), "unreadable", "MALFORMED", "no JSON", b"{", None, None, "agent.sender-1"),
+        ConflictEntry("session-9", uuid4(), "refused", "DUPLICATE_CONFLICT", "taken", b"{}", None, None, None),
+    ]
+    moved = coordination(sent, 1, "research_briefs_dispatched", "SESSION_OPEN", "DIFFERENTIATED_RESEARCH")
+    await bench.gate.open()
+    await bench.gate.log([sent, refused, waited, moved], [session_row(step=1)])
+    await bench.gate.log([denied, died, *conflicts], [session_row(step=1)])
+    await bench.write()
+    return {"sent": sent, "refused": refused, "waited": waited}
+
+
+async def test_every_kind_of_refusal_is_found_and_only_these(bench: LogBench) -> None:
+    packets = await fill(bench)
+    whole = Passage(await read_ends(bench.pool))
+
+    def told(rows: Any) -> list[tuple[Any, ...]]:
+        return [(row.kind, row.code, row.field, row.was_held, row.packet_type) for row in rows]
+
+    found = await list_refused(bench.pool, whole)
+    assert sorted(told(found), key=str) == sorted(
+        [
+            ("refused", "UNROUTABLE", "$", False, "IDEA"),
+            ("refused", "THROTTLE_TOP_K", "payload.top_k", True, "TRANSFER"),
+            ("rerun", None, None, False, None),
+            ("unreadable", "MALFORMED", None, False, None),
+            ("refused", "DUPLICATE_CONFLICT", None, False, None),
+        ],
+        key=str,
+    )
+    assert packets["sent"].packet_id not in {row.packet_id for row in found if row.kind == "refused"}
+    assert [row.at for row in found] == sorted(row.at for row in found), "oldest first"
+    assert len(await list_refused(bench.pool, whole, limit=2)) == 2
+    of_session = await list_refused(bench.pool, whole, session_id="session-1")
+    assert {row.kind for row in of_session} == {"refused", "rerun"} and len(of_session) == 3
+    assert {row.sender for row in await list_refused(bench.pool, whole, agent_id="sender-1")} == {"sender-1"}
+    assert await list_refused(bench.pool, whole, session_id="'; DROP TABLE apc_log.shards; --") == []
+
+
+async def test_the_next_passage_has_only_what_was_added(bench: LogBench) -> None:
+    await fill(bench)
+    seen = passages(bench.pool, poll=timedelta(milliseconds=10))
+    first = await anext(seen)
+    assert len(await list_refused(bench.pool, first)) == 5
+    later = asyncio.ensure_future(anext(seen))
+    await bench.gate.log([packet_entry(refusal_code="EXPIRED")])
+    await bench.write()
+    passage = await asyncio.wait_for(later, 20)
+    assert [row.code for row in await list_refused(bench.pool, passage)] == ["EXPIRED"]
+    await seen.aclose()
+
+
+async def test_news_are_what_a_person_wants_to_see(bench: LogBench) -> None:
+    await fill(bench)
+    whole = Passage(await read_ends(bench.pool))
+    news = await list_news(bench.pool, whole)
+    assert sorted(row.what for row in news) == sorted(
+        ["accepted", "refused", "held", "session", "refused", "dead letter", "rerun", "unreadable", "refused"]
+    )
+    (dead,) = [row for row in news if row.what == "dead letter"]
+    assert (dead.packet_type, dead.recipients, dead.reason) == ("TASK_IR", ["receiver-1"], "handler_error")
+    assert {row.what for row in await list_news(bench.pool, whole, packet_type="TRANSFER")} == {"held", "refused"}
+    assert len(await list_news(bench.pool, whole, agent_id="receiver-1")) == 4
+    assert all(row.session_id == "session-1" for row in await list_news(bench.pool, whole, session_id="session-1"))
+    assert await list_news(bench.pool, whole.next(whole.until)) == []
+
+
+async def test_a_replay_has_the_conflicts_of_its_sessions(bench: LogBench) -> None:
+    await fill(bench)
+    conflicts = [row async for row in replay(bench.pool, "run-1") if isinstance(row, ConflictRow)]
+    assert [(row.conflict, row.session_id, row.user_id) for row in conflicts] == [("rerun", "session-1", "agent.b")]
+
+
+async def test_the_commands_name_field_and_remedy(bench: LogBench, postgres_url: str, tmp_path: Path) -> None:
+    packets = await fill(bench)
+    apc = ApcCommand(tmp_path)
+
+    async def run(*arguments: str) -> Any:
+        done = await asyncio.to_thread(apc, *arguments, given={"APC_DATABASE_URL": postgres_url})
+        assert done.returncode == 0, done.stderr
+        return done
+
+    listed = json.loads((await run("packet", "refused", "--agent", "sender-1")).stdout)
+    (unroutable,) = [one for one in listed if one["code"] == "UNROUTABLE"]
+    assert unroutable["packet_id"] == str(packets["refused"].packet_id)
+    assert unroutable["remedy"] == "correct the recipients; `apc agent list` shows who handles what"
+    lines = (await run("tail", "--last", "50", "--limit", "9")).stdout.splitlines()
+    assert [json.loads(line)["what"] for line in lines].count("refused") == 3
+    traced = await run("packet", "trace", "--packet-id", str(packets["sent"].packet_id))
+    assert "apc: rerun: packet" in traced.stderr and "another payload" in traced.stderr
+    unknown = await asyncio.to_thread(apc, "tail", "no-such", given={"APC_DATABASE_URL": postgres_url})
+    assert (unknown.returncode, unknown.stderr) == (
+        2,
+        "apc: the log holds no session 'no-such': `apc session list` shows them\n",
+    )

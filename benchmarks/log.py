@@ -9,10 +9,10 @@ import psutil
 from apc_bus.database import open_pool
 from apc_bus.settings import PersisterSettings
 from apc_log.connection import AnyConnection
-from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.chunks import Helpers, start_helpers
 from apc_persister.evidence.documents import find_packet, prove_entry
-from apc_persister.evidence.verify import verify_shard
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.verification.chunks import Helpers, start_helpers
+from apc_persister.evidence.verification.verify import verify_shard
 from benchmarks.figures import Figure, Figures
 from benchmarks.log_load import open_loader
 from benchmarks.log_reading import add_readings, p95_ms, read_log

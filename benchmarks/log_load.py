@@ -27,12 +27,12 @@ from apc_log.batch import (
     SessionRow,
     encode,
 )
-from apc_persister.connection import drop_connection, take_connection
-from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.notary import Notary
-from apc_persister.intake import read_message
+from apc_persister.database.connection import drop_connection, take_connection
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.tree.tree_signer import Notary
 from apc_persister.testing import coordination, hop, lifecycle, packet_entry
-from apc_persister.transaction import commit
+from apc_persister.writing.intake import read_message
+from apc_persister.writing.transaction import commit
 
 PACKETS_A_TRANSACTION = 500
 """About 2,000 entries with their hops, as many as a transaction of the persister takes."""

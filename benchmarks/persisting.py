@@ -15,9 +15,9 @@ from apc_bus.topology import build_topology
 from apc_contracts import seal
 from apc_log.batch import Entry
 from apc_log.rows import rows_of
-from apc_persister.intake import Head, Intake
 from apc_persister.service import Persister
 from apc_persister.testing import ScriptedGate, lifecycle, packet_entry, session_row, until
+from apc_persister.writing.intake import Head, Intake
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures
 from benchmarks.raw_pipeline import prepare_connection

@@ -14,9 +14,9 @@ import psutil
 
 from apc_bus.settings import LogKeySettings
 from apc_bus.testing import PostgresServer, RabbitServer, start_given_postgres, start_rabbit
-from apc_persister.embedded import start_embedded
-from apc_persister.evidence.checkpoint import ensure_key
-from apc_persister.migrate import migrate
+from apc_persister.database.embedded import start_embedded
+from apc_persister.database.migrate import migrate
+from apc_persister.evidence.tree.checkpoint import ensure_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Alembic environment: runs on the connection that `apc_persister.migrate` hands over, in its transaction."""
+"""Alembic environment: runs on the connection that `apc_persister.database.migrate` hands over, in its transaction."""
 
 from alembic import context
 from sqlalchemy import Connection, text

@@ -87,7 +87,7 @@ def memory_broker() -> MemoryBroker:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """The Postgres of this run, with a migrated template database."""
-    from apc_persister.migrate import migrate
+    from apc_persister.database.migrate import migrate
 
     async def prepare() -> PostgresServer:
         server = await start_given_postgres() or await _start_embedded()
@@ -108,7 +108,7 @@ async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
 
 
 async def _start_embedded() -> PostgresServer:
-    from apc_persister.embedded import start_embedded
+    from apc_persister.database.embedded import start_embedded
 
     resources = AsyncExitStack()
     folder = Path(tempfile.mkdtemp(prefix="apc-postgres-"))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from apc_bus.errors import BusUnavailable
 from apc_bus.testing import PrivateCluster, PrivateNode
-from apc_persister.embedded import start_embedded
-from apc_persister.migrate import migrate
+from apc_persister.database.embedded import start_embedded
+from apc_persister.database.migrate import migrate
 from apc_persister.testing import freeze_embedded, kill_embedded
 
 START_ATTEMPTS = 3

@@ -26,7 +26,7 @@ from apc_orchestrator.testing import (
     publish_until_confirmed,
     until,
 )
-from apc_persister.evidence.checkpoint import ensure_key
+from apc_persister.evidence.tree.checkpoint import ensure_key
 from apc_persister.testing import ScriptedGate
 from benchmarks.soak.cast import CAST, COLLECTOR, OPERATOR, SENDERS, WORKERS, openings
 from benchmarks.soak.processes import KeptProcess

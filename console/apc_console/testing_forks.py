@@ -19,7 +19,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 _MODULE = "apc_console.testing_forks"
-_IMPORTED = ("apc_agents", "apc_bus.rabbit", "apc_persister.embedded")
+_IMPORTED = ("apc_agents", "apc_bus.rabbit", "apc_persister.database.embedded")
 """What most commands import when they run."""
 
 

@@ -1,5 +1,5 @@
 -- What guards the log. Can be run again: a superuser who migrates a database that was only partly guarded runs it once more
--- (apc_persister.guard.harden). Schema apc_guard belongs to the migrating user, the log to apc_owner: the log's owner cannot
+-- (apc_persister.database.guard.harden). Schema apc_guard belongs to the migrating user, the log to apc_owner: the log's owner cannot
 -- replace what guards it, and code of his never runs with the rights of the guard's owner. No function here looks at a
 -- temporary table before the catalog: pg_temp stands last in the search path.
 

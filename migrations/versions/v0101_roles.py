@@ -1,6 +1,6 @@
 """The group roles: owner, writer, reader, agent and recorder."""
 
-from apc_persister.migrate import refuse_downgrade, run_script
+from apc_persister.database.migrate import refuse_downgrade, run_script
 
 revision = "0101"
 down_revision = None

@@ -1,6 +1,6 @@
 """The log: packets, what happened to them, and the sessions' present state beside it."""
 
-from apc_persister.migrate import refuse_downgrade, run_script
+from apc_persister.database.migrate import refuse_downgrade, run_script
 
 revision = "0102"
 down_revision = "0101"

@@ -1,6 +1,6 @@
 """What makes the log provable: its Merkle tree, the contracts, and the keys of encrypted bodies."""
 
-from apc_persister.migrate import refuse_downgrade, run_script
+from apc_persister.database.migrate import refuse_downgrade, run_script
 
 revision = "0103"
 down_revision = "0102"

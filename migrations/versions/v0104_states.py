@@ -1,6 +1,6 @@
 """What follows from the entries: transitions, states of packets and sessions, the registry of agents."""
 
-from apc_persister.migrate import refuse_downgrade, run_script
+from apc_persister.database.migrate import refuse_downgrade, run_script
 
 revision = "0104"
 down_revision = "0103"

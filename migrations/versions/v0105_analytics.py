@@ -1,6 +1,6 @@
 """What follows from the entries: verdicts on TRANSFERs, metrics, the effectiveness of protocols."""
 
-from apc_persister.migrate import refuse_downgrade, run_script
+from apc_persister.database.migrate import refuse_downgrade, run_script
 
 revision = "0105"
 down_revision = "0104"

@@ -1,6 +1,6 @@
 """The agents' own schema: memory, tasks and effects, each agent's rows for its own login."""
 
-from apc_persister.migrate import refuse_downgrade, run_script
+from apc_persister.database.migrate import refuse_downgrade, run_script
 
 revision = "0106"
 down_revision = "0105"

@@ -1,6 +1,6 @@
 """The guard: rows of the log never change, each table has its owner and its grants."""
 
-from apc_persister.migrate import refuse_downgrade, run_script
+from apc_persister.database.migrate import refuse_downgrade, run_script
 
 revision = "0107"
 down_revision = "0106"

@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from apc_persister.migrate import refuse_downgrade, run_script
+from apc_persister.database.migrate import refuse_downgrade, run_script
 
 revision = "0108"
 down_revision = "0107"

@@ -4,8 +4,8 @@ Promises: one transaction a log batch or more, gap-free sequence numbers, nothin
 """
 
 from apc_bus.settings import PersisterSettings
-from apc_persister.embedded import EmbeddedPostgres, start_embedded
-from apc_persister.migrate import migrate, schema_version
+from apc_persister.database.embedded import EmbeddedPostgres, start_embedded
+from apc_persister.database.migrate import migrate, schema_version
 from apc_persister.service import Persister, serve_persister
 
 __all__ = [

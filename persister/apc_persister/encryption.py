@@ -16,7 +16,7 @@ from apc_log.body_encryption import SealedContent, SubjectKey
 from apc_log.connection import AnyConnection
 from apc_log.rows import Placed
 from apc_log.subject_keys import KeyRing, require
-from apc_persister.conflicts import UNSTORABLE, unstorable
+from apc_persister.writing.conflicts import UNSTORABLE, unstorable
 
 UNATTRIBUTED = ""
 """The subject of what cannot be attributed."""

@@ -16,9 +16,9 @@ from apc_contracts.errors import PacketRefused
 from apc_contracts.wire.parsing import read_packet
 from apc_log.connection import AnyConnection
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.merkle import Tree
-from apc_persister.evidence.notary import load_tree
 from apc_persister.evidence.reading import prepare_reader, read_leaves
+from apc_persister.evidence.tree.merkle import Tree
+from apc_persister.evidence.tree.tree_signer import load_tree
 from apc_persister.session_rebuild import RebuiltSessions, rebuild_sessions
 
 COUNTS = ("task_tallies", "transfer_rulings", "protocol_tallies")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from apc_contracts.errors import PacketRefused
 from apc_log.batch import RegistryEntry
 from apc_log.rows import Placed
-from apc_persister.conflicts import UNSTORABLE, unstorable
+from apc_persister.writing.conflicts import UNSTORABLE, unstorable
 
 
 def check_changes(placed: Iterable[Placed]) -> None:

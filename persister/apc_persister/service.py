@@ -13,17 +13,17 @@ from apc_bus.port import Bus
 from apc_bus.settings import PersisterSettings
 from apc_bus.supervision import Health, keep_running
 from apc_contracts.errors import ApcError
+from apc_persister.database.guard import read_guard, warn_of_guard
+from apc_persister.database.migrate import SCHEMA_REVISION, read_revision
 from apc_persister.encryption import Encryption
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
-from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.exporter import Exporter
-from apc_persister.evidence.gauges import publish_gauges
-from apc_persister.evidence.latecomers import Latecomers
-from apc_persister.evidence.notary import Notary
-from apc_persister.guard import read_guard, warn_of_guard
-from apc_persister.metrics import follow_writers
-from apc_persister.migrate import SCHEMA_REVISION, read_revision
-from apc_persister.writer import Writer
+from apc_persister.evidence.export.exporter import Exporter
+from apc_persister.evidence.export.gauges import publish_gauges
+from apc_persister.evidence.tree.backfill import Latecomers
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.writing.metrics import follow_writers
+from apc_persister.writing.writer import Writer
 
 log = structlog.get_logger(__name__)
 

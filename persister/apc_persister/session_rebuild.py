@@ -13,8 +13,8 @@ from apc_log.batch import SessionRow
 from apc_log.connection import AnyConnection
 from apc_log.queries.recorded import DatabaseRecords
 from apc_log.queries.verify import ContractBook
-from apc_persister.evidence.sessions import UNPLAYABLE, list_sessions, play_session
-from apc_persister.evidence.verify import UNREADABLE
+from apc_persister.evidence.verification.sessions import UNPLAYABLE, list_sessions, play_session
+from apc_persister.evidence.verification.verify import UNREADABLE
 
 _UNNAMED = "DELETE FROM apc_log.sessions WHERE session_id IS NULL"
 _DELETE = "DELETE FROM apc_log.sessions WHERE session_id = $1"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from apc_console.testing import ApcCommand, FinishedRun
-from apc_persister.embedded import start_embedded
+from apc_persister.database.embedded import start_embedded
 
 GENERATIONS = 13
 """Two generations with transfers: they begin at 11."""

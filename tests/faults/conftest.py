@@ -45,10 +45,10 @@ from apc_orchestrator.testing import (
     violated_equalities,
 )
 from apc_orchestrator.testing.worker import PAUSE_SECONDS
-from apc_persister.embedded import start_embedded
-from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.verify import verify_shard
-from apc_persister.migrate import migrate
+from apc_persister.database.embedded import start_embedded
+from apc_persister.database.migrate import migrate
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.verification.verify import verify_shard
 from apc_persister.testing import ScriptedGate, replay_everything
 
 from .hostile import AWAY, POISON, Attack

@@ -12,7 +12,7 @@ import pytest
 from apc_bus.testing import PrivateNode
 from apc_bus.topology import gate_queue, log_queue
 from apc_orchestrator.testing import until
-from apc_persister.embedded import start_embedded
+from apc_persister.database.embedded import start_embedded
 from apc_persister.testing import kill_embedded
 
 AWAY_SECONDS = 300

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from apc_orchestrator.testing import until
-from apc_persister.embedded import start_embedded
-from apc_persister.migrate import migrate
+from apc_persister.database.embedded import start_embedded
+from apc_persister.database.migrate import migrate
 
 DISK = "size=400m,mode=0755"
 CONFIRMED_BEFORE, MORE = 100, 300

@@ -11,7 +11,7 @@ import pytest
 
 from apc_bus.testing import PrivateNode
 from apc_orchestrator.testing import until
-from apc_persister.embedded import start_embedded
+from apc_persister.database.embedded import start_embedded
 from apc_persister.testing import kill_embedded
 
 BACKLOG, MORE = 200, 200

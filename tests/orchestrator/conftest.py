@@ -48,8 +48,8 @@ from apc_contracts.vocabulary import (
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts
 from apc_contracts.wire.sealing import seal
 from apc_orchestrator import Orchestrator, OrchestratorSettings
-from apc_persister.evidence.derived import compare_derived
-from apc_persister.evidence.sessions import compare_sessions
+from apc_persister.evidence.verification.derived import compare_derived
+from apc_persister.evidence.verification.sessions import compare_sessions
 from apc_persister.service import Persister
 from apc_persister.testing import replay_everything
 

@@ -32,12 +32,12 @@ from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.judging.sessions import Sessions
 from apc_orchestrator.lease import Lease
-from apc_persister.connection import drop_connection, take_connection
+from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.encryption import HIDDEN, Encryption
-from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.notary import Notary
-from apc_persister.intake import read_message
-from apc_persister.transaction import commit
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.writing.intake import read_message
+from apc_persister.writing.transaction import commit
 
 from ..contracts.session.conftest import HANDLED, REGISTRY, Simulation
 from ..contracts.session.walk import Walk

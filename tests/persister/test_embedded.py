@@ -14,13 +14,13 @@ import psutil
 import pytest
 
 from apc_bus.database import check_durability
-from apc_persister.embedded import start_embedded
+from apc_persister.database.embedded import start_embedded
 from apc_persister.errors import EmbeddedUnavailable
 
 USE = """
 import asyncio, sys
 from pathlib import Path
-from apc_persister.embedded import start_embedded
+from apc_persister.database.embedded import start_embedded
 
 async def main():
     server = await start_embedded(Path(sys.argv[1]))

@@ -17,8 +17,8 @@ from apc_log.queries import PacketRow, replay_page, trace
 from apc_log.subject_keys import KeyRing
 from apc_persister.erasure import erase_subject
 from apc_persister.errors import SubjectUnknown
-from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.verify import verify_shard
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.verification.verify import verify_shard
 from apc_persister.testing import LogBench, bytes_of_tables, hop, lifecycle, packet_entry
 
 SECRET = "the tender rose of Ispahan"

@@ -12,8 +12,8 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from apc_bus.testing import PostgresServer
+from apc_persister.database.migrate import SCHEMA_REVISION, migrate, migrations_folder, schema_version
 from apc_persister.errors import SchemaRetired, SchemaUnknown
-from apc_persister.migrate import SCHEMA_REVISION, migrate, migrations_folder, schema_version
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from apc_bus.memory import MemoryBroker
 from apc_bus.testing import PostgresServer
 from apc_persister import Persister, PersisterSettings, serve_persister
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, TreeBroken
-from apc_persister.evidence.exporter import Exporter
-from apc_persister.evidence.latecomers import Latecomers
+from apc_persister.evidence.export.exporter import Exporter
+from apc_persister.evidence.tree.backfill import Latecomers
 from apc_persister.testing import until
 
 

@@ -22,11 +22,10 @@ from apc_log.batch import (
     RegistryEntry,
     encode,
 )
-from apc_persister.connection import drop_connection, take_connection
+from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
-from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.notary import Notary
-from apc_persister.intake import Received
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.tree.tree_signer import Notary
 from apc_persister.testing import (
     LogBench,
     ScriptedGate,
@@ -36,7 +35,8 @@ from apc_persister.testing import (
     packet_entry,
     session_row,
 )
-from apc_persister.transaction import commit
+from apc_persister.writing.intake import Received
+from apc_persister.writing.transaction import commit
 
 
 def lineage(packet: PacketEntry) -> LineageEntry:

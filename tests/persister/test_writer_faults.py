@@ -18,8 +18,8 @@ from apc_bus.memory import MemoryBroker
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import build_topology, log_queue
-from apc_persister.embedded import EmbeddedPostgres, start_embedded
-from apc_persister.migrate import migrate
+from apc_persister.database.embedded import EmbeddedPostgres, start_embedded
+from apc_persister.database.migrate import migrate
 from apc_persister.testing import LogBench, ScriptedGate, kill_embedded, lifecycle, packet_entry, session_row, until
 
 SERVE = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from apc_persister.embedded import server_programs
+from apc_persister.database.embedded import server_programs
 
 STRANGER = "games"
 

@@ -26,7 +26,7 @@ async def migrate_database(settings: DatabaseSettings) -> None:
 
 async def migrate_url(url: str) -> None:
     """Upgrade the database at `url`. Raises ServiceAway when it does not answer or refuses."""
-    from apc_persister.migrate import migrate
+    from apc_persister.database.migrate import migrate
 
     try:
         # The pool waits for a server that is starting, and reports errors clearly; the migration does neither.
@@ -52,7 +52,7 @@ async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIte
             f"there is no log in {bus.data_dir}: run `apc automl run` or `apc up` there first, "
             "or set APC_DATA_DIR or APC_DATABASE_URL"
         )
-    from apc_persister.embedded import start_embedded
+    from apc_persister.database.embedded import start_embedded
 
     server = await start_embedded(bus.data_dir)
     try:

@@ -39,8 +39,8 @@ from apc_console.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.registry import Registration
 from apc_log.registry import registered_agents
 from apc_orchestrator.service import Orchestrator
-from apc_persister.embedded import start_embedded
-from apc_persister.evidence.checkpoint import ensure_key
+from apc_persister.database.embedded import start_embedded
+from apc_persister.evidence.tree.checkpoint import ensure_key
 from apc_persister.service import serve_persister
 
 OPERATOR = "operator"

@@ -2,7 +2,7 @@
 
 from apc_log.connection import AnyConnection
 from apc_log.entries import KINDS
-from apc_persister.evidence.findings import Finding
+from apc_persister.evidence.verification.findings import Finding
 
 _TABLES = (*KINDS.values(), "log_tiles", "log_checkpoints", "log_edges", "shards", "shard_epochs")
 _FIRST = "SELECT min(shard) FROM apc_log.{table} WHERE shard IS NOT NULL"

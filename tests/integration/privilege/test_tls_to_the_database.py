@@ -19,7 +19,7 @@ from tests.integration.privilege.certificates import Certificates
 from apc_bus.database import open_pool
 from apc_bus.errors import DatabaseUnavailable
 from apc_bus.settings import DatabaseSettings
-from apc_persister.migrate import migrate
+from apc_persister.database.migrate import migrate
 
 PATIENCE = timedelta(minutes=1)
 REQUEST_BYTES = 8

@@ -10,9 +10,9 @@ import pytest
 from apc_bus.settings import PersisterSettings
 from apc_log.batch import Entry, PacketEntry
 from apc_log.offline_verifier import Checkpoint, parse_note
-from apc_persister.evidence.checkpoint import Signer, load_signer
-from apc_persister.evidence.chunks import Helpers
-from apc_persister.evidence.verify import Report, verify_shard
+from apc_persister.evidence.tree.checkpoint import Signer, load_signer
+from apc_persister.evidence.verification.chunks import Helpers
+from apc_persister.evidence.verification.verify import Report, verify_shard
 from apc_persister.testing import LogBench, coordination, lifecycle, packet_entry
 
 CONTRACT = b'{"name": "of the tests"}'

@@ -8,9 +8,9 @@ import pytest
 from tests.persister.evidence.conftest import WrittenLog
 
 from apc_log.offline_verifier import leaf_hash
-from apc_persister.evidence import chunks
-from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.reading import prepare_reader, read_entries, read_leaves
+from apc_persister.evidence.tree.merkle import Tree
+from apc_persister.evidence.verification import chunks
 from apc_persister.testing import disable_guards
 
 FORGED = "convert_to('{\"packet_id\": \"forged\"}', 'UTF8')"
@@ -164,7 +164,7 @@ async def test_a_log_rewritten_and_signed_again(attacked: WrittenLog) -> None:
 async def test_another_key(attacked: WrittenLog) -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from apc_persister.evidence.checkpoint import Signer
+    from apc_persister.evidence.tree.checkpoint import Signer
 
     name = attacked.signer.public_key(0).name.rpartition("/")[0]
     own, attacked.signer = attacked.signer, Signer(Ed25519PrivateKey.generate(), name)

@@ -25,11 +25,11 @@ from apc_log.batch import (
 )
 from apc_log.entries import KINDS, canonical_value
 from apc_log.offline_verifier import COLUMNS, parse_entry
-from apc_persister.connection import drop_connection, take_connection
+from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.evidence.reading import prepare_reader, read_entries, read_leaves
-from apc_persister.intake import Head, Intake
-from apc_persister.store import ENTRY_ERRORS, store
 from apc_persister.testing import packet_entry
+from apc_persister.writing.intake import Head, Intake
+from apc_persister.writing.store import ENTRY_ERRORS, store
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

@@ -17,9 +17,9 @@ import pytest
 from apc_bus.settings import PersisterSettings
 from apc_log.offline_verifier import parse_note, split_notes
 from apc_persister.errors import ExportFailed
-from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.exporter import Exporter
-from apc_persister.evidence.outside import Folder, Objects, name_of, open_outside
+from apc_persister.evidence.export.exporter import Exporter
+from apc_persister.evidence.export.targets import Folder, Objects, name_of, open_outside
+from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.testing import LogBench, packet_entry
 
 SIGNER = load_signer(PersisterSettings())
@@ -28,7 +28,7 @@ EXPORT = """
 import asyncio, sys
 from datetime import timedelta
 from apc_bus.database import open_pool
-from apc_persister.evidence.exporter import Exporter
+from apc_persister.evidence.export.exporter import Exporter
 
 async def main():
     pool = await open_pool(sys.argv[1])

@@ -5,8 +5,8 @@ import os
 import asyncpg
 import pytest
 
-from apc_persister.additions import FILE, read_additions, read_objects
-from apc_persister.migrate import migrations_folder
+from apc_persister.database.additions import FILE, read_additions, read_objects
+from apc_persister.database.migrate import migrations_folder
 
 from .conftest import GuardedLog
 

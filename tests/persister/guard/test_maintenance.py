@@ -11,9 +11,9 @@ import pytest
 
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
-from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.verify import verify_shard
-from apc_persister.migrate import SCHEMA_REVISION, migrate, migrations_folder
+from apc_persister.database.migrate import SCHEMA_REVISION, migrate, migrations_folder
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.verification.verify import verify_shard
 from apc_persister.service import Persister
 from apc_persister.testing import LogBench, ScriptedGate, lifecycle, packet_entry, until
 
@@ -45,7 +45,7 @@ def later_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "migrations"
     shutil.copytree(migrations_folder(), folder)
     (folder / "versions" / "v9999_later.py").write_text(LATER.format(head=SCHEMA_REVISION))
-    migration = importlib.import_module("apc_persister.migrate")
+    migration = importlib.import_module("apc_persister.database.migrate")
     monkeypatch.setattr(migration, "migrations_folder", lambda: folder)
     monkeypatch.setattr(migration, "SCHEMA_REVISION", "9999")
 

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from apc_bus.database import open_pool
-from apc_persister.logins import end_login, make_login
+from apc_persister.database.logins import end_login, make_login
 
 PASSWORD = "a-password-of-a-test"
 

@@ -7,7 +7,7 @@ import pytest
 from tests.security.database.conftest import PASSWORD, Logins
 
 from apc_bus.database import open_pool
-from apc_persister.logins import end_login, make_login, may_make_logins, scram_verifier
+from apc_persister.database.logins import end_login, make_login, may_make_logins, scram_verifier
 
 VERIFIER = scram_verifier(PASSWORD)
 MEMBERSHIPS = """

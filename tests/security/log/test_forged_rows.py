@@ -15,11 +15,12 @@ from apc_console.doctor.evidence import look_at_evidence
 from apc_log.entries import KINDS
 from apc_log.offline_verifier import leaf_hash
 from apc_persister.errors import EntryForeign, TreeBroken
-from apc_persister.evidence import notary, unattested, verify
-from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.notary import Notary, load_tree
 from apc_persister.evidence.reading import prepare_reader, read_entries
-from apc_persister.evidence.verify import Report, verify_shard
+from apc_persister.evidence.tree import tree_signer
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.tree.tree_signer import Notary, load_tree
+from apc_persister.evidence.verification import unattested, verify
+from apc_persister.evidence.verification.verify import Report, verify_shard
 from apc_persister.testing import LogBench, lifecycle, packet_entry
 
 FORGED_PACKET = """
@@ -96,7 +97,7 @@ def the_edge_is_believed() -> AbstractContextManager[object]:
     async def load(self: Notary, connection: asyncpg.Connection) -> object:
         return await load_tree(connection, 0)
 
-    return patch.object(notary.Notary, "_load", load)
+    return patch.object(tree_signer.Notary, "_load", load)
 
 
 async def test_forged_rows_are_signed_without_the_guard(log: LogBench) -> None:

@@ -10,10 +10,10 @@ from tests.security.log.tamperings import Tamperer
 
 from apc_log.batch import LOG_BATCH_TYPE, encode
 from apc_log.connection import AnyConnection
-from apc_persister.evidence.coverage import is_covered
-from apc_persister.evidence.derived import compare_derived
-from apc_persister.evidence.findings import Finding
-from apc_persister.evidence.sessions import compare_sessions
+from apc_persister.evidence.verification.coverage import is_covered
+from apc_persister.evidence.verification.derived import compare_derived
+from apc_persister.evidence.verification.findings import Finding
+from apc_persister.evidence.verification.sessions import compare_sessions
 from apc_persister.rebuild import rebuild_projections
 from apc_persister.testing import LogBench, disable_guards
 

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from tests.security.strangers import STRANGER, ask_as_stranger
 
-from apc_persister.embedded import EmbeddedPostgres, start_embedded
+from apc_persister.database.embedded import EmbeddedPostgres, start_embedded
 
 LONG = "long" * 30
 """The path of a socket would have more than 107 bytes."""
@@ -25,7 +25,7 @@ AS_ORDINARY_USER = """
 import asyncio, json, os, sys
 from pathlib import Path
 import concurrent.futures.thread, encodings.idna, encodings.unicode_escape, asyncpg, fasteners, psutil
-from apc_persister.embedded import server_programs, start_embedded
+from apc_persister.database.embedded import server_programs, start_embedded
 
 server_programs()
 

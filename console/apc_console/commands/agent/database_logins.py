@@ -8,7 +8,7 @@ from apc_bus.settings import ConsoleSettings
 from apc_console.commands.agent.broker_users import Remarks
 from apc_console.connections.passwords import default_file, known_passwords
 from apc_contracts.identity.registry import Registration
-from apc_persister.logins import end_login, make_login, may_make_logins
+from apc_persister.database.logins import end_login, make_login, may_make_logins
 
 _REFUSALS = (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError)
 

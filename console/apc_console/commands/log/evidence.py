@@ -15,7 +15,6 @@ from apc_console.output.output import opened, to_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import packaged_contract_bytes
 from apc_log.heads import read_epochs
-from apc_persister.evidence.checkpoint import ensure_key, key_file, load_signer
 from apc_persister.evidence.documents import (
     bundle_lines,
     find_packet,
@@ -23,6 +22,7 @@ from apc_persister.evidence.documents import (
     prove_consistency,
     prove_entry,
 )
+from apc_persister.evidence.tree.checkpoint import ensure_key, key_file, load_signer
 
 LONG_LOG = 200_000
 """Entries from which starting processes pays off."""

@@ -17,14 +17,14 @@ from apc_contracts.contract.contract import load_contract
 from apc_log.connection import AnyConnection
 from apc_log.heads import read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, parse_note, split_notes
-from apc_persister.evidence.chunks import Helpers, check_note, start_helpers
-from apc_persister.evidence.coverage import UNCOVERED
-from apc_persister.evidence.derived import compare_derived
-from apc_persister.evidence.findings import Finding, Report
-from apc_persister.evidence.outside import folder_of, name_of
-from apc_persister.evidence.sessions import Sessions, compare_sessions
+from apc_persister.evidence.export.targets import folder_of, name_of
 from apc_persister.evidence.shards import find_strays, list_shards
-from apc_persister.evidence.verify import verify_shard
+from apc_persister.evidence.verification.chunks import Helpers, check_note, start_helpers
+from apc_persister.evidence.verification.coverage import UNCOVERED
+from apc_persister.evidence.verification.derived import compare_derived
+from apc_persister.evidence.verification.findings import Finding, Report
+from apc_persister.evidence.verification.sessions import Sessions, compare_sessions
+from apc_persister.evidence.verification.verify import verify_shard
 
 LONG_LOG = 200_000
 """Entries from which starting processes pays off."""

@@ -17,8 +17,8 @@ from apc_console.http.listening import listen_address
 from apc_console.http.server import make_server
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.documents import last_checkpoint
-from apc_persister.evidence.merkle import TILE_WIDTH
-from apc_persister.evidence.tiles import Tiles
+from apc_persister.evidence.tree.merkle import TILE_WIDTH
+from apc_persister.evidence.tree.tiles import Tiles
 
 _INDEX = re.compile(r"(?P<thousands>(?:x\d{3}/)*)(?P<last>\d{3})(?:\.p/(?P<width>[1-9]\d{0,2}))?")
 _LEVELS = 7

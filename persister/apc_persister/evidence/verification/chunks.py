@@ -18,8 +18,8 @@ import asyncpg
 
 from apc_log.connection import AnyConnection
 from apc_log.offline_verifier import CheckFailed, Checkpoint, Note, PublicKey, parse_note
-from apc_persister.evidence.merkle import TILE_WIDTH, fold
 from apc_persister.evidence.reading import Leaves, leaves_of, prepare_reader, read_rows
+from apc_persister.evidence.tree.merkle import TILE_WIDTH, fold
 
 Keys = tuple[PublicKey, ...]
 """Whoever may have signed a checkpoint: the log's key, and those that it had before."""

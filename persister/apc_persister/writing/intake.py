@@ -27,8 +27,8 @@ from apc_log.batch import (
     decode_epoch_open,
 )
 from apc_log.rows import Placed
-from apc_persister.conflicts import FENCED, UNREADABLE, whole_message
 from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
+from apc_persister.writing.conflicts import FENCED, UNREADABLE, whole_message
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import asyncpg
 
 from apc_log.connection import AnyConnection
-from apc_persister.evidence.findings import MOST_FINDINGS, Finding
-from apc_persister.evidence.verify import UNREADABLE
+from apc_persister.evidence.verification.findings import MOST_FINDINGS, Finding
+from apc_persister.evidence.verification.verify import UNREADABLE
 
 _COMPARED: Mapping[str, tuple[str, str]] = {
     "packet_ids": (

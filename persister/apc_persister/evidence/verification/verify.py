@@ -12,11 +12,11 @@ import asyncpg
 from apc_log.connection import AnyConnection
 from apc_log.offline_verifier import Checkpoint, PublicKey
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.chunks import Chunk, Helpers, Keys, StoredCheckpoint, read_here
-from apc_persister.evidence.ends import Ends, compare_epochs, first_below, read_ends
-from apc_persister.evidence.findings import Finding, Report
-from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree, fold, split_hashes
-from apc_persister.evidence.tiles import Tiles
+from apc_persister.evidence.tree.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree, fold, split_hashes
+from apc_persister.evidence.tree.tiles import Tiles
+from apc_persister.evidence.verification.chunks import Chunk, Helpers, Keys, StoredCheckpoint, read_here
+from apc_persister.evidence.verification.ends import Ends, compare_epochs, first_below, read_ends
+from apc_persister.evidence.verification.findings import Finding, Report
 
 __all__ = ["UNREADABLE", "Finding", "Report", "verify_shard"]
 

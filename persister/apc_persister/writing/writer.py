@@ -21,13 +21,13 @@ from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import log_queue
-from apc_persister.connection import drop_connection, stands, take_connection
+from apc_persister.database.connection import drop_connection, stands, take_connection
 from apc_persister.encryption import Encryption
-from apc_persister.evidence.notary import Notary
-from apc_persister.intake import Received, read_message
-from apc_persister.metrics import count_commit
-from apc_persister.telling import in_transaction, tell_committed
-from apc_persister.transaction import Committed, commit
+from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.writing.intake import Received, read_message
+from apc_persister.writing.metrics import count_commit
+from apc_persister.writing.reporting import in_transaction, tell_committed
+from apc_persister.writing.transaction import Committed, commit
 
 _log = structlog.get_logger(__name__)
 _MAX_BYTES = 4 << 20

@@ -9,7 +9,7 @@ from opentelemetry.trace import SpanKind
 
 from apc_bus.tracing import NO_TRACE, fail_span, is_tracing, start_span, trace_headers
 from apc_log.batch import LogBatch, PacketEntry
-from apc_persister.intake import Received
+from apc_persister.writing.intake import Received
 
 _log = structlog.get_logger(__name__)
 

@@ -8,9 +8,9 @@ import structlog
 
 from apc_bus.database import DATABASE_AWAY
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.checkpoint import Signer
-from apc_persister.evidence.notary import Notary
-from apc_persister.head import lock_head
+from apc_persister.evidence.tree.checkpoint import Signer
+from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.writing.head import lock_head
 
 _LONGEST_PAUSE_S = 30.0
 _WAITING = """

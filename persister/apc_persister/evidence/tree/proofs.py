@@ -1,7 +1,7 @@
 """Makes proofs out of the tiles of a shard's tree (RFC 6962 section 2.1)."""
 
-from apc_persister.evidence.merkle import TILE_WIDTH, fold, split_hashes
-from apc_persister.evidence.tiles import Tiles
+from apc_persister.evidence.tree.merkle import TILE_WIDTH, fold, split_hashes
+from apc_persister.evidence.tree.tiles import Tiles
 
 _MOST_ROOTS = 100_000
 

@@ -8,9 +8,9 @@ from apc_contracts.vocabulary import PacketType
 from apc_log.batch import HopEntry, PacketEntry, SessionRow
 from apc_log.connection import AnyConnection
 from apc_log.rows import Placed
-from apc_persister.conflicts import UNSTORABLE, unstorable
-from apc_persister.intake import Intake
-from apc_persister.store import ENTRY_ERRORS, store
+from apc_persister.writing.conflicts import UNSTORABLE, unstorable
+from apc_persister.writing.intake import Intake
+from apc_persister.writing.store import ENTRY_ERRORS, store
 
 _UPSERT_SESSIONS = """
 INSERT INTO apc_log.sessions (shard, epoch, batch_no, session_id, run_id, state, is_terminal,

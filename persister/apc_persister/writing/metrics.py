@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from apc_log.batch import LogBatch
-from apc_persister.intake import Received
+from apc_persister.writing.intake import Received
 
 _COMMIT_SECONDS = Histogram(
     "apc_log_commit_seconds",

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from apc_log.batch import EpochOpen, LogBatch
 from apc_log.connection import AnyConnection
-from apc_persister.intake import Epoch, Head, Intake, Received
+from apc_persister.writing.intake import Epoch, Head, Intake, Received
 
 _LOCK = """
 SELECT epoch, holder, batch_no, next_seq, now() AS now

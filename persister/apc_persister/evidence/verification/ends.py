@@ -11,10 +11,10 @@ import asyncpg
 from apc_log.connection import AnyConnection
 from apc_log.entries import KINDS
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.findings import Report
-from apc_persister.evidence.merkle import TILE_WIDTH, Tree
-from apc_persister.evidence.notary import load_tree
-from apc_persister.evidence.unattested import RECORDED_KINDS
+from apc_persister.evidence.tree.merkle import TILE_WIDTH, Tree
+from apc_persister.evidence.tree.tree_signer import load_tree
+from apc_persister.evidence.verification.findings import Report
+from apc_persister.evidence.verification.unattested import RECORDED_KINDS
 
 _MOST_ROWS = 1000
 """Rows behind the tree that are named one by one."""

@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass
 
 from apc_log.connection import AnyConnection
-from apc_persister.migrate import migrations_folder
+from apc_persister.database.migrate import migrations_folder
 
 FILE = "objects.txt"
 """In the folder of the migrations: what a fresh database of this release has, a line each, sorted."""

@@ -6,10 +6,10 @@ from apc_bus.crash_points import crash_point
 from apc_log.connection import AnyConnection
 from apc_log.offline_verifier import CheckFailed, parse_note
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.checkpoint import Signer
-from apc_persister.evidence.chunks import check_note
-from apc_persister.evidence.merkle import Tile, Tree
-from apc_persister.evidence.unattested import read_recorded
+from apc_persister.evidence.tree.checkpoint import Signer
+from apc_persister.evidence.tree.merkle import Tile, Tree
+from apc_persister.evidence.verification.chunks import check_note
+from apc_persister.evidence.verification.unattested import read_recorded
 
 _EDGE = "SELECT tree_size, hashes FROM apc_log.log_edges WHERE shard = $1"
 _LAST_NOTE = "SELECT note FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1"

@@ -9,12 +9,12 @@ from apc_log.connection import AnyConnection
 from apc_log.rows import leaves_of, rows_of
 from apc_persister.encryption import Encryption
 from apc_persister.errors import LogStopped
-from apc_persister.evidence.notary import Notary
-from apc_persister.head import begin_intake, lock_head, move_head
-from apc_persister.intake import Intake, Received
-from apc_persister.projection import project_sessions, project_sessions_carefully, tally
+from apc_persister.evidence.tree.tree_signer import Notary
 from apc_persister.registry import check_changes, with_checked_changes
-from apc_persister.store import ENTRY_ERRORS, replace_duplicates, store, store_carefully
+from apc_persister.writing.head import begin_intake, lock_head, move_head
+from apc_persister.writing.intake import Intake, Received
+from apc_persister.writing.projection import project_sessions, project_sessions_carefully, tally
+from apc_persister.writing.store import ENTRY_ERRORS, replace_duplicates, store, store_carefully
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ import asyncpg
 import structlog
 
 from apc_bus.folders import is_open_to_others, make_private_folder
+from apc_persister.database.postmaster import PATIENCE_S, SERVER_USER, Postmaster
 from apc_persister.errors import EmbeddedUnavailable
-from apc_persister.postmaster import PATIENCE_S, SERVER_USER, Postmaster
 
 log = structlog.get_logger(__name__)
 

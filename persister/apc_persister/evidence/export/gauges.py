@@ -2,7 +2,7 @@
 
 from prometheus_client import Gauge
 
-from apc_persister.evidence.exporter import Exporter
+from apc_persister.evidence.export.exporter import Exporter
 
 _AGE = Gauge(
     "apc_log_exported_checkpoint_age_seconds",

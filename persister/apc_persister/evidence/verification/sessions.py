@@ -15,8 +15,8 @@ from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.connection import AnyConnection
 from apc_log.queries.recorded import DatabaseRecords
 from apc_log.queries.verify import ContractBook
-from apc_persister.evidence.findings import Finding
-from apc_persister.evidence.verify import UNREADABLE
+from apc_persister.evidence.verification.findings import Finding
+from apc_persister.evidence.verification.verify import UNREADABLE
 
 _IDS = """
 SELECT DISTINCT session_id FROM (

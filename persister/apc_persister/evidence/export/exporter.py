@@ -11,7 +11,7 @@ import structlog
 from apc_bus.crash_points import crash_point
 from apc_bus.database import DATABASE_AWAY
 from apc_persister.errors import ExportFailed
-from apc_persister.evidence.outside import name_of, open_outside
+from apc_persister.evidence.export.targets import name_of, open_outside
 
 MOST_NOTES = 1000
 """Checkpoints of one export; at full speed a shard makes about 20 a second."""

@@ -11,9 +11,9 @@ import asyncpg
 import structlog
 
 from apc_log.connection import AnyConnection
+from apc_persister.database.guard import harden, is_superuser, read_guard, warn_of_guard
+from apc_persister.database.logins import complete_logins
 from apc_persister.errors import SchemaRetired, SchemaUnknown
-from apc_persister.guard import harden, is_superuser, read_guard, warn_of_guard
-from apc_persister.logins import complete_logins
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -32,7 +32,7 @@ _one_at_a_time = threading.Lock()
 def migrations_folder() -> Path:
     """Return the scripts: inside the package when installed from a wheel, else the checkout's migrations/."""
     packaged = Path(str(files("apc_persister") / "migrations"))
-    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "migrations"
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3] / "migrations"
 
 
 def run_script(name: str) -> None:

@@ -2,8 +2,8 @@
 
 from apc_log.connection import AnyConnection
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Tree
-from apc_persister.evidence.notary import load_tree
+from apc_persister.evidence.tree.merkle import HASH_SIZE, TILE_WIDTH, Tree
+from apc_persister.evidence.tree.tree_signer import load_tree
 
 _TILE = "SELECT hashes FROM apc_log.log_tiles WHERE shard = $1 AND level = $2 AND index = $3"
 

@@ -10,7 +10,7 @@ import asyncpg
 from apc_log.batch import PacketEntry
 from apc_log.connection import AnyConnection
 from apc_log.rows import Placed, leaves_of, rows_of
-from apc_persister.conflicts import DUPLICATE_EVENT, UNSTORABLE, duplicate_id, unstorable
+from apc_persister.writing.conflicts import DUPLICATE_EVENT, UNSTORABLE, duplicate_id, unstorable
 
 ENTRY_ERRORS = (
     asyncpg.DataError,

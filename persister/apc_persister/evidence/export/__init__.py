@@ -1,0 +1,1 @@
+"""Export checkpoints out of the database."""

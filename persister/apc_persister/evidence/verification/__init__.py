@@ -1,0 +1,1 @@
+"""Verify a log: recompute the tree and everything derived, and report findings."""

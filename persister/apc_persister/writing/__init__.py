@@ -1,0 +1,1 @@
+"""Write log batches: queue, intake, transaction, rows and projections of one shard."""

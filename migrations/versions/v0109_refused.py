@@ -1,6 +1,6 @@
 """Indexes for what was refused."""
 
-from apc_persister.migrate import refuse_downgrade, run_script
+from apc_persister.database.migrate import refuse_downgrade, run_script
 
 revision = "0109"
 down_revision = "0108"

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Literal
 
 import asyncpg
 
@@ -25,8 +24,6 @@ from benchmarks.processes import Service, running
 from benchmarks.servers import Servers
 
 PATIENCE = timedelta(seconds=60)
-CONSUMER: Literal["bulk"] = "bulk"
-"""How the workers take packets; `pipeline_faststream` is the other way."""
 WINDOW = 900
 """Packets in flight: the gate refuses beyond 1,000 open deliveries of one recipient."""
 CHUNK = 100
@@ -53,9 +50,9 @@ class System:
     services: dict[str, Service]
 
     @asynccontextmanager
-    async def worker(self, agent: str, **settings: str) -> AsyncIterator[Service]:
-        """An agent of `benchmarks.agents` in a process of its own, ready."""
-        arguments = ("-m", "apc_console", "worker", f"benchmarks.agents:{agent}")
+    async def worker(self, agent: str, *, module: str = "agents", **settings: str) -> AsyncIterator[Service]:
+        """An agent of a module of the benchmarks in a process of its own, ready."""
+        arguments = ("-m", "apc_console", "worker", f"benchmarks.{module}:{agent}")
         async with running(agent, *arguments, environment=self.environment | settings) as service:
             await service.said("worker_started")
             yield service
@@ -74,7 +71,7 @@ class System:
 @asynccontextmanager
 async def local_worker(agent: Agent, bus: Bus) -> AsyncIterator[Worker]:
     """An agent in this process, over a given bus, ready."""
-    worker = Worker(agent, bus, settings=WorkerSettings(database_url=None, worker_consumer=CONSUMER))
+    worker = Worker(agent, bus, settings=WorkerSettings(database_url=None))
     stop = asyncio.Event()
     task = asyncio.create_task(worker.run(stop))
     ready = asyncio.create_task(worker.ready.wait())
@@ -126,7 +123,6 @@ async def start_system(servers: Servers) -> AsyncIterator[System]:
         "APC_AMQP_URL": amqp_url,
         "APC_DATABASE_URL": database_url,
         "APC_DATA_DIR": "build/bench",
-        "APC_WORKER_CONSUMER": CONSUMER,
         "APC_LOG_KEY_FILE": os.environ["APC_LOG_KEY_FILE"],
     }
     everyone = [agents.source, agents.sink, agents.echo, agents.PingAgent(), *agents.crowd()]

@@ -52,6 +52,8 @@ class Agent:
         tools: what its actions may use; its workers then run its tasks.
         clearance: how far each sender may lead its actions; default `user` for the own swarm and `public` for others.
         security_level: the highest at which its actions and its tasks may run.
+        middlewares: FastStream middlewares around the handling of each packet, the first one outermost. They see the
+            packet before its handler and its end afterwards; they cannot acknowledge it.
 
     Raises:
         AgentInvalid: an id that the contract refuses, an unknown right, a concurrency below 1.
@@ -70,6 +72,7 @@ class Agent:
         tools: ToolRegistry | None = None,
         clearance: Clearance | None = None,
         security_level: SecurityLevel = SecurityLevel.USER,
+        middlewares: Iterable[Callable[..., Any]] = (),
     ) -> None:
         _check_id("agent_id", agent_id)
         _check_id("swarm", swarm)
@@ -87,6 +90,7 @@ class Agent:
         self.tools = tools
         self.clearance = clearance or Clearance(swarms={swarm: SecurityLevel.USER})
         self.security_level = security_level
+        self.middlewares = tuple(middlewares)
         names = tuple(capabilities)
         self.actor = Actor(agent_id=agent_id, role=role, swarm_id=swarm, model_id=model_id, capabilities=names or None)
         self.starters: list[AnyHandler] = []

@@ -26,6 +26,7 @@ from apc_agents.running.worker import Worker
 from apc_agents.tasks import MemoryTaskStore
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
+from apc_bus.consuming import handle
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
@@ -96,7 +97,7 @@ class AgentTestClient:
         agent = self._agent
         broker = MemoryBroker(build_topology(1, [agent.queues()]))
         self._gate = broker.connect("orchestrator")
-        await self._stack.enter_async_context(self._gate.handle(gate_queue(0), self._collect, prefetch=1))
+        await self._stack.enter_async_context(handle(self._gate, gate_queue(0), self._collect, prefetch=1))
         worker = Worker(
             agent,
             broker.connect(agent.queues().user),

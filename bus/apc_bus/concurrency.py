@@ -46,3 +46,12 @@ async def first_of(*works: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None
         await cancelled(*own)
     for task in ended:
         task.result()
+
+
+def is_cancelled() -> bool:
+    """Return whether this task was told to end.
+
+    A loop has to ask: aiormq makes an error of its own of a cancelled call.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

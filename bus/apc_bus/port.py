@@ -1,6 +1,6 @@
 """The port to a message broker; `rabbit/` and `memory/` are its adapters, one test suite runs over both."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -91,14 +91,6 @@ class Subscription(Protocol):
         ...
 
 
-Handler = Callable[[Delivery], Awaitable[None]]
-"""Handles one delivery; how it ends decides what the adapter does.
-
-Returning acknowledges it. Raising `apc_bus.errors.DeadLetter` gives it to the dead-letter exchange (nack without
-requeue), GiveBack leaves it until the consumer ends, anything else gives it back (requeue) after it was logged.
-"""
-
-
 class Bus(Protocol):
     """A connection to a broker as one broker user.
 
@@ -128,11 +120,7 @@ class Bus(Protocol):
         ...
 
     def subscribe(self, queue: str, *, prefetch: int = 1000) -> AbstractAsyncContextManager[Subscription]:
-        """Consume in bulk: the caller pulls and acknowledges."""
-        ...
-
-    def handle(self, queue: str, handler: Handler, *, prefetch: int = 20) -> AbstractAsyncContextManager[None]:
-        """Consume with a handler, at most `prefetch` at a time; leaving waits for those in flight."""
+        """Consume: the caller pulls and acknowledges. `apc_bus.consuming` runs handlers over it."""
         ...
 
     def read_substrate(self, offset: int | str = "next") -> AbstractAsyncContextManager[Subscription]:

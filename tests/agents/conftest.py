@@ -15,6 +15,7 @@ from apc_agents.effects import EffectStore
 from apc_agents.phase import Moment
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
+from apc_bus.consuming import handle
 from apc_bus.memory import MemoryBroker, MemoryBus
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.topology import (
@@ -243,8 +244,8 @@ class Stage:
 StageMaker = Callable[..., Any]
 
 
-@pytest.fixture(params=["handlers", "bulk"])
-async def make_stage(request: pytest.FixtureRequest) -> AsyncIterator[StageMaker]:
+@pytest.fixture
+async def make_stage() -> AsyncIterator[StageMaker]:
     """Makes a Stage whose gate collects; the worker is started by the test and stopped in the end."""
     async with AsyncExitStack() as stack:
 
@@ -255,9 +256,9 @@ async def make_stage(request: pytest.FixtureRequest) -> AsyncIterator[StageMaker
             artifacts: ArtifactStore | None = None,
             **settings: Any,
         ) -> Stage:
-            stage = Stage(agent, states, effects, artifacts, worker_consumer=request.param, **settings)
-            handle = stage.gate.bus.handle(gate_queue(0), stage.gate.collect, prefetch=1)
-            await stack.enter_async_context(handle)
+            stage = Stage(agent, states, effects, artifacts, **settings)
+            collecting = handle(stage.gate.bus, gate_queue(0), stage.gate.collect, prefetch=1)
+            await stack.enter_async_context(collecting)
             stack.push_async_callback(stage.end)
             return stage
 

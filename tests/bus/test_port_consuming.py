@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from apc_bus.consuming import handle
 from apc_bus.errors import DeadLetter, GiveBack, SubscriptionLost
 from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.topology import DEAD_QUEUE, INGRESS, INTER_AGENT, LOG, agent_queue, gate_queue, log_queue
@@ -141,7 +142,7 @@ async def test_a_handler_acknowledges_by_returning(bus: Bus, message: Make) -> N
         if len(seen) == 3:
             is_done.set()
 
-    async with bus.handle(INBOX, handler):
+    async with handle(bus, INBOX, handler):
         await bus.publish_all([to_alpha(message()) for _ in range(3)])
         await is_done.wait()
     assert sorted(seen) == ["m-0", "m-1", "m-2"]
@@ -158,7 +159,7 @@ async def test_a_handler_that_raises_gets_the_message_again(bus: Bus, message: M
             raise RuntimeError("the first attempt fails")
         is_done.set()
 
-    async with bus.handle(INBOX, handler):
+    async with handle(bus, INBOX, handler):
         await bus.publish(to_alpha(message()))
         await is_done.wait()
     assert attempts == [False, True]
@@ -175,7 +176,7 @@ async def test_what_a_handler_leaves_comes_again_when_its_consumer_has_ended(bus
         was_called.set()
         raise GiveBack("stopping")
 
-    async with bus.handle(INBOX, handler):
+    async with handle(bus, INBOX, handler):
         await bus.publish(to_alpha(message()))
         await was_called.wait()
     async with bus.subscribe(INBOX) as next_consumer:
@@ -189,7 +190,7 @@ async def test_a_handler_sends_to_the_dead_letters(bus: Bus, message: Make) -> N
     async def handler(delivery: Delivery) -> None:
         raise DeadLetter("hopeless")
 
-    async with bus.handle(INBOX, handler), bus.subscribe(DEAD_QUEUE) as dead:
+    async with handle(bus, INBOX, handler), bus.subscribe(DEAD_QUEUE) as dead:
         await bus.publish(to_alpha(message()))
         (delivery,) = await dead.receive()
         await dead.ack(delivery)
@@ -213,7 +214,7 @@ async def test_at_most_prefetch_handlers_at_a_time(bus: Bus, message: Make) -> N
         if done == 6:
             is_done.set()
 
-    async with bus.handle(INBOX, handler, prefetch=2):
+    async with handle(bus, INBOX, handler, prefetch=2):
         await bus.publish_all([to_alpha(message()) for _ in range(6)])
         await is_done.wait()
     assert most == 2
@@ -228,7 +229,7 @@ async def test_leaving_waits_for_the_handler_in_flight(bus: Bus, message: Make) 
         await may_end.wait()
         finished.append(delivery.message.message_id)
 
-    async with bus.handle(INBOX, handler):
+    async with handle(bus, INBOX, handler):
         await bus.publish(to_alpha(message()))
         await has_started.wait()
         asyncio.get_running_loop().call_later(0.1, may_end.set)

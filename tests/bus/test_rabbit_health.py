@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
+from apc_bus.consuming import handle
 from apc_bus.errors import BusError, BusUnavailable, GiveBack, PublishUnknown, QueueMissing, SubscriptionLost
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
@@ -107,7 +108,7 @@ def sample(name: str, **labels: str) -> float | None:
 
 async def test_a_cut_is_told_and_both_kinds_of_consumers_come_back(proxy: Proxy) -> None:
     inbox = Inbox()
-    async with connected(proxy.url) as bus, bus.handle(INBOX, inbox), consuming_log(bus) as log:
+    async with connected(proxy.url) as bus, handle(bus, INBOX, inbox), consuming_log(bus) as log:
         await until(lambda: not bus.health.problems and len(bus.health.consumers) == 2)
         assert sample("apc_bus_consumers_expected") == sample("apc_bus_consumers_live") == 2
         proxy.freeze()  # what connects anew gets no answer
@@ -125,7 +126,7 @@ async def test_a_cut_is_told_and_both_kinds_of_consumers_come_back(proxy: Proxy)
 
 async def test_a_deleted_queue_is_missing_until_it_is_consumed_again(amqp_url: str) -> None:
     inbox = Inbox()
-    async with connected(amqp_url) as bus, bus.handle(INBOX, inbox), consuming_log(bus) as log:
+    async with connected(amqp_url) as bus, handle(bus, INBOX, inbox), consuming_log(bus) as log:
         await until(lambda: not bus.health.problems)
         for queue in (INBOX, log_queue(0)):
             await delete(amqp_url, queue)
@@ -221,7 +222,7 @@ async def test_starved_consumers_are_made_anew(amqp_url: str, before: tuple[str,
 
         async with (
             connected(amqp_url) as bus,
-            bus.handle(INBOX, inbox),
+            handle(bus, INBOX, inbox),
             consuming_log(bus, prefetch=20) as log,
         ):
             for message_id in before:
@@ -247,7 +248,7 @@ async def test_starved_consumers_are_made_anew(amqp_url: str, before: tuple[str,
 async def test_a_queue_applied_again_at_once_tells_its_consumers(amqp_url: str) -> None:
     inbox = Inbox()
     with capture_logs() as logs:
-        async with connected(amqp_url) as bus, bus.handle(INBOX, inbox), consuming_log(bus) as log:
+        async with connected(amqp_url) as bus, handle(bus, INBOX, inbox), consuming_log(bus) as log:
             await until(lambda: not bus.health.problems)
             for queue in (INBOX, log_queue(0)):
                 await delete(amqp_url, queue)
@@ -283,7 +284,7 @@ async def test_what_a_handler_gave_back_is_still_at_hand(amqp_url: str) -> None:
         seen.append(delivery.message.message_id)
         raise GiveBack
 
-    async with connected(amqp_url) as bus, bus.handle(INBOX, leave, prefetch=2):
+    async with connected(amqp_url) as bus, handle(bus, INBOX, leave, prefetch=2):
         (expected,) = bus._expected
         for index in range(4):
             await bus.publish(to_alpha(f"m-{index}"))

@@ -7,6 +7,7 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
+from apc_bus.consuming import handle
 from apc_bus.errors import BusError, BusUnavailable, PublishUnknown, SubscriptionLost
 from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
@@ -95,7 +96,7 @@ async def test_a_handler_comes_back_after_a_restart(node: PrivateNode, bus: Rabb
     async def handler(delivery: Delivery) -> None:
         await seen.put(delivery.message.message_id)
 
-    async with bus.handle(INBOX, handler):
+    async with handle(bus, INBOX, handler):
         await bus.publish(to_alpha("before"))
         assert await seen.get() == "before"
         await asyncio.to_thread(node.kill)
@@ -113,7 +114,7 @@ async def test_connections_closed_by_force(node: PrivateNode, bus: RabbitBus) ->
     async def handler(delivery: Delivery) -> None:
         await seen.put(delivery.message.message_id)
 
-    async with bus.handle(INBOX, handler), bus.subscribe(log_queue(0)) as subscription:
+    async with handle(bus, INBOX, handler), bus.subscribe(log_queue(0)) as subscription:
         waiting = asyncio.ensure_future(subscription.receive())
         await asyncio.to_thread(node.close_connections)
         with pytest.raises(SubscriptionLost):
@@ -132,7 +133,7 @@ async def test_a_deleted_queue_is_consumed_again_when_it_is_back(node: PrivateNo
 
     url = bus._nodes.shuffled()[0]
     with capture_logs() as logs:
-        async with bus.handle(INBOX, handler):
+        async with handle(bus, INBOX, handler):
             await asyncio.to_thread(node.ctl, "delete_queue", "-p", url.path.strip("/"), INBOX)
             # Made again within a moment, RabbitMQ 3.10 never tells the consumer, and it starves (measured).
             await until(lambda: any(line["event"] == "consumer_repair_failed" for line in logs))

@@ -88,7 +88,7 @@ async def test_one_trace_from_the_sender_to_the_handler_of_the_answer(
         answered.set()
         raise ValueError("the secret words of a body")
 
-    async with worker(running, answerer, worker_consumer="handlers"), worker(running, asker, worker_consumer="bulk"):
+    async with worker(running, answerer), worker(running, asker):
         sent = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening)
         root = start_span("the sender's own", SpanKind.CLIENT)
         assert root is not None

@@ -22,7 +22,6 @@ from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.handling.state_cache import StateCache
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.phase import Sessions
-from apc_agents.receiving.consuming import consume_in_bulk, consume_one_by_one
 from apc_agents.receiving.delivery import Inbound
 from apc_agents.receiving.inbox import Inbox
 from apc_agents.receiving.intake import Intake
@@ -32,16 +31,20 @@ from apc_agents.tasks import MemoryTaskStore, TaskRunner, TaskStore
 from apc_agents.tasks.announcing import announce_with
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.concurrency import cancelled, first_of, running
+from apc_bus.consuming import Take, consume
 from apc_bus.errors import GiveBack
 from apc_bus.port import Bus, Delivery
 from apc_bus.settings import WorkerSettings
 from apc_bus.supervision import Health, keep_running
-from apc_bus.topology import agent_queue
+from apc_bus.topology import INTER_AGENT, agent_queue
 from apc_bus.tracing import current_trace
 from apc_contracts.contract.contract import Contract, load_contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.vocabulary import PRESENCE_SESSION
+
+MIDDLEWARE_GRACE_SECONDS = 1.0
+"""How long middlewares may take after the last handler has ended; what is not acknowledged then comes again."""
 
 _log = structlog.get_logger("apc_agents")
 
@@ -196,16 +199,23 @@ class Worker:
     @asynccontextmanager
     async def _queues(self) -> AsyncIterator[None]:
         prefetch = self._settings.worker_prefetch
-        consume = consume_in_bulk if self._settings.worker_consumer == "bulk" else consume_one_by_one
         async with AsyncExitStack() as stack:
             for is_urgent in (True, False):
                 # A crash counts against every packet that the broker has handed over. Control traffic still flows,
                 # because a handler may wait for an ACK, and is handled first after a restart.
                 ahead = 1 if self._agent.may_crash and not is_urgent else prefetch
-                take = partial(self._take, is_urgent=is_urgent)
                 queue = agent_queue(self._agent.agent_id, is_urgent)
-                await stack.enter_async_context(consume(self._bus, queue, take, ahead))
+                take = self._with_middlewares(partial(self._take, is_urgent=is_urgent))
+                consuming = consume(self._bus, queue, take, ahead, grace=MIDDLEWARE_GRACE_SECONDS)
+                await stack.enter_async_context(consuming)
             yield
+
+    def _with_middlewares(self, take: Take) -> Take:
+        if not self._agent.middlewares:
+            return take
+        from apc_bus.rabbit.middlewares import with_middlewares  # late: FastStream takes half a second to import
+
+        return with_middlewares(take, self._agent.middlewares, INTER_AGENT)
 
     def _take(self, delivery: Delivery, *, is_urgent: bool) -> asyncio.Future[None]:
         """Take a delivery; the future ends when it may be acknowledged, or with what else shall become of it."""

@@ -13,8 +13,7 @@ from apc_bus.chaos.profile import ChaosProfile, Dice, Fault, FaultKind, Side, lo
 from apc_bus.chaos.score import Score
 from apc_bus.chaos.subscription import ChaosSubscription
 from apc_bus.errors import BusError, PublishUnknown
-from apc_bus.port import Bus, Handler, Publication, QueueDepth, Subscription
-from apc_bus.running import run_handlers
+from apc_bus.port import Bus, Publication, QueueDepth, Subscription
 from apc_bus.settings import BusSettings
 
 
@@ -76,13 +75,6 @@ class ChaosBus:
                 yield subscription
             finally:
                 subscription.end()
-
-    @asynccontextmanager
-    async def handle(self, queue: str, handler: Handler, *, prefetch: int = 20) -> AsyncIterator[None]:
-        """Consume with a handler, disturbed."""
-        async with self.subscribe(queue, prefetch=prefetch) as subscription:
-            async with run_handlers(queue, subscription, handler):
-                yield
 
     def read_substrate(self, offset: int | str = "next") -> AbstractAsyncContextManager[Subscription]:
         """Not disturbed: a stream takes nothing back."""

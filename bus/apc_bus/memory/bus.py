@@ -9,8 +9,7 @@ from apc_bus.errors import BusError, BusUnavailable
 from apc_bus.memory.queue import MemoryQueue
 from apc_bus.memory.stream import MemoryStream
 from apc_bus.memory.subscription import MemorySubscription
-from apc_bus.port import Handler, Publication, QueueDepth, Subscription
-from apc_bus.running import run_handlers
+from apc_bus.port import Publication, QueueDepth, Subscription
 from apc_bus.topology import SUBSTRATE_STREAM
 
 
@@ -76,13 +75,6 @@ class MemoryBus:
         source.attach(subscription)
         with self._owned(subscription):
             yield subscription
-
-    @asynccontextmanager
-    async def handle(self, queue: str, handler: Handler, *, prefetch: int = 20) -> AsyncIterator[None]:
-        """Consume a queue with a handler."""
-        async with self.subscribe(queue, prefetch=prefetch) as subscription:
-            async with run_handlers(queue, subscription, handler):
-                yield
 
     @asynccontextmanager
     async def read_substrate(self, offset: int | str = "next") -> AsyncIterator[Subscription]:

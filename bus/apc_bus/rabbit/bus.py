@@ -1,4 +1,4 @@
-"""The bus over RabbitMQ: one connection to publish, one to consume, one for each stream and each handler."""
+"""The bus over RabbitMQ: one connection to publish, one to consume, one for each stream."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -7,16 +7,15 @@ from contextlib import asynccontextmanager
 import structlog
 
 from apc_bus.clock import boottime
-from apc_bus.concurrency import cancelled
+from apc_bus.concurrency import cancelled, is_cancelled
 from apc_bus.errors import BusError
-from apc_bus.port import Handler, Publication, QueueDepth, Subscription
+from apc_bus.port import Publication, QueueDepth, Subscription
 from apc_bus.rabbit.connections import Nodes, SharedLink, Timing
 from apc_bus.rabbit.consumer import RabbitSubscription, consume
 from apc_bus.rabbit.depth import queue_depth
 from apc_bus.rabbit.health import BusHealth, ConsumerHealth, Expected, ExpectedConsumers
 from apc_bus.rabbit.metrics import follow_bus, forget_bus
 from apc_bus.rabbit.publisher import Publisher
-from apc_bus.rabbit.watchdog import is_cancelled
 from apc_bus.settings import BusSettings
 from apc_bus.supervision import Health, keep_running
 from apc_bus.topology import SUBSTRATE_STREAM
@@ -117,18 +116,6 @@ class RabbitBus:
             async with consume(link, queue, prefetch=prefetch, timing=self._nodes.timing) as subscription:
                 expected.consumer = subscription
                 yield subscription
-
-    @asynccontextmanager
-    async def handle(self, queue: str, handler: Handler, *, prefetch: int = 20) -> AsyncIterator[None]:
-        """Consume a queue with a handler (FastStream). Raises QueueMissing, BusUnavailable."""
-        from apc_bus.rabbit.handlers import run_handler  # half a second, for who handles only
-
-        with self._expected.expect(queue) as expected:
-            await self.depth(queue)
-            name = f"{self._purpose} handle {queue}"
-            async with run_handler(self._nodes, queue, handler, prefetch=prefetch, purpose=name) as consumer:
-                expected.consumer = consumer
-                yield
 
     @asynccontextmanager
     async def read_substrate(self, offset: int | str = "next") -> AsyncIterator[Subscription]:

@@ -3,29 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from aio_pika.abc import AbstractIncomingMessage
 from pamqp.commands import Basic
 
 from apc_bus.port import Delivery, HeaderValue, Message
 
 _SCALARS = (str, int, bool, float, bytes, type(None))
 _OFFSET = "x-stream-offset"
-
-
-def incoming_delivery(incoming: AbstractIncomingMessage) -> Delivery:
-    """Return a delivery from aio-pika's message, whose expiration is in seconds."""
-    expiration = incoming.expiration
-    message = Message(
-        incoming.body,
-        incoming.message_id or "",
-        incoming.type or "",
-        incoming.correlation_id,
-        incoming.user_id,
-        round(expiration * 1000) if isinstance(expiration, int | float) else None,
-        incoming.content_type or "",
-        _headers(incoming.headers),
-    )
-    return Delivery(message, incoming.delivery_tag or 0, incoming.routing_key or "", bool(incoming.redelivered))
 
 
 def delivery_of(frame: Basic.Deliver, properties: Basic.Properties, body: bytes) -> Delivery:

@@ -14,9 +14,6 @@ class DeliverySettings(ApcSettings):
 
     worker_prefetch: int = Field(default=100, ge=1, le=65535)
     """Prefetch of each of the two queues; 1 when a handler may crash the process."""
-    worker_consumer: Literal["handlers", "bulk"] = "handlers"
-    """`handlers`: consume with FastStream, with its middlewares. `bulk`: consume with aio-pika, for the highest
-    rates."""
     worker_intra: Literal["process", "replicas"] = "process"
     """Who handles the agent's own INTRA_AGENT packets: the process that emitted them, or any replica of the agent."""
     publish_deadline: Duration = timedelta(seconds=30)

@@ -52,12 +52,10 @@ def delivery_of(packet: Packet) -> Publication:
     return Publication(INTER_AGENT, routing_key(packet.packet_type, "hybrid", "sentinel-1", False), message)
 
 
-@pytest.mark.parametrize("consumer", ["handlers", "bulk"])
 async def test_a_worker_waits_for_its_queues_handles_and_leaves_at_sigterm(
-    agent: Agent, settings: BusSettings, bus: RabbitBus, make_packet: Any, idea: Any, consumer: Any
+    agent: Agent, settings: BusSettings, bus: RabbitBus, make_packet: Any, idea: Any
 ) -> None:
-    worker_settings = WorkerSettings(worker_consumer=consumer)
-    running = asyncio.create_task(run_worker(agent, worker_settings, bus_settings=settings))
+    running = asyncio.create_task(run_worker(agent, WorkerSettings(), bus_settings=settings))
     url = settings.amqp_nodes[0]
     await apply_rabbit(url, build_topology(1, [AgentQueues("sentinel-1", "hybrid", agent.handles)]))
     packet = make_packet(idea())

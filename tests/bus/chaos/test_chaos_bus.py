@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from apc_bus.chaos import ChaosBus, ChaosProfile, Fault, FaultKind, Score, Side
+from apc_bus.consuming import handle
 from apc_bus.errors import PublishUnknown
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.topology import INGRESS, INTER_AGENT, agent_queue, gate_queue
@@ -112,11 +113,11 @@ async def test_a_handler_is_disturbed_too_and_all_are_handled(bus: Bus, message:
     ids = await send(bus, message)
     handled: Counter[str] = Counter()
 
-    async def handle(delivery: Any) -> None:
+    async def count(delivery: Any) -> None:
         handled[delivery.message.message_id] += 1
 
     everything = [fault(kind, 0.3) for kind in FaultKind]
-    async with chaos(bus, *everything).handle(INBOX, handle), asyncio.timeout(20):
+    async with handle(chaos(bus, *everything), INBOX, count), asyncio.timeout(20):
         while set(handled) != set(ids) or (await bus.depth(INBOX)).messages:
             await asyncio.sleep(0.01)
 

@@ -7,6 +7,7 @@ import pytest
 from pydantic import SecretStr
 from tests.integration.privilege.conftest import GuardedBroker
 
+from apc_bus.consuming import handle
 from apc_bus.errors import BusUnavailable, PublishRefused
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
@@ -68,10 +69,10 @@ async def test_everybody_can_do_their_job(bus_of: Connect) -> None:
         await inputs.ack(delivery)
         (receipt,) = await inputs.receive()
         await inputs.ack(receipt)
-    async with agent.handle(agent_queue("alpha", urgent=False), seen.put):
+    async with handle(agent, agent_queue("alpha", urgent=False), seen.put):
         assert (await seen.get()).message.user_id == "orchestrator"
     await agent.publish(Publication(intra_exchange("alpha"), intra_key(urgent=True), message(agent.user)))
-    async with agent.handle(agent_queue("alpha", urgent=True), seen.put):
+    async with handle(agent, agent_queue("alpha", urgent=True), seen.put):
         assert (await seen.get()).message.user_id == "agent.alpha"
     async with agent.read_substrate("first") as substrate:
         assert await substrate.receive()

@@ -15,6 +15,7 @@ from tests.integration.privilege.conftest import GuardedBroker
 
 from apc_agents import Agent, WorkerSettings
 from apc_agents.running.service import run_worker
+from apc_bus.consuming import handle
 from apc_bus.errors import BusUnavailable
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
@@ -71,7 +72,7 @@ async def test_everything_goes_over_tls(guarded_broker: GuardedBroker, guarded_v
     async with bus.subscribe(inbox) as subscription:
         (delivery,) = await subscription.receive()
         await subscription.nack(delivery, requeue=True)
-    async with bus.handle(inbox, seen.put):  # FastStream's own connection
+    async with handle(bus, inbox, seen.put):
         assert (await seen.get()).message.message_id == "m"
     await bus.close()
 

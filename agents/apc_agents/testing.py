@@ -25,7 +25,7 @@ from apc_agents.receiving.dedupe import DeliveryKey
 from apc_agents.running.worker import Worker
 from apc_agents.tasks import MemoryTaskStore
 from apc_bus import headers
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.consuming import handle
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Delivery, HeaderValue, Message, Publication

@@ -13,8 +13,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from apc_bus.errors import BusUnavailable
+from apc_bus.observability.telemetry import configure_logs
 from apc_bus.port import Message, Publication
-from apc_bus.telemetry import configure_logs
 from apc_bus.topology import INGRESS, gate_queue
 from apc_console.system.running import run
 from apc_orchestrator.testing import until

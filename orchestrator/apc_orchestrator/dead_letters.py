@@ -12,8 +12,8 @@ import structlog
 
 from apc_bus import headers
 from apc_bus.concurrency import cancelled
-from apc_bus.counted_warning import CountedWarning
 from apc_bus.errors import BusError
+from apc_bus.observability.counted_warning import CountedWarning
 from apc_bus.port import Bus, Delivery, Publication, Subscription
 from apc_bus.supervision import Health, persevere
 from apc_bus.topology import DEAD_QUEUE, agent_of_queue, gate_queue

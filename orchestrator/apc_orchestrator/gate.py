@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import asyncpg
 import structlog
 
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.concurrency import cancelled
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription

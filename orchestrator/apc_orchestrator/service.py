@@ -5,7 +5,7 @@ import asyncio
 import asyncpg
 import structlog
 
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.concurrency import cancelled
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings

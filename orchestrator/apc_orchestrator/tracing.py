@@ -11,9 +11,7 @@ from uuid import UUID
 
 from opentelemetry.trace import SpanKind
 
-from apc_bus.port import Message
-from apc_bus.topology import LOG
-from apc_bus.tracing import (
+from apc_bus.observability.tracing import (
     NO_TRACE,
     TraceHeaders,
     headers_of,
@@ -22,6 +20,8 @@ from apc_bus.tracing import (
     start_span,
     trace_headers,
 )
+from apc_bus.port import Message
+from apc_bus.topology import LOG
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator.batch import Batch

@@ -14,7 +14,7 @@ from apc_agents import Agent, StateStore, Worker, WorkerSettings
 from apc_agents.effects import EffectStore
 from apc_agents.phase import Moment
 from apc_bus import headers
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.consuming import handle
 from apc_bus.memory import MemoryBroker, MemoryBus
 from apc_bus.port import Delivery, HeaderValue, Message, Publication

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from apc_agents import Agent, AgentTestClient, EmitRefused, HandlerContext, HandlerFailed, Reject
-from apc_bus import agent_label
+from apc_bus.observability import agent_label
 from apc_contracts import ClaimPayload, IdeaPayload, Packet, PacketType
 
 CLAIM = ClaimPayload(claim_id="c", hypothesis_id="h", text="t", confidence_pre=0.5, confidence_post=0.6)

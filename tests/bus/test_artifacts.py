@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import obstore
 import pytest
 
-from apc_bus.artifacts import ArtifactStore, open_artifacts
+from apc_bus.artifacts.store import ArtifactStore, open_artifacts
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
 from apc_bus.settings import BusSettings
 from apc_bus.testing import S3Account, S3Server

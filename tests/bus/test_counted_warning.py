@@ -5,7 +5,7 @@ import asyncio
 import structlog
 from structlog.testing import capture_logs
 
-from apc_bus.counted_warning import CountedWarning
+from apc_bus.observability.counted_warning import CountedWarning
 
 
 async def test_a_flood_is_one_line_in_each_interval_with_a_count() -> None:

@@ -14,9 +14,9 @@ from pamqp.heartbeat import Heartbeat
 
 from apc_bus.port import Delivery
 from apc_bus.rabbit.codec import delivery_of
-from apc_bus.rabbit.decoding import read_delivery
-from apc_bus.rabbit.header_repair import repaired
-from apc_bus.rabbit.splitting import FrameSplitter
+from apc_bus.rabbit.consuming.decoding import read_delivery
+from apc_bus.rabbit.consuming.header_repair import repaired
+from apc_bus.rabbit.consuming.splitting import FrameSplitter
 from apc_bus.rabbit.transport import ListeningTransport, _Reader
 
 CHANNEL, ELSEWHERE = 1, 2

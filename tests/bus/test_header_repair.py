@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from apc_bus.headers import UNREADABLE
 from apc_bus.port import Message, Publication
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
-from apc_bus.rabbit.header_repair import repaired
+from apc_bus.rabbit.consuming.header_repair import repaired
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, build_topology, gate_queue
 

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 from pydantic import SecretStr
 
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.database import open_pool
 from apc_bus.port import Delivery
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit

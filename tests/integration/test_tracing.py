@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
-from apc_bus.tracing import headers_of, start_span, use_tracer_provider
+from apc_bus.observability.tracing import headers_of, start_span, use_tracer_provider
 from apc_contracts import IdeaPayload, Packet, PacketType
 from apc_orchestrator.testing import AGENTS, make_idea, make_packet, until
 from apc_orchestrator.testing.packets import ROLE

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from apc_bus import headers
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
 from apc_bus.port import Bus, Delivery, Message, Publication

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.errors import ArtifactError
 from apc_contracts import ArtifactPayload, Packet
 from apc_contracts.envelope.packet import ProofBundle

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from apc_bus import headers
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.errors import ArtifactError
 from apc_bus.port import Message, Publication
 from apc_bus.topology import DEAD_QUEUE, RECEIPTS, agent_queue

@@ -25,8 +25,8 @@ from apc_agents.phase import Sessions
 from apc_agents.receiving.delivery import Inbound
 from apc_agents.signature import AnyHandler
 from apc_bus.errors import DeadLetter, GiveBack
-from apc_bus.telemetry import begin_subject, end_subject
-from apc_bus.tracing import describe, fail, in_span
+from apc_bus.observability.telemetry import begin_subject, end_subject
+from apc_bus.observability.tracing import describe, fail, in_span
 from apc_contracts.agent.local_walk import INTRA_AGENT_MACHINE
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet

@@ -14,7 +14,7 @@ from apc_agents.handling.coordination import LocalTransition
 from apc_agents.handling.invocation import Invocation
 from apc_agents.memory import BaseMemoryStore, Message
 from apc_agents.tasks import TaskStore
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 from apc_contracts.agent.context import AgentContext
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet, SomePayload

@@ -16,7 +16,7 @@ from apc_agents.handling.state_cache import StateDocument
 from apc_agents.memory import BaseMemoryStore, Message, NewMessages
 from apc_agents.phase import SessionKnowledge
 from apc_agents.tasks import TaskStore
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, Payload

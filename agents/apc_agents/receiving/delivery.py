@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from apc_agents.phase import Moment
 from apc_agents.receiving.dedupe import DeliveryKey
 from apc_bus import headers
+from apc_bus.observability.telemetry import LogIds
+from apc_bus.observability.tracing import NO_TRACE, TraceHeaders
 from apc_bus.port import HeaderValue
-from apc_bus.telemetry import LogIds
-from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.envelope.packet import NackPacket, Packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.identity.registry import Right

@@ -8,8 +8,8 @@ import structlog
 
 from apc_agents.phase import Sessions
 from apc_agents.receiving.delivery import Inbound, read_headers
+from apc_bus.observability.tracing import trace_headers
 from apc_bus.port import Bus, Delivery
-from apc_bus.tracing import trace_headers
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.wire.parsing import parse_packet

@@ -16,7 +16,7 @@ from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, Stat
 from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
 from apc_agents.running.worker import Worker
 from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskStore
-from apc_bus.artifacts import open_artifacts
+from apc_bus.artifacts.store import open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
 from apc_bus.settings import BusSettings, WorkerSettings

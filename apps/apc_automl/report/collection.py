@@ -11,7 +11,7 @@ from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.report.run_log import LoggedPacket, RunLog, read_run
 from apc_automl.swarm.narrative import Narrative, read_narrative
 from apc_automl.training.recipes import Recipe
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 
 MODEL_FILE = "model.skops"
 RECIPE_FILE = "recipe.json"

@@ -17,7 +17,7 @@ from apc_automl.run.summary import print_summary, replay_command
 from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training import work
 from apc_automl.training.workbench import Workbench
-from apc_bus.artifacts import open_artifacts
+from apc_bus.artifacts.store import open_artifacts
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
 from apc_console.connections.database import open_log

@@ -10,9 +10,9 @@ from apc_bus.clock import boottime
 from apc_bus.concurrency import cancelled, is_cancelled
 from apc_bus.errors import BusError
 from apc_bus.port import Publication, QueueDepth, Subscription
+from apc_bus.rabbit.administration.depth import queue_depth
 from apc_bus.rabbit.connections import Nodes, SharedLink, Timing
-from apc_bus.rabbit.consumer import RabbitSubscription, consume
-from apc_bus.rabbit.depth import queue_depth
+from apc_bus.rabbit.consuming.consumer import RabbitSubscription, consume
 from apc_bus.rabbit.health import BusHealth, ConsumerHealth, Expected, ExpectedConsumers
 from apc_bus.rabbit.metrics import follow_bus, forget_bus
 from apc_bus.rabbit.publisher import Publisher

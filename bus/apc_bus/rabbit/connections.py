@@ -21,7 +21,7 @@ from aiormq.exceptions import (
 from yarl import URL
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.rabbit.splitting import Taker
+from apc_bus.rabbit.consuming.splitting import Taker
 from apc_bus.rabbit.transport import ListeningTransport, Silence
 from apc_bus.tls import tls_problem
 

@@ -12,7 +12,7 @@ from aiormq.exceptions import AMQPConnectionError, InvalidFrameError
 from yarl import URL
 
 from apc_bus.clock import boottime
-from apc_bus.rabbit.splitting import FrameSplitter
+from apc_bus.rabbit.consuming.splitting import FrameSplitter
 from apc_bus.tls import ALERT, TlsSpoken
 
 _READ_LIMIT_BYTES = 1 << 20

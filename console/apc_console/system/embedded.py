@@ -21,16 +21,16 @@ from apc_agents.handling.state import PostgresStateStore
 from apc_agents.memory import DatabaseMemoryStore
 from apc_agents.running.worker import Worker
 from apc_agents.tasks import PostgresTaskStore
-from apc_bus.artifacts import ArtifactStore, open_artifacts
+from apc_bus.artifacts.store import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.concurrency import cancelled
 from apc_bus.database import open_pool
 from apc_bus.folders import make_private_folder
 from apc_bus.memory import MemoryBroker
+from apc_bus.observability.trace_export import export_traces
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings, WorkerSettings
 from apc_bus.topology import gate_queue, log_queue
-from apc_bus.trace_export import export_traces
 from apc_console.commands.agent.registration import addition, publish_changes, queues_of, wait_until_recorded, with_keys
 from apc_console.connections.database import migrate_url
 from apc_console.connections.topology import topology_of

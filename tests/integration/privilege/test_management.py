@@ -8,7 +8,7 @@ from tests.integration.privilege.broker_probes import may_open
 from tests.integration.privilege.conftest import GuardedBroker, free_port
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.rabbit.management import Management
+from apc_bus.rabbit.administration.management import Management
 
 pytestmark = pytest.mark.broker
 NOTHING = ("^$", "^$", "^$")

@@ -18,7 +18,7 @@ from tests.integration.privilege.broker_probes import may_open
 from tests.integration.privilege.conftest import GuardedBroker
 from tests.integration.privilege.system import CAST, System, running
 
-from apc_bus.rabbit.management import Management
+from apc_bus.rabbit.administration.management import Management
 from apc_contracts import Packet, parse_packet
 from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_orchestrator.testing import make_idea, make_packet, make_start, until

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from apc_bus.artifacts import ArtifactStore, object_key
+from apc_bus.artifacts.store import ArtifactStore, object_key
 from apc_bus.errors import ArtifactError
-from apc_bus.rabbit.logins import may_log_in
+from apc_bus.rabbit.administration.logins import may_log_in
 from apc_bus.settings import BusSettings
 from apc_console.commands.serve.artifact_uploads import ArtifactUploads, UploadLimits, login_check
 from apc_console.errors import InputUnusable

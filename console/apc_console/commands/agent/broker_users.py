@@ -3,8 +3,15 @@
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote, urlsplit
 
-from apc_bus.rabbit.grants import SERVICE_USERS, Limits, Permission, agent_permission, permissions, user_limits
-from apc_bus.rabbit.management import Management
+from apc_bus.rabbit.administration.grants import (
+    SERVICE_USERS,
+    Limits,
+    Permission,
+    agent_permission,
+    permissions,
+    user_limits,
+)
+from apc_bus.rabbit.administration.management import Management
 from apc_bus.settings import BusSettings, ConsoleSettings
 from apc_bus.topology import AgentQueues, Topology
 from apc_console.commands.agent.registration import queues_of

@@ -16,7 +16,7 @@ from apc_automl.report.page import write_report
 from apc_automl.report.run_log import LoggedPacket, Move, RunLog, TransferRecord
 from apc_automl.swarm.members import LIBRARIAN
 from apc_automl.swarm.narrative import Narrative
-from apc_bus.artifacts import ArtifactStore
+from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.database import open_pool
 
 GATES = {

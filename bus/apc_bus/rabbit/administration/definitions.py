@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from apc_bus.rabbit.grants import Limits, permissions, user_limits
+from apc_bus.rabbit.administration.grants import Limits, permissions, user_limits
 from apc_bus.topology import Binding, Exchange, Queue, Topology
 
 

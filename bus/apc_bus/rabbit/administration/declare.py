@@ -7,10 +7,10 @@ from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity, Chann
 
 from apc_bus.delay_queues import RETRY_DELAYS_MS, retry_queue
 from apc_bus.errors import BusUnavailable, QueueMissing, TopologyConflict
+from apc_bus.rabbit.administration.depth import queue_depth
 from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Nodes, Timing
-from apc_bus.rabbit.consumer import CHANNEL_GONE
-from apc_bus.rabbit.depth import queue_depth
+from apc_bus.rabbit.consuming.consumer import CHANNEL_GONE
 from apc_bus.topology import INGRESS, Topology, agent_bindings, gate_queue, log_queue
 from apc_contracts.vocabulary import PacketType
 

@@ -14,8 +14,8 @@ from urllib.request import Request, urlopen
 import orjson
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.rabbit.definitions import password_hash
-from apc_bus.rabbit.grants import Limits, Permission
+from apc_bus.rabbit.administration.definitions import password_hash
+from apc_bus.rabbit.administration.grants import Limits, Permission
 from apc_bus.tls import tls_problem
 
 TIMEOUT_SECONDS = 5.0

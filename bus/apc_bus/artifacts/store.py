@@ -14,7 +14,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from apc_bus.artifact_upload import Login, upload
+from apc_bus.artifacts.upload import Login, upload
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from apc_bus.durations import Duration, Interval
 from apc_bus.settings.base import check_scheme
-from apc_bus.settings.log_key import LogKeySettings
+from apc_bus.settings.log.log_key import LogKeySettings
 
 
 class LogWriterSettings(LogKeySettings):

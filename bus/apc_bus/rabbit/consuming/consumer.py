@@ -23,9 +23,9 @@ from apc_bus.errors import (
     SubscriptionLost,
 )
 from apc_bus.port import Delivery, Publication
-from apc_bus.rabbit.acknowledging import Acknowledgements
 from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Timing
+from apc_bus.rabbit.consuming.acknowledging import Acknowledgements
 from apc_bus.rabbit.transport import Silence
 
 _log = structlog.get_logger("apc_bus")

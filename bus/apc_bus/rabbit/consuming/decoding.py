@@ -11,7 +11,7 @@ from pamqp.header import ContentHeader
 
 from apc_bus.port import Delivery, HeaderValue, Message
 from apc_bus.rabbit.codec import delivery_of
-from apc_bus.rabbit.header_repair import repaired
+from apc_bus.rabbit.consuming.header_repair import repaired
 
 _TAG = struct.Struct(">QB")
 _HEADER = struct.Struct(">HHQH")

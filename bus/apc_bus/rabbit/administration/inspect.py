@@ -9,7 +9,7 @@ from apc_bus.errors import BusUnavailable
 from apc_bus.port import Message, Publication, QueueDepth
 from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Nodes, Timing
-from apc_bus.rabbit.consumer import CHANNEL_GONE
+from apc_bus.rabbit.consuming.consumer import CHANNEL_GONE
 from apc_bus.topology import Exchange, Queue, Topology
 
 

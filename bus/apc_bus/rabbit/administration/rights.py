@@ -10,7 +10,7 @@ from apc_bus.errors import BusUnavailable
 from apc_bus.port import Message, Publication
 from apc_bus.rabbit.channel import open_channel
 from apc_bus.rabbit.connections import Link, Nodes, Timing
-from apc_bus.rabbit.consumer import CHANNEL_GONE
+from apc_bus.rabbit.consuming.consumer import CHANNEL_GONE
 
 NO_KEY = "apc.doctor"
 """A routing key that no queue is bound to."""

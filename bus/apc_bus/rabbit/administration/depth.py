@@ -6,7 +6,7 @@ from apc_bus.errors import BusUnavailable, QueueMissing
 from apc_bus.port import QueueDepth
 from apc_bus.rabbit.channel import open_channel
 from apc_bus.rabbit.connections import Link
-from apc_bus.rabbit.consumer import CHANNEL_GONE
+from apc_bus.rabbit.consuming.consumer import CHANNEL_GONE
 
 
 async def queue_depth(link: Link, queue: str, patience: float) -> QueueDepth:

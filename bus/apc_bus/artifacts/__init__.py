@@ -1,0 +1,1 @@
+"""The artifact store and the upload to it."""

@@ -1,0 +1,1 @@
+"""Logs, traces and the labels of metrics, shared by every service."""

@@ -1,0 +1,1 @@
+"""Administer a RabbitMQ broker: topology, users and rights, the management API."""

@@ -1,0 +1,1 @@
+"""Consume from RabbitMQ: take deliveries, decode them, run handlers, acknowledge, and recover consumers."""

@@ -1,0 +1,1 @@
+"""Settings of agents: model, memory, language, tasks and signing."""

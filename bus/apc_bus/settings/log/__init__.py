@@ -1,0 +1,1 @@
+"""Settings of the log: its writer, its key, and the encryption of bodies."""

@@ -4,5 +4,15 @@ from apc_log.watching.conflicts import list_conflicts
 from apc_log.watching.news import NewsRow, list_news
 from apc_log.watching.passage import Passage, passages
 from apc_log.watching.refused import RefusedRow, list_refused
+from apc_log.watching.surroundings import read_surroundings
 
-__all__ = ["NewsRow", "Passage", "RefusedRow", "list_conflicts", "list_news", "list_refused", "passages"]
+__all__ = [
+    "NewsRow",
+    "Passage",
+    "RefusedRow",
+    "list_conflicts",
+    "list_news",
+    "list_refused",
+    "passages",
+    "read_surroundings",
+]

@@ -93,6 +93,7 @@ LINES: dict[str, Sequence[str]] = {
     "automl bench priors": ("--runs", HOSTILE),
     "session list": (),
     "session show": ("session-1",),
+    "session explain": (HOSTILE,),
     "session pause": (HOSTILE,),
     "session resume": (HOSTILE,),
     "session stop": (HOSTILE,),

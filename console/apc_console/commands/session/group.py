@@ -1,4 +1,4 @@
-"""`apc session`: list, show, pause, resume and stop sessions."""
+"""`apc session`: list, show, explain, pause, resume and stop sessions."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from apc_console.output.output import AsJson
 from apc_console.output.terminal import echo
 from apc_contracts.vocabulary import Signal
 
-app = typer.Typer(help="List, show, pause, resume and stop sessions.", no_args_is_help=True)
+app = typer.Typer(help="List, show, explain, pause, resume and stop sessions.", no_args_is_help=True)
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="The session.")]
 Sender = Annotated[
@@ -41,6 +41,15 @@ def show(session_id: SessionId, as_json: AsJson = False) -> None:
     from apc_console.system.running import run_quietly
 
     run_quietly(print_session(session_id, as_json=as_json))
+
+
+@app.command()
+def explain(session_id: SessionId, as_json: AsJson = False) -> None:
+    """Say in words where a session stands, what it waits for, from whom, until when, and what would move it."""
+    from apc_console.commands.session.explaining import print_explanation
+    from apc_console.system.running import run_quietly
+
+    run_quietly(print_explanation(session_id, as_json=as_json))
 
 
 @app.command()

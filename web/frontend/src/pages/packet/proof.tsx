@@ -1,0 +1,131 @@
+/** The proof, checked in this browser: green with the reader's key, amber without one, red otherwise. */
+import { useQuery } from "@tanstack/react-query";
+import { useEffect, useState } from "react";
+import type { Schemas } from "../../api/client";
+import { ApiProblem } from "../../api/client";
+import { proof } from "../../api/queries";
+import { Card, Foreign } from "../../parts/bits";
+import { count, shortId } from "../../lib/format";
+import { download } from "../../lib/export";
+import { checkProof, type ProofResult, type ProofState } from "../../lib/proof";
+
+const KEY = "apc.key";
+
+const LOOKS: Record<ProofState, { tone: string; title: string }> = {
+  proven: { tone: "good", title: "Proven" },
+  unpinned: { tone: "warn", title: "Consistent, not proven" },
+  unsigned: { tone: "warn", title: "Consistent, signature not checked" },
+  false: { tone: "bad", title: "Not proven" },
+};
+
+function KeyForm({ pinned, pin }: { pinned: string; pin: (key: string) => void }) {
+  const [key, type] = useState(pinned);
+  return (
+    <details>
+      <summary>{pinned ? "Your key" : "Paste the key you trust"}</summary>
+      <form
+        className="stack"
+        style={{ gap: 8, marginTop: 8 }}
+        onSubmit={(event) => {
+          event.preventDefault();
+          pin(key.trim());
+        }}
+      >
+        <textarea className="field" aria-label="Public key of the log" rows={3} spellCheck={false} placeholder="Output of: apc log key" value={key} onChange={(event) => type(event.target.value)} />
+        <div className="row">
+          <button className="button small">{key.trim() ? "Check with this key" : "Check without a key"}</button>
+        </div>
+        <p className="quiet">Take it from whoever runs the log, not from this page. It stays in this browser.</p>
+      </form>
+    </details>
+  );
+}
+
+/** What the entry says, compared with what the page shows. */
+function difference(detail: Schemas["PacketDetail"], fields: Record<string, unknown>): string | null {
+  const shown: [string, unknown][] = [
+    ["packet_id", detail.packet_id],
+    ["packet_type", detail.packet_type],
+    ["sender_agent_id", detail.sender],
+    ["verdict", detail.verdict],
+    ["refusal_code", detail.refusal_code ?? null],
+    ["session_id", detail.session_id],
+    ["packet_hash", detail.packet_hash],
+  ];
+  const found = shown.find(([name, value]) => fields[name] !== value);
+  return found ? found[0] : null;
+}
+
+export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
+  const [pinned, change] = useState(() => localStorage.getItem(KEY) ?? "");
+  const answer = useQuery(proof(`${detail.shard}-${detail.seq}`, detail.session_id));
+  const [result, show] = useState<ProofResult | null>(null);
+  useEffect(() => {
+    if (!answer.data) return;
+    let isOld = false;
+    void checkProof(answer.data, pinned || null).then((found) => {
+      if (isOld) return;
+      const other = found.fields && difference(detail, found.fields);
+      show(other ? { state: "false", reason: `Not proven: this page shows another ${other} than the proven entry.` } : found);
+    });
+    return () => {
+      isOld = true;
+    };
+  }, [answer.data, pinned, detail]);
+
+  function pin(key: string): void {
+    if (key) localStorage.setItem(KEY, key);
+    else localStorage.removeItem(KEY);
+    change(key);
+  }
+
+  const failed: ProofResult | null = answer.error ? { state: "false", reason: answer.error instanceof ApiProblem ? answer.error.detail : "The proof could not be loaded." } : null;
+  const shown = answer.data ? result : failed;
+  const looks = shown && LOOKS[shown.state];
+  return (
+    <Card
+      title="Proof"
+      aside={
+        answer.data && (
+          <button className="button small plain" onClick={() => download(`proof-${shortId(detail.packet_id)}.json`, "application/json", JSON.stringify(answer.data))}>
+            Download
+          </button>
+        )
+      }
+    >
+      <div className="stack" style={{ gap: 10 }}>
+        {shown && looks ? (
+          <div className={`notice ${looks.tone}`} role="status" data-proof={shown.state}>
+            <div>
+              <strong>{looks.title}.</strong> <Foreign>{shown.reason}</Foreign>
+            </div>
+          </div>
+        ) : (
+          <div className="notice neutral" role="status">
+            Checking…
+          </div>
+        )}
+        {shown?.fields && (
+          <dl className="facts">
+            <dt>Type</dt>
+            <dd className="mono">{String(shown.fields.packet_type)}</dd>
+            <dt>Sender</dt>
+            <dd>
+              <Foreign>{String(shown.fields.sender_agent_id)}</Foreign>
+            </dd>
+            <dt>Verdict</dt>
+            <dd>{String(shown.fields.verdict)}</dd>
+            <dt>Log</dt>
+            <dd>
+              <Foreign>{shown.origin ?? ""}</Foreign>, {count(shown.size ?? 0)} entries
+            </dd>
+          </dl>
+        )}
+        <KeyForm pinned={pinned} pin={pin} />
+        <p className="quiet">
+          Checked in this browser with SHA-256 and Ed25519. If you distrust this server, download the proof and run <code>apc log check</code>.
+        </p>
+      </div>
+    </Card>
+  );
+}

@@ -1,0 +1,64 @@
+/** What the agents said to each other, in order, like a conversation. */
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import type { Schemas } from "../../api/client";
+import { packet, transcript } from "../../api/queries";
+import { Foreign, PacketLink, TypeName, Verdict } from "../../parts/bits";
+import { Empty, Loaded } from "../../parts/states";
+import { time } from "../../lib/format";
+import { gistOf } from "../../lib/gist";
+
+const SILENT = new Set(["ACK", "NACK", "HEARTBEAT", "SYNC"]);
+
+function Turn({ item }: { item: Schemas["PacketSummary"] }) {
+  const answer = useQuery({ ...packet(item.packet_id, item.session_id), staleTime: Infinity });
+  const gist = answer.data ? gistOf(item.packet_type, answer.data.document) : "";
+  const sealed = answer.data?.is_sealed;
+  return (
+    <li className={`turn ${item.verdict === "refused" ? "refused" : ""}`}>
+      <header>
+        <b>
+          <Foreign>{item.sender}</Foreign>
+        </b>
+        {item.recipients.length > 0 && (
+          <span className="quiet">
+            to <Foreign>{item.recipients.slice(0, 3).join(", ") + (item.recipients.length > 3 ? ` and ${item.recipients.length - 3} more` : "")}</Foreign>
+          </span>
+        )}
+        <TypeName type={item.packet_type} isHollow={item.verdict !== "accepted"} />
+        {item.verdict !== "accepted" && <Verdict verdict={item.verdict} code={item.refusal_code} />}
+        <PacketLink id={item.packet_id} session={item.session_id}>
+          <span className="num">{time(item.judged_at)}</span>
+        </PacketLink>
+      </header>
+      {sealed ? <p className="quiet">The body is sealed: this server has no key.</p> : <p>{gist ? <Foreign>{gist}</Foreign> : answer.data ? <span className="quiet">no text</span> : <span className="bone" style={{ display: "block", width: "60%" }} />}</p>}
+    </li>
+  );
+}
+
+export function Transcript({ sessionId, until }: { sessionId: string; until: number | undefined }) {
+  const answer = useInfiniteQuery(transcript(sessionId));
+  return (
+    <Loaded answer={answer} what="the transcript">
+      {(data) => {
+        const items = data.pages.flatMap((page) => page.items).filter((item) => !SILENT.has(item.packet_type) && (until === undefined || item.seq <= until));
+        if (items.length === 0) return <Empty title="Nothing was said yet">Acknowledgements and heartbeats are left out here.</Empty>;
+        return (
+          <>
+            <ol className="turns">
+              {items.map((item) => (
+                <Turn key={item.seq} item={item} />
+              ))}
+            </ol>
+            {answer.hasNextPage && (
+              <div style={{ padding: "0 14px 14px" }}>
+                <button className="button" disabled={answer.isFetchingNextPage} onClick={() => void answer.fetchNextPage()}>
+                  {answer.isFetchingNextPage ? "Loading…" : "Show more"}
+                </button>
+              </div>
+            )}
+          </>
+        );
+      }}
+    </Loaded>
+  );
+}

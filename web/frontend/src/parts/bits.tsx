@@ -1,0 +1,109 @@
+/** Small parts that every page uses. */
+import { Link } from "@tanstack/react-router";
+import { useEffect, useState, type ReactNode } from "react";
+import { ago, dateTime, shortId, visible } from "../lib/format";
+import { codeWord, stateTone, stateWord, typeColour, typeShape, verdictTone, type Shape, type Tone } from "../lib/words";
+
+export function Badge({ tone = "neutral", children, title }: { tone?: Tone; children: ReactNode; title?: string }) {
+  return (
+    <span className={`badge ${tone}`} title={title}>
+      {children}
+    </span>
+  );
+}
+
+/** A text that somebody else wrote: isolated, with control characters visible. */
+export function Foreign({ children }: { children: string }) {
+  return <bdi className="foreign">{visible(children)}</bdi>;
+}
+
+export function Verdict({ verdict, code }: { verdict: string; code?: string | null }) {
+  return (
+    <Badge tone={verdictTone(verdict)} title={code ?? undefined}>
+      <span className="dot" />
+      {code ? `${verdict}: ${codeWord(code)}` : verdict}
+    </Badge>
+  );
+}
+
+export function StateBadge({ state, isPaused = false }: { state: string; isPaused?: boolean }) {
+  return (
+    <Badge tone={stateTone(state, isPaused)} title={state}>
+      <span className="dot" />
+      {isPaused ? `Paused in ${stateWord(state)}` : stateWord(state)}
+    </Badge>
+  );
+}
+
+const PATHS: Record<Shape, string> = {
+  circle: "M5 1a4 4 0 1 0 0 8a4 4 0 1 0 0-8Z",
+  square: "M1.5 1.5h7v7h-7Z",
+  diamond: "M5 .4 9.6 5 5 9.6.4 5Z",
+  triangle: "M5 .8 9.5 9h-9Z",
+  bar: "M3.4.6h3.2v8.8H3.4Z",
+};
+
+export function TypeMark({ type, isHollow = false }: { type: string; isHollow?: boolean }) {
+  const colour = typeColour(type);
+  return (
+    <svg width="10" height="10" viewBox="0 0 10 10" aria-hidden="true" style={{ flex: "none" }}>
+      <path d={PATHS[typeShape(type)]} fill={isHollow ? "none" : colour} stroke={colour} strokeWidth={isHollow ? 1.5 : 0} />
+    </svg>
+  );
+}
+
+export function TypeName({ type, isHollow }: { type: string; isHollow?: boolean }) {
+  return (
+    <span className="row" style={{ gap: 6, flexWrap: "nowrap" }}>
+      <TypeMark type={type} isHollow={isHollow} />
+      <span className="mono">{type}</span>
+    </span>
+  );
+}
+
+/** The present, refreshed every `every` milliseconds. */
+export function useNow(every = 10_000): number {
+  const [now, change] = useState(Date.now);
+  useEffect(() => {
+    const timer = setInterval(() => change(Date.now()), every);
+    return () => clearInterval(timer);
+  }, [every]);
+  return now;
+}
+
+export function Ago({ at }: { at: string }) {
+  const now = useNow();
+  return (
+    <time dateTime={at} title={dateTime(at)} className="num" style={{ whiteSpace: "nowrap" }}>
+      {ago(at, now)}
+    </time>
+  );
+}
+
+export function PacketLink({ id, session, children }: { id: string; session?: string; children?: ReactNode }) {
+  return (
+    <Link to="/packets/$packetId" params={{ packetId: id }} search={{ session }} className={children ? undefined : "mono"} title={id}>
+      {children ?? shortId(id)}
+    </Link>
+  );
+}
+
+export function Card({ title, aside, children, flush = false }: { title?: ReactNode; aside?: ReactNode; children: ReactNode; flush?: boolean }) {
+  return (
+    <section className="card">
+      {title && (
+        <header>
+          <h2>{title}</h2>
+          {aside && <div className="row">{aside}</div>}
+        </header>
+      )}
+      {flush ? children : <div className="body">{children}</div>}
+    </section>
+  );
+}
+
+export function usePageTitle(title: string): void {
+  useEffect(() => {
+    document.title = `${title} · apc-bus`;
+  }, [title]);
+}

@@ -1,0 +1,83 @@
+/** Every view has an address that reproduces it: selection and filters are typed search parameters. */
+import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
+import { Failed } from "./parts/states";
+import { Shell } from "./shell/shell";
+
+const text = (value: unknown) => (typeof value === "string" && value !== "" ? value : typeof value === "number" ? String(value) : undefined);
+const number = (value: unknown) => (typeof value === "number" && Number.isFinite(value) ? value : undefined);
+
+export interface RunSearch {
+  session?: string;
+  /** Entry after which the past is shown. */
+  at?: number;
+  /** Entry of the selected packet. */
+  packet?: number;
+  from?: number;
+  to?: number;
+  axis?: "time";
+  view?: string;
+  type?: string;
+  verdict?: string;
+  agent?: string;
+}
+
+const root = createRootRoute({
+  component: Shell,
+  errorComponent: ({ error }) => <Failed error={error} retry={() => location.reload()} />,
+  notFoundComponent: () => <Failed error={new Error("There is no such page.")} />,
+});
+
+const overview = createRoute({ getParentRoute: () => root, path: "/", component: lazyRouteComponent(() => import("./pages/overview"), "Overview") });
+
+const runs = createRoute({ getParentRoute: () => root, path: "/runs", component: lazyRouteComponent(() => import("./pages/runs"), "Runs") });
+
+const run = createRoute({
+  getParentRoute: () => root,
+  path: "/runs/$runId",
+  validateSearch: (search: Record<string, unknown>): RunSearch => ({
+    session: text(search.session),
+    at: number(search.at),
+    packet: number(search.packet),
+    from: number(search.from),
+    to: number(search.to),
+    axis: search.axis === "time" ? "time" : undefined,
+    view: text(search.view),
+    type: text(search.type),
+    verdict: text(search.verdict),
+    agent: text(search.agent),
+  }),
+  component: lazyRouteComponent(() => import("./pages/run/page"), "RunPage"),
+});
+
+const packet = createRoute({
+  getParentRoute: () => root,
+  path: "/packets/$packetId",
+  validateSearch: (search: Record<string, unknown>): { session?: string } => ({ session: text(search.session) }),
+  component: lazyRouteComponent(() => import("./pages/packet/page"), "PacketPage"),
+});
+
+const inbox = createRoute({
+  getParentRoute: () => root,
+  path: "/inbox",
+  validateSearch: (search: Record<string, unknown>): { view?: string } => ({ view: text(search.view) }),
+  component: lazyRouteComponent(() => import("./pages/inbox/page"), "InboxPage"),
+});
+
+const arbitrations = createRoute({
+  getParentRoute: () => root,
+  path: "/arbitrations",
+  validateSearch: (search: Record<string, unknown>): { run?: string; open?: string } => ({ run: text(search.run), open: text(search.open) }),
+  component: lazyRouteComponent(() => import("./pages/arbitrations"), "Arbitrations"),
+});
+
+export const router = createRouter({
+  routeTree: root.addChildren([overview, runs, run, packet, inbox, arbitrations]),
+  scrollRestoration: true,
+  defaultPreload: "intent",
+});
+
+declare module "@tanstack/react-router" {
+  interface Register {
+    router: typeof router;
+  }
+}

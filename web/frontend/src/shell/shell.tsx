@@ -1,0 +1,106 @@
+/** What is around every page: navigation, breadcrumbs, search, theme, live state. */
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { Link, Outlet, useRouterState } from "@tanstack/react-router";
+import { useState } from "react";
+import { about, dead } from "../api/queries";
+import { shortId } from "../lib/format";
+import { useLive } from "../state/live";
+import { Icon } from "./icons";
+import { Palette } from "./palette";
+import { toggleTheme, useTheme } from "./theme";
+
+const PAGES = [
+  { to: "/", name: "Overview", icon: "overview" },
+  { to: "/runs", name: "Runs", icon: "runs" },
+  { to: "/inbox", name: "Inbox", icon: "inbox" },
+  { to: "/arbitrations", name: "Arbitrations", icon: "arbitrations" },
+] as const;
+
+const LIVE_WORDS = { live: "Live", waiting: "Reconnecting", off: "Not live" };
+
+function Side() {
+  const letters = useInfiniteQuery({ ...dead, refetchInterval: 30_000 }).data?.pages.flatMap((page) => page.items).length ?? 0;
+  const server = useQuery(about).data;
+  return (
+    <nav className="side" aria-label="Pages">
+      <Link to="/" className="brand">
+        <img src="/icon.svg" alt="" />
+        apc-bus
+      </Link>
+      {PAGES.map((page) => (
+        <Link key={page.to} to={page.to} className="nav" activeOptions={{ exact: page.to === "/" }}>
+          <Icon name={page.icon} />
+          {page.name}
+          {page.name === "Inbox" && letters > 0 && (
+            <span className="count" title="Dead letters">
+              {letters}
+            </span>
+          )}
+        </Link>
+      ))}
+      {server && (
+        <div className="foot">
+          <span>{server.can_act ? "Acts allowed" : <span title={server.why_not ?? undefined}>Read only</span>}</span>
+          <span>
+            {server.database === "embedded" ? "Embedded log" : "Shared log"} · {server.version}
+          </span>
+        </div>
+      )}
+    </nav>
+  );
+}
+
+function Crumbs() {
+  const path = useRouterState({ select: (state) => state.location.pathname });
+  const [area = "", name] = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const words: Record<string, string> = { "": "Overview", runs: "Runs", packets: "Packets", inbox: "Inbox", arbitrations: "Arbitrations" };
+  const title = words[area] ?? "Page";
+  return (
+    <nav className="crumbs" aria-label="Breadcrumbs">
+      {name && area === "runs" ? <Link to="/runs">{title}</Link> : <span aria-current={name ? undefined : "page"}>{title}</span>}
+      {name && (
+        <>
+          <span aria-hidden="true">/</span>
+          <span aria-current="page" className="mono">
+            {shortId(name)}
+          </span>
+        </>
+      )}
+    </nav>
+  );
+}
+
+export function Shell() {
+  const [isSearching, search] = useState(false);
+  const theme = useTheme();
+  const live = useLive();
+  return (
+    <div className="shell">
+      <a href="#content" className="skip">
+        Skip to the content
+      </a>
+      <Side />
+      <div>
+        <header className="top">
+          <Crumbs />
+          <button className="search" onClick={() => search(true)} aria-label="Search (Ctrl-K)">
+            <Icon name="search" />
+            <span>Go to…</span>
+            <kbd>Ctrl K</kbd>
+          </button>
+          <span className="live" data-state={live} role="status">
+            <span className="dot" />
+            <span>{LIVE_WORDS[live]}</span>
+          </span>
+          <button className="button icon plain" onClick={toggleTheme} aria-label={theme === "dark" ? "Use light colours" : "Use dark colours"}>
+            <Icon name={theme === "dark" ? "sun" : "moon"} />
+          </button>
+        </header>
+        <main id="content" tabIndex={-1}>
+          <Outlet />
+        </main>
+      </div>
+      <Palette isOpen={isSearching} change={search} />
+    </div>
+  );
+}

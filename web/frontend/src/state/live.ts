@@ -1,0 +1,71 @@
+/** The stream that the open page follows, and whether it is alive. */
+import { useQueryClient } from "@tanstack/react-query";
+import { useEffect, useRef, useSyncExternalStore } from "react";
+import type { Schemas } from "../api/client";
+import { follow, type StreamState } from "../api/stream";
+
+let state: StreamState = "off";
+const listeners = new Set<() => void>();
+
+function change(next: StreamState): void {
+  state = next;
+  for (const listener of listeners) listener();
+}
+
+export function useLive(): StreamState {
+  return useSyncExternalStore(
+    (listener) => {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    () => state,
+  );
+}
+
+/** At most one refresh in this many milliseconds. */
+const REFRESH = 1000;
+
+/** Follow new entries; the queries whose keys begin with one of `subjects` are read again as entries come. */
+export function useStream(
+  scope: { session_id?: string; run_id?: string },
+  subjects: readonly string[],
+  take?: (entries: Schemas["FoldEntry"][]) => void,
+): void {
+  const client = useQueryClient();
+  const latest = useRef({ subjects, take });
+  useEffect(() => {
+    latest.current = { subjects, take };
+  });
+  const { session_id, run_id } = scope;
+  useEffect(() => {
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const refresh = (all: boolean) => {
+      const names = new Set(latest.current.subjects);
+      const predicate = (query: { queryKey: readonly unknown[] }) => names.has(String(query.queryKey[0])) && (all || query.queryKey[0] !== "timeline");
+      void client.invalidateQueries({ predicate });
+    };
+    const later = () => {
+      timer ??= setTimeout(() => {
+        timer = undefined;
+        refresh(false);
+      }, REFRESH);
+    };
+    const stop = follow(
+      { ...(session_id && { session_id }), ...(run_id && { run_id }) },
+      {
+        state: change,
+        reset: () => refresh(true),
+        entries(items) {
+          if (items.length === 0) return;
+          latest.current.take?.(items);
+          later();
+        },
+      },
+    );
+    return () => {
+      clearTimeout(timer);
+      stop();
+      change("off");
+    };
+  }, [client, session_id, run_id]);
+}

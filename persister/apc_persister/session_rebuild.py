@@ -11,8 +11,8 @@ from apc_contracts.replay.columns import as_json
 from apc_contracts.session import Session
 from apc_log.batch import SessionRow
 from apc_log.connection import AnyConnection
-from apc_log.queries.recorded import DatabaseRecords
-from apc_log.queries.verify import ContractBook
+from apc_log.queries.replaying.recorded import DatabaseRecords
+from apc_log.queries.replaying.verify import ContractBook
 from apc_persister.evidence.verification.sessions import UNPLAYABLE, list_sessions, play_session
 from apc_persister.evidence.verification.verify import UNREADABLE
 

@@ -1,7 +1,6 @@
 """Reading the log: the same functions behind the command line, the HTTP API and the console."""
 
 from apc_log.queries.arbitrations import ArbitrationCandidate, ArbitrationRow, list_arbitrations
-from apc_log.queries.bundle import BundleRecords
 from apc_log.queries.dead import (
     DeadDelivery,
     DeliveryHop,
@@ -10,9 +9,9 @@ from apc_log.queries.dead import (
     delivery_states,
     list_dead,
 )
-from apc_log.queries.impact import ImpactRow, PacketImpact, get_packet_impact
 from apc_log.queries.invocations import Invocation, list_invocations
-from apc_log.queries.lineage import (
+from apc_log.queries.lineage.impact import ImpactRow, PacketImpact, get_packet_impact
+from apc_log.queries.lineage.summary import (
     AfterProtocol,
     LineageSummary,
     PropagationRow,
@@ -26,9 +25,12 @@ from apc_log.queries.lineage import (
     get_transfer_refusals,
     list_protocol_propagation,
 )
+from apc_log.queries.lineage.tree import PacketTree, TreeRow, get_packet_tree
 from apc_log.queries.protocols import ProtocolRow, list_protocols
-from apc_log.queries.recorded import DatabaseRecords, read_recorded
-from apc_log.queries.replay import ReplayPage, replay, replay_page
+from apc_log.queries.replaying.bundle import BundleRecords
+from apc_log.queries.replaying.recorded import DatabaseRecords, read_recorded
+from apc_log.queries.replaying.replay import ReplayPage, replay, replay_page
+from apc_log.queries.replaying.verify import Records, Replayed, verify_run
 from apc_log.queries.rows import (
     ConflictRow,
     CoordinationRow,
@@ -42,8 +44,6 @@ from apc_log.queries.rows import (
 )
 from apc_log.queries.sessions import HeldRow, SessionRow, get_session, list_held_packets, list_sessions
 from apc_log.queries.trace import get_packet_timeline, list_agent_packets, list_packet_events, trace
-from apc_log.queries.tree import PacketTree, TreeRow, get_packet_tree
-from apc_log.queries.verify import Records, Replayed, verify_run
 
 __all__ = [
     "AfterProtocol",

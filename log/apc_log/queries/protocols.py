@@ -10,7 +10,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.decay import DecayDecision
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_log.protocol_evidence import read_ledger
-from apc_log.queries.lineage import ProtocolEffectiveness, get_protocol_effectiveness
+from apc_log.queries.lineage.summary import ProtocolEffectiveness, get_protocol_effectiveness
 
 
 @dataclass(frozen=True, slots=True)

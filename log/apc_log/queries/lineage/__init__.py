@@ -1,0 +1,1 @@
+"""Follow packets: what a packet caused, what rests on it, and how protocols spread."""

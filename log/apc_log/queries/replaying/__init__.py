@@ -1,0 +1,1 @@
+"""Read a run again: its entries in order, from the database or a bundle, and verify them."""

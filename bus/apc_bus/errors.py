@@ -21,6 +21,7 @@ ApcError
       ArtifactTooLarge    more bytes than the store takes
     DatabaseUnavailable   Postgres does not answer, or refuses the credentials
     DatabaseNotDurable    committed rows may be lost: fsync, full_page_writes or synchronous_commit off
+  SettingMisspelled       the environment has a name that is nearly a setting's
   TracingUnavailable      traces shall be exported, and the extra `otel` is not installed
 """
 
@@ -118,3 +119,12 @@ class DatabaseNotDurable(BusError):
 
 class TracingUnavailable(ApcError):
     """APC_OTLP_ENDPOINT is set, and what exports traces is not installed: pip install 'apc-bus[otel]'."""
+
+
+class SettingMisspelled(ApcError):
+    """The environment has a name that is nearly the name of a setting."""
+
+    def __init__(self, name: str, meant: str) -> None:
+        super().__init__(f"{name} is no setting: do you mean {meant}? Correct it, or unset {name}")
+        self.name = name
+        self.meant = meant

@@ -1,17 +1,13 @@
 """The settings in force, for `apc config`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from apc_bus.settings import READ_BY, SERVICES, all_settings, variable_of
-from apc_bus.settings.base import PREFIX
 from apc_console.output.secrecy import hide
 
 EVERYBODY = "all"
-NO_SETTINGS = frozenset({"APC_CRASH_AT"})
-"""Variables of ours that are read before the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +40,6 @@ def settings_in_force() -> list[Setting]:
             is_default = field not in settings.model_fields_set
             found[name] = Setting(name, getattr(settings, field), is_default, readers[name])
     return [found[name] for name in sorted(found)]
-
-
-def complaints(environment: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each unknown variable with our prefix, with the setting that may be meant."""
-    known = {variable_of(kind, field) for kind in all_settings() for field in kind.model_fields} | NO_SETTINGS
-    unknown = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
-    return [_complaint(name, known) for name in unknown]
-
-
-def _complaint(name: str, known: Iterable[str]) -> str:
-    shortened = [one for one in known if name.startswith(f"{one}_")]
-    meant = shortened or get_close_matches(name, known, n=1)
-    return f"{name} is no setting and is ignored" + (f": do you mean {meant[0]}?" if meant else "")
 
 
 def _readers() -> Mapping[str, str]:

@@ -83,8 +83,17 @@ async def _serve(
             if on_worker is not None:
                 on_worker(worker)
             await worker.run(stop)
+        except QueueMissing as error:
+            raise QueueMissing(f"{error}; if the agent is not registered: {registration_line(agent)}") from error
         finally:
             await bus.close()
+
+
+def registration_line(agent: Agent) -> str:
+    """Return the command that registers an agent as its code declares it."""
+    handles = ",".join(sorted(agent.handles))
+    handling = f" --handles {handles}" if handles else ""
+    return f"`apc agent add {agent.agent_id} --role {agent.role} --swarm {agent.swarm}{handling}`"
 
 
 async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> None:

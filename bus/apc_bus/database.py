@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Mapping
 from datetime import timedelta
 
 import asyncpg
@@ -31,8 +32,12 @@ async def open_pool(
     max_size: int = 10,
     wait: timedelta = timedelta(seconds=10),
     command_timeout: timedelta = timedelta(seconds=60),
+    server_settings: Mapping[str, str] | None = None,
 ) -> asyncpg.Pool:
     """Return a pool whose connections read and write json and jsonb as text; retries with back-off for `wait`.
+
+    Args:
+        server_settings: Postgres parameters of every connection, such as `role` and `statement_timeout`.
 
     Raises:
         DatabaseUnavailable: no answer in time, or the server refuses user, password or database, or TLS fails.
@@ -49,6 +54,7 @@ async def open_pool(
                 init=_set_codecs,
                 timeout=_CONNECT_TIMEOUT_SECONDS,
                 command_timeout=command_timeout.total_seconds(),
+                server_settings=None if server_settings is None else dict(server_settings),
             )
         except _MENDS_ITSELF as error:
             if problem := _tls_problem(error):  # waiting does not mend it

@@ -1,10 +1,10 @@
 """Errors of the console.
 
 ApcError
+  InputUnusable        a file, an option or a CSV that cannot be used; says what to change (apc_web.errors)
+  ServiceAway          a broker, a database or a service that does not answer in time (apc_web.errors)
   ConsoleError
-    InputUnusable      a file, an option or a CSV that cannot be used; says what to change
     ModuleUnusable     `module:agent` does not lead to an agent
-    ServiceAway        a broker, a database or a service that does not answer in time
     LogDiffers         a log that does not say again what was recorded (exit 4)
     NothingPassed      a run that ended without a promoted model (exit 3)
     Interrupted        a run that was told to stop before its end (exit 130)
@@ -13,6 +13,17 @@ ApcError
 from typing import ClassVar
 
 from apc_contracts.errors import ApcError
+from apc_web.errors import InputUnusable, ServiceAway
+
+__all__ = [
+    "ConsoleError",
+    "InputUnusable",
+    "Interrupted",
+    "LogDiffers",
+    "ModuleUnusable",
+    "NothingPassed",
+    "ServiceAway",
+]
 
 
 class ConsoleError(ApcError):
@@ -21,16 +32,8 @@ class ConsoleError(ApcError):
     exit_code: ClassVar[int] = 2
 
 
-class InputUnusable(ConsoleError):
-    """A file, an option or a table that cannot be used."""
-
-
 class ModuleUnusable(ConsoleError):
     """A `module:agent` that does not lead to an agent."""
-
-
-class ServiceAway(ConsoleError):
-    """A broker, a database or a service that does not answer in time."""
 
 
 class LogDiffers(ConsoleError):

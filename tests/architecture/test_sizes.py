@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("contracts", "bus", "log", "agents", "orchestrator", "persister", "console", "apps")
+PRODUCT = ("contracts", "bus", "log", "agents", "orchestrator", "persister", "web", "console", "apps")
 FOLDERS = (*PRODUCT, "benchmarks", "examples", "tests")
 LISTED = Path(__file__).with_name("not_yet_smaller.txt")
 LARGEST_FILE = 350

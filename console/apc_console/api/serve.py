@@ -9,9 +9,9 @@ from apc_console.chat.agent import chat_agent
 from apc_console.chat.memory import open_memory
 from apc_console.chat.tasks import running_tasks
 from apc_console.errors import InputUnusable
-from apc_console.http.listening import listen_address
-from apc_console.http.names import is_loopback
-from apc_console.http.server import make_server
+from apc_web.http.listening import listen_address
+from apc_web.http.names import is_loopback
+from apc_web.http.server import make_server
 
 
 @dataclass(frozen=True, slots=True)

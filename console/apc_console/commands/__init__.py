@@ -37,6 +37,7 @@ from apc_console.commands.tail.command import tail
 from apc_console.commands.task.group import app as task
 from apc_console.commands.topology.group import app as topology
 from apc_console.commands.up import up
+from apc_console.commands.web.ui import ui
 from apc_console.commands.worker import worker
 from apc_console.output.output import tell
 from apc_console.output.settings_errors import sentence_of
@@ -56,6 +57,7 @@ app.command()(up)
 app.command()(worker)
 app.command()(chat)
 app.command()(tail)
+app.command()(ui)
 app.add_typer(packet, name="packet")
 app.add_typer(log, name="log")
 app.add_typer(protocol, name="protocol")

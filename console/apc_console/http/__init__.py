@@ -1,1 +1,1 @@
-"""The HTTP server of the services, and the health pages of each."""
+"""The health pages of the services over HTTP."""

@@ -14,6 +14,7 @@ import orjson
 
 from apc_contracts.payloads.by_type import ArbitrationPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+from apc_log.body_encryption import is_sealed
 
 SELECTED = "selected:"
 """Prefix of the keys of `scoring` in an arbitration of TRANSFERs; the value is the rank, from 1."""
@@ -24,12 +25,12 @@ _FILTERS: Mapping[str, str] = {
     "task_id": "packet.task_id = {}",
 }
 _ARBITRATIONS = f"""
-SELECT packet.judged_at, packet.packet_id, packet.session_id, packet.run_id, packet.task_id, packet.round,
-       packet.generation, packet.step, packet.body_stored
+SELECT packet.judged_at, packet.shard, packet.seq, packet.packet_id, packet.session_id, packet.run_id, packet.task_id,
+       packet.round, packet.generation, packet.step, packet.body_stored
 FROM apc_log.agent_packets AS packet
 WHERE packet.packet_type = '{PacketType.ARBITRATION}' AND packet.sender_agent_id = '{ORCHESTRATOR}'
   AND packet.verdict = 'accepted' AND {{}}
-ORDER BY packet.judged_at DESC, packet.shard, packet.seq DESC LIMIT {{}}
+ORDER BY packet.judged_at DESC, packet.shard DESC, packet.seq DESC LIMIT {{}}
 """
 
 
@@ -55,6 +56,8 @@ class ArbitrationRow:
     """
 
     judged_at: datetime
+    shard: int
+    seq: int
     packet_id: UUID
     session_id: str
     run_id: str
@@ -75,21 +78,45 @@ async def list_arbitrations(
     run_id: str | None = None,
     session_id: str | None = None,
     task_id: str | None = None,
+    before: tuple[datetime, int, int] | None = None,
     limit: int = 100,
 ) -> list[ArbitrationRow]:
-    """Return the newest first. Those whose bodies were erased are left out: nothing of them can be read."""
+    """Return the newest first, behind `before` (judged_at, shard, seq).
+
+    Those whose bodies are encrypted or erased are left out, so that fewer than `limit` may come.
+    """
+    rows = await page_of_arbitrations(
+        pool, run_id=run_id, session_id=session_id, task_id=task_id, before=before, limit=limit
+    )
+    return [row for row in rows if isinstance(row, ArbitrationRow)]
+
+
+async def page_of_arbitrations(
+    pool: asyncpg.Pool,
+    *,
+    run_id: str | None = None,
+    session_id: str | None = None,
+    task_id: str | None = None,
+    before: tuple[datetime, int, int] | None = None,
+    limit: int = 100,
+) -> list[ArbitrationRow | tuple[datetime, int, int]]:
+    """Return the newest first; of those that cannot be read, only judged_at, shard and seq."""
     given = {"run_id": run_id, "session_id": session_id, "task_id": task_id}
-    values = [value for value in given.values() if value is not None]
+    values: list[Any] = [value for value in given.values() if value is not None]
     names = [name for name, value in given.items() if value is not None]
     clauses = [_FILTERS[name].format(f"${at}") for at, name in enumerate(names, 1)]
+    if before is not None:
+        count = len(values)
+        clauses.append(f"(packet.judged_at, packet.shard, packet.seq) < (${count + 1}, ${count + 2}, ${count + 3})")
+        values += before
     statement = _ARBITRATIONS.format(" AND ".join(clauses) or "true", f"${len(values) + 1}")
-    return [row for record in await pool.fetch(statement, *values, limit) if (row := _row(record)) is not None]
+    return [_row(record) for record in await pool.fetch(statement, *values, limit)]
 
 
-def _row(record: asyncpg.Record) -> ArbitrationRow | None:
+def _row(record: asyncpg.Record) -> ArbitrationRow | tuple[datetime, int, int]:
     body = record["body_stored"]
-    if not body:
-        return None
+    if not body or is_sealed(body):
+        return record["judged_at"], record["shard"], record["seq"]
     payload = ArbitrationPayload.model_validate_json(orjson.dumps(orjson.loads(body)["payload"]))
     is_of_transfers = payload.arbitration_id.startswith("transfers-")
     ranks = {name.removeprefix(SELECTED): int(rank) for name, rank in payload.scoring.items()}

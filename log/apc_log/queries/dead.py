@@ -9,11 +9,13 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from apc_log.queries.rows import Position
+
 # The newest hop of a recipient is its state; a RETRACTION is one hop of the whole packet.
 DEAD = """
 SELECT hop.session_id, hop.packet_id, hop.recipient, hop.attempt, hop.metadata ->> 'error' AS reason,
        hop.recorded_at AS died_at, packet.packet_type, packet.sender_agent_id AS sender, packet.run_id,
-       packet.task_id, packet.expires_at
+       packet.task_id, packet.expires_at, hop.shard, hop.seq
 FROM apc_log.packet_events AS hop
 JOIN apc_log.agent_packets AS packet ON packet.session_id = hop.session_id AND packet.packet_id = hop.packet_id
 WHERE hop.to_state = 'DEAD_LETTERED'
@@ -26,6 +28,7 @@ WHERE hop.to_state = 'DEAD_LETTERED'
   AND ($2::text IS NULL OR hop.recipient = $2)
   AND ($3::text IS NULL OR starts_with(hop.metadata ->> 'error', $3))
   AND ($4::uuid[] IS NULL OR hop.packet_id = ANY ($4))
+  AND ($6::integer IS NULL OR (hop.shard, hop.seq) > ($6, $7))
 ORDER BY hop.shard, hop.seq LIMIT $5
 """
 STATES = """
@@ -64,6 +67,9 @@ class DeadDelivery:
     run_id: str
     task_id: str
     expires_at: datetime
+    shard: int
+    seq: int
+    """Position of the hop that ended it."""
 
     @property
     def id(self) -> DeliveryId:
@@ -92,9 +98,11 @@ async def list_dead(
     reason: str | None = None,
     packet_ids: Sequence[UUID] | None = None,
     limit: int | None = None,
+    after: Position | None = None,
 ) -> list[DeadDelivery]:
-    """Return what is dead, in the order of the log; `reason` is how its reason begins."""
-    rows = await pool.fetch(DEAD, session_id, recipient, reason, packet_ids, limit)
+    """Return what is dead, in the order of the log, behind `after`; `reason` is how its reason begins."""
+    shard, seq = after or (None, None)
+    rows = await pool.fetch(DEAD, session_id, recipient, reason, packet_ids, limit, shard, seq)
     return [DeadDelivery(**row) for row in rows]
 
 

@@ -45,7 +45,7 @@ async def trace(
         after=after,
     )
     states = await _states_of(pool, rows)
-    stale = await _stale_marks(pool, rows)
+    stale = await stale_packets(pool, rows)
     transitions = await transitions_of(pool, rows) if with_events else []
     steps: dict[tuple[str, UUID], list[TransitionRow]] = {}
     for row in transitions:
@@ -111,7 +111,8 @@ async def transitions_of(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> li
     return [to_row(TransitionRow, record) for record in await pool.fetch(TRANSITIONS, sessions, ids)]
 
 
-async def _stale_marks(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> dict[tuple[str, UUID], StaleMark]:
+async def stale_packets(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> dict[tuple[str, UUID], StaleMark]:
+    """Return why packets are stale, by session and packet; those that are not are left out."""
     sessions, ids = [packet.session_id for packet in packets], [packet.packet_id for packet in packets]
     return {
         (row["session_id"], row["packet_id"]): StaleMark(

@@ -23,7 +23,7 @@ from apc_agents.tasks import MemoryTaskStore
 from apc_console.api import ChatServiceForm, Tokens, make_app, serve_chat
 from apc_console.api import app as chat_app
 from apc_console.errors import InputUnusable
-from apc_console.http.server import make_server
+from apc_web.http.server import make_server
 
 JSON = {"Content-Type": "application/json"}
 ALICE, BOB = "alice-0123456789abcdef", "bob-0123456789abcdef"

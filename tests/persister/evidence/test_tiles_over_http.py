@@ -8,9 +8,9 @@ from tests.persister.evidence.conftest import WrittenLog
 from tests.persister.evidence.tiles_over_http import Monitor, leaf_of, path_to, root_over
 
 from apc_console.commands.serve.log_tiles import make_app
-from apc_console.http.server import make_server
 from apc_persister.evidence.documents import prove_entry
 from apc_persister.testing import until
+from apc_web.http.server import make_server
 
 
 @pytest.fixture

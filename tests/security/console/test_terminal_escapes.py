@@ -115,6 +115,8 @@ LINES: dict[str, Sequence[str]] = {
     "serve persister": (HOSTILE,),
     "serve tiles": ("--listen", HOSTILE),
     "serve chat": ("--listen", HOSTILE),
+    "serve web": ("--listen", HOSTILE),
+    "ui": ("--run", HOSTILE, "--no-browser"),
 }
 
 

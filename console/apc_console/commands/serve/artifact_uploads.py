@@ -28,8 +28,8 @@ from apc_bus.errors import ArtifactCorrupt, ArtifactError, BusUnavailable
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings
 from apc_console.errors import InputUnusable
-from apc_console.http.listening import listen_address
 from apc_console.system.running import stop_on_signals
+from apc_web.http.listening import listen_address
 
 log = structlog.get_logger(__name__)
 

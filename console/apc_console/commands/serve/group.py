@@ -68,3 +68,20 @@ def chat(
 
     configure(ConsoleSettings().log_level)
     run(serve_chat(ChatServiceForm(agent, listen)))
+
+
+@app.command()
+def web(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The address to listen on; loopback only.")
+    ] = "127.0.0.1:8083",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no acts, whoever asks.")] = False,
+) -> None:
+    """Serve the web console: the HTTP API and its page (docs/how-to/web-console.md)."""
+    from apc_bus.settings import ConsoleSettings
+    from apc_console.commands.web.serving import WebForm, serve_web
+    from apc_console.system.logs import configure
+    from apc_console.system.running import run
+
+    configure(ConsoleSettings().log_level)
+    run(serve_web(WebForm(None, listen, read_only, opens_browser=False)))

@@ -13,12 +13,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from apc_console.connections.database import open_log
-from apc_console.http.listening import listen_address
-from apc_console.http.server import make_server
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.documents import last_checkpoint
 from apc_persister.evidence.tree.merkle import TILE_WIDTH
 from apc_persister.evidence.tree.tiles import Tiles
+from apc_web.http.listening import listen_address
+from apc_web.http.server import make_server
 
 _INDEX = re.compile(r"(?P<thousands>(?:x\d{3}/)*)(?P<last>\d{3})(?:\.p/(?P<width>[1-9]\d{0,2}))?")
 _LEVELS = 7

@@ -1,6 +1,6 @@
 """Parse the listen address of a service."""
 
-from apc_console.errors import InputUnusable
+from apc_web.errors import InputUnusable
 
 
 def listen_address(listen: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The HTTP server of the console's services: uvicorn with limits, and checks of Host, Origin and content type.
+"""The HTTP server of all services: uvicorn with limits, and checks of Host, Origin and content type.
 
 Browsers let any page send requests to this machine: checking Host stops DNS rebinding, checking Origin stops other
 pages, and a body must be JSON, which no foreign page can send without a preflight.
@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import uvicorn
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from apc_console.http.names import LOOPBACK_NAMES, is_loopback, name_of
+from apc_web.errors import ApiError
+from apc_web.http.names import LOOPBACK_NAMES, is_loopback, name_of
+from apc_web.problems import problem_response
 
 _MEDIA_TYPE = "application/json"
 
@@ -86,7 +88,7 @@ class CheckedRequests:
         else:
             await refusal(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> JSONResponse | None:
+    def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         named = headers.getlist("host")
         if len(named) != 1 or (self._hosts is not None and name_of(named[0]) not in self._hosts):
@@ -103,9 +105,10 @@ def _has_body(headers: Headers) -> bool:
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
-def _refuse(status: int, code: str, message: str, field: str) -> JSONResponse:
-    error = {"code": code, "message": message, "field": field}
-    return JSONResponse({"error": error}, status, {"Connection": "close"})
+def _refuse(status: int, code: str, message: str, field: str) -> Response:
+    response = problem_response(ApiError(status, code, message, field))
+    response.headers["Connection"] = "close"
+    return response
 
 
 def _bounded(limits: HttpLimits) -> type[asyncio.Protocol]:

@@ -1,0 +1,1 @@
+"""`apc ui` and `apc serve web`: the web console."""

@@ -1,0 +1,149 @@
+"""Run the web console: open the log, make a token, serve the API and the page until Ctrl-C."""
+
+import html
+import sys
+import webbrowser
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import asyncpg
+
+from apc_bus.settings import BusSettings, DatabaseSettings, LogKeySettings, OrchestratorSettings
+from apc_console.connections.database import PATIENCE, database_url
+from apc_console.errors import InputUnusable, ServiceAway
+from apc_console.output.terminal import echo
+from apc_contracts.contract.contract import load_contract
+from apc_log.heads import holds_log
+from apc_log.offline_verifier import PublicKey
+from apc_log.queries.pages.sessions import page_of_runs
+from apc_persister.errors import LogKeyMissing
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_web.access.guard import AccessGuard
+from apc_web.access.token import make_token, write_private
+from apc_web.app import make_app
+from apc_web.http.listening import listen_address
+from apc_web.http.names import is_loopback
+from apc_web.http.server import HttpLimits, make_server
+from apc_web.live.feed import Feed
+from apc_web.reading.pool import open_reader
+from apc_web.services import KeyOf, Services
+
+_CONNECTIONS = 256
+_GRACE_SECONDS = 2
+_LINK = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>apc web console</title>
+<meta http-equiv="refresh" content="0; url={link}"><a href="{link}">Open the web console</a>
+</html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WebForm:
+    """The options that the user gave."""
+
+    run_id: str | None
+    listen: str
+    is_read_only: bool
+    opens_browser: bool
+
+
+async def serve_web(form: WebForm) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        InputUnusable: listen is no loopback HOST:PORT, there is no log, or it holds no such run.
+        ServiceAway: the database fails at the start.
+    """
+    host, port = listen_address(form.listen)
+    if not is_loopback(host):
+        raise InputUnusable(
+            f"--listen {form.listen}: others could reach it, and it has no accounts: listen on 127.0.0.1, and use "
+            "`ssh -L` from another machine"
+        )
+    async with _opened(form) as services:
+        token = make_token()
+        app = AccessGuard(make_app(services), token)
+        limits = HttpLimits(connections=_CONNECTIONS)
+        server = make_server(app, host, port, limits=limits, graceful_seconds=_GRACE_SECONDS)
+        link = write_link(BusSettings().data_dir, host, port, form.run_id, token)
+        try:
+            say_link(host, port, link, opens_browser=form.opens_browser)
+            await server.serve()
+        finally:
+            link.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def _opened(form: WebForm) -> AsyncIterator[Services]:
+    bus, database = BusSettings(), DatabaseSettings()
+    contract = load_contract(OrchestratorSettings().contract)
+    async with database_url(bus, database) as url:
+        pool = await open_reader(url, PATIENCE)
+        try:
+            await _check(pool, form.run_id)
+            yield Services(
+                pool=pool,
+                contract=contract,
+                key_of=log_keys(),
+                feed=Feed(pool, contract),
+                is_embedded=database.url is None,
+                run_id=form.run_id,
+                why_no_acts=_why_no_acts(form, bus),
+            )
+        finally:
+            pool.terminate()
+
+
+async def _check(pool: asyncpg.Pool, run_id: str | None) -> None:
+    try:
+        if not await holds_log(pool):
+            raise InputUnusable("this database holds no log: run `apc migrate`")
+        if run_id is not None and not await page_of_runs(pool, run_id=run_id, limit=1):
+            raise InputUnusable(f"--run: the log holds no run {run_id!r}: `apc session list` shows them")
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise ServiceAway(f"the database failed: {error}") from error
+
+
+def log_keys() -> KeyOf:
+    """Return the public keys of the log; of no shard when this machine has no key of it."""
+    try:
+        signer = load_signer(LogKeySettings())
+    except LogKeyMissing:
+        return lambda shard: None
+
+    def key_of(shard: int) -> PublicKey | None:
+        return signer.public_key(shard)
+
+    return key_of
+
+
+def write_link(folder: Path, host: str, port: int, run_id: str | None, token: str) -> Path:
+    """Write the file, mode 0600, that leads a browser to the page with the token. Raises InputUnusable."""
+    path = "" if run_id is None else f"runs/{quote(run_id, safe='')}"
+    name = f"[{host}]" if ":" in host else host
+    link = f"http://{name}:{port}/{path}#token={token}"
+    file = folder.absolute() / f"ui-{port}.html"
+    try:
+        write_private(file, _LINK.format(link=html.escape(link, quote=True)))
+    except OSError as error:
+        raise InputUnusable(f"cannot write {file}: {error.strerror}") from error
+    return file
+
+
+def say_link(host: str, port: int, file: Path, *, opens_browser: bool) -> None:
+    """Print where the page is, and open it when there is a browser. The token is in the file alone."""
+    echo(f"apc ui: serves http://{host}:{port}/ until Ctrl-C", file=sys.stderr)
+    echo(f"apc ui: open {file.as_uri()} in a browser: it has the token", file=sys.stderr, flush=True)
+    if opens_browser:
+        webbrowser.open(file.as_uri())
+
+
+def _why_no_acts(form: WebForm, bus: BusSettings) -> str:
+    if form.is_read_only:
+        return "this server was started with --read-only"
+    if not bus.amqp_nodes:
+        return "a system without a broker listens to nobody outside its process: set APC_AMQP_URL"
+    return "acts are not served yet: use `apc session` and `apc dead-letter`"

@@ -1,0 +1,167 @@
+"""Pages of runs and sessions, and the figures and moves of one session."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from apc_contracts.session import SessionDocument, decode_document
+
+_SESSIONS = """
+SELECT session_id, shard, is_terminal, open_deliveries, updated_at, document FROM apc_log.sessions
+WHERE ($1::text IS NULL OR run_id = $1) AND ($2::boolean IS NULL OR is_terminal = NOT $2)
+  AND ($3::timestamptz IS NULL OR (updated_at, session_id) < ($3, $4))
+ORDER BY updated_at DESC, session_id DESC LIMIT $5
+"""
+_ONE = """
+SELECT session_id, shard, is_terminal, open_deliveries, updated_at, document FROM apc_log.sessions WHERE session_id = $1
+"""
+_RUNS = """
+WITH counted AS (
+    SELECT run_id, count(*) AS sessions, count(*) FILTER (WHERE NOT is_terminal) AS running,
+           sum(open_deliveries)::bigint AS open_deliveries, max(updated_at) AS updated_at
+    FROM apc_log.sessions GROUP BY run_id
+)
+SELECT * FROM counted
+WHERE ($1::timestamptz IS NULL OR (updated_at, run_id) < ($1, $2)) AND ($3::text IS NULL OR run_id = $3)
+ORDER BY updated_at DESC, run_id DESC LIMIT $4
+"""
+_OF_RUNS = """
+SELECT run_id, session_id, state, document FROM apc_log.sessions WHERE run_id = ANY ($1)
+ORDER BY updated_at DESC, session_id DESC LIMIT $2
+"""
+_MOST_SESSIONS = 2_000
+_VERDICTS = """
+SELECT verdict, refusal_code, count(*) AS count, min(seq) AS first FROM apc_log.agent_packets
+WHERE session_id = $1 GROUP BY verdict, refusal_code
+"""
+_RULED = """
+SELECT metadata -> 'refusal' ->> 'code' AS code, count(*) AS count FROM apc_log.packet_events
+WHERE session_id = $1 AND recipient = '' AND to_state = 'REJECTED_POLICY' AND metadata ? 'refusal' GROUP BY 1
+"""
+_LAST = """
+SELECT greatest(
+    (SELECT max(seq) FROM apc_log.agent_packets WHERE session_id = $1 AND shard = $2),
+    (SELECT max(seq) FROM apc_log.packet_events WHERE session_id = $1 AND shard = $2),
+    (SELECT max(seq) FROM apc_log.coordination_events WHERE session_id = $1 AND shard = $2)
+)
+"""
+_MOVES = """
+SELECT seq, recorded_at, event, from_state, to_state, round, generation, step, cause_packet_id
+FROM apc_log.coordination_events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlace:
+    """A session after its last batch, and the shard of its log."""
+
+    session_id: str
+    shard: int
+    is_terminal: bool
+    open_deliveries: int
+    updated_at: datetime
+    document: SessionDocument
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """What the sessions of a run add up to; `latest` are those that changed last."""
+
+    run_id: str
+    sessions: int
+    running: int
+    open_deliveries: int
+    updated_at: datetime
+    latest: list[tuple[str, str, SessionDocument]]
+    """session_id, state, document."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFigures:
+    """Counts of a session's packets."""
+
+    packets: int
+    first_seq: int
+    last_seq: int
+    verdicts: dict[str, int]
+    refusals: dict[str, int]
+    """By code; those of held packets that a ruling refused, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRow:
+    """A transition or a barrier of a session."""
+
+    seq: int
+    recorded_at: datetime
+    event: str
+    from_state: str
+    to_state: str
+    round: int
+    generation: int
+    step: int
+    cause_packet_id: UUID
+
+
+async def page_of_sessions(
+    pool: asyncpg.Pool,
+    *,
+    run_id: str | None = None,
+    only_running: bool | None = None,
+    before: tuple[datetime, str] | None = None,
+    limit: int = 100,
+) -> list[SessionPlace]:
+    """Return the sessions that changed last first, behind `before`."""
+    at, name = before or (None, None)
+    return [_place(row) for row in await pool.fetch(_SESSIONS, run_id, only_running, at, name, limit)]
+
+
+async def find_session(pool: asyncpg.Pool, session_id: str) -> SessionPlace | None:
+    """Return a session; None when the log knows none of that name."""
+    row = await pool.fetchrow(_ONE, session_id)
+    return None if row is None else _place(row)
+
+
+async def page_of_runs(
+    pool: asyncpg.Pool, *, before: tuple[datetime, str] | None = None, run_id: str | None = None, limit: int = 50
+) -> list[RunFigures]:
+    """Return the runs that changed last first, behind `before`, with at most 2,000 sessions of them together."""
+    at, name = before or (None, None)
+    rows = await pool.fetch(_RUNS, at, name, run_id, limit)
+    latest: dict[str, list[tuple[str, str, SessionDocument]]] = {row["run_id"]: [] for row in rows}
+    for row in await pool.fetch(_OF_RUNS, list(latest), _MOST_SESSIONS):
+        latest[row["run_id"]].append((row["session_id"], row["state"], decode_document(row["document"])))
+    return [RunFigures(**row, latest=latest[row["run_id"]]) for row in rows]
+
+
+async def session_figures(pool: asyncpg.Pool, place: SessionPlace) -> SessionFigures:
+    """Return counts of a session's packets; they are counted in the database."""
+    verdicts: dict[str, int] = {}
+    refusals: dict[str, int] = {}
+    rows = await pool.fetch(_VERDICTS, place.session_id)
+    for row in rows:
+        verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + row["count"]
+        if row["refusal_code"] is not None:
+            refusals[row["refusal_code"]] = refusals.get(row["refusal_code"], 0) + row["count"]
+    for row in await pool.fetch(_RULED, place.session_id):
+        if row["code"] is not None:
+            refusals[row["code"]] = refusals.get(row["code"], 0) + row["count"]
+    return SessionFigures(
+        packets=sum(verdicts.values()),
+        first_seq=min((row["first"] for row in rows), default=0),
+        last_seq=await pool.fetchval(_LAST, place.session_id, place.shard) or 0,
+        verdicts=verdicts,
+        refusals=refusals,
+    )
+
+
+async def page_of_moves(pool: asyncpg.Pool, session_id: str, *, after: int = 0, limit: int = 500) -> list[MoveRow]:
+    """Return the transitions and barriers of a session behind `after`, oldest first."""
+    return [MoveRow(**row) for row in await pool.fetch(_MOVES, session_id, after, limit)]
+
+
+def _place(row: asyncpg.Record) -> SessionPlace:
+    fields = dict(row)
+    return SessionPlace(**fields | {"document": decode_document(fields["document"])})

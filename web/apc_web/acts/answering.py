@@ -1,0 +1,39 @@
+"""Requests for acts, and their answers."""
+
+from apc_contracts.vocabulary import Signal
+from apc_contracts.wire.receipts import ReceiptKind
+from apc_log.queries import DeliveryId
+from apc_web.acts.port import Acts
+from apc_web.errors import ApiError, invalid
+from apc_web.models.inbox import ActOutcome, SettleRequest, SignalRequest
+from apc_web.reading.runs import place_of
+from apc_web.services import Services
+
+MOST_DELIVERIES = 500
+"""Dead letters of one request."""
+_KINDS = {"requeue": ReceiptKind.REQUEUE, "discard": ReceiptKind.DISCARD}
+_SIGNALS = {"pause": Signal.PAUSE, "resume": Signal.RESUME, "stop": Signal.STOP}
+
+
+async def settle(services: Services, act: str, request: SettleRequest) -> ActOutcome:
+    """Requeue or discard dead letters. Raises ApiError, InputUnusable, ServiceAway."""
+    acts = _acts(services)
+    if not 0 < len(request.deliveries) <= MOST_DELIVERIES:
+        raise invalid("deliveries", f"deliveries: name 1 to {MOST_DELIVERIES}")
+    deliveries = [DeliveryId(one.session_id, one.packet_id, one.recipient) for one in request.deliveries]
+    result = await acts.settle(_KINDS[act], deliveries, request.note)
+    return ActOutcome(verdict=result.verdict, detail=result.detail)
+
+
+async def signal(services: Services, session_id: str, act: str, request: SignalRequest) -> ActOutcome:
+    """Pause, resume or stop a session. Raises ApiError, InputUnusable, ServiceAway."""
+    acts = _acts(services)
+    await place_of(services.pool, session_id)
+    result = await acts.signal(session_id, _SIGNALS[act], request.reason)
+    return ActOutcome(verdict=result.verdict, detail=result.detail)
+
+
+def _acts(services: Services) -> Acts:
+    if services.acts is None:
+        raise ApiError(403, "NO_ACTS", services.why_no_acts or "this server has no acts")
+    return services.acts

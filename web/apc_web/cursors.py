@@ -1,0 +1,70 @@
+"""Cursors of lists: where a page ended. Opaque, and bound to the query that they came from."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+from apc_web.errors import ApiError
+
+_LONGEST = 2_000
+_LARGEST = (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def write_cursor(query: str, filters: Mapping[str, object], *values: int | str | float) -> str:
+    """Return the cursor for these values of a query.
+
+    Args:
+        query: name of the list.
+        filters: what narrows the list; another list cannot use the cursor.
+    """
+    content = [_digest(query, filters), *values]
+    return urlsafe_b64encode(orjson.dumps(content)).decode().rstrip("=")
+
+
+def read_cursor(cursor: str | None, query: str, filters: Mapping[str, object], *types: type) -> list[Any] | None:
+    """Return the values of a cursor, one of each type; None without a cursor. Raises ApiError for anything else."""
+    if cursor is None:
+        return None
+    try:
+        found = orjson.loads(urlsafe_b64decode(cursor[:_LONGEST] + "=" * (-len(cursor) % 4)))
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or len(found) != len(types) + 1 or found[0] != _digest(query, filters):
+        raise _unusable()
+    values = found[1:]
+    if [type(value) for value in values] != list(types) or any(_is_too_large(value) for value in values):
+        raise _unusable()
+    return values
+
+
+def _is_too_large(value: object) -> bool:
+    return (isinstance(value, int) and abs(value) > _LARGEST) or (isinstance(value, str) and "\0" in value)
+
+
+def _digest(query: str, filters: Mapping[str, object]) -> str:
+    given = sorted((name, str(value)) for name, value in filters.items() if value is not None)
+    return sha256(orjson.dumps([query, given])).hexdigest()[:12]
+
+
+def _unusable() -> ApiError:
+    return ApiError(
+        400, "BAD_CURSOR", "this is no cursor of this list: take `next` of a page with the same filters", "after"
+    )
+
+
+def microseconds(at: datetime) -> int:
+    """Return a time as a value for a cursor."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def time_of(value: int) -> datetime:
+    """Return the time of a cursor's value. Raises ApiError when it is none."""
+    try:
+        return _EPOCH + timedelta(microseconds=value)
+    except OverflowError:
+        raise _unusable() from None

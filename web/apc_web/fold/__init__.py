@@ -1,0 +1,1 @@
+"""A session at a position: a fold over recorded columns."""

@@ -1,0 +1,1 @@
+"""The live feed: new entries of the log, as server-sent events."""

@@ -1,0 +1,135 @@
+"""One stream: entries behind a position as server-sent events; the id of each event lists the heads it ends at."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import orjson
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import Request
+from starlette.responses import Response
+
+from apc_bus.database import DATABASE_AWAY
+from apc_log.queries.pages.sessions import page_of_sessions
+from apc_web.errors import ApiError, invalid
+from apc_web.live.feed import Heads
+from apc_web.models.log import StreamEntries, StreamReset
+from apc_web.models.timeline import FoldEntry
+from apc_web.services import Services
+
+MOST_STREAMS = 128
+"""Streams of one server at the same time."""
+MOST_BEHIND = 20_000
+"""Entries that a stream catches up with; a client that is further behind gets `reset`."""
+_STEP = 500
+_PATIENCE_SECONDS = 15.0
+_PING_SECONDS = 15
+_LARGEST = (1 << 63) - 1
+_MOST_SHARDS = 1_024
+_MOST_OF_RUN = 1_000
+
+
+async def stream(
+    services: Services, request: Request, since: str | None, *, session_id: str | None, run_id: str | None
+) -> Response:
+    """Return the stream of new entries of a session, of a run, or of everything.
+
+    Raises ApiError for a position that cannot be used, and when too many streams are open.
+    """
+    begin = None if since is None else _read_heads(since)
+    if services.feed.streams >= MOST_STREAMS:
+        raise ApiError(429, "TOO_MANY", f"{MOST_STREAMS} streams are open: close one")
+    narrowed = _Narrowed(services, session_id, run_id)
+    return EventSourceResponse(
+        _events(services, narrowed, begin), ping=_PING_SECONDS, send_timeout=30, headers={"Cache-Control": "no-store"}
+    )
+
+
+class _Narrowed:
+    """Which entries a stream wants. The sessions of a run are looked up as they appear."""
+
+    def __init__(self, services: Services, session_id: str | None, run_id: str | None) -> None:
+        self._services = services
+        self._session_id = session_id
+        self._run_id = run_id
+        self._has_looked = False
+        self._sessions: set[str] = set() if session_id is None else {session_id}
+
+    async def narrowed(self, entries: Sequence[FoldEntry]) -> list[FoldEntry]:
+        if self._session_id is None and self._run_id is None:
+            return list(entries)
+        if self._run_id is not None:
+            self._sessions |= {one.session_id for one in entries if one.run_id == self._run_id}
+            if not self._has_looked:
+                self._has_looked = True
+                rows = await page_of_sessions(self._services.pool, run_id=self._run_id, limit=_MOST_OF_RUN)
+                self._sessions |= {row.session_id for row in rows}
+        return [one for one in entries if one.session_id in self._sessions]
+
+
+async def _events(services: Services, narrowed: _Narrowed, begin: Heads | None) -> AsyncIterator[ServerSentEvent]:
+    feed = services.feed
+    async with feed.opened():
+        seen = feed.heads if begin is None else {shard: begin.get(shard, 0) for shard in feed.heads} | begin
+        if _is_too_far(seen, feed.heads):
+            seen = feed.heads
+            yield _event("reset", StreamReset(heads=_named(seen)), seen)
+        else:
+            yield _event("entries", StreamEntries(heads=_named(seen), items=[]), seen)
+        while True:
+            if not await feed.until_grown(seen, _PATIENCE_SECONDS):
+                continue
+            heads = feed.heads
+            if _is_too_far(seen, heads):
+                seen = heads
+                yield _event("reset", StreamReset(heads=_named(seen)), seen)
+                continue
+            try:
+                async for items, reached in _steps(services, narrowed, seen, heads):
+                    seen = reached
+                    if items:
+                        yield _event("entries", StreamEntries(heads=_named(seen), items=items), seen)
+            except DATABASE_AWAY:
+                continue  # the feed waits for the database; what was not sent is read again
+
+
+async def _steps(
+    services: Services, narrowed: _Narrowed, seen: Heads, heads: Heads
+) -> AsyncIterator[tuple[list[FoldEntry], Heads]]:
+    """Yield the new entries shard by shard, at most 500 at a time, each with the heads that it ends at."""
+    reached = dict(seen)
+    for shard, last in sorted(heads.items()):
+        after = reached.get(shard, 0)
+        while after < last:
+            upto = min(after + _STEP, last)
+            items = await narrowed.narrowed(await services.feed.entries(shard, after, upto))
+            after = reached[shard] = upto
+            yield items, dict(reached)
+
+
+def _is_too_far(seen: Heads, heads: Heads) -> bool:
+    """Return whether a client is too far behind, or ahead of a log that is another one."""
+    behind = sum(max(last - seen.get(shard, 0), 0) for shard, last in heads.items())
+    return behind > MOST_BEHIND or any(seq > heads.get(shard, 0) for shard, seq in seen.items())
+
+
+def _event(name: str, data: StreamEntries | StreamReset, heads: Heads) -> ServerSentEvent:
+    return ServerSentEvent(data.model_dump_json(), event=name, id=orjson.dumps(_named(heads)).decode())
+
+
+def _named(heads: Heads) -> dict[str, int]:
+    return {str(shard): heads[shard] for shard in sorted(heads)}
+
+
+def _read_heads(text: str) -> Heads:
+    """Return the heads of an event's id. Raises ApiError for anything else."""
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict) or len(found) > _MOST_SHARDS or not all(map(_is_head, found.items())):
+        raise invalid("since", "this is no id of an event of this stream: take the last `id`, or leave it out")
+    return {int(shard): seq for shard, seq in found.items()}
+
+
+def _is_head(item: tuple[str, object]) -> bool:
+    shard, seq = item
+    return shard.isascii() and shard.isdecimal() and len(shard) < 10 and type(seq) is int and 0 <= seq <= _LARGEST

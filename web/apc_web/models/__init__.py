@@ -1,0 +1,1 @@
+"""What the routes return: frozen models; times in UTC, ids as text."""

@@ -1,0 +1,144 @@
+"""What waits for a person: dead letters, effects, tasks; and the agents."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from apc_web.models.base import NEXT, ApiModel
+
+
+class DeliveryAttempt(ApiModel):
+    """One hop of a delivery."""
+
+    attempt: int
+    from_state: str
+    to_state: str
+    events: list[str]
+    at: datetime
+    actor: str
+    error: str | None
+
+
+class DeadLetterDetail(ApiModel):
+    """A delivery that failed permanently."""
+
+    session_id: str
+    run_id: str
+    task_id: str
+    packet_id: UUID
+    packet_type: str
+    sender: str
+    recipient: str
+    attempt: int
+    reason: str | None
+    words: str
+    """Why, one sentence."""
+    died_at: datetime
+    expires_at: datetime
+    can_requeue: bool
+    """False once the packet has expired."""
+    attempts: list[DeliveryAttempt]
+
+
+class DeadLetterPage(ApiModel):
+    """Dead letters in the order of the log, oldest first."""
+
+    items: list[DeadLetterDetail]
+    next: str | None = NEXT
+
+
+class EffectSummary(ApiModel):
+    """An act of a handler outside the bus."""
+
+    packet_id: UUID
+    agent_id: str
+    key: str
+    state: str
+    """RUNNING, UNKNOWN, RESULT_LOST or MADE."""
+    session_id: str
+    worker: str
+    claimed_at: datetime
+    made_at: datetime | None
+    problem: str | None
+    settled_by: str | None
+
+
+class EffectList(ApiModel):
+    """Effects, newest first."""
+
+    items: list[EffectSummary]
+
+
+class TaskSummary(ApiModel):
+    """A durable task of an agent."""
+
+    task_id: UUID
+    agent_id: str
+    session_id: str
+    action: str
+    status: str
+    progress: float
+    note: str | None
+    error: str | None
+    attempt: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class TaskList(ApiModel):
+    """Tasks, newest first."""
+
+    items: list[TaskSummary]
+
+
+class AgentSummary(ApiModel):
+    """A registered agent."""
+
+    agent_id: str
+    role: str
+    swarm: str
+    rights: list[str]
+    handles: list[str]
+    broker_user: str | None
+    is_revoked: bool
+    keys: list[str]
+    last_seen: datetime | None
+    is_alive: bool
+    """A heartbeat was logged within 90 s."""
+    open_deliveries: int
+
+
+class AgentList(ApiModel):
+    """Agents by name."""
+
+    items: list[AgentSummary]
+
+
+class ActOutcome(ApiModel):
+    """What became of an act."""
+
+    verdict: str
+    """What the gate said, or the state that followed."""
+    detail: dict[str, Any]
+
+
+class DeliveryName(ApiModel):
+    """A delivery to act on."""
+
+    packet_id: UUID
+    session_id: str
+    recipient: str
+
+
+class SettleRequest(ApiModel):
+    """Dead letters to requeue or to discard."""
+
+    deliveries: list[DeliveryName]
+    note: str | None = None
+
+
+class SignalRequest(ApiModel):
+    """Why a session is paused, resumed or stopped."""
+
+    reason: str | None = None

@@ -1,0 +1,57 @@
+"""The log itself: heads, checkpoints, and what the server is."""
+
+from datetime import datetime
+
+from apc_web.models.base import ApiModel
+from apc_web.models.timeline import FoldEntry
+
+
+class ShardCheckpoint(ApiModel):
+    """The end of one shard's log."""
+
+    shard: int
+    epoch: int
+    next_seq: int
+    tree_size: int | None
+    root_hash: str | None
+    """Base64."""
+    note: str | None
+    """The newest signed checkpoint."""
+    recorded_at: datetime | None
+    exported: int | None
+    """Size of the newest checkpoint at an export place."""
+    exported_at: datetime | None
+
+
+class CheckpointList(ApiModel):
+    """Heads and newest checkpoints, by shard."""
+
+    items: list[ShardCheckpoint]
+
+
+class ServerAbout(ApiModel):
+    """What this server is, and what the caller may do here."""
+
+    version: str
+    can_act: bool
+    why_not: str | None
+    """Why there are no acts, one sentence."""
+    database: str
+    """embedded or server."""
+    run_id: str | None
+    """The run that `apc ui --run` was given."""
+
+
+class StreamEntries(ApiModel):
+    """The data of an event `entries`."""
+
+    heads: dict[str, int]
+    """Shard -> the last seq that was sent; as JSON it is the event's id, too."""
+    items: list[FoldEntry]
+    """In the order of the log within each shard."""
+
+
+class StreamReset(ApiModel):
+    """The data of an event `reset`: the client is too far behind; reload, and go on from `heads`."""
+
+    heads: dict[str, int]

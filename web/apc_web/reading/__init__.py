@@ -1,0 +1,1 @@
+"""What the routes return, read from the log and put into words."""

@@ -1,0 +1,198 @@
+"""Arbitrations across runs, and protocols."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import asyncpg
+
+from apc_log.queries import ArbitrationRow, list_protocols
+from apc_log.queries.arbitrations import page_of_arbitrations
+from apc_log.queries.pages.decisions import CandidateOrigin, candidate_origins
+from apc_web.cursors import microseconds, read_cursor, time_of, write_cursor
+from apc_web.models.base import NamedCount
+from apc_web.models.decisions import (
+    ArbitrationGroup,
+    ArbitrationOption,
+    ArbitrationPage,
+    ArbitrationStatistics,
+    ArbitrationSummary,
+    ProtocolList,
+    ProtocolSummary,
+)
+from apc_web.services import Services
+
+_MOST_LOOKED_AT = 5_000
+_MOST_MARGINS = 1_000
+_LARGEST_SHARD = (1 << 31) - 1
+Filters = Mapping[str, str | None]
+
+
+async def arbitrations_page(pool: asyncpg.Pool, given: Filters, after: str | None, limit: int) -> ArbitrationPage:
+    """Return arbitrations, newest first. Raises ApiError for a bad cursor."""
+    found = read_cursor(after, "arbitrations", given, int, int, int)
+    before = None
+    if found is not None:
+        before = (time_of(found[0]), max(min(found[1], _LARGEST_SHARD), -1), found[2])
+    rows = await page_of_arbitrations(
+        pool,
+        run_id=given.get("run_id"),
+        session_id=given.get("session_id"),
+        task_id=given.get("task_id"),
+        before=before,
+        limit=limit + 1,
+    )
+    shown = rows[:limit]
+    cursor = None
+    if len(rows) > limit:
+        last = shown[-1]
+        place = (last.judged_at, last.shard, last.seq) if isinstance(last, ArbitrationRow) else last
+        cursor = write_cursor("arbitrations", given, microseconds(place[0]), place[1], place[2])
+    return ArbitrationPage(items=[_summary(row) for row in shown if isinstance(row, ArbitrationRow)], next=cursor)
+
+
+async def statistics(pool: asyncpg.Pool, given: Filters) -> ArbitrationStatistics:
+    """Return figures over the newest arbitrations."""
+    rows = await page_of_arbitrations(
+        pool,
+        run_id=given.get("run_id"),
+        session_id=given.get("session_id"),
+        task_id=given.get("task_id"),
+        limit=_MOST_LOOKED_AT + 1,
+    )
+    looked = [row for row in rows[:_MOST_LOOKED_AT] if isinstance(row, ArbitrationRow)]
+    wanted = [(row.session_id, packet_id) for row in looked for one in row.candidates for packet_id in one.packet_ids]
+    origins = await candidate_origins(pool, wanted)
+    entries = [
+        _Entry(row, one.candidate_id, one.total_score, one.refused_with, _is_selected(row, one.packet_ids), origin)
+        for row in looked
+        for one in row.candidates
+        for origin in [next((origins[packet] for packet in one.packet_ids if packet in origins), None)]
+    ]
+    margins = [margin for row in reversed(looked) if (margin := margin_of(row)) is not None]
+    return ArbitrationStatistics(
+        looked_at=len(looked),
+        is_complete=len(rows) <= _MOST_LOOKED_AT,
+        subjects=_counted(row.subject for row in looked),
+        codes=_counted(code for entry in entries for code in entry.refused_with),
+        mean_margin=fmean(margins) if margins else None,
+        margins=margins[-_MOST_MARGINS:],
+        swarms=_groups((entry.swarm, entry) for entry in entries),
+        protocols=_groups((entry.protocol, entry) for entry in entries if entry.protocol is not None),
+        runs=_groups((entry.row.run_id, entry) for entry in entries),
+        generations=_groups((f"{entry.row.generation:>6}", entry) for entry in entries),
+    )
+
+
+async def protocol_list(services: Services, run_id: str | None, limit: int) -> ProtocolList:
+    """Return protocols with effectiveness and blocks, the most transferred first."""
+    rows = await list_protocols(services.pool, services.contract, run_id=run_id, limit=limit)
+    return ProtocolList(
+        items=[
+            ProtocolSummary(
+                protocol_id=row.figures.protocol_id,
+                transfers=row.figures.transfers,
+                accepted=row.figures.accepted,
+                runs=row.figures.runs,
+                tasks=row.figures.tasks,
+                acceptance_rate=row.figures.acceptance_rate,
+                average_outcome=row.figures.average_outcome,
+                average_drift_risk=row.figures.average_drift_risk,
+                effectiveness=row.figures.effectiveness,
+                outcome_lift=row.figures.outcome_lift,
+                drift_delta=row.figures.drift_delta,
+                last_seen_at=row.figures.last_seen_at,
+                roots=list(row.roots),
+                blocked_at=row.blocked_at,
+                blocked_until=row.blocked_until,
+                blocked_by=row.blocked_by,
+            )
+            for row in rows
+        ]
+    )
+
+
+def margin_of(row: ArbitrationRow) -> float | None:
+    """Return the score of the best minus the second best of those that have a rank; None with fewer than two."""
+    scores = sorted((one.total_score for one in row.candidates if one.rank is not None), reverse=True)
+    return scores[0] - scores[1] if len(scores) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One candidate of one arbitration."""
+
+    row: ArbitrationRow
+    candidate_id: str
+    score: float
+    refused_with: tuple[str, ...]
+    is_selected: bool
+    origin: CandidateOrigin | None
+
+    @property
+    def swarm(self) -> str:
+        return self.candidate_id if self.origin is None else self.origin.swarm
+
+    @property
+    def protocol(self) -> str | None:
+        return None if self.origin is None else self.origin.protocol_id
+
+
+def _is_selected(row: ArbitrationRow, packet_ids: Iterable[object]) -> bool:
+    return any(packet_id in row.selected for packet_id in packet_ids)
+
+
+def _groups(named: Iterable[tuple[str, _Entry]]) -> list[ArbitrationGroup]:
+    groups: dict[str, list[_Entry]] = {}
+    for name, entry in named:
+        groups.setdefault(name, []).append(entry)
+    return [_group(name.strip(), groups[name]) for name in sorted(groups)]
+
+
+def _group(name: str, entries: Sequence[_Entry]) -> ArbitrationGroup:
+    return ArbitrationGroup(
+        name=name,
+        arbitrations=len({entry.row.packet_id for entry in entries}),
+        candidates=len(entries),
+        selected=sum(entry.is_selected for entry in entries),
+        refused=sum(bool(entry.refused_with) for entry in entries),
+        mean_score=fmean(entry.score for entry in entries),
+    )
+
+
+def _counted(names: Iterable[str]) -> list[NamedCount]:
+    return [NamedCount(name=name, count=count) for name, count in Counter(names).most_common()]
+
+
+def _summary(row: ArbitrationRow) -> ArbitrationSummary:
+    options = [
+        ArbitrationOption(
+            candidate_id=one.candidate_id,
+            packet_ids=list(one.packet_ids),
+            total_score=one.total_score,
+            score_components=dict(one.score_components),
+            refused_with=list(one.refused_with),
+            rank=one.rank,
+            is_winner=one.candidate_id == row.winner_candidate_id,
+        )
+        for one in row.candidates
+    ]
+    return ArbitrationSummary(
+        judged_at=row.judged_at,
+        shard=row.shard,
+        seq=row.seq,
+        packet_id=row.packet_id,
+        session_id=row.session_id,
+        run_id=row.run_id,
+        task_id=row.task_id,
+        round=row.round,
+        generation=row.generation,
+        step=row.step,
+        arbitration_id=row.arbitration_id,
+        subject=row.subject,
+        winner_candidate_id=row.winner_candidate_id,
+        selected=list(row.selected),
+        margin=margin_of(row),
+        candidates=options,
+    )

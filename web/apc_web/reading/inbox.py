@@ -1,0 +1,150 @@
+"""What waits for a person, and the registered agents."""
+
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+
+from apc_agents.effects import EffectState, PostgresEffectStore
+from apc_agents.tasks import PostgresTaskStore, TaskStatus
+from apc_log.queries import DeadDelivery, delivery_history, list_dead
+from apc_log.queries.agents import count_open_deliveries, list_registered
+from apc_log.queries.dead import DeliveryHop
+from apc_log.queries.rows import Position
+from apc_web.cursors import read_cursor, write_cursor
+from apc_web.models.inbox import (
+    AgentList,
+    AgentSummary,
+    DeadLetterDetail,
+    DeadLetterPage,
+    DeliveryAttempt,
+    EffectList,
+    EffectSummary,
+    TaskList,
+    TaskSummary,
+)
+from apc_web.reading.words import dead_words
+
+ALIVE_WITHIN = timedelta(seconds=90)
+"""Three missed heartbeats (docs/specification/agents.md section 1: one after 30 s of silence)."""
+_LARGEST_SHARD = (1 << 31) - 1
+
+
+async def dead_page(
+    pool: asyncpg.Pool, session_id: str | None, agent_id: str | None, after: str | None, limit: int
+) -> DeadLetterPage:
+    """Return dead letters with every attempt. Raises ApiError for a bad cursor."""
+    filters = {"session_id": session_id, "agent_id": agent_id}
+    found = read_cursor(after, "dead", filters, int, int)
+    place = None if found is None else Position(max(min(found[0], _LARGEST_SHARD), -1), found[1])
+    rows = await list_dead(pool, session_id=session_id, recipient=agent_id, after=place, limit=limit + 1)
+    shown = rows[:limit]
+    cursor = write_cursor("dead", filters, shown[-1].shard, shown[-1].seq) if len(rows) > limit else None
+    now = datetime.now(UTC)
+    return DeadLetterPage(items=[_dead(row, await delivery_history(pool, row.id), now) for row in shown], next=cursor)
+
+
+async def effect_list(pool: asyncpg.Pool, agent_id: str | None, state: str | None, limit: int) -> EffectList:
+    """Return effects, newest first."""
+    states = None if state is None else [EffectState(state)]
+    records = await PostgresEffectStore(pool, is_patient=False).list(agent_id=agent_id, states=states, limit=limit)
+    return EffectList(
+        items=[
+            EffectSummary(
+                packet_id=one.effect_id.packet_id,
+                agent_id=one.effect_id.agent_id,
+                key=one.effect_id.key,
+                state=one.state.value,
+                session_id=one.session_id,
+                worker=one.worker,
+                claimed_at=one.claimed_at,
+                made_at=one.made_at,
+                problem=one.problem,
+                settled_by=one.settled_by,
+            )
+            for one in records
+        ]
+    )
+
+
+async def task_list(
+    pool: asyncpg.Pool, agent_id: str | None, session_id: str | None, status: str | None, limit: int
+) -> TaskList:
+    """Return durable tasks, newest first."""
+    statuses = None if status is None else [TaskStatus(status)]
+    store = PostgresTaskStore(pool, is_patient=False)
+    tasks = await store.list(agent_id=agent_id, session_id=session_id, statuses=statuses, limit=limit)
+    return TaskList(
+        items=[
+            TaskSummary(
+                task_id=one.task_id,
+                agent_id=one.agent_id,
+                session_id=one.session_id,
+                action=one.spec.action,
+                status=one.status.value,
+                progress=one.progress,
+                note=one.note,
+                error=one.error,
+                attempt=one.attempt,
+                created_at=one.created_at,
+                started_at=one.started_at,
+                finished_at=one.finished_at,
+            )
+            for one in tasks
+        ]
+    )
+
+
+async def agent_list(pool: asyncpg.Pool) -> AgentList:
+    """Return every agent that was ever registered, by name."""
+    opened = await count_open_deliveries(pool)
+    now = datetime.now(UTC)
+    return AgentList(items=[_agent(row, opened.get(row["agent_id"], 0), now) for row in await list_registered(pool)])
+
+
+def _agent(row: asyncpg.Record, open_deliveries: int, now: datetime) -> AgentSummary:
+    last_seen = row["last_seen"]
+    return AgentSummary(
+        agent_id=row["agent_id"],
+        role=row["role"],
+        swarm=row["swarm"],
+        rights=row["rights"],
+        handles=row["handles"],
+        broker_user=row["broker_user"],
+        is_revoked=row["is_revoked"],
+        keys=row["keys"],
+        last_seen=last_seen,
+        is_alive=last_seen is not None and now - last_seen < ALIVE_WITHIN,
+        open_deliveries=open_deliveries,
+    )
+
+
+def _dead(row: DeadDelivery, hops: list[DeliveryHop], now: datetime) -> DeadLetterDetail:
+    return DeadLetterDetail(
+        session_id=row.session_id,
+        run_id=row.run_id,
+        task_id=row.task_id,
+        packet_id=row.packet_id,
+        packet_type=row.packet_type,
+        sender=row.sender,
+        recipient=row.recipient,
+        attempt=row.attempt,
+        reason=row.reason,
+        words=dead_words(row.reason),
+        died_at=row.died_at,
+        expires_at=row.expires_at,
+        can_requeue=row.expires_at > now,
+        attempts=[_attempt(hop) for hop in hops],
+    )
+
+
+def _attempt(hop: DeliveryHop) -> DeliveryAttempt:
+    error = hop.metadata.get("error")
+    return DeliveryAttempt(
+        attempt=hop.attempt,
+        from_state=hop.from_state,
+        to_state=hop.to_state,
+        events=hop.events,
+        at=hop.occurred_at[-1],
+        actor=hop.actor,
+        error=error if isinstance(error, str) else None,
+    )

@@ -1,0 +1,57 @@
+"""The cause of each refusal code, as docs/reference/refusals.md has it; a test compares the two."""
+
+from collections.abc import Mapping
+
+CAUSES: Mapping[str, str] = {
+    "TOO_LARGE": (
+        "the body is larger than 256 KiB, a SessionSpec has more than 256 swarms, or a list in the packet is "
+        "too long (limits.list_items, limits.parents)"
+    ),
+    "TOO_DEEP": "more than 32 levels of nesting, or more than 20,000 nodes",
+    "MALFORMED": "the body is not JSON in UTF-8, or contains NaN, NUL, a number out of range or a duplicate key",
+    "SCHEMA_INVALID": "a field is missing, unknown or of the wrong type; the path names it",
+    "SENDER_MISMATCH": (
+        "the AMQP user_id is missing or belongs to another agent, the sender claims to be orchestrator, or "
+        "the message has CC or BCC headers"
+    ),
+    "UNKNOWN_SENDER": "the agent is not registered, or it was revoked",
+    "BAD_SIGNATURE": "the contract requires a signature for this type and it is missing, or the signature is invalid",
+    "DUPLICATE_CONFLICT": (
+        "the packet_id is taken by other content, or a version 5 id cannot be recomputed from cause and ordinal"
+    ),
+    "EXPIRED": "the packet expired before the gate judged it",
+    "CLOCK_SKEW": "created_at is more than 5 minutes in the future",
+    "UNKNOWN_SESSION": "no such session in this shard",
+    "SESSION_TERMINAL": "the session is CLOSED or HALTED",
+    "SESSION_PAUSED": "the session is paused and already holds 1,000 packets",
+    "NOT_AUTHORIZED": (
+        "role or swarm differ from the registration, the sender is no member of the session, or a right is missing"
+    ),
+    "UNROUTABLE": (
+        "a recipient does not exist, is revoked or does not handle the type; or the recipient of a TRANSFER "
+        "is not in to_swarm"
+    ),
+    "PHASE_MISMATCH": "run_phase is neither the session's nor the parent's",
+    "GENERATION_MISMATCH": "trace.generation is above the session's, or a TRANSFER's differs from it",
+    "PHASE_FORBIDS_TYPE": "the phase does not allow this packet type",
+    "LINEAGE_REQUIRED": "the contract requires a lineage block for this type",
+    "PROOF_REQUIRED": "the contract requires a proof bundle for this type",
+    "TRANSFER_WINDOW_CLOSED": "the generation is in a closed window, or below min_generation",
+    "THROTTLE_MODE": "the mode is not allowed in this phase",
+    "THROTTLE_CROSS_USE_CASE": "cross-use-case transfer is not allowed in this window",
+    "THROTTLE_SCORE": "the sender's score does not exceed the receiver's by the required factor",
+    "THROTTLE_TOP_K": "top_k is missing or above the limit, or better transfers were selected at this barrier",
+    "PROTOCOL_DECAYED": "the protocol, or an ancestor of it, is blocked",
+    "NOT_RETRACTABLE": "the target is unknown, in another session, or already retracted",
+    "DRIFT_CHECK_FAILED": "an anti-drift check in mode enforce failed; the rule names it",
+    "LOOP_DETECTED": "the sender repeated the same content too often, or answers added nothing new",
+    "QUOTA_EXCEEDED": "the sender used up its packets per second; the NACK is DEFERRED",
+    "OVERLOADED": (
+        "too many deliveries are outstanding at a recipient, or the open packets of the session have too many"
+        " bytes; the NACK is DEFERRED"
+    ),
+    "BUDGET_EXHAUSTED": (
+        "the budget of the task or of the session is spent, a TASK_IR asks for more than is left, or the "
+        "session has taken as many packets as a gate remembers (limits.session_items)"
+    ),
+}

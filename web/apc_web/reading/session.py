@@ -1,0 +1,180 @@
+"""One session: state, budgets, members, moves, scores."""
+
+from datetime import UTC, datetime
+
+from apc_contracts.contract.contract import Contract
+from apc_contracts.payloads.budget_expression import RESOURCES
+from apc_contracts.session import SessionDocument
+from apc_contracts.session.budgets import SESSION, left_of, parts, spent_of
+from apc_log.queries import list_dead, list_held_packets
+from apc_log.queries.pages.sessions import MoveRow, page_of_moves, session_figures
+from apc_log.queries.pages.timeline import session_scores, session_transfers
+from apc_web.cursors import read_cursor, write_cursor
+from apc_web.models.base import NamedCount
+from apc_web.models.runs import (
+    BudgetPart,
+    GenerationScore,
+    GenerationTransfer,
+    HeldPacketSummary,
+    MachineEdge,
+    MachineState,
+    SessionDeadline,
+    SessionDetail,
+    SessionMachine,
+    SessionMember,
+    SessionMove,
+    SessionMoves,
+    SessionScores,
+)
+from apc_web.reading.runs import place_of, session_summary
+from apc_web.reading.waits import waits_of
+from apc_web.services import Services
+
+_MOST_DEAD = 1_000
+_MOST_SCORES = 5_000
+_MACHINE = "inter_agent_coordination"
+
+
+async def session_detail(services: Services, session_id: str) -> SessionDetail:
+    """Return everything about one session but its packets. Raises ApiError when there is none."""
+    place = await place_of(services.pool, session_id)
+    figures = await session_figures(services.pool, place)
+    held = await list_held_packets(services.pool, session_id)
+    dead = await list_dead(services.pool, session_id=session_id, limit=_MOST_DEAD)
+    document = place.document
+    return SessionDetail(
+        **dict(session_summary(place)),
+        step=document.step,
+        generation_limit=document.generation_limit,
+        max_rounds=document.max_rounds,
+        opener=document.opener,
+        paused_at=document.paused_at,
+        first_seq=figures.first_seq,
+        last_seq=figures.last_seq,
+        packets=figures.packets,
+        verdicts=_counts(figures.verdicts),
+        refusals=_counts(figures.refusals),
+        dead=len(dead),
+        waits=waits_of(place, held, len(dead)),
+        budgets=_budgets(document, datetime.now(UTC)),
+        members=_members(document),
+        deadlines=[SessionDeadline(kind=kind, due=due) for kind, due in sorted(document.deadlines.items())],
+        held=[
+            HeldPacketSummary(
+                packet_id=one.packet_id, packet_type=one.packet_type, sender=one.sender_agent_id, since=one.judged_at
+            )
+            for one in held
+        ],
+        machine=_machine(services.contract),
+    )
+
+
+async def moves_of(services: Services, session_id: str, after: str | None, limit: int) -> SessionMoves:
+    """Return transitions and barriers of a session, oldest first. Raises ApiError."""
+    await place_of(services.pool, session_id)
+    found = read_cursor(after, "moves", {"session_id": session_id}, int)
+    rows = await page_of_moves(services.pool, session_id, after=found[0] if found else 0, limit=limit + 1)
+    shown = rows[:limit]
+    cursor = write_cursor("moves", {"session_id": session_id}, shown[-1].seq) if len(rows) > limit else None
+    return SessionMoves(items=[_move(row) for row in shown], next=cursor)
+
+
+async def scores_of(services: Services, session_id: str) -> SessionScores:
+    """Return scores by generation and swarm, and the transfers between swarms. Raises ApiError."""
+    await place_of(services.pool, session_id)
+    scores = await session_scores(services.pool, session_id, limit=_MOST_SCORES + 1)
+    transfers = await session_transfers(services.pool, session_id, limit=_MOST_SCORES + 1)
+    return SessionScores(
+        scores=[
+            GenerationScore(
+                seq=row.seq,
+                at=row.judged_at,
+                packet_id=row.packet_id,
+                agent=row.sender_agent_id,
+                swarm=row.sender_swarm_id,
+                round=row.round,
+                generation=row.generation,
+                verdict=row.verdict,
+                outcome=row.outcome,
+                drift_risk=row.drift_risk,
+            )
+            for row in scores[:_MOST_SCORES]
+        ],
+        transfers=[
+            GenerationTransfer(
+                seq=row.seq,
+                at=row.judged_at,
+                packet_id=row.packet_id,
+                round=row.round,
+                generation=row.generation,
+                protocol_id=row.protocol_id,
+                from_swarm=row.from_swarm,
+                to_swarm=row.to_swarm,
+                verdict=row.verdict,
+                refusal_code=row.refusal_code,
+            )
+            for row in transfers[:_MOST_SCORES]
+        ],
+        is_cut=max(len(scores), len(transfers)) > _MOST_SCORES,
+    )
+
+
+def _counts(counts: dict[str, int]) -> list[NamedCount]:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [NamedCount(name=name, count=count) for name, count in ordered]
+
+
+def _move(row: MoveRow) -> SessionMove:
+    return SessionMove(
+        seq=row.seq,
+        at=row.recorded_at,
+        event=row.event,
+        from_state=row.from_state,
+        to_state=row.to_state,
+        round=row.round,
+        generation=row.generation,
+        step=row.step,
+        cause_packet_id=row.cause_packet_id,
+    )
+
+
+def _budgets(document: SessionDocument, now: datetime) -> list[BudgetPart]:
+    rows = []
+    for task in (SESSION, *sorted(document.task_budgets)):
+        limits = document.budgets if task == SESSION else document.task_budgets[task].limits
+        for name in RESOURCES:
+            if name in limits and name != "wall_ms":
+                spent, left = spent_of(document, task, name), left_of(document, task, name)
+                rows.append(BudgetPart(task=task, resource=name, limit=limits[name], spent=spent, left=left))
+        # The rest of the time is a deadline: it passes, nobody spends it.
+        time = parts(document, task, now).get("wall_ms")
+        if time is not None and time.holder == task:
+            rows.append(BudgetPart(task=task, resource="wall_ms", limit=None, spent=None, left=int(time.left)))
+    return rows
+
+
+def _members(document: SessionDocument) -> list[SessionMember]:
+    swarms = [(agent, swarm) for swarm, agents in document.swarms.items() for agent in agents]
+    others = [(agent, None) for agent in dict.fromkeys((document.opener, *document.members))]
+    return [
+        SessionMember(
+            agent_id=agent,
+            swarm=swarm,
+            is_live=agent not in document.dead_agents and swarm not in document.dead_swarms,
+        )
+        for agent, swarm in (*swarms, *others)
+    ]
+
+
+def _machine(contract: Contract) -> SessionMachine:
+    machine = contract.machine(_MACHINE)
+    states = []
+    for name in machine.states:
+        phase = contract.phase_of(name)
+        states.append(
+            MachineState(
+                name=name, run_phase=None if phase is None else phase.value, is_terminal=name in machine.terminal
+            )
+        )
+    edges = [MachineEdge(event=edge.event, from_state=edge.source, to_state=edge.target) for edge in machine.edges]
+    return SessionMachine(states=states, edges=edges)

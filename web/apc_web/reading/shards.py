@@ -1,0 +1,40 @@
+"""Heads and checkpoints of the log, and what this server is."""
+
+from base64 import b64encode
+from importlib.metadata import version
+
+import asyncpg
+
+from apc_log.queries.pages.shards import ShardEnd, list_shard_ends
+from apc_web.models.log import CheckpointList, ServerAbout, ShardCheckpoint
+from apc_web.services import Services
+
+
+async def checkpoint_list(pool: asyncpg.Pool) -> CheckpointList:
+    """Return heads, newest checkpoints and exports, by shard."""
+    return CheckpointList(items=[_checkpoint(row) for row in await list_shard_ends(pool)])
+
+
+def about(services: Services) -> ServerAbout:
+    """Return what this server is, and what the caller may do."""
+    return ServerAbout(
+        version=version("apc-bus"),
+        can_act=services.acts is not None,
+        why_not=services.why_no_acts,
+        database="embedded" if services.is_embedded else "server",
+        run_id=services.run_id,
+    )
+
+
+def _checkpoint(row: ShardEnd) -> ShardCheckpoint:
+    return ShardCheckpoint(
+        shard=row.shard,
+        epoch=row.epoch,
+        next_seq=row.next_seq,
+        tree_size=row.tree_size,
+        root_hash=None if row.root_hash is None else b64encode(row.root_hash).decode(),
+        note=row.note,
+        recorded_at=row.recorded_at,
+        exported=row.exported,
+        exported_at=row.exported_at,
+    )

@@ -1,0 +1,50 @@
+"""Routes of the log itself: checkpoints, and the live stream."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from sse_starlette import EventSourceResponse
+
+from apc_web.live.streaming import stream
+from apc_web.models.log import CheckpointList, ServerAbout, StreamEntries, StreamReset
+from apc_web.parameters import OfRun, OfSession
+from apc_web.reading.shards import about, checkpoint_list
+from apc_web.services import Serving
+
+router = APIRouter(tags=["log"])
+_EVENTS = (
+    "Events `entries` (StreamEntries), `reset` (StreamReset) and comments every 15 s; `id` lists the shards' heads."
+)
+
+
+@router.get("/about", response_model=ServerAbout)
+async def get_about(services: Serving) -> ServerAbout:
+    """Return what this server is, and what the caller may do."""
+    return about(services)
+
+
+@router.get("/log/checkpoints", response_model=CheckpointList)
+async def list_checkpoints(services: Serving) -> CheckpointList:
+    """Return heads, newest checkpoints and exports, by shard."""
+    return await checkpoint_list(services.pool)
+
+
+@router.get(
+    "/stream",
+    response_class=EventSourceResponse,
+    responses={
+        200: {"description": _EVENTS, "content": {"text/event-stream": {}}, "model": StreamEntries | StreamReset}
+    },
+)
+async def get_stream(
+    services: Serving,
+    request: Request,
+    session_id: OfSession = None,
+    run_id: OfRun = None,
+    since: Annotated[
+        str | None, Query(max_length=20_000, description="Where to begin, as an event's `id`; default: the end.")
+    ] = None,
+    last_event_id: Annotated[str | None, Header(max_length=20_000)] = None,
+) -> Response:
+    """Stream new entries of a session, of a run, or of everything, as server-sent events."""
+    return await stream(services, request, last_event_id or since, session_id=session_id, run_id=run_id)

@@ -1,0 +1,50 @@
+"""What the routes work with: one object per server, handed to every request."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import asyncpg
+from fastapi import Depends, Request
+
+from apc_contracts.contract.contract import Contract
+from apc_log.offline_verifier import PublicKey
+from apc_web.acts.port import Acts
+from apc_web.fold.snapshots import Snapshots
+from apc_web.live.feed import Feed
+
+KeyOf = Callable[[int], PublicKey | None]
+"""Returns the log's public key of a shard; None when this server knows none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The connections and caches of one server.
+
+    Args:
+        pool: connections that may only read, with a time limit for each statement.
+        contract: names the machine and the windows; verdicts were made by the contract that each packet names.
+        key_of: the log's public keys.
+        feed: the live entries.
+        acts: what an operator can do; None when there are no acts, and `why_no_acts` says why.
+    """
+
+    pool: asyncpg.Pool
+    contract: Contract
+    key_of: KeyOf
+    feed: Feed
+    is_embedded: bool
+    run_id: str | None = None
+    acts: Acts | None = None
+    why_no_acts: str | None = None
+    snapshots: Snapshots = field(default_factory=Snapshots)
+
+
+def services_of(request: Request) -> Services:
+    """Return the services of the server that got this request."""
+    services: Services = request.app.state.services
+    return services
+
+
+Serving = Annotated[Services, Depends(services_of)]
+"""The parameter of a route that wants the services."""

@@ -9,6 +9,9 @@ from typing import Any
 from tests.support.reference.markdown import code, table
 
 import apc_contracts
+from apc_contracts.contract.contract import load_contract
+
+SESSIONS = "inter_agent_coordination"
 
 
 @cache
@@ -83,6 +86,28 @@ def phase_of_state() -> str:
     return table(("state", "run_phase"), _contract()["phase_of_state"].items())
 
 
+def lifecycle() -> str:
+    """Return what each state of a session allows, and what leaves it."""
+    machine_of_sessions, phases_of = _contract()["machines"][SESSIONS], _contract()["phase_of_state"]
+    rows = []
+    for state in machine_of_sessions["states"]:
+        phase = phases_of.get(state, "")
+        allowed = "" if state in machine_of_sessions["terminal"] else _contract()["phases"][phase]["packet_types"]
+        leaving = [edge for edge in machine_of_sessions["edges"] if state in edge["from"] and edge["from"] != "*"]
+        ways = [f"{edge['event']} → {edge['to']}, by {_raised_by(edge['event'])}" for edge in leaving]
+        rows.append((state, phase, ", ".join(allowed), "; ".join(ways)))
+    return table(("state", "run_phase", "types allowed, beside control types", "left by, raised by"), rows)
+
+
+def _raised_by(event: str) -> str:
+    return ", ".join(cause for cause, events in _contract()["raised_by"].items() if event in events)
+
+
+def lifecycle_diagram() -> str:
+    """Return the machine of a session as a Mermaid diagram."""
+    return f"```mermaid\n{load_contract().machine(SESSIONS).mermaid().rstrip()}\n```"
+
+
 def refusals() -> str:
     """Return the refusal codes in their order, as one sentence."""
     return ", ".join(refusal_order()) + "."
@@ -99,6 +124,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "promotion": promotion,
     "drift": drift,
     "phase_of_state": phase_of_state,
+    "lifecycle": lifecycle,
+    "lifecycle_diagram": lifecycle_diagram,
     "refusals": refusals,
     **{
         name: partial(machine, name)

@@ -97,6 +97,10 @@ class ArtifactError(BusError):
     """The artifact store failed."""
 
 
+class ArtifactServiceAway(ArtifactError):
+    """The service that takes artifacts does not answer, or cannot take one now; a later attempt may succeed."""
+
+
 class ArtifactMissing(ArtifactError):
     """No artifact with that hash."""
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import IO
 
 import pandas as pd
+from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
 from apc_agents.confinement import Limits, confine
@@ -30,10 +31,20 @@ def main() -> None:
     """Answer until the standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with threadpool_limits(1):
+        find_thread_pools()
         open_ways = confine(Limits(MEMORY_BYTES), [*sys.path, *_library_folders()])
         write_frame(sys.stdout.buffer, {"open": list(open_ways)})
         while answer_one(sys.stdin.buffer, sys.stdout.buffer):
             pass
+
+
+def find_thread_pools() -> None:
+    """Let scikit-learn find its thread pools while this process may still read files.
+
+    Its first computation of neighbours by brute force (tables of more than fifteen columns) reads `/proc/self/maps`
+    and keeps what it found.
+    """
+    KNeighborsClassifier(n_neighbors=1, algorithm="brute").fit([[0.0], [1.0]], [0, 1]).predict([[0.0]])
 
 
 def answer_one(source: IO[bytes], target: IO[bytes]) -> bool:

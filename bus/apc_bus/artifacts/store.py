@@ -2,20 +2,23 @@
 
 import asyncio
 import hashlib
+import random
 import re
 import stat
 import tempfile
+import time
 from collections.abc import AsyncIterable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import obstore
+import structlog
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from apc_bus.artifacts.upload import Login, upload
-from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
+from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactServiceAway, ArtifactTooLarge
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings
 
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 DEFAULT_MAX_BYTES = 1 << 30
 _PART_BYTES = 1 << 20
-_RETRIES: "RetryConfig" = {"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
+_PATIENCE = timedelta(seconds=60)
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
+_RETRIES: "RetryConfig" = {"max_retries": 4, "retry_timeout": _PATIENCE}
 """With back-off, within seconds: who asked says so and decides, instead of hanging for minutes."""
 _TIMEOUTS: "ClientConfig" = {
     "connect_timeout": timedelta(seconds=5),
@@ -38,6 +43,8 @@ _S3_ERROR = re.compile(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", re.DOTA
 _REQUEST = re.compile(r" for path \S+: Error performing \w+ \S+ in \S+")
 _NO_BUCKET = "NoSuchBucket"
 
+_log = structlog.get_logger("apc_bus")
+
 
 class ArtifactStore:
     """Puts and gets bytes by hash. What `put` returned is safe: a local store has synced file and folders.
@@ -48,6 +55,7 @@ class ArtifactStore:
         allow_http: reach an S3-like store over http.
         uploads: URL of the service that stores what is put; the location is only read then.
         login: user and password for that service.
+        patience: how long an upload is repeated while the service is away or busy.
 
     Raises:
         ArtifactError: a location that no store can be opened for.
@@ -61,8 +69,10 @@ class ArtifactStore:
         allow_http: bool = False,
         uploads: str | None = None,
         login: Login | None = None,
+        patience: timedelta = _PATIENCE,
     ) -> None:
         self._max_bytes = max_bytes
+        self._patience = patience
         self._uploads = uploads
         self._login = login
         self._folder = _local_folder(location)
@@ -216,9 +226,23 @@ class ArtifactStore:
     async def _upload(self, service: str, artifact_hash: str, data: bytes | Path) -> None:
         try:
             if not await self.exists(artifact_hash) or not await self._holds(artifact_hash):
-                await asyncio.to_thread(upload, service, artifact_hash, data, self._login)
+                await self._repeat_upload(service, artifact_hash, data)
         except OSError as error:
             raise _failed(f"store artifact {artifact_hash}", error) from error
+
+    async def _repeat_upload(self, service: str, artifact_hash: str, data: bytes | Path) -> None:
+        """Upload, and repeat it while the service is away: at most as long as a remote store is asked again."""
+        deadline = time.monotonic() + self._patience.total_seconds()
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await asyncio.to_thread(upload, service, artifact_hash, data, self._login)
+            except ArtifactServiceAway as error:
+                if time.monotonic() + pause > deadline:
+                    raise
+                _log.warning("upload_repeated", artifact=artifact_hash, reason=str(error))
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _holds(self, artifact_hash: str) -> bool:
         try:

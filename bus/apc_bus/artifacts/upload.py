@@ -7,11 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from apc_bus.errors import ArtifactError
+from apc_bus.errors import ArtifactError, ArtifactServiceAway
 
 _TIMEOUT_S = 30.0
 """For every answer, and for every part that is sent."""
 _TAKEN = (200, 201)
+_LATER = (429, 502, 503, 504)
+"""The service, or what it asks who uploads, is away or busy for now."""
 _LONGEST_ANSWER = 1000
 
 
@@ -23,7 +25,8 @@ def upload(service: str, artifact_hash: str, data: bytes | Path, login: Login | 
     """Send bytes to the service at a URL and return when it has them safe; blocks.
 
     Raises:
-        ArtifactError: the service is away, or refused them.
+        ArtifactServiceAway: the service does not answer, or says that it cannot take them now.
+        ArtifactError: it refused them.
         OSError: a file cannot be read.
     """
     digits = artifact_hash.removeprefix("sha256:")
@@ -48,11 +51,12 @@ def _put(service: str, digits: str, body: io.BufferedIOBase, size: int, login: L
         answer = connection.getresponse()
         said = answer.read(_LONGEST_ANSWER).decode(errors="replace").strip()
     except (OSError, http.client.HTTPException) as error:
-        raise ArtifactError(
+        raise ArtifactServiceAway(
             f"cannot store artifact sha256:{digits} at {service}: {error or type(error).__name__}; check "
             "APC_ARTIFACTS_UPLOAD_URL, and whether `apc serve artifacts` runs"
         ) from error
     finally:
         connection.close()
     if answer.status not in _TAKEN:
-        raise ArtifactError(f"{service} refused artifact sha256:{digits}: {answer.status} {said}")
+        kind_of_error = ArtifactServiceAway if answer.status in _LATER else ArtifactError
+        raise kind_of_error(f"{service} refused artifact sha256:{digits}: {answer.status} {said}")

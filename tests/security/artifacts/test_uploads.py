@@ -4,13 +4,14 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
 from apc_bus.artifacts.store import ArtifactStore, object_key
-from apc_bus.errors import ArtifactError
+from apc_bus.errors import ArtifactError, ArtifactServiceAway, BusUnavailable
 from apc_bus.rabbit.administration.logins import may_log_in
 from apc_bus.settings import BusSettings
 from apc_console.commands.serve.artifact_uploads import ArtifactUploads, UploadLimits, login_check
@@ -149,9 +150,30 @@ async def test_a_full_disk_is_not_filled(tmp_path: Path) -> None:
 
 
 async def test_a_service_that_is_away_is_named(tmp_path: Path, unused_tcp_port: int) -> None:
-    store = ArtifactStore(tmp_path / "store", uploads=f"http://127.0.0.1:{unused_tcp_port}")
+    store = ArtifactStore(tmp_path / "store", uploads=f"http://127.0.0.1:{unused_tcp_port}", patience=timedelta(0))
     with pytest.raises(ArtifactError, match="APC_ARTIFACTS_UPLOAD_URL"):
         await store.put(DATA)
+
+
+async def test_an_upload_waits_for_a_broker_that_is_away(tmp_path: Path) -> None:
+    """The service asks the broker for the login: while the broker restarts, a handler must not fail for good."""
+    asked = 0
+
+    async def may_log_in(user: str, password: str) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise BusUnavailable("no broker node answers")
+        return True
+
+    server = await asyncio.start_server(ArtifactUploads(tmp_path / "store", LIMITS, may_log_in).answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    hasty = ArtifactStore(tmp_path / "store", uploads=url, login=("a", "b"), patience=timedelta(0))
+    with pytest.raises(ArtifactServiceAway, match="503 no broker node answers"):
+        await hasty.put(DATA)
+    assert await ArtifactStore(tmp_path / "store", uploads=url, login=("a", "b")).put(DATA) == HASH
+    assert asked == 3
+    server.close()
 
 
 async def test_a_start_clears_what_a_crash_left(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ test-page: $(PAGE)  ## The page's own tests: reducer, formats, proofs, and the b
 	$(NPM) run --silent test
 
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
-	$(BIN)/apc automl run --out build/demo
+	$(BIN)/apc automl run --budget-seconds 20 --out build/demo
 
 test: $(STAMP)  ## All tests but the long fault runs; needs rabbitmq-server on the PATH, APC_AMQP_URL or Docker
 	$(BIN)/pytest -m 'not faults' --numprocesses 4 $(PARALLEL)

@@ -21,20 +21,31 @@ Table = Annotated[Literal["friedman", "clusters"], typer.Option(help="Which gene
 def run(
     data: Annotated[Path | None, typer.Option(help="The table, a CSV with a header; default a sample.")] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
-    generations: Annotated[int, typer.Option(min=1, max=1000, help="Below 11 there are no transfers.")] = 24,
+    generations: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Default: at most 24, as many as the budget allows.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, max=10, help="Validations at most; default 2.")] = None,
+    convergence: Annotated[
+        int | None, typer.Option(min=0, max=1000, help="Last generations that only tune; default one in twelve.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Same seed and priors, same model.")] = 7,
-    budget_seconds: Annotated[int, typer.Option(min=1, help="Wall time of the search.")] = 120,
+    budget_seconds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Search time, then the best is judged. Default 120; 3600 with --generations."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where model and report go; default <data folder>/runs/RUN.")] = None,
     priors: Annotated[bool, typer.Option(help="Begin with what worked before on similar tables.")] = True,
 ) -> None:
     """Search for the best model of a table under the protocol; every packet is judged and logged.
 
-    Ends with the promoted model, report.html and a summary; exit 3 when nothing passed the gate.
+    Ends with the promoted model, report.html and a summary. When the gate refuses the best candidate, it is saved as
+    candidate.skops with the reasons; exit 3.
     """
     from apc_automl.run import RunForm, run_swarm
     from apc_console.system.running import run_quietly
 
-    run_quietly(run_swarm(RunForm(data, target, generations, seed, budget_seconds, out, priors)))
+    form = RunForm(data, target, generations, seed, budget_seconds, out, priors, rounds, convergence)
+    run_quietly(run_swarm(form))
 
 
 @app.command()

@@ -7,14 +7,13 @@ from pathlib import Path
 import asyncpg
 
 from apc_agents.memory import DatabaseMemoryStore
+from apc_automl.report.model_record import failures_of, save_model
 from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.report.run_log import LoggedPacket, RunLog, read_run
 from apc_automl.swarm.narrative import Narrative, read_narrative
 from apc_automl.training.recipes import Recipe
 from apc_bus.artifacts.store import ArtifactStore
 
-MODEL_FILE = "model.skops"
-RECIPE_FILE = "recipe.json"
 REPORT_FILE = "report.html"
 
 
@@ -22,7 +21,7 @@ async def collect_outcome(pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: 
     """Read a finished run from the log, write its files to a folder, and sum it up.
 
     Writes `report.html`, and for a promoted model `model.skops` (a scikit-learn pipeline; skops reads it) and
-    `recipe.json`.
+    `model.json`; for one that the gate refused `candidate.skops` and `candidate.json`.
 
     Raises:
         ArtifactError: an artifact that the log names cannot be read.
@@ -32,8 +31,9 @@ async def collect_outcome(pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: 
 
     log = await read_run(pool, run_id)
     judged = await _judged(log, artifacts)
-    model = None if log.promoted is None else await artifacts.get(log.promoted.payload["artifact_hash"])
-    model_file = await asyncio.to_thread(_write_model, model, judged, out_dir)
+    await asyncio.to_thread(out_dir.mkdir, parents=True, exist_ok=True)
+    saved = await save_model(log, artifacts, judged, out_dir)
+    model_file = saved if log.promoted is not None else None
     state, reason, failed = _ending(log)
     outcome = Outcome(
         run_id=run_id,
@@ -47,6 +47,10 @@ async def collect_outcome(pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: 
         transfers=log.transfers,
         packets_logged=sum(log.counts.values()),
         packets_refused=log.refused,
+        candidate_file=None if model_file else saved,
+        failures=() if model_file or judged is None else failures_of(judged.gates, failed),
+        used_priors=log.used_priors,
+        repeat=repeat_options(log),
     )
     narrative = await narrative_of(pool, log)
     await asyncio.to_thread(write_report, log, outcome, narrative)
@@ -90,17 +94,6 @@ def _swarm_of(log: RunLog, validation: LoggedPacket) -> str:
     return next((one.swarm for one in log.of("ARTIFACT") if str(one.packet_id) == artifact), "")
 
 
-def _write_model(model: bytes | None, judged: Judged | None, folder: Path) -> Path | None:
-    folder.mkdir(parents=True, exist_ok=True)
-    if model is None:
-        return None
-    path = folder / MODEL_FILE
-    path.write_bytes(model)
-    if judged is not None:
-        (folder / RECIPE_FILE).write_bytes(judged.recipe.canonical() + b"\n")
-    return path
-
-
 def _ending(log: RunLog) -> tuple[str, str | None, tuple[str, ...]]:
     """(last state, why it ended there, gates that the last judged model failed)."""
     if not log.moves:
@@ -117,3 +110,22 @@ def _ending(log: RunLog) -> tuple[str, str | None, tuple[str, ...]]:
     if reason == "NOTHING_BEATS_BASELINE":
         failed = ("outcome",)
     return last.to_state, reason, failed
+
+
+def repeat_options(log: RunLog) -> tuple[str, ...]:
+    """Return the options that fix the sizes of a run, so that another machine makes the same search.
+
+    Empty when a later round was cut by the budget: no options say that.
+    """
+    sizes, evaluations = log.sizes, log.evaluations
+    if not sizes or not evaluations:
+        return ()
+    asked = sizes["generation_limit"] + 1 + sizes["convergence_generations"]
+    rounds = max(one.round for one in evaluations)
+    last = 1 + max(one.generation for one in evaluations if one.round == rounds)
+    if last >= asked:
+        return ("--generations", str(asked), "--convergence", str(sizes["convergence_generations"]))
+    if rounds > 1:
+        return ()
+    converged = len({one.generation for one in evaluations if one.run_phase == "CONVERGENCE"})
+    return ("--generations", str(last), "--convergence", str(converged), "--rounds", "1")

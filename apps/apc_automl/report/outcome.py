@@ -41,6 +41,14 @@ class Outcome:
     transfers: tuple[TransferRecord, ...]
     packets_logged: int
     packets_refused: int
+    candidate_file: Path | None = None
+    """The best verified model, when the gate refused it."""
+    failures: tuple[str, ...] = ()
+    """The failed gates in words."""
+    used_priors: bool = False
+    """Whether recipes of earlier runs were tried first."""
+    repeat: tuple[str, ...] = ()
+    """Options of `apc automl run` that fix the sizes that this run has had; empty = no options repeat it."""
 
     @property
     def is_promoted(self) -> bool:

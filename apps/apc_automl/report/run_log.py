@@ -10,9 +10,9 @@ import asyncpg
 
 from apc_automl.report import log_queries
 from apc_automl.swarm.members import SENTINEL
-from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 
-READ_TYPES = ("IDEA", "ARTIFACT", "EVAL", "CLAIM", "TRANSFER", "SIGNAL")
+READ_TYPES = ("TASK_IR", "IDEA", "ARTIFACT", "EVAL", "CLAIM", "TRANSFER", "SIGNAL")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,9 @@ class LoggedPacket:
     verdict: str
     refusal: Mapping[str, Any] | None
     body: Mapping[str, Any]
+    shard: int = 0
+    seq: int = 0
+    """Its place in the log of the shard."""
 
     @property
     def payload(self) -> Mapping[str, Any]:
@@ -110,6 +113,24 @@ class RunLog:
         return next((one for one in self.of("ARTIFACT") if one.sender == ORCHESTRATOR), None)
 
     @property
+    def sizes(self) -> Mapping[str, Any]:
+        """The SessionSpec of START; empty in a log without one."""
+        starts = [one for one in self.of("SIGNAL") if one.payload.get("signal") == Signal.START]
+        return starts[0].payload["session"] if starts else {}
+
+    @property
+    def brief(self) -> Mapping[str, str]:
+        """Evidence id -> hash, as the sentinel's brief names them: `schema`, slices, priors."""
+        briefs = [one for one in self.of("TASK_IR") if one.payload["ir_header"]["swarm_id"] == SENTINEL]
+        return {one["id"]: one["ref"] for one in briefs[0].payload["objects"] if "ref" in one} if briefs else {}
+
+    @property
+    def used_priors(self) -> bool:
+        """Whether a brief named recipes of earlier runs."""
+        objects = [thing for one in self.of("TASK_IR") for thing in one.payload["objects"]]
+        return any(str(thing.get("id", "")).startswith("prior-") for thing in objects)
+
+    @property
     def validations(self) -> list[LoggedPacket]:
         """The EVALs that judged a final model, the last one last."""
         return [one for one in self.of("EVAL", "VALIDATION") if one.sender == SENTINEL]
@@ -154,6 +175,8 @@ def _packet(row: Any) -> LoggedPacket:
         verdict=row["verdict"],
         refusal=json.loads(row["refusal"]) if row["refusal"] else None,
         body=json.loads(row["body"]),
+        shard=row["shard"],
+        seq=row["seq"],
     )
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -10,6 +11,11 @@ from pathlib import Path
 from apc_bus.settings import AutomlSettings
 from apc_console.errors import InputUnusable
 
+BUDGET_SECONDS = 120
+FIXED_BUDGET_SECONDS = 3600
+GENERATIONS = 24
+ROUNDS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class RunForm:
@@ -17,11 +23,30 @@ class RunForm:
 
     data: Path | None
     target: str | None
-    generations: int
-    seed: int
-    budget_seconds: int
-    out: Path | None
+    generations: int | None = None
+    seed: int = 7
+    budget_seconds: int | None = None
+    out: Path | None = None
     priors: bool = True
+    rounds: int | None = None
+    convergence: int | None = None
+
+    @property
+    def search_seconds(self) -> int:
+        """The search time; a run of fixed generations is not cut by the default budget."""
+        if self.budget_seconds is not None:
+            return self.budget_seconds
+        return BUDGET_SECONDS if self.generations is None else FIXED_BUDGET_SECONDS
+
+    def command(self, *sizes: str, used_priors: bool = False) -> str:
+        """Return `apc automl run` with these sizes, as typed at a shell."""
+        words = ["automl", "run"]
+        if self.data is not None:
+            words += ["--data", str(self.data)]
+        if self.target is not None:
+            words += ["--target", self.target]
+        words += ["--seed", str(self.seed), *sizes, *([] if used_priors else ["--no-priors"])]
+        return shlex.join(words)
 
     def settings(self, data_dir: Path) -> AutomlSettings:
         """Return the run as the roles know it, its ids fixed once; the sample table is written when none is named.
@@ -36,9 +61,11 @@ class RunForm:
         return AutomlSettings(
             data=data.resolve(),
             target=target,
-            generations=self.generations,
+            generations=self.generations or GENERATIONS,
+            convergence=self.convergence,
+            maximum_rounds=self.rounds or ROUNDS,
             seed=self.seed,
-            budget_seconds=self.budget_seconds,
+            budget_seconds=self.search_seconds,
             priors=self.priors,
             session_id=run_id,
             run_id=run_id,

@@ -8,6 +8,7 @@ from shutil import which
 from typing import Any
 
 from apc_automl.report.outcome import Judged, Outcome
+from apc_automl.run.form import BUDGET_SECONDS, RunForm
 from apc_console.output.files import write_bytes
 from apc_console.output.output import to_json
 from apc_console.output.terminal import echo
@@ -15,17 +16,23 @@ from apc_console.output.terminal import echo
 SUMMARY_FILE = "summary.json"
 
 
-def print_summary(outcome: Outcome) -> None:
-    """Print the summary and write it beside the report as JSON."""
-    write_bytes(outcome.report_file.with_name(SUMMARY_FILE), to_json(_facts(outcome)) + b"\n")
-    echo("\n".join([_verdict(outcome), *_details(outcome)]))
+def print_summary(outcome: Outcome, form: RunForm | None = None) -> None:
+    """Print the summary and write it beside the report as JSON; with the form also how to repeat the run."""
+    facts = _facts(outcome) | {"repeat": _repeat(outcome, form)}
+    write_bytes(outcome.report_file.with_name(SUMMARY_FILE), to_json(facts) + b"\n")
+    echo("\n".join([_verdict(outcome), *_details(outcome), *_commands(outcome, form)]))
+
+
+def refusal_of(outcome: Outcome) -> str:
+    """Return one line on a run without a promoted model."""
+    if outcome.candidate_file is None:
+        return "no model is better than the trivial baseline, so none was saved"
+    return f"the promotion gate refused the best candidate; it is saved as {outcome.candidate_file}"
 
 
 def replay_command(run_id: str) -> str:
     """Return the command that shows the run, to be typed as it stands."""
-    given = os.environ.get("APC_DATA_DIR")
-    where = f"APC_DATA_DIR={shlex.quote(given)} " if given else ""
-    return f"{where}{_program()} packet replay --run-id {run_id}"
+    return f"{_data_dir()}{_program()} packet replay --run-id {run_id}"
 
 
 def _program() -> str:
@@ -40,9 +47,11 @@ def _verdict(outcome: Outcome) -> str:
     judged = outcome.judged
     if outcome.is_promoted and judged is not None:
         return f"Promoted: {judged.recipe.family} of swarm {judged.swarm}. {_score(judged)}"
-    gates = f" Failed: {', '.join(outcome.failed_gates)}." if outcome.failed_gates else ""
     score = f" {_score(judged)}" if judged is not None else ""
-    return f"Nothing passed the gate ({outcome.reason}).{gates}{score}"
+    if outcome.candidate_file is None:
+        return f"No model is better than the trivial baseline ({outcome.reason}).{score}"
+    reasons = outcome.failures or (f"it was not judged: {outcome.reason}",)
+    return "\n  - ".join([f"The gate refused the best candidate.{score}", *reasons])
 
 
 def _score(judged: Judged) -> str:
@@ -61,11 +70,39 @@ def _details(outcome: Outcome) -> list[str]:
     ]
     if outcome.model_file is not None:
         lines.append(f"Model:      {outcome.model_file}")
+    if outcome.candidate_file is not None:
+        lines.append(f"Candidate:  {outcome.candidate_file}")
     return [
         *lines,
         f"Report:     {outcome.report_file}",
         f"Every step: {replay_command(outcome.run_id)}",
     ]
+
+
+def _commands(outcome: Outcome, form: RunForm | None) -> list[str]:
+    """Return how to repeat the run, and how to go on where it was refused."""
+    if form is None:
+        return []
+    lines = []
+    repeat = _repeat(outcome, form)
+    if repeat is not None:
+        lines.append(f"Repeat:     {_data_dir()}{_program()} {repeat}")
+    if not outcome.is_promoted:
+        seconds = 4 * (form.budget_seconds or BUDGET_SECONDS)
+        more = form.command("--budget-seconds", str(seconds), used_priors=form.priors)
+        lines.append(f"Go on:      {_data_dir()}{_program()} {more}  (begins with what worked in this run)")
+    return lines
+
+
+def _repeat(outcome: Outcome, form: RunForm | None) -> str | None:
+    if form is None or not outcome.repeat:
+        return None
+    return form.command(*outcome.repeat, used_priors=outcome.used_priors)
+
+
+def _data_dir() -> str:
+    given = os.environ.get("APC_DATA_DIR")
+    return f"APC_DATA_DIR={shlex.quote(given)} " if given else ""
 
 
 def _facts(outcome: Outcome) -> dict[str, Any]:
@@ -76,7 +113,9 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
         "is_promoted": outcome.is_promoted,
         "reason": outcome.reason,
         "failed_gates": outcome.failed_gates,
+        "failures": outcome.failures,
         "model_file": _path(outcome.model_file),
+        "candidate_file": _path(outcome.candidate_file),
         "model_hash": judged.model_hash if judged else None,
         "report_file": _path(outcome.report_file),
         "swarm": judged.swarm if judged else None,

@@ -13,7 +13,7 @@ from apc_automl.report.progress import follow_run
 from apc_automl.roles import MODULE, ROLES, make_agents
 from apc_automl.run.display import Standing, show_run
 from apc_automl.run.form import RunForm, environment_of
-from apc_automl.run.summary import print_summary, replay_command
+from apc_automl.run.summary import print_summary, refusal_of, replay_command
 from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training import work
 from apc_automl.training.workbench import Workbench
@@ -55,7 +55,7 @@ async def run_swarm(form: RunForm) -> None:
         async with _system(plan, workbench) as system:
             await _until_over(system, plan)
             outcome = await collect_outcome(system.pool, system.artifacts, settings.run_id, plan.out)
-    _tell(outcome)
+    _tell(outcome, form)
 
 
 async def write_report(run_id: str, out: Path) -> None:
@@ -78,10 +78,10 @@ def _check_folder(out: Path) -> None:
         raise InputUnusable(f"--out {out}: {error.strerror}: name a folder, or one that can be made") from error
 
 
-def _tell(outcome: Outcome) -> None:
-    print_summary(outcome)
+def _tell(outcome: Outcome, form: RunForm | None = None) -> None:
+    print_summary(outcome, form)
     if not outcome.is_promoted:
-        raise NothingPassed("nothing passed the gate")
+        raise NothingPassed(refusal_of(outcome))
 
 
 async def _check_table(settings: AutomlSettings, workbench: Workbench) -> None:

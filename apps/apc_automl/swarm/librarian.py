@@ -95,7 +95,8 @@ async def _open_session(settings: AutomlSettings, ctx: HandlerContext) -> None:
         generation_deadline_ms=settings.generation_deadline_ms,
         state_deadline_ms=settings.state_deadline_ms,
         max_rounds=settings.maximum_rounds,
-        budgets=Budgets(wall_ms=settings.budget_seconds * 1000),
+        search_ms=settings.budget_seconds * 1000,
+        budgets=Budgets(wall_ms=settings.wall_ms),
         veto_window_ms=settings.veto_window_ms,
     )
     await ctx.emit(

@@ -11,6 +11,8 @@ from pydantic_settings import SettingsConfigDict
 from apc_bus.settings.base import ApcSettings
 from apc_contracts.model import Id
 
+CLOSING_SECONDS = 240
+
 
 class AutomlSettings(ApcSettings):
     """One run. Most settings are read by the librarian only; the other roles get theirs from packets."""
@@ -25,10 +27,12 @@ class AutomlSettings(ApcSettings):
     """Kind of problem; none = derived from the target."""
     generations: int = Field(default=24, ge=1, le=1000)
     """Number of generations, counted from 0; transfers start at generation 11."""
+    convergence: int | None = Field(default=None, ge=0, le=1000)
+    """Number of the last generations, which only tune what is known; none = one in twelve."""
     seed: int = Field(default=7, ge=0, lt=2**31)
     """The same seed gives the same promoted model."""
     budget_seconds: int = Field(default=120, ge=1)
-    """Wall time of the session; then it is halted."""
+    """Search time; then the best verified candidate is arbitrated and validated."""
     maximum_rounds: int = Field(default=2, ge=1, le=10)
     """Number of validations, each on a separate untouched slice."""
     maximum_rows: int = Field(default=3000, ge=100)
@@ -53,9 +57,14 @@ class AutomlSettings(ApcSettings):
     """Training processes of one worker process."""
 
     @property
+    def wall_ms(self) -> int:
+        """The session's whole time: search, and twice as much, at least four minutes, to train and judge the winner."""
+        return self.budget_seconds * 1000 + max(2 * self.budget_seconds, CLOSING_SECONDS) * 1000
+
+    @property
     def convergence_generations(self) -> int:
-        """The last generations, one in twelve, tune what the swarms know by then."""
-        return self.generations // 12
+        """The last generations, by default one in twelve, tune what the swarms know by then."""
+        return self.generations // 12 if self.convergence is None else min(self.convergence, self.generations - 1)
 
     @property
     def start_id(self) -> UUID:

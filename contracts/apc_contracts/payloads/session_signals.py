@@ -41,6 +41,8 @@ class SessionSpec(Model):
     generation_deadline_ms: DurationMs
     state_deadline_ms: DurationMs
     max_rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS)] = 2
+    search_ms: DurationMs | None = None
+    """After this time the open generation is the last one of the search; None = generation_limit alone ends it."""
     budgets: Budgets = Budgets()
     veto_window_ms: Annotated[int, Field(ge=0, le=MAX_VETO_WINDOW_MS)] = 2000
 

@@ -75,6 +75,8 @@ def _start(moment: Moment) -> None:
     wall = document.budgets.get("wall_ms")
     if wall is not None:
         start_timer(moment, "wall", int(wall))
+    if document.search_ms is not None:
+        start_timer(moment, "search", document.search_ms)
     moment.effects.is_sync_due = True
 
 

@@ -201,6 +201,8 @@ class SessionDocument:
     halt_reason: str | None = None
     convergence_generations: int = 0
     """Generations that follow the limit, in CONTROLLED_CONVERGENCE."""
+    search_ms: int | None = None
+    """Time from START after which the open generation is the last one; None = no such limit."""
     briefs: dict[str, list[str]] = field(default_factory=dict)
     """swarm_id -> symbolic keys of its latest research brief, until all briefs are different enough."""
     missed_barriers: dict[str, int] = field(default_factory=dict)

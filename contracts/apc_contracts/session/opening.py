@@ -41,6 +41,7 @@ def open_session(start: Packet, now: datetime, contract: Contract) -> Session:
         generation_deadline_ms=spec.generation_deadline_ms,
         state_deadline_ms=spec.state_deadline_ms,
         max_rounds=spec.max_rounds,
+        search_ms=spec.search_ms,
         veto_window_ms=spec.veto_window_ms,
         budgets=spec.budgets.model_dump(exclude_none=True),
         state=initial,

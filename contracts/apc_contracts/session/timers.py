@@ -47,6 +47,14 @@ def _wall(moment: Moment) -> None:
     moment.session.document.halt_reason = "BUDGET_EXHAUSTED wall_ms"
 
 
+def _search(moment: Moment) -> None:
+    """End the search with the open generation: what is verified by then is arbitrated, and no further round opens."""
+    document = moment.session.document
+    document.generation_limit = min(document.generation_limit, document.generation)
+    document.convergence_generations = 0
+    document.max_rounds = document.round
+
+
 def _veto(moment: Moment) -> None:
     moment.session.document.halt_reason = candidates.end_veto_window(moment)
 
@@ -55,5 +63,6 @@ _EXPIRED: dict[str, Callable[[Moment], None]] = {
     "generation": _generation,
     "state": _state,
     "wall": _wall,
+    "search": _search,
     "veto": _veto,
 }

@@ -53,6 +53,7 @@ class Walk:
             packet_id=self.new_id(),
             generation_limit=self.random.choice((0, 1, 2, 12, 22)),
             max_rounds=self.random.choice((1, 2, 3)),
+            search_ms=self.random.choice((None, 60_000)),
             budgets=self.random.choice((Budgets(), Budgets(packets=60), Budgets(wall_ms=400_000))),
         )
 

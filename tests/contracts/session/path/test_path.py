@@ -323,6 +323,26 @@ def test_time_runs_out(simulation: Any, budgets: dict[str, int], reason: str) ->
     assert reason in simulation.session.document.halt_reason
 
 
+@pytest.mark.parametrize("measured", [0, 3])
+def test_the_search_time_ends_the_search_with_the_open_generation(simulation: Any, measured: int) -> None:
+    start = simulation.start(generation_limit=20, convergence_generations=2, search_ms=5_000)
+    research(simulation, start)
+    for _ in range(measured):
+        generation(simulation, start, 0.8, 0.6)
+    assert simulation.session.state == "INDEPENDENT_DISCOVERY"
+    simulation.pass_time(seconds=6)
+    assert simulation.session.state == "INDEPENDENT_DISCOVERY", "the open generation is still measured"
+    generation(simulation, start, 0.7, 0.6)
+    assert simulation.session.state == "ARBITRATION"
+    assert simulation.session.generation == measured
+    simulation.pass_time(seconds=3)
+    simulation.acknowledge()
+    artifact = execute(simulation, start)
+    simulation.send("sentinel", evaluation(0.2), parent=artifact)
+    simulation.acknowledge()
+    assert simulation.session.document.halt_reason.startswith("VALIDATION_FAILED"), "no further round opens"
+
+
 def test_the_packet_budget_is_never_exceeded(simulation: Any) -> None:
     from apc_contracts.payloads.session_signals import Budgets
 

@@ -1,0 +1,5 @@
+"""The API over a session that a real gate judged, as `tests/web` has it."""
+
+from tests.web.conftest import bench, house, idea, told
+
+__all__ = ["bench", "house", "idea", "told"]

@@ -18,6 +18,39 @@ def brief() -> TaskIrPayload:
     return TaskIrPayload(ir_header=header, objects=(budget,))
 
 
+async def test_an_operator_starts_a_session_and_a_wrong_name_is_refused_first(
+    house: Any, postgres_url: str, tmp_path: Path
+) -> None:
+    apc = ApcCommand(tmp_path)
+    given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
+    spec: dict[str, Any] = {
+        "swarms": [{"swarm_id": "red", "agents": ["red-1"]}, {"swarm_id": "blue", "agents": ["bleu-1"]}],
+        "members": ["nobody-like-it"],
+        "generation_limit": 1,
+        "generation_deadline_ms": 60000,
+        "state_deadline_ms": 60000,
+    }
+
+    async def start(document: Any, *options: str) -> Any:
+        return await asyncio.to_thread(apc, "session", "start", "-", *options, stdin=json.dumps(document), given=given)
+
+    async with house.persister(), house.gate():
+        await house.open_session()
+        unknown = await start(spec, "--session-id", "s-2")
+        broken = await start(spec | {"generation_limit": "one"})
+        spec["swarms"][1]["agents"], spec["members"] = ["blue-1"], []
+        started = await start(spec, "--session-id", "s-2")
+        again = await start(spec, "--session-id", "s-2")
+    assert unknown.returncode == 2
+    assert unknown.stderr == (
+        "apc: START was not sent: swarms[1].agents[0]: agent bleu-1 is not registered: do you mean blue-1?; "
+        "members[0]: agent nobody-like-it is not registered. `apc agent add` registers an agent\n"
+    )
+    assert broken.stderr.startswith("apc: - is no SessionSpec: generation_limit: must be a valid integer")
+    assert (started.returncode, started.stdout) == (0, "s-2\n"), started.stderr
+    assert again.returncode == 2 and "the gate refused START: " in again.stderr and "Remedy: " in again.stderr
+
+
 async def test_an_operator_looks_at_a_session_and_moves_it(house: Any, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}

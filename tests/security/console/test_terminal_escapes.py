@@ -94,6 +94,7 @@ LINES: dict[str, Sequence[str]] = {
     "session list": (),
     "session show": ("session-1",),
     "session explain": (HOSTILE,),
+    "session start": ("hostile.json",),
     "session pause": (HOSTILE,),
     "session resume": (HOSTILE,),
     "session stop": (HOSTILE,),

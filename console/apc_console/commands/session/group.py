@@ -1,5 +1,6 @@
-"""`apc session`: list, show, explain, pause, resume and stop sessions."""
+"""`apc session`: list, show, explain, start, pause, resume and stop sessions."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,7 +9,7 @@ from apc_console.output.output import AsJson
 from apc_console.output.terminal import echo
 from apc_contracts.vocabulary import Signal
 
-app = typer.Typer(help="List, show, explain, pause, resume and stop sessions.", no_args_is_help=True)
+app = typer.Typer(help="List, show, explain, start, pause, resume and stop sessions.", no_args_is_help=True)
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="The session.")]
 Sender = Annotated[
@@ -50,6 +51,22 @@ def explain(session_id: SessionId, as_json: AsJson = False) -> None:
     from apc_console.system.running import run_quietly
 
     run_quietly(print_explanation(session_id, as_json=as_json))
+
+
+@app.command()
+def start(
+    file: Annotated[Path, typer.Argument(metavar="SPEC", help="A SessionSpec as JSON; - reads the standard input.")],
+    session_id: Annotated[str | None, typer.Option(help="The id of the session; default a new one.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="The run; default the session's id.")] = None,
+    task_id: Annotated[str | None, typer.Option(help="The task; default the first of task_ids.")] = None,
+    sender: Sender = None,
+    reason: Reason = None,
+) -> None:
+    """Open a session with SIGNAL START; print its id. Agents that are not registered are refused before it is sent."""
+    from apc_console.commands.session.starting import StartForm, start_session
+    from apc_console.system.running import run_quietly
+
+    echo(run_quietly(start_session(StartForm(file, session_id, run_id, task_id, sender, reason))))
 
 
 @app.command()

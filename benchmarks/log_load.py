@@ -29,7 +29,7 @@ from apc_log.batch import (
 )
 from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.evidence.tree.tree_signer import TreeSigner
 from apc_persister.testing import coordination, hop, lifecycle, packet_entry
 from apc_persister.writing.intake import read_message
 from apc_persister.writing.transaction import commit
@@ -69,7 +69,7 @@ class Loader:
     def __init__(self, pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
         self._pool = pool
         self._connection = connection
-        self._notary = Notary(0, load_signer(PersisterSettings()))
+        self._notary = TreeSigner(0, load_signer(PersisterSettings()))
         self._batch_no = 0
         self._packet_no = 0
         self._packets = _packets()

@@ -19,7 +19,7 @@ MAX_ROOTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class SessionPosition:
     """Where a session stands; `step` orders the moments of a session."""
 
     step: int = 0
@@ -32,7 +32,7 @@ class Moment:
 class SessionKnowledge:
     """The newest moment of a session, its last SYNC and its vector clock."""
 
-    moment: Moment = field(default_factory=Moment)
+    moment: SessionPosition = field(default_factory=SessionPosition)
     sync: SessionState | None = None
     clock: dict[str, int] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ class Sessions:
             self._known.move_to_end(session_id)
         return known
 
-    def learn(self, packet: Packet, moment: Moment | None) -> SessionKnowledge:
+    def learn(self, packet: Packet, moment: SessionPosition | None) -> SessionKnowledge:
         """Take over what a delivered packet tells; an older moment never replaces a newer one."""
         known = self.of(packet.trace.session_id)
         if moment is not None and moment.step >= known.moment.step:
@@ -91,7 +91,7 @@ class Sessions:
         if not isinstance(state, SessionState) or packet.sender.agent_id != ORCHESTRATOR:
             return
         if state.step >= known.moment.step:
-            known.moment = Moment(state.step, state.run_phase, state.round, state.generation)
+            known.moment = SessionPosition(state.step, state.run_phase, state.round, state.generation)
         if known.sync is None or state.step >= known.sync.step:
             known.sync = state
 

@@ -20,7 +20,7 @@ from apc_agents.errors import AgentError, HandlerFailed
 from apc_agents.handling.coordination import LocalTransition
 from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
-from apc_agents.phase import Moment, Sessions
+from apc_agents.phase import SessionPosition, Sessions
 from apc_agents.receiving.dedupe import DeliveryKey
 from apc_agents.running.worker import Worker
 from apc_agents.tasks import MemoryTaskStore
@@ -154,11 +154,13 @@ class AgentTestClient:
         draft = Draft(payload, to=self._agent.agent_id, run_phase=phase, **options)
         actor = Actor(agent_id=sender, role="tester", swarm_id="tests") if isinstance(sender, str) else sender
         packet = Builder(actor, Sessions(actor.agent_id)).build(draft, None, 0).packet
-        answers = await self.deliver(packet, Moment(step, phase, round, options.get("generation") or 0), rights=rights)
+        answers = await self.deliver(
+            packet, SessionPosition(step, phase, round, options.get("generation") or 0), rights=rights
+        )
         return answers[0] if answers else None
 
     async def deliver(
-        self, packet: Packet, moment: Moment | None = None, *, attempt: int = 1, rights: Iterable[Right] = ()
+        self, packet: Packet, moment: SessionPosition | None = None, *, attempt: int = 1, rights: Iterable[Right] = ()
     ) -> tuple[Packet, ...]:
         """Hand over a packet; returns everything that it made the agent emit. Raises as `send`."""
         sealed = await sealed_to_fit(packet, self._contract, self._claim_checks)
@@ -167,7 +169,7 @@ class AgentTestClient:
             raise AgentError(f"agent {agent.agent_id} does not take {packet.packet_type}: the gate would refuse it")
         key = (packet.packet_id, attempt)
         end = self._ends[key] = asyncio.get_running_loop().create_future()
-        moment = moment or Moment(run_phase=packet.run_phase, generation=packet.trace.generation)
+        moment = moment or SessionPosition(run_phase=packet.run_phase, generation=packet.trace.generation)
         urgent = is_urgent(packet.packet_type, packet.routing.priority)
         message = Message(
             sealed.body,
@@ -197,7 +199,7 @@ class AgentTestClient:
         stored = await self.states.load(self._agent.agent_id, session_id)
         return {} if stored is None else dict(orjson.loads(stored[0])["state"])
 
-    def _headers(self, moment: Moment, attempt: int, rights: Iterable[Right]) -> dict[str, HeaderValue]:
+    def _headers(self, moment: SessionPosition, attempt: int, rights: Iterable[Right]) -> dict[str, HeaderValue]:
         self._batch_no += 1
         return {
             headers.SHARD: 0,

@@ -43,7 +43,7 @@ def reason_of(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-async def persevere(
+async def run_until_success(
     work: Callable[[], Awaitable[Result]],
     *,
     name: str,
@@ -51,7 +51,7 @@ async def persevere(
     awaits: tuple[type[Exception], ...],
     health: Health,
 ) -> Result:
-    """Return what the work gives, however often it has to be begun.
+    """Run `work` until it succeeds; return its result.
 
     `awaits` are the errors of a service that is away: a warning, and it is waited for. Every other error is a fault
     of ours: logged with its trace, and `health` tells until the next attempt. `task` names this piece of work.

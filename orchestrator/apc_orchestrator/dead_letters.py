@@ -15,7 +15,7 @@ from apc_bus.concurrency import cancelled
 from apc_bus.errors import BusError
 from apc_bus.observability.counted_warning import CountedWarning
 from apc_bus.port import Bus, Delivery, Publication, Subscription
-from apc_bus.supervision import Health, persevere
+from apc_bus.supervision import Health, run_until_success
 from apc_bus.topology import DEAD_QUEUE, agent_of_queue, gate_queue
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
@@ -35,7 +35,9 @@ _log = structlog.get_logger("apc_orchestrator")
 
 async def read_dead_letters(bus: Bus, shards: int, limits: Limits, health: Health) -> None:
     """Report dead letters until cancelled; a letter is acknowledged once its receipt is confirmed."""
-    await persevere(lambda: _read(bus, shards, limits, health), name=TASK, task=TASK, awaits=(BusError,), health=health)
+    await run_until_success(
+        lambda: _read(bus, shards, limits, health), name=TASK, task=TASK, awaits=(BusError,), health=health
+    )
 
 
 async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoReturn:

@@ -15,7 +15,7 @@ import structlog
 from apc_bus.concurrency import cancelled
 from apc_bus.errors import BusError
 from apc_bus.port import Bus
-from apc_bus.supervision import Health, persevere
+from apc_bus.supervision import Health, run_until_success
 
 _log = structlog.get_logger("apc_orchestrator")
 
@@ -55,7 +55,7 @@ async def keep_hearing(bus: Bus, queue: str, fence: Fence, health: Health) -> As
         except BusError as error:
             _log.warning("question_unanswered", queue=queue, reason=str(error))
 
-    asking = asyncio.create_task(persevere(ask, name="question", task=queue, awaits=(), health=health))
+    asking = asyncio.create_task(run_until_success(ask, name="question", task=queue, awaits=(), health=health))
     try:
         yield
     finally:

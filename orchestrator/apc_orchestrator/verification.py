@@ -17,7 +17,7 @@ from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge, BusError
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
-from apc_bus.supervision import Health, persevere
+from apc_bus.supervision import Health, run_until_success
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import SignatureInvalid
 from apc_contracts.identity.registry import Registration
@@ -107,7 +107,7 @@ class Verifier:
     async def _settle(self, request: Verification) -> None:
         packet = request.received.packet
         try:
-            receipt = await persevere(
+            receipt = await run_until_success(
                 lambda: self._verify(request),
                 name="verification",
                 task=packet.packet_id,
@@ -120,7 +120,7 @@ class Verifier:
         await self._tell(receipt)
 
     async def _tell(self, receipt: Receipt) -> None:
-        await persevere(
+        await run_until_success(
             lambda: self._report(receipt),
             name="verification_report",
             task=receipt.packet_id,

@@ -19,9 +19,9 @@ from apc_persister.encryption import Encryption
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
 from apc_persister.evidence.export.exporter import Exporter
 from apc_persister.evidence.export.gauges import publish_gauges
-from apc_persister.evidence.tree.backfill import Latecomers
+from apc_persister.evidence.tree.backfill import TreeBackfill
 from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.evidence.tree.tree_signer import TreeSigner
 from apc_persister.writing.metrics import follow_writers
 from apc_persister.writing.writer import Writer
 
@@ -44,10 +44,11 @@ class Persister:
         self._settings = settings
         self._health = Health()
         self.writers = tuple(
-            Writer(shard, bus, pool, settings, Notary(shard, signer), encryption) for shard in range(settings.shards)
+            Writer(shard, bus, pool, settings, TreeSigner(shard, signer), encryption)
+            for shard in range(settings.shards)
         )
         self.exporter = Exporter(pool, settings.shards, settings.checkpoints_target, settings.checkpoint_interval)
-        self._latecomers = Latecomers(
+        self._backfill = TreeBackfill(
             pool, signer, settings.shards, settings.checkpoint_interval, settings.database_heartbeat
         )
         publish_gauges(self.exporter)
@@ -80,7 +81,7 @@ class Persister:
         log.info("persister_started", shards=len(self.writers))
         are_done = asyncio.Event()
         exporting = asyncio.create_task(self._keep("the export of checkpoints", self.exporter.run, are_done))
-        attesting = asyncio.create_task(self._keep("the backfill of the tree", self._latecomers.run, stop))
+        attesting = asyncio.create_task(self._keep("the backfill of the tree", self._backfill.run, stop))
         try:
             writers = (self._keep(f"the log writer of shard {one.shard}", one.run, stop) for one in self.writers)
             results = await asyncio.gather(*writers, return_exceptions=True)

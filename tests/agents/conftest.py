@@ -12,7 +12,7 @@ from tests.agents.workshop import Workshop
 
 from apc_agents import Agent, StateStore, Worker, WorkerSettings
 from apc_agents.effects import EffectStore
-from apc_agents.phase import Moment
+from apc_agents.phase import SessionPosition
 from apc_bus import headers
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.consuming import handle
@@ -139,7 +139,7 @@ class Gate:
     async def deliver(
         self,
         packet: Packet,
-        moment: Moment | None = None,
+        moment: SessionPosition | None = None,
         *,
         attempt: int = 1,
         epoch: int = 1,
@@ -149,7 +149,7 @@ class Gate:
     ) -> None:
         """Publish a delivery as the gate does; its NACKs of refused packets belong to no batch."""
         self._batch_no += 1
-        moment = moment or Moment(run_phase=packet.run_phase)
+        moment = moment or SessionPosition(run_phase=packet.run_phase)
         values: dict[str, HeaderValue] = {
             headers.SHARD: 0,
             headers.EPOCH: epoch,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from apc_bus.settings import BusSettings
 from apc_console.commands.agent.agents import AgentForm, add_agent
-from apc_console.commands.log.log_verification import read_outside
+from apc_console.commands.log.log_verification import read_checkpoint_files
 from apc_console.configuration import settings_in_force
 from apc_console.errors import InputUnusable
 from apc_console.output.settings_errors import sentence_of
@@ -66,7 +66,7 @@ def test_a_file_that_is_missing_is_named_once(tmp_path: Path, capsys: pytest.Cap
     assert check([missing, "--no-key"]) == 2
     assert capsys.readouterr().err == f"cannot read {missing}: No such file or directory\n"
     with pytest.raises(InputUnusable) as refused:
-        read_outside([tmp_path / "none"], None)  # type: ignore[arg-type]
+        read_checkpoint_files([tmp_path / "none"], None)  # type: ignore[arg-type]
     assert str(refused.value) == f"cannot read {missing}: No such file or directory"
 
 

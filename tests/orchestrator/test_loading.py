@@ -35,7 +35,7 @@ from apc_orchestrator.lease import Lease
 from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.encryption import HIDDEN, Encryption
 from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.evidence.tree.tree_signer import TreeSigner
 from apc_persister.writing.intake import read_message
 from apc_persister.writing.transaction import commit
 
@@ -136,7 +136,7 @@ async def write(pool: asyncpg.Pool, bodies: list[bytes], encryption: Encryption 
     received = [read_message(0, Delivery(message, 1, "0", False)) for message in messages]
     connection = await take_connection(pool, timedelta(seconds=5))
     try:
-        await commit(connection, 0, received, Notary(0, load_signer(PersisterSettings())), encryption)
+        await commit(connection, 0, received, TreeSigner(0, load_signer(PersisterSettings())), encryption)
     finally:
         await drop_connection(pool, connection)
     conflicts = await pool.fetch("SELECT kind, reason FROM apc_log.packet_conflicts WHERE kind <> 'security'")

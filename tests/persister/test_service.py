@@ -14,7 +14,7 @@ from apc_bus.testing import PostgresServer
 from apc_persister import Persister, PersisterSettings, serve_persister
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, TreeBroken
 from apc_persister.evidence.export.exporter import Exporter
-from apc_persister.evidence.tree.backfill import Latecomers
+from apc_persister.evidence.tree.backfill import TreeBackfill
 from apc_persister.testing import until
 
 
@@ -68,7 +68,7 @@ async def test_a_pool_that_the_writers_would_use_up(memory_broker: MemoryBroker,
 
 @pytest.mark.parametrize(
     ("work", "name"),
-    [(Exporter, "the export of checkpoints"), (Latecomers, "the backfill of the tree")],
+    [(Exporter, "the export of checkpoints"), (TreeBackfill, "the backfill of the tree")],
 )
 async def test_no_task_of_the_service_dies_unseen(
     memory_broker: MemoryBroker, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, work: type, name: str
@@ -101,7 +101,7 @@ async def test_a_tree_that_does_not_fit_is_told_though_nobody_writes(
         raise TreeBroken(0, "entry 5 is missing")
 
     await pool.execute("INSERT INTO apc_log.shards (shard, epoch, batch_no, next_seq) VALUES (0, 0, 0, 2)")
-    monkeypatch.setattr(Latecomers, "_attest", refuse)
+    monkeypatch.setattr(TreeBackfill, "_attest", refuse)
     persister, stop = Persister(PersisterSettings(), memory_broker.connect("persister"), pool), asyncio.Event()
     running = asyncio.create_task(persister.run(stop))
     try:

@@ -25,7 +25,7 @@ from apc_log.batch import (
 from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
 from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.evidence.tree.tree_signer import TreeSigner
 from apc_persister.testing import (
     LogBench,
     ScriptedGate,
@@ -385,7 +385,7 @@ async def write_to(bench: LogBench, shard: int, entries: list[Entry]) -> None:
     delivery = Delivery(Message(b"", "1", LOG_BATCH_TYPE, CONTENT_TYPE), 1, str(shard), is_redelivered=False)
     messages = [Received(delivery, content) for content in (opening, gate.batch(entries))]
     connection = await take_connection(bench.pool, timedelta(seconds=10))
-    await commit(connection, shard, messages, Notary(shard, load_signer(bench.settings)))
+    await commit(connection, shard, messages, TreeSigner(shard, load_signer(bench.settings)))
     await drop_connection(bench.pool, connection)
 
 

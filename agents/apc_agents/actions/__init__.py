@@ -12,17 +12,17 @@ from apc_agents.tools.call import Effect, ToolCall
 from apc_agents.tools.errors import (
     ActionError,
     ActionsRefused,
+    KnowledgeOutOfScope,
     Problem,
     ReferenceUnknown,
-    RelicOutOfScope,
     TaskLost,
     TaskUnknown,
     ToolFailed,
     ToolInvalid,
     ValueUnserialisable,
 )
+from apc_agents.tools.knowledge import KnowledgeScope
 from apc_agents.tools.registry import Script, Tool, ToolRegistry
-from apc_agents.tools.relics import RelicScope
 
 __all__ = [
     "VERBS",
@@ -33,12 +33,12 @@ __all__ = [
     "ActionReport",
     "ActionsRefused",
     "Effect",
+    "KnowledgeOutOfScope",
+    "KnowledgeScope",
     "Observation",
     "ObservationStatus",
     "Problem",
     "ReferenceUnknown",
-    "RelicOutOfScope",
-    "RelicScope",
     "Script",
     "StateMemory",
     "TaskLost",

@@ -16,9 +16,9 @@ from apc_agents.tasks.store import TaskStore
 from apc_agents.tools.call import ToolCall
 from apc_agents.tools.errors import ReferenceUnknown, ToolFailed, ValueUnserialisable
 from apc_agents.tools.invoking import invoke
+from apc_agents.tools.knowledge import KnowledgeScope, ReadRelic
 from apc_agents.tools.references import lookup, references_in, substitute
 from apc_agents.tools.registry import ToolRegistry
-from apc_agents.tools.relics import ReadRelic, RelicScope
 from apc_contracts.agent.actions import ActionType, AgentResponse, Execution, SecurityLevel
 
 
@@ -145,7 +145,7 @@ class _Run:
             session_id=context.session_id,
             security_level=level,
             key=key_of(self.origin, action_id),
-            scope=RelicScope(self.checked.relics, self.read_relic) if action.runnable.reads else None,
+            scope=KnowledgeScope(self.checked.relics, self.read_relic) if action.runnable.reads else None,
             of_handler=context.once,
         )
         return {ToolCall: call, ActionContext: context}

@@ -19,8 +19,8 @@ from apc_agents.memory.store import (
     BaseMemoryStore,
     Removed,
     check_conversation,
-    check_moment,
     check_page,
+    check_timestamp,
     state_place,
 )
 from apc_agents.memory.values import checked_id, encoded
@@ -185,7 +185,7 @@ class DatabaseMemoryStore(BaseMemoryStore):
 
     async def forget_before(self, moment: datetime) -> Removed:
         """One transaction."""
-        check_moment(moment)
+        check_timestamp(moment)
         return await self._remove(_FORGET_CONVERSATIONS, _FORGET_STATES, moment)
 
     async def export_user(self, user_id: str) -> AsyncIterator[dict[str, Any]]:

@@ -16,8 +16,8 @@ from apc_agents.memory.store import (
     BaseMemoryStore,
     Removed,
     check_conversation,
-    check_moment,
     check_page,
+    check_timestamp,
     state_place,
 )
 from apc_agents.memory.values import checked_id, encoded, state_name
@@ -192,7 +192,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
 
     async def forget_before(self, moment: datetime) -> Removed:
         """Retention."""
-        check_moment(moment)
+        check_timestamp(moment)
         return self._remove(lambda row: row.updated_at < moment, lambda place, row: row.updated_at < moment)
 
     async def export_user(self, user_id: str) -> AsyncIterator[dict[str, Any]]:

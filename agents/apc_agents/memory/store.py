@@ -181,7 +181,7 @@ def check_page(limit: int, offset: int) -> None:
         raise ArgumentInvalid("offset", f"{offset!r} is no number in 0..2^31 - 1")
 
 
-def check_moment(moment: datetime) -> None:
+def check_timestamp(moment: datetime) -> None:
     """Raises ArgumentInvalid."""
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         raise ArgumentInvalid("moment", f"{moment!r} is no time with an offset from UTC: give one")

@@ -31,7 +31,7 @@ class RecentKeys(Generic[KeyT]):
         return key in self._keys
 
 
-class Marks:
+class FencingTokens:
     """The marks of one shard: which deliveries of older epochs belong to a batch that was never committed.
 
     The mark of an epoch is the last (epoch, batch_no) committed before it. A delivery of an older epoch that lies
@@ -40,19 +40,19 @@ class Marks:
 
     def __init__(self) -> None:
         self._newest = -1
-        self._marks: dict[int, tuple[int, int]] = {}
+        self._fencing_tokens: dict[int, tuple[int, int]] = {}
 
     def is_fenced(self, epoch: int, batch_no: int, mark: tuple[int, int]) -> bool:
         """Return whether this delivery must be dropped; takes its own mark over first."""
-        if epoch not in self._marks:
+        if epoch not in self._fencing_tokens:
             self._remember(epoch, mark)
         if epoch >= self._newest:
             return False
         place = (epoch, batch_no)
-        return any(place > known for newer, known in self._marks.items() if newer > epoch)
+        return any(place > known for newer, known in self._fencing_tokens.items() if newer > epoch)
 
     def _remember(self, epoch: int, mark: tuple[int, int]) -> None:
-        self._marks[epoch] = mark
+        self._fencing_tokens[epoch] = mark
         self._newest = max(self._newest, epoch)
-        if len(self._marks) > MAX_EPOCHS:
-            del self._marks[min(self._marks)]
+        if len(self._fencing_tokens) > MAX_EPOCHS:
+            del self._fencing_tokens[min(self._fencing_tokens)]

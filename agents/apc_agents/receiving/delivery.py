@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from apc_agents.phase import Moment
+from apc_agents.phase import SessionPosition
 from apc_agents.receiving.dedupe import DeliveryKey
 from apc_bus import headers
 from apc_bus.observability.telemetry import LogIds
@@ -26,7 +26,7 @@ class DeliveryHeaders:
     mark: tuple[int, int] | None
     """None on the gate's NACKs, which belong to no batch."""
     attempt: int
-    moment: Moment | None
+    moment: SessionPosition | None
     """None when the gate holds no such session."""
     rights: frozenset[Right] = frozenset()
     """Those of the packet's sender."""
@@ -79,9 +79,9 @@ def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
         shard=_number(values, headers.SHARD),
         epoch=_number(values, headers.EPOCH),
         batch_no=_number(values, headers.BATCH),
-        mark=_mark(values.get(headers.MARK)),
+        mark=_fencing_token(values.get(headers.MARK)),
         attempt=_number(values, headers.ATTEMPT, 1),
-        moment=_moment(values) if headers.STATE_STEP in values else None,
+        moment=_position(values) if headers.STATE_STEP in values else None,
         rights=_rights(values.get(headers.RIGHTS)),
     )
 
@@ -95,7 +95,7 @@ def is_refusal(packet: Packet) -> bool:
     )
 
 
-def _mark(value: HeaderValue) -> tuple[int, int] | None:
+def _fencing_token(value: HeaderValue) -> tuple[int, int] | None:
     if value is None:
         return None
     epoch, _, batch_no = str(value).partition(".")
@@ -108,8 +108,8 @@ def _rights(value: HeaderValue) -> frozenset[Right]:
     return frozenset(right for right in Right if right.value in named)
 
 
-def _moment(values: Mapping[str, HeaderValue]) -> Moment:
-    return Moment(
+def _position(values: Mapping[str, HeaderValue]) -> SessionPosition:
+    return SessionPosition(
         step=_number(values, headers.STATE_STEP),
         run_phase=RunPhase(str(values.get(headers.PHASE, RunPhase.RESEARCH))),
         round=_number(values, headers.ROUND),

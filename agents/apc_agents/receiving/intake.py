@@ -7,7 +7,7 @@ import structlog
 
 from apc_agents.emitting.acknowledgements import Acknowledgements
 from apc_agents.phase import Sessions
-from apc_agents.receiving.dedupe import DeliveryKey, Marks, RecentKeys
+from apc_agents.receiving.dedupe import DeliveryKey, FencingTokens, RecentKeys
 from apc_agents.receiving.delivery import DeliveryHeaders, Inbound, is_refusal, read_headers
 from apc_agents.receiving.refusals import log_refusal
 from apc_bus.errors import DeadLetter
@@ -31,7 +31,7 @@ class Intake:
         self._sessions = sessions
         self._acknowledgements = acknowledgements
         self._shards = shards
-        self._marks: defaultdict[int, Marks] = defaultdict(Marks)
+        self._fencing_tokens: defaultdict[int, FencingTokens] = defaultdict(FencingTokens)
         self._open: dict[DeliveryKey, Inbound] = {}
         self._ended: RecentKeys[DeliveryKey] = RecentKeys()
 
@@ -71,7 +71,9 @@ class Intake:
         return inbound, True
 
     def _is_fenced(self, told: DeliveryHeaders) -> bool:
-        return told.mark is not None and self._marks[told.shard].is_fenced(told.epoch, told.batch_no, told.mark)
+        return told.mark is not None and self._fencing_tokens[told.shard].is_fenced(
+            told.epoch, told.batch_no, told.mark
+        )
 
     def end(self, inbound: Inbound, done: asyncio.Future[None]) -> None:
         """The delivery's end is known: a failed one may come again, any other is remembered."""

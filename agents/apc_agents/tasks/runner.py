@@ -17,9 +17,9 @@ from apc_agents.tasks.store import TaskStore
 from apc_agents.tools.call import MakeEffect, ToolCall
 from apc_agents.tools.errors import ReferenceUnknown, TaskLost, ToolFailed
 from apc_agents.tools.invoking import invoke, storable
+from apc_agents.tools.knowledge import KnowledgeScope
 from apc_agents.tools.references import lookup, substitute
 from apc_agents.tools.registry import Runnable, ToolRegistry
-from apc_agents.tools.relics import RelicScope
 from apc_bus.concurrency import cancelled, first_of
 from apc_contracts.agent.actions import SecurityLevel
 
@@ -217,7 +217,7 @@ class _Run:
             session_id=task.session_id,
             security_level=self._level,
             key=task.task_id,
-            scope=RelicScope(spec.relics, self._registry.read_relic) if runnable.reads else None,
+            scope=KnowledgeScope(spec.relics, self._registry.read_relic) if runnable.reads else None,
             task=self,
             task_id=str(task.task_id),
         )

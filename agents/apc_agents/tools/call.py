@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from apc_agents.tools.errors import ActionError
-from apc_agents.tools.relics import RelicScope
+from apc_agents.tools.knowledge import KnowledgeScope
 from apc_contracts.agent.actions import SecurityLevel
 
 
@@ -58,7 +58,7 @@ class ToolCall:
     security_level: SecurityLevel
     key: UUID
     """The same whenever this action runs again after a crash: an idempotency key for what it calls."""
-    scope: RelicScope | None = None
+    scope: KnowledgeScope | None = None
     task: TaskHandle | None = None
     task_id: str | None = None
     """None for a SYNC action."""
@@ -66,7 +66,7 @@ class ToolCall:
     """Makes the effects of a SYNC action once; None where its handler keeps no record of effects."""
 
     @property
-    def relics(self) -> RelicScope:
+    def knowledge(self) -> KnowledgeScope:
         """The relics that this tool may read. Raises ActionError when it was registered without reads=True."""
         if self.scope is None:
             raise ActionError("this tool reads no relics: register it with reads=True")

@@ -7,7 +7,7 @@ AgentError
     ReferenceUnknown   (reference): a `${{…}}` that points nowhere
     ValueUnserialisable  (place): a value that JSON does not know
     ToolFailed         a tool that raised, took too long, or gave what JSON does not know
-    RelicOutOfScope    (relic_id): a relic that the response does not list
+    KnowledgeOutOfScope    (relic_id): a relic that the response does not list
     TaskUnknown        (task_id): no such task
     TaskLost           (task_id): another worker has taken the task over, or it was cancelled
 """
@@ -69,7 +69,7 @@ class ToolFailed(ActionError):
     """A tool that raised, took too long, or gave what JSON does not know; `__cause__` is what it raised."""
 
 
-class RelicOutOfScope(ActionError):
+class KnowledgeOutOfScope(ActionError):
     """A relic that the response does not list."""
 
     def __init__(self, relic_id: str, listed: Sequence[str]) -> None:

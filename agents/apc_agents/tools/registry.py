@@ -15,7 +15,7 @@ from pydantic.errors import PydanticUserError
 from apc_agents.clearance import SenderRule, Trigger
 from apc_agents.tools.call import ToolCall
 from apc_agents.tools.errors import Problem, ToolInvalid
-from apc_agents.tools.relics import ReadRelic
+from apc_agents.tools.knowledge import ReadRelic
 from apc_contracts.agent.actions import ActionType, SecurityLevel
 from apc_contracts.wire.schema_errors import mistakes_of
 
@@ -133,7 +133,7 @@ class ToolRegistry:
             name: default the function's.
             description: what a model is told; default the function's docstring.
             security_level: the lowest level at which it may run.
-            reads: it reads knowledge relics (ToolCall.relics).
+            reads: it reads knowledge relics (ToolCall.knowledge).
             time_limit: it is cancelled after so long.
             senders: whose packets may trigger it; default anybody's whose level suffices.
             result_level: give `public` to a tool that fetches what strangers wrote: an LLM agent that has its result in

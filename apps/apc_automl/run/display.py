@@ -19,7 +19,7 @@ LIVES_A_SECOND = 4
 
 
 @dataclass(slots=True)
-class Standing:
+class RunStatus:
     """A run as far as it has come."""
 
     generations: int
@@ -56,45 +56,45 @@ class Standing:
         )
 
 
-async def show_run(events: AsyncIterator[Event], standing: Standing) -> None:
+async def show_run(events: AsyncIterator[Event], status: RunStatus) -> None:
     """Show the run until its events end."""
     if sys.stderr.isatty():
-        await _show_live(events, standing)
+        await _show_live(events, status)
     else:
-        await _show_lines(events, standing)
+        await _show_lines(events, status)
 
 
-async def _show_live(events: AsyncIterator[Event], standing: Standing) -> None:
+async def _show_live(events: AsyncIterator[Event], status: RunStatus) -> None:
     console = SafeConsole(stderr=True)
     with Live(
-        get_renderable=lambda: _picture(standing),
+        get_renderable=lambda: _picture(status),
         console=console,
         refresh_per_second=LIVES_A_SECOND,
         transient=True,
     ):
         async for event in events:
-            standing.take(event)
+            status.take(event)
 
 
-async def _show_lines(events: AsyncIterator[Event], standing: Standing) -> None:
+async def _show_lines(events: AsyncIterator[Event], status: RunStatus) -> None:
     async for event in events:
-        standing.take(event)
+        status.take(event)
         if isinstance(event, Synced):
-            echo(standing.line, file=sys.stderr, flush=True)
+            echo(status.line, file=sys.stderr, flush=True)
 
 
-def _picture(standing: Standing) -> RenderableType:
+def _picture(status: RunStatus) -> RenderableType:
     head = Table.grid(padding=(0, 2))
-    spent = time.monotonic() - standing.began
+    spent = time.monotonic() - status.began
     head.add_row(
-        Text(standing.state, style="bold cyan"),
-        ProgressBar(total=standing.generations, completed=min(standing.generation + 1, standing.generations), width=30),
-        Text(f"generation {standing.generation}/{standing.generations - 1}, round {standing.round}"),
-        Text(f"{spent:.0f} s of {standing.budget_seconds} s", style="dim"),
+        Text(status.state, style="bold cyan"),
+        ProgressBar(total=status.generations, completed=min(status.generation + 1, status.generations), width=30),
+        Text(f"generation {status.generation}/{status.generations - 1}, round {status.round}"),
+        Text(f"{spent:.0f} s of {status.budget_seconds} s", style="dim"),
     )
     swarms = Table(box=None, header_style="dim")
     for name in ("swarm", "best outcome", "now", "method"):
         swarms.add_column(name, min_width=12)
-    for swarm, event in sorted(standing.last.items()):
-        swarms.add_row(swarm, f"{standing.best[swarm]:.4f}", f"{event.outcome:.4f}", event.method)
-    return Group(head, swarms, Text(f"recipes offered to other swarms: {standing.offered}", style="dim"))
+    for swarm, event in sorted(status.last.items()):
+        swarms.add_row(swarm, f"{status.best[swarm]:.4f}", f"{event.outcome:.4f}", event.method)
+    return Group(head, swarms, Text(f"recipes offered to other swarms: {status.offered}", style="dim"))

@@ -11,7 +11,7 @@ from apc_automl.report.collection import collect_outcome
 from apc_automl.report.outcome import Outcome
 from apc_automl.report.progress import follow_run
 from apc_automl.roles import MODULE, ROLES, make_agents
-from apc_automl.run.display import Standing, show_run
+from apc_automl.run.display import RunStatus, show_run
 from apc_automl.run.form import RunForm, environment_of
 from apc_automl.run.summary import print_summary, refusal_of, replay_command
 from apc_automl.swarm.priors import LoggedPast
@@ -118,8 +118,8 @@ async def _until_over(system: System, plan: _Plan) -> None:
     """Show the run until its session has ended; a service that fails, or a signal, ends it before."""
     run_id = plan.settings.run_id
     stop = stop_on_signals()
-    standing = Standing(plan.settings.generations, plan.settings.budget_seconds)
-    showing = asyncio.create_task(show_run(follow_run(system.pool, run_id), standing))
+    status = RunStatus(plan.settings.generations, plan.settings.budget_seconds)
+    showing = asyncio.create_task(show_run(follow_run(system.pool, run_id), status))
     running = asyncio.create_task(system.run(stop))
     try:
         await asyncio.wait({showing, running}, return_when=asyncio.FIRST_COMPLETED)

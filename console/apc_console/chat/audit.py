@@ -26,7 +26,7 @@ from apc_log.queries import get_session
 
 
 @asynccontextmanager
-async def telling_the_log(
+async def audited_compressions(
     agent: LLMAgent, session_id: str, pool: asyncpg.Pool | None
 ) -> AsyncIterator[OnCompression | None]:
     """Yield the callback that records each compression before it takes effect; None without a bus or such a session.
@@ -39,10 +39,10 @@ async def telling_the_log(
         yield None
         return
     async with open_bus(settings) as bus:
-        yield _teller(agent, session_id, bus, pool)
+        yield _auditor(agent, session_id, bus, pool)
 
 
-def _teller(agent: LLMAgent, session_id: str, bus: Bus, pool: asyncpg.Pool) -> OnCompression:
+def _auditor(agent: LLMAgent, session_id: str, bus: Bus, pool: asyncpg.Pool) -> OnCompression:
     settings = WorkerSettings()
     key = find_key(settings, agent.agent_id)
     sign: Sign | None = None if key is None else key.sign

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from apc_agents.llm import Dialogue
 from apc_console.chat.agent import chat_agent
-from apc_console.chat.audit import telling_the_log
+from apc_console.chat.audit import audited_compressions
 from apc_console.chat.commands import COMMANDS, parse_command
 from apc_console.chat.memory import open_memory
 from apc_console.chat.screen import Screen, make_screen
@@ -29,7 +29,7 @@ async def run_chat(form: ChatForm) -> None:
     async with (
         open_memory(form.user) as memory,
         running_tasks(agent, memory) as tasks,
-        telling_the_log(agent, session_id, memory.pool) as on_compression,
+        audited_compressions(agent, session_id, memory.pool) as on_compression,
     ):
         dialogue = Dialogue(agent, session_id, memory.store, tasks=tasks, on_compression=on_compression)
         screen.begin(agent.agent_id, session_id, await dialogue.begin(), is_kept=memory.pool is not None)

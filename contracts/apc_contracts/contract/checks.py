@@ -62,7 +62,7 @@ def check_contract(file: ContractFile) -> None:
     _check_names(file)
     _check_loops(file)
     _check_refusals(file)
-    _check_standing(file)
+    _check_ranks(file)
 
 
 def fact_types(file: ContractFile, scope: FactScope) -> dict[str, FactType]:
@@ -252,7 +252,7 @@ def _refuse_twice(names: Iterable[str], place: str, what: str) -> None:
         seen.add(name)
 
 
-def _check_standing(file: ContractFile) -> None:
+def _check_ranks(file: ContractFile) -> None:
     for name, ranks in (("authority", file.superseding.authority), ("commitment", file.superseding.commitment)):
         if len(set(ranks)) < len(ranks):
             raise ContractInvalid(f"superseding.{name}", "a rank stands there twice: list each once, from low to high")

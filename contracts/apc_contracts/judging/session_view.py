@@ -7,7 +7,7 @@ from typing import Protocol
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.judging.loop_state import LoopState, Stretch
+from apc_contracts.judging.loop_state import IdleChain, LoopState
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import PacketType, RunPhase
 
@@ -39,8 +39,8 @@ class Identity:
     """It rests on a packet that was retracted."""
     ended: str = "ARCHIVED"
     """The overall state in which its machines ended; meaningless before."""
-    stretch: Stretch | None = None
-    """The stretch without news that it extends; None when it begins one."""
+    chain: IdleChain | None = None
+    """The chain without news that it extends; None when it begins one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,5 +151,5 @@ class SessionView(Protocol):
         ...
 
     def loop_of(self, packet: Packet, payload_hash: bytes, cause: UUID | None, /) -> LoopState:
-        """Return what the session remembers for the loop guard about an agent's packet: repeats and its stretch."""
+        """Return what the session remembers for the loop guard about an agent's packet: repeats and its chain."""
         ...

@@ -35,9 +35,9 @@ from apc_contracts.session import (
     confirm_substrate,
     decay_packet,
     hops_without_session,
+    identity_without_session,
     open_session,
     resolve_recipients,
-    stranger,
     timer,
     timer_kind,
 )
@@ -198,7 +198,7 @@ class SessionReplay:
         for hop in hops_without_session(received.packet, refusal, entry.judged_at):
             self._expect_hop(hop)
         if refusal is not None:
-            known = stranger(received, refusal, entry.cause_packet_id)
+            known = identity_without_session(received, refusal, entry.cause_packet_id)
             self._strangers[received.packet.packet_id] = known
 
     def _take_hop(self, hop: RecordedHop) -> None:

@@ -25,8 +25,8 @@ from apc_contracts.session.opening import open_session
 from apc_contracts.session.path.promotion_path import completion_of
 from apc_contracts.session.path.verification import Verification
 from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Session
-from apc_contracts.session.strangers import hops_without_session, stranger
 from apc_contracts.session.timers import timer_kind
+from apc_contracts.session.without_session import hops_without_session, identity_without_session
 
 __all__ = [
     "Advanced",
@@ -55,10 +55,10 @@ __all__ = [
     "ends_session",
     "handles",
     "hops_without_session",
+    "identity_without_session",
     "open_session",
     "recount_contents",
     "resolve_recipients",
-    "stranger",
     "timer",
     "timer_kind",
 ]

@@ -23,7 +23,7 @@ from apc_contracts.session.effects import (
 )
 from apc_contracts.session.knowledge import staleness, superseding
 from apc_contracts.session.knowledge.loop_memory import note_content, query_loop
-from apc_contracts.session.movement import Moment
+from apc_contracts.session.movement import Advance
 from apc_contracts.session.path import barrier, completion, promotion_path, verification
 from apc_contracts.session.path.candidates import register_outcome
 from apc_contracts.session.session import HeldPacket, OpenPacket, Session
@@ -54,15 +54,15 @@ def advance(session: Session, given: PacketInput | ReceiptsInput | ReleaseInput,
     """
     effects = Effects()
     if isinstance(given, ReceiptsInput):
-        moment = Moment(session, given.receipts[0].packet_id, given.now, effects, contract, decayed=given.decayed)
+        moment = Advance(session, given.receipts[0].packet_id, given.now, effects, contract, decayed=given.decayed)
         _take_receipts(moment, given)
     elif isinstance(given, ReleaseInput):
-        moment = Moment(session, given.cause, given.now, effects, contract, _rights(given.verdict), given.decayed)
+        moment = Advance(session, given.cause, given.now, effects, contract, _rights(given.verdict), given.decayed)
         _take_released(moment, given)
         return _finish(moment, may_sync=given.is_last, must_sync=given.is_last)
     else:
         cause = given.received.packet.packet_id
-        moment = Moment(session, cause, given.now, effects, contract, _rights(given.verdict), given.decayed)
+        moment = Advance(session, cause, given.now, effects, contract, _rights(given.verdict), given.decayed)
         _take_packet(moment, given)
         if effects.resumed:
             return _finish(moment, may_sync=False)
@@ -73,14 +73,14 @@ def confirm_substrate(
     session: Session, packet_id: UUID, now: datetime, contract: Contract, decayed: frozenset[str] = frozenset()
 ) -> Advanced:
     """Mark a packet confirmed by the substrate stream as delivered and applied; return all that follows."""
-    moment = Moment(session, packet_id, now, Effects(), contract, decayed=decayed)
+    moment = Advance(session, packet_id, now, Effects(), contract, decayed=decayed)
     opened = receipts.confirm_substrate(session, packet_id, now, moment.effects, contract)
     if opened is not None:
         _note_verified(session, opened, contract)
     return _finish(moment)
 
 
-def _finish(moment: Moment, *, may_sync: bool = True, must_sync: bool = False) -> Advanced:
+def _finish(moment: Advance, *, may_sync: bool = True, must_sync: bool = False) -> Advanced:
     """Move the session as far as it can go now, and emit its SYNC: once per cause."""
     session, effects = moment.session, moment.effects
     if not session.is_terminal:
@@ -93,7 +93,7 @@ def _finish(moment: Moment, *, may_sync: bool = True, must_sync: bool = False) -
     return Advanced(session, effects.transitions, effects.emissions, effects)
 
 
-def _take_packet(moment: Moment, given: PacketInput) -> None:
+def _take_packet(moment: Advance, given: PacketInput) -> None:
     session, packet = moment.session, given.received.packet
     kind = given.verdict.kind
     if kind in (VerdictKind.REPEAT, VerdictKind.RERUN):
@@ -120,7 +120,7 @@ def _take_packet(moment: Moment, given: PacketInput) -> None:
 
 
 def _accept(
-    moment: Moment,
+    moment: Advance,
     received: ReceivedPacket,
     recipients: tuple[str, ...],
     packet_round: int,
@@ -158,7 +158,7 @@ def _accept(
         _release_paused(moment)
 
 
-def _release_paused(moment: Moment) -> None:
+def _release_paused(moment: Advance) -> None:
     """Hand packets that the pause held back to the gate for judgement, in log order."""
     held = [item for item in moment.session.held.values() if item.is_paused]
     for item in held:
@@ -166,7 +166,7 @@ def _release_paused(moment: Moment) -> None:
     moment.effects.resumed.extend(held)
 
 
-def _take_released(moment: Moment, given: ReleaseInput) -> None:
+def _take_released(moment: Advance, given: ReleaseInput) -> None:
     item = given.item
     packet_id = item.received.packet.packet_id
     refusal = given.verdict.refusal
@@ -180,7 +180,7 @@ def _take_released(moment: Moment, given: ReleaseInput) -> None:
         _accept(moment, item.received, item.recipients, item.round, was_held=True, record=facts)
 
 
-def _take_receipts(moment: Moment, given: ReceiptsInput) -> None:
+def _take_receipts(moment: Advance, given: ReceiptsInput) -> None:
     session, first = moment.session, given.receipts[0]
     if first.kind in VERIFICATION_KINDS:
         opened = completion.settle_verification(session, first, given.now, moment.effects, moment.contract)
@@ -194,7 +194,7 @@ def _take_receipts(moment: Moment, given: ReceiptsInput) -> None:
             promotion_path.note_falsified(session, opened.packet.packet_id)
 
 
-def _tell_of_failure(moment: Moment) -> None:
+def _tell_of_failure(moment: Advance) -> None:
     """Emit an ERROR for deliveries that receipts have dead-lettered.
 
     The packet stays open: an operator may requeue it.
@@ -242,7 +242,7 @@ def _remember(session: Session, given: PacketInput, packet_round: int, contract:
         round=packet_round,
         generation=packet.trace.generation,
         step=session.step,
-        stretch=read_loop(given.verdict.facts.get("loop")).stretch,
+        chain=read_loop(given.verdict.facts.get("loop")).chain,
     )
     session.remember(packet.packet_id, identity)
     if given.verdict.kind is not VerdictKind.REFUSED:
@@ -281,7 +281,7 @@ def _hear_agent(session: Session, agent_id: str) -> None:
         session.document.dead_agents.remove(agent_id)
 
 
-def _note_refusal(moment: Moment, given: PacketInput) -> None:
+def _note_refusal(moment: Advance, given: PacketInput) -> None:
     """Halt the session when its last packet is spent.
 
     While a task has some left, it goes on.
@@ -298,7 +298,7 @@ def ends_session(session: Session, refusal: Refusal) -> bool:
     return session.document.spent.get("packets", 0) >= budget
 
 
-def _end(moment: Moment) -> None:
+def _end(moment: Advance) -> None:
     """Clean up at CLOSED or HALTED: nothing stays held, nothing waits."""
     state = moment.session.state
     acknowledgements.forget_all(moment.session)

@@ -3,13 +3,20 @@
 from collections.abc import Callable
 from itertools import combinations
 
-from apc_contracts.session.movement import GENERATION_STATES, Moment, may, open_generation, open_round, transition
+from apc_contracts.session.movement import (
+    GENERATION_STATES,
+    Advance,
+    may,
+    open_generation,
+    open_round,
+    transition,
+)
 from apc_contracts.session.path import barrier, candidates, promotion_path
 
 STOP = "stop_signal_or_budget_exhausted"
 
 
-def settle(moment: Moment) -> None:
+def settle(moment: Advance) -> None:
     """Move the session as far as its conditions allow now."""
     document = moment.session.document
     while not moment.session.is_terminal and not moment.session.is_paused:
@@ -21,7 +28,7 @@ def settle(moment: Moment) -> None:
             return
 
 
-def _halt_if_needed(moment: Moment) -> None:
+def _halt_if_needed(moment: Advance) -> None:
     document = moment.session.document
     if document.halt_reason is None:
         document.halt_reason = _spent_budget(moment) or _nobody_left(moment)
@@ -29,7 +36,7 @@ def _halt_if_needed(moment: Moment) -> None:
         transition(moment, STOP, {"reason": document.halt_reason})
 
 
-def _spent_budget(moment: Moment) -> str | None:
+def _spent_budget(moment: Advance) -> str | None:
     document = moment.session.document
     for name in ("tokens", "cost"):
         budget = document.budgets.get(name)
@@ -38,11 +45,11 @@ def _spent_budget(moment: Moment) -> str | None:
     return None
 
 
-def _nobody_left(moment: Moment) -> str | None:
+def _nobody_left(moment: Advance) -> str | None:
     return None if moment.session.live_swarms else "NO_LIVE_SWARM"
 
 
-def _research(moment: Moment) -> None:
+def _research(moment: Advance) -> None:
     """Move on when every swarm has its brief and no two briefs share more than half of their symbolic keys."""
     document = moment.session.document
     if any(swarm not in document.briefs for swarm in document.swarms):
@@ -56,7 +63,7 @@ def _research(moment: Moment) -> None:
         document.briefs.clear()
 
 
-def _ready(moment: Moment) -> None:
+def _ready(moment: Advance) -> None:
     document = moment.session.document
     current = document.round_state
     missing = [swarm for swarm in moment.session.live_swarms if swarm not in current.ready]
@@ -69,7 +76,7 @@ def _ready(moment: Moment) -> None:
     open_generation(moment, 0)
 
 
-def _generations(moment: Moment) -> None:
+def _generations(moment: Advance) -> None:
     document = moment.session.document
     if not barrier.may_close(moment):
         return
@@ -79,7 +86,7 @@ def _generations(moment: Moment) -> None:
         _open_pool(moment)
 
 
-def _open_pool(moment: Moment) -> None:
+def _open_pool(moment: Advance) -> None:
     document = moment.session.document
     reason = candidates.why_no_winner(document)
     if reason is not None:
@@ -94,20 +101,20 @@ def _open_pool(moment: Moment) -> None:
     candidates.arbitrate(moment)
 
 
-def _arbitration(moment: Moment) -> None:
+def _arbitration(moment: Advance) -> None:
     """Move on when a DECISION APPROVED is not vetoed; the veto timer ends what is still open."""
     arbitration = moment.session.document.round_state.arbitration
     if arbitration is not None and arbitration.is_approved and may(moment, "decision_committed"):
         candidates.commit(moment, arbitration)
 
 
-def _execution(moment: Moment) -> None:
+def _execution(moment: Advance) -> None:
     execution = moment.session.document.round_state.execution
     if execution.artifact is not None and execution.evals and may(moment, "artifact_and_eval_emitted"):
         transition(moment, "artifact_and_eval_emitted")
 
 
-def _validation(moment: Moment) -> None:
+def _validation(moment: Advance) -> None:
     document = moment.session.document
     passed = promotion_path.validation_result(moment.session)
     if passed is None:
@@ -126,12 +133,12 @@ def _validation(moment: Moment) -> None:
     open_round(moment)
 
 
-def _metrics(moment: Moment) -> dict[str, float]:
+def _metrics(moment: Advance) -> dict[str, float]:
     """Return the metrics of the validating EVAL: what the guard of validation_pass reads."""
     return dict(moment.session.document.round_state.execution.metrics)
 
 
-def _promotion(moment: Moment) -> None:
+def _promotion(moment: Advance) -> None:
     """Close the commons like a generation: when nothing is being handled or verified any more, or time is up."""
     if promotion_path.may_commit(moment) and (barrier.is_quiet(moment.session) or _has_expired(moment)):
         promotion_path.commit_commons(moment)
@@ -139,11 +146,11 @@ def _promotion(moment: Moment) -> None:
         transition(moment, "commons_commit_complete")
 
 
-def _has_expired(moment: Moment) -> bool:
+def _has_expired(moment: Advance) -> bool:
     return moment.session.document.round_state.has_generation_expired
 
 
-_BY_STATE: dict[str, Callable[[Moment], None]] = {
+_BY_STATE: dict[str, Callable[[Advance], None]] = {
     "SESSION_OPEN": _research,
     "DIFFERENTIATED_RESEARCH": _ready,
     **dict.fromkeys(GENERATION_STATES, _generations),

@@ -10,14 +10,14 @@ from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY, Execution, Ro
 from apc_contracts.session.knowledge import staleness
 from apc_contracts.session.knowledge.loop_memory import note_evidence
 from apc_contracts.session.knowledge.novelty import note_symbols, note_transfer
-from apc_contracts.session.movement import Moment, pause, resume, start_timer
+from apc_contracts.session.movement import Advance, pause, resume, start_timer
 from apc_contracts.session.path import candidates, completion, promotion_path
 from apc_contracts.session.session import OpenPacket
 from apc_contracts.session.timers import expire
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, Signal
 
 
-def count(moment: Moment, opened: OpenPacket) -> None:
+def count(moment: Advance, opened: OpenPacket) -> None:
     """Count a packet of the current round; packets of an older round are admitted, but not counted."""
     session, packet = moment.session, opened.packet
     note_symbols(session, packet)
@@ -36,7 +36,7 @@ def _is_operation(packet: Packet) -> bool:
     return packet.packet_type is PacketType.SIGNAL and packet.payload_as(SignalFields).signal in _OPERATIONS
 
 
-def _task_ir(moment: Moment, opened: OpenPacket) -> None:
+def _task_ir(moment: Advance, opened: OpenPacket) -> None:
     document, payload = moment.session.document, opened.packet.payload_as(TaskIrPayload)
     if payload.ir_header.task_id not in moment.session.tasks and len(document.task_ids) < KEYS_KEPT:
         moment.session.tasks.add(payload.ir_header.task_id)
@@ -49,7 +49,7 @@ def _task_ir(moment: Moment, opened: OpenPacket) -> None:
             document.briefs[swarm] = [key[:LONGEST_KEY] for key in opened.packet.symbolic_keys]
 
 
-def _signal(moment: Moment, opened: OpenPacket) -> None:
+def _signal(moment: Advance, opened: OpenPacket) -> None:
     document, packet = moment.session.document, opened.packet
     signal = packet.payload_as(SignalFields).signal
     if signal is Signal.START and packet.packet_id == document.start_packet_id:
@@ -69,7 +69,7 @@ def _signal(moment: Moment, opened: OpenPacket) -> None:
         expire(moment, packet)
 
 
-def _start(moment: Moment) -> None:
+def _start(moment: Advance) -> None:
     document = moment.session.document
     start_timer(moment, "state", document.state_deadline_ms)
     wall = document.budgets.get("wall_ms")
@@ -80,7 +80,7 @@ def _start(moment: Moment) -> None:
     moment.effects.is_sync_due = True
 
 
-def _ready(moment: Moment, opened: OpenPacket) -> None:
+def _ready(moment: Advance, opened: OpenPacket) -> None:
     packet, ready = opened.packet, moment.session.document.round_state.ready
     swarm = moment.session.swarm_of.get(packet.sender.agent_id)
     is_ready = packet.trace.generation == 0 and ORCHESTRATOR in opened.recipients
@@ -88,13 +88,13 @@ def _ready(moment: Moment, opened: OpenPacket) -> None:
         ready.append(swarm)
 
 
-def _veto(moment: Moment, packet: Packet) -> None:
+def _veto(moment: Advance, packet: Packet) -> None:
     arbitration = moment.session.document.round_state.arbitration
     if arbitration is not None and packet.trace.parent_packet_id == arbitration.packet_id:
         arbitration.vetoes.setdefault(packet.packet_id, False)
 
 
-def _eval(moment: Moment, opened: OpenPacket) -> None:
+def _eval(moment: Advance, opened: OpenPacket) -> None:
     session, packet = moment.session, opened.packet
     current = session.document.round_state
     swarm = session.swarm_of.get(packet.sender.agent_id)
@@ -104,11 +104,11 @@ def _eval(moment: Moment, opened: OpenPacket) -> None:
     promotion_path.note_eval(session, opened)
 
 
-def _artifact(moment: Moment, opened: OpenPacket) -> None:
+def _artifact(moment: Advance, opened: OpenPacket) -> None:
     promotion_path.note_artifact(moment.session, opened)
 
 
-def _decision(moment: Moment, opened: OpenPacket) -> None:
+def _decision(moment: Advance, opened: OpenPacket) -> None:
     packet, current = opened.packet, moment.session.document.round_state
     parent, level = packet.trace.parent_packet_id, packet.payload_as(DecisionPayload).commitment_level
     arbitration = current.arbitration
@@ -121,11 +121,11 @@ def _decision(moment: Moment, opened: OpenPacket) -> None:
         current.is_committed = packet.sender.agent_id == ORCHESTRATOR
 
 
-def _transfer(moment: Moment, opened: OpenPacket) -> None:
+def _transfer(moment: Advance, opened: OpenPacket) -> None:
     note_transfer(moment.session, opened.packet)
 
 
-def _retraction(moment: Moment, packet: Packet) -> None:
+def _retraction(moment: Advance, packet: Packet) -> None:
     payload = packet.payload_as(RetractionPayload)
     target, replacement = payload.target_packet_id, payload.replacement_packet_id
     completion.retract(moment.session, target, packet.sender.agent_id, replacement, moment.now, moment.effects)
@@ -151,7 +151,7 @@ def _retract_work(current: RoundState, target: UUID) -> None:
         current.execution.evals.remove(target)
 
 
-def _retract_winner(moment: Moment, target: UUID) -> None:
+def _retract_winner(moment: Advance, target: UUID) -> None:
     """Void an arbitration whose winner was retracted: the next best gets its own veto window."""
     document = moment.session.document
     arbitration = document.round_state.arbitration
@@ -160,7 +160,7 @@ def _retract_winner(moment: Moment, target: UUID) -> None:
 
 
 _OPERATIONS = frozenset({Signal.STOP, Signal.CANCEL, Signal.PAUSE, Signal.RESUME})
-_COUNTERS: dict[PacketType, Callable[[Moment, OpenPacket], None]] = {
+_COUNTERS: dict[PacketType, Callable[[Advance, OpenPacket], None]] = {
     PacketType.TASK_IR: _task_ir,
     PacketType.SIGNAL: _signal,
     PacketType.EVAL: _eval,

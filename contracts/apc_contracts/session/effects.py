@@ -119,7 +119,7 @@ class Effects:
     final_verdicts: list[FinalVerdict] = field(default_factory=list)
     verifications: list[Verification] = field(default_factory=list)
     """What to verify beside the gate; the result comes back as a receipt."""
-    strangers: list[Receipt] = field(default_factory=list)
+    misdirected: list[Receipt] = field(default_factory=list)
     """Receipts for packets that were not delivered to that recipient: security events."""
     resumed: list[HeldPacket] = field(default_factory=list)
     """Packets held by a pause that are to be judged now, in log order."""

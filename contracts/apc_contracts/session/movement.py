@@ -16,7 +16,7 @@ GENERATION_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", "C
 
 
 @dataclass(slots=True)
-class Moment:
+class Advance:
     """One call of `advance`: the session, the cause, and the effects."""
 
     session: Session
@@ -41,7 +41,7 @@ class Moment:
         }
 
 
-def may(moment: Moment, event: str, facts: dict[str, Any] | None = None) -> bool:
+def may(moment: Advance, event: str, facts: dict[str, Any] | None = None) -> bool:
     """Return whether the contract allows this event now: a deployment's guards may be stricter."""
     edge = moment.contract.machine(COORDINATION).edge(moment.session.state, event)
     if edge is None:
@@ -49,7 +49,7 @@ def may(moment: Moment, event: str, facts: dict[str, Any] | None = None) -> bool
     return edge.guard is None or edge.guard.holds(moment.guard_facts() | (facts or {}))
 
 
-def transition(moment: Moment, event: str, facts: dict[str, Any] | None = None) -> None:
+def transition(moment: Advance, event: str, facts: dict[str, Any] | None = None) -> None:
     """Step the machine; ask `may` first. Raises TransitionRefused when the contract does not allow it."""
     document = moment.session.document
     used = moment.guard_facts() | (facts or {})
@@ -66,7 +66,7 @@ def transition(moment: Moment, event: str, facts: dict[str, Any] | None = None) 
     _enter(moment, after)
 
 
-def barrier(moment: Moment, facts: dict[str, Any]) -> None:
+def barrier(moment: Advance, facts: dict[str, Any]) -> None:
     """Record that a generation closed."""
     document = moment.session.document
     document.step += 1
@@ -74,7 +74,7 @@ def barrier(moment: Moment, facts: dict[str, Any]) -> None:
     moment.effects.is_sync_due = True
 
 
-def open_generation(moment: Moment, generation: int) -> None:
+def open_generation(moment: Advance, generation: int) -> None:
     """Open a generation: reset its counters and start its deadline."""
     document = moment.session.document
     document.generation = generation
@@ -89,7 +89,7 @@ def open_generation(moment: Moment, generation: int) -> None:
     start_timer(moment, "generation", document.generation_deadline_ms)
 
 
-def open_round(moment: Moment) -> None:
+def open_round(moment: Advance) -> None:
     """Begin the next round at generation 0 with new counters, after a failed validation."""
     document = moment.session.document
     document.last_generations[str(document.round)] = document.generation
@@ -98,19 +98,19 @@ def open_round(moment: Moment) -> None:
     open_generation(moment, 0)
 
 
-def start_timer(moment: Moment, kind: str, after_ms: int) -> None:
+def start_timer(moment: Advance, kind: str, after_ms: int) -> None:
     """Start a deadline; when it passes, the gate admits a timer packet. In a pause it starts at RESUME."""
     document = moment.session.document
     document.deadlines[kind] = (document.paused_at or moment.now) + timedelta(milliseconds=after_ms)
 
 
-def pause(moment: Moment) -> None:
+def pause(moment: Advance) -> None:
     """Stop deadlines and the wall budget until RESUME."""
     moment.session.document.paused_at = moment.now
     moment.effects.is_sync_due = True
 
 
-def resume(moment: Moment) -> None:
+def resume(moment: Advance) -> None:
     """Move every deadline by the length of the pause."""
     document = moment.session.document
     if document.paused_at is None:
@@ -122,7 +122,7 @@ def resume(moment: Moment) -> None:
     moment.effects.is_sync_due = True
 
 
-def _enter(moment: Moment, state: str) -> None:
+def _enter(moment: Advance, state: str) -> None:
     document = moment.session.document
     if moment.session.is_terminal:
         document.deadlines.clear()
@@ -135,7 +135,7 @@ def _enter(moment: Moment, state: str) -> None:
         document.deadlines.pop("generation", None)
 
 
-def _record(moment: Moment, event: str, before: str, after: str, facts: dict[str, Any]) -> None:
+def _record(moment: Advance, event: str, before: str, after: str, facts: dict[str, Any]) -> None:
     document = moment.session.document
     row = Transition(event, before, after, document.round, document.generation, document.step, moment.cause, facts)
     moment.effects.transitions.append(row)

@@ -302,12 +302,12 @@ class Session:
         sender, trace = packet.sender.agent_id, packet.trace
         content = content_of(sender, payload_hash, trace.generation, [one.agent_id for one in packet.recipients])
         repeats, parent = self.contents.get(content, 0), trace.parent_packet_id
-        stretch = None
+        chain = None
         if parent is not None or cause is not None:
             known = self._answered(parent, cause)
             if known and not self._brings_something_new(packet):
-                stretch = longest(extend(one.stretch, one.sender, sender) for one in known)
-        return NO_LOOP if repeats == 0 and stretch is None else LoopState(repeats, stretch)
+                chain = longest(extend(one.chain, one.sender, sender) for one in known)
+        return NO_LOOP if repeats == 0 and chain is None else LoopState(repeats, chain)
 
     def _answered(self, parent: UUID | None, cause: UUID | None) -> list[Identity]:
         """Return the packets that this one answers; the orchestrator and the session's opener do not count."""

@@ -9,7 +9,7 @@ from uuid import UUID
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import timer_id
 from apc_contracts.session.delivery import acknowledgements
-from apc_contracts.session.movement import Moment
+from apc_contracts.session.movement import Advance
 from apc_contracts.session.path import candidates
 from apc_contracts.session.session import Session
 
@@ -22,7 +22,7 @@ def timer_kind(session: Session, packet_id: UUID) -> str | None:
     return None
 
 
-def expire(moment: Moment, packet: Packet) -> None:
+def expire(moment: Advance, packet: Packet) -> None:
     """Remove a deadline and do what it stands for."""
     kind = timer_kind(moment.session, packet.packet_id)
     if kind is None:
@@ -35,19 +35,19 @@ def expire(moment: Moment, packet: Packet) -> None:
         _EXPIRED[kind](moment)
 
 
-def _generation(moment: Moment) -> None:
+def _generation(moment: Advance) -> None:
     moment.session.document.round_state.has_generation_expired = True
 
 
-def _state(moment: Moment) -> None:
+def _state(moment: Advance) -> None:
     moment.session.document.halt_reason = f"STATE_DEADLINE in {moment.session.state}"
 
 
-def _wall(moment: Moment) -> None:
+def _wall(moment: Advance) -> None:
     moment.session.document.halt_reason = "BUDGET_EXHAUSTED wall_ms"
 
 
-def _search(moment: Moment) -> None:
+def _search(moment: Advance) -> None:
     """End the search with the open generation: what is verified by then is arbitrated, and no further round opens."""
     document = moment.session.document
     document.generation_limit = min(document.generation_limit, document.generation)
@@ -55,11 +55,11 @@ def _search(moment: Moment) -> None:
     document.max_rounds = document.round
 
 
-def _veto(moment: Moment) -> None:
+def _veto(moment: Advance) -> None:
     moment.session.document.halt_reason = candidates.end_veto_window(moment)
 
 
-_EXPIRED: dict[str, Callable[[Moment], None]] = {
+_EXPIRED: dict[str, Callable[[Advance], None]] = {
     "generation": _generation,
     "state": _state,
     "wall": _wall,

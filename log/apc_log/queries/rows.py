@@ -143,7 +143,7 @@ LogRow = ConflictRow | PacketRow | TransitionRow | CoordinationRow
 
 
 @dataclass(frozen=True, slots=True)
-class StaleMark:
+class Staleness:
     """A packet rests on one that was retracted."""
 
     because_packet_id: UUID
@@ -161,7 +161,7 @@ class PacketTimeline:
     state: str
     transitions: tuple[TransitionRow, ...]
     """In the order of the log; empty when they were not asked for."""
-    stale: StaleMark | None = None
+    stale: Staleness | None = None
 
 
 @dataclass(frozen=True, slots=True)

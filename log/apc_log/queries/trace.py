@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_log.queries.bodies import opened_bodies
-from apc_log.queries.rows import PacketRow, PacketTimeline, Position, StaleMark, TracePage, TransitionRow
+from apc_log.queries.rows import PacketRow, PacketTimeline, Position, Staleness, TracePage, TransitionRow
 from apc_log.queries.statements import STALE, STATES, TRANSITIONS, page_of_packets, to_row
 
 BEGINNING = Position(-1, 0)
@@ -111,11 +111,11 @@ async def transitions_of(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> li
     return [to_row(TransitionRow, record) for record in await pool.fetch(TRANSITIONS, sessions, ids)]
 
 
-async def stale_packets(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> dict[tuple[str, UUID], StaleMark]:
+async def stale_packets(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> dict[tuple[str, UUID], Staleness]:
     """Return why packets are stale, by session and packet; those that are not are left out."""
     sessions, ids = [packet.session_id for packet in packets], [packet.packet_id for packet in packets]
     return {
-        (row["session_id"], row["packet_id"]): StaleMark(
+        (row["session_id"], row["packet_id"]): Staleness(
             row["because_packet_id"], row["retraction_packet_id"], row["marked_at"]
         )
         for row in await pool.fetch(STALE, sessions, ids)

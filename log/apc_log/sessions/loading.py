@@ -55,7 +55,7 @@ WHERE packet.session_id = $1
 ORDER BY packet.seq {}
 """
 IDENTITIES = _IDENTITIES.format("")
-STRANGERS = _IDENTITIES.format(f"DESC LIMIT {REFUSED_KEPT}")
+UNKNOWN_SESSION_IDENTITIES = _IDENTITIES.format(f"DESC LIMIT {REFUSED_KEPT}")
 # What became of whole packets after their verdict: taken back, left without ground, or held and then routed or refused.
 AFTERMATH = """
 SELECT packet_id, to_state = 'RETRACTED' AS is_retracted, events = '{stale}' AS is_stale,
@@ -138,7 +138,7 @@ async def load_session(
     ):
         text = await connection.fetchval(DOCUMENT, session_id)
         if text is None:
-            rows = await connection.fetch(STRANGERS, session_id)
+            rows = await connection.fetch(UNKNOWN_SESSION_IDENTITIES, session_id)
             bodies = await open_bodies(connection, ring, (row["sealed"] for row in rows))
             return {row["packet_id"]: _identity(row, _content(row, bodies)) for row in reversed(rows)}
         session = Session(decode_document(text), contract.selection.verified_score_epsilon)
@@ -211,7 +211,7 @@ def _identity(row: asyncpg.Record, content: SealedContent | None) -> Identity:
         round=row["round"],
         generation=row["generation"],
         step=row["step"],
-        stretch=None if row["loop"] is None else read_loop(orjson.loads(row["loop"])).stretch,
+        chain=None if row["loop"] is None else read_loop(orjson.loads(row["loop"])).chain,
     )
 
 

@@ -31,9 +31,9 @@ from apc_contracts.session import (
     decay_packet,
     ends_session,
     hops_without_session,
+    identity_without_session,
     open_session,
     resolve_recipients,
-    stranger,
 )
 from apc_contracts.session.delivery.repeats import confirm_all, confirm_delivery
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSION
@@ -124,7 +124,7 @@ class Judge:
         """Advance a session by authenticated receipts of one (packet, recipient, attempt)."""
         given = ReceiptsInput(receipts, batch.now, self._memory.protocols.decayed(batch.now))
         advanced = advance(session, given, self._contract)
-        for receipt in advanced.effects.strangers:
+        for receipt in advanced.effects.misdirected:
             reason = f"{receipt.kind} of a packet that was not delivered to {receipt.recipient}"
             self._quarantine_receipts(batch, receipt, reason, _encoded(receipt), user_id)
         self._apply(batch, session, advanced, receipts[0].packet_id)
@@ -162,7 +162,9 @@ class Judge:
         verdict = admit(packet, session, facts, self._contract)
         batch.admit_seconds.append(perf_counter() - began)
         refusal, repeats = verdict.refusal, self._repeats
-        known = None if session is not None else self._sessions.stranger(packet.trace.session_id, packet.packet_id)
+        known = (
+            None if session is not None else self._sessions.refused_packet(packet.trace.session_id, packet.packet_id)
+        )
         if known is not None and (refusal is None or refusal.code not in self._id_codes):
             repeats.repeat_unknown(batch, received, known, facts)
         elif verdict.kind is VerdictKind.REPEAT:
@@ -221,7 +223,7 @@ class Judge:
         if session is None and session_id != PRESENCE_SESSION:
             session = open_session(packet, batch.now, self._contract)
             # A packet refused earlier under this name keeps its id and its refusal.
-            for packet_id, identity in self._sessions.strangers(session_id).items():
+            for packet_id, identity in self._sessions.refused_packets(session_id).items():
                 session.remember(packet_id, identity)
             self._sessions.add(session)
         return session
@@ -233,8 +235,8 @@ class Judge:
         hops = hops_without_session(packet, refusal, batch.now)
         batch.entries.extend(hop_entry(session_id, hop) for hop in hops)
         if refusal is not None and session_id != PRESENCE_SESSION:
-            known = stranger(received, refusal, facts.proven_cause)
-            self._sessions.remember_stranger(session_id, packet.packet_id, known)
+            known = identity_without_session(received, refusal, facts.proven_cause)
+            self._sessions.remember_refused(session_id, packet.packet_id, known)
 
     # What follows
 

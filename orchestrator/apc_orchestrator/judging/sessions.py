@@ -7,9 +7,9 @@ from uuid import UUID
 from apc_contracts.session import Identity, Session
 from apc_log.sessions.loading import REFUSED_KEPT
 
-STRANGERS_KEPT = 10_000
+UNKNOWN_SESSIONS_KEPT = 10_000
 """Limit of names of sessions that do not exist."""
-STRANGER_BYTES = 64 << 20
+UNKNOWN_SESSION_BYTES = 64 << 20
 """Limit of their memory in bytes, estimated; names not heard for longest are forgotten first."""
 ITEMS_KEPT = 500_000
 """Packets, recipients and references that all loaded sessions may remember, about 600 bytes each."""
@@ -24,8 +24,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self._loaded: OrderedDict[str, Session] = OrderedDict()
-        self._strangers: OrderedDict[str, dict[UUID, Identity]] = OrderedDict()
-        self._stranger_bytes = 0
+        self._unknown: OrderedDict[str, dict[UUID, Identity]] = OrderedDict()
+        self._unknown_session_bytes = 0
         self._last_batch: dict[str, int] = {}
         self._evicted: set[str] = set()
         """Sessions evicted with deliveries in flight, which still count: the inboxes are as full as before."""
@@ -38,11 +38,11 @@ class Sessions:
 
     def is_known(self, session_id: str) -> bool:
         """Return whether the database need not be asked: the session is here, or there is none."""
-        return session_id in self._loaded or session_id in self._strangers
+        return session_id in self._loaded or session_id in self._unknown
 
     def add(self, session: Session) -> None:
         """Add a session that was opened or loaded."""
-        self._forget_strangers(session.session_id)
+        self._forget_unknown_session(session.session_id)
         self._evicted.discard(session.session_id)
         self._loaded[session.session_id] = session
 
@@ -52,53 +52,53 @@ class Sessions:
 
     def note_absence(self, session_id: str, refused: Mapping[UUID, Identity]) -> None:
         """Note that a session does not exist; `refused` are packets refused earlier under its name."""
-        self._forget_strangers(session_id)
-        self._strangers[session_id] = dict(refused)
-        self._stranger_bytes += _NAME_BYTES + sum(map(_bytes_of, refused.values()))
-        self._keep_strangers_within_bounds()
+        self._forget_unknown_session(session_id)
+        self._unknown[session_id] = dict(refused)
+        self._unknown_session_bytes += _NAME_BYTES + sum(map(_bytes_of, refused.values()))
+        self._bound_unknown_sessions()
 
-    def strangers(self, session_id: str) -> Mapping[UUID, Identity]:
+    def refused_packets(self, session_id: str) -> Mapping[UUID, Identity]:
         """Return the packets refused under the name of a session that does not exist."""
-        return self._strangers.get(session_id, {})
+        return self._unknown.get(session_id, {})
 
-    def stranger(self, session_id: str, packet_id: UUID) -> Identity | None:
+    def refused_packet(self, session_id: str, packet_id: UUID) -> Identity | None:
         """Return one packet refused under the name of a session that does not exist."""
-        return self.strangers(session_id).get(packet_id)
+        return self.refused_packets(session_id).get(packet_id)
 
-    def remember_stranger(self, session_id: str, packet_id: UUID, refused: Identity) -> None:
+    def remember_refused(self, session_id: str, packet_id: UUID, refused: Identity) -> None:
         """Remember a packet refused under such a name.
 
         Beyond the limit the oldest is forgotten: the log still has its id.
         """
-        if session_id not in self._strangers:
+        if session_id not in self._unknown:
             self.note_absence(session_id, {})
-        self._strangers.move_to_end(session_id)
-        known = self._strangers[session_id]
+        self._unknown.move_to_end(session_id)
+        known = self._unknown[session_id]
         before = known.pop(packet_id, None)
-        self._stranger_bytes -= _bytes_of(before) if before is not None else 0
+        self._unknown_session_bytes -= _bytes_of(before) if before is not None else 0
         known[packet_id] = refused
-        self._stranger_bytes += _bytes_of(refused)
+        self._unknown_session_bytes += _bytes_of(refused)
         if len(known) > REFUSED_KEPT:
-            self._stranger_bytes -= _bytes_of(known.pop(next(iter(known))))
-        self._keep_strangers_within_bounds()
+            self._unknown_session_bytes -= _bytes_of(known.pop(next(iter(known))))
+        self._bound_unknown_sessions()
 
     @property
-    def stranger_bytes(self) -> int:
+    def unknown_session_bytes(self) -> int:
         """About how many bytes the names of nonexistent sessions take, with the packets refused under them."""
-        return self._stranger_bytes
+        return self._unknown_session_bytes
 
-    def _keep_strangers_within_bounds(self) -> None:
-        while len(self._strangers) > STRANGERS_KEPT or self._stranger_bytes > STRANGER_BYTES:
-            name, known = next(iter(self._strangers.items()))
-            if len(self._strangers) > 1 or not known:
-                self._forget_strangers(name)
+    def _bound_unknown_sessions(self) -> None:
+        while len(self._unknown) > UNKNOWN_SESSIONS_KEPT or self._unknown_session_bytes > UNKNOWN_SESSION_BYTES:
+            name, known = next(iter(self._unknown.items()))
+            if len(self._unknown) > 1 or not known:
+                self._forget_unknown_session(name)
             else:  # keep the name that is heard now: the log need not be asked for each of its packets
-                self._stranger_bytes -= _bytes_of(known.pop(next(iter(known))))
+                self._unknown_session_bytes -= _bytes_of(known.pop(next(iter(known))))
 
-    def _forget_strangers(self, session_id: str) -> None:
-        known = self._strangers.pop(session_id, None)
+    def _forget_unknown_session(self, session_id: str) -> None:
+        known = self._unknown.pop(session_id, None)
         if known is not None:
-            self._stranger_bytes -= _NAME_BYTES + sum(map(_bytes_of, known.values()))
+            self._unknown_session_bytes -= _NAME_BYTES + sum(map(_bytes_of, known.values()))
 
     def touch(self, session_ids: Iterable[str], batch_no: int) -> None:
         """Note that this batch changed these sessions: they stay until it is committed."""

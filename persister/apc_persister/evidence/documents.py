@@ -31,7 +31,7 @@ from apc_persister.evidence.tree.proofs import consistency_path, inclusion_path
 from apc_persister.evidence.tree.tiles import Tiles
 from apc_persister.evidence.verification.verify import verify_shard
 
-Outside = Mapping[int, Sequence[Checkpoint]]
+ExportedCheckpoints = Mapping[int, Sequence[Checkpoint]]
 """Shard -> checkpoints that are held outside."""
 _CHUNK = 4096
 
@@ -119,7 +119,11 @@ async def prove_consistency(
 
 
 async def bundle_lines(
-    connection: AnyConnection, run_id: str, signer: Signer, contracts: Sequence[bytes], outside: Outside | None = None
+    connection: AnyConnection,
+    run_id: str,
+    signer: Signer,
+    contracts: Sequence[bytes],
+    outside: ExportedCheckpoints | None = None,
 ) -> AsyncIterator[bytes]:
     """Yield the lines of the bundle of a run, as they are read: header, entries, end.
 

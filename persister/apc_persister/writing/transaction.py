@@ -9,7 +9,7 @@ from apc_log.connection import AnyConnection
 from apc_log.rows import leaves_of, rows_of
 from apc_persister.encryption import Encryption
 from apc_persister.errors import LogStopped
-from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.evidence.tree.tree_signer import TreeSigner
 from apc_persister.registry import check_changes, with_checked_changes
 from apc_persister.writing.head import begin_intake, lock_head, move_head
 from apc_persister.writing.intake import Intake, Received
@@ -35,7 +35,7 @@ async def commit(
     connection: AnyConnection,
     shard: int,
     messages: Sequence[Received],
-    notary: Notary,
+    notary: TreeSigner,
     encryption: Encryption | None = None,
 ) -> Committed:
     """Write these messages, at least one, in one transaction; when this returns they are committed.
@@ -60,7 +60,7 @@ async def _attempt(
     connection: AnyConnection,
     shard: int,
     messages: Sequence[Received],
-    notary: Notary,
+    notary: TreeSigner,
     encryption: Encryption | None,
     *,
     is_careful: bool,

@@ -23,7 +23,7 @@ from apc_bus.settings import PersisterSettings
 from apc_bus.topology import log_queue
 from apc_persister.database.connection import drop_connection, stands, take_connection
 from apc_persister.encryption import Encryption
-from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.evidence.tree.tree_signer import TreeSigner
 from apc_persister.writing.intake import Received, read_message
 from apc_persister.writing.metrics import count_commit
 from apc_persister.writing.reporting import in_transaction, tell_committed
@@ -73,7 +73,7 @@ class Writer:
     bus: Bus
     pool: asyncpg.Pool
     settings: PersisterSettings
-    notary: Notary
+    notary: TreeSigner
     encryption: Encryption | None = None
     counts: WriterCounts = field(default_factory=WriterCounts)
     _is_consuming: bool = False

@@ -166,11 +166,11 @@ async def test_a_response_may_lower_its_level_and_not_raise_it(workshop: Worksho
 async def test_a_tool_reads_the_listed_relics_only(workshop: Workshop) -> None:
     @workshop.tools.tool(reads=True)
     async def summarize(relic: str, call: ToolCall) -> JsonValue:
-        return await call.relics.read(relic)
+        return await call.knowledge.read(relic)
 
     @workshop.tools.tool()
     async def peek(relic: str, call: ToolCall) -> JsonValue:
-        return await call.relics.read(relic)
+        return await call.knowledge.read(relic)
 
     async def read(relic_id: str) -> JsonValue:
         return f"text of {relic_id}"
@@ -186,7 +186,9 @@ async def test_a_tool_reads_the_listed_relics_only(workshop: Workshop) -> None:
     )
     inside, outside, unasked = (await run(workshop, answer)).observations
     assert inside.result == "text of docs"
-    assert outside.error == ("RelicOutOfScope: relic 'secrets' is out of scope: context.knowledge_relics lists docs")
+    assert outside.error == (
+        "KnowledgeOutOfScope: relic 'secrets' is out of scope: context.knowledge_relics lists docs"
+    )
     assert unasked.error is not None
     assert "register it with reads=True" in unasked.error
     workshop.calls.clear()

@@ -9,7 +9,7 @@ import pytest
 from apc_agents import ALL, ROOT, SUBSTRATE, EmitRefused
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emission import Builder
-from apc_agents.phase import Moment, Sessions
+from apc_agents.phase import SessionPosition, Sessions
 from apc_contracts import (
     ORCHESTRATOR,
     Actor,
@@ -112,8 +112,8 @@ def test_a_refusal_of_the_gate_is_no_cause(builder: Builder, make_packet: Any, i
 
 def test_the_newest_moment_is_stamped(builder: Builder, sessions: Sessions, make_packet: Any, idea: Any) -> None:
     cause = make_packet(idea())
-    sessions.learn(cause, Moment(9, RunPhase.REFINEMENT, 1, 12))
-    sessions.learn(cause, Moment(8, RunPhase.DISCOVERY, 1, 10))
+    sessions.learn(cause, SessionPosition(9, RunPhase.REFINEMENT, 1, 12))
+    sessions.learn(cause, SessionPosition(8, RunPhase.DISCOVERY, 1, 10))
     packet = builder.build(Draft(payload=idea()), cause, 0).packet
     assert (packet.run_phase, packet.trace.generation, packet.trace.step) == (RunPhase.REFINEMENT, 12, 9)
     own = builder.build(Draft(payload=idea(), run_phase=RunPhase.RESEARCH, generation=2), cause, 0).packet

@@ -2,11 +2,11 @@
 
 import pytest
 
-from apc_agents.receiving.dedupe import Marks, RecentKeys
+from apc_agents.receiving.dedupe import FencingTokens, RecentKeys
 
 
 def test_a_delivery_of_the_newest_epoch_is_never_fenced() -> None:
-    marks = Marks()
+    marks = FencingTokens()
     assert not marks.is_fenced(1, 5, (0, 0))
     assert not marks.is_fenced(1, 4, (0, 0))
     assert not marks.is_fenced(2, 1, (1, 5))
@@ -14,13 +14,13 @@ def test_a_delivery_of_the_newest_epoch_is_never_fenced() -> None:
 
 @pytest.mark.parametrize(("batch_no", "is_fenced"), [(4, False), (5, False), (6, True)])
 def test_an_older_epoch_counts_up_to_the_mark(batch_no: int, is_fenced: bool) -> None:
-    marks = Marks()
+    marks = FencingTokens()
     marks.is_fenced(2, 1, (1, 5))
     assert marks.is_fenced(1, batch_no, (0, 0)) is is_fenced
 
 
 def test_the_strictest_newer_mark_decides() -> None:
-    marks = Marks()
+    marks = FencingTokens()
     marks.is_fenced(3, 1, (2, 7))
     assert not marks.is_fenced(1, 9, (0, 0)), "the mark of epoch 3 says nothing of the end of epoch 1"
     marks.is_fenced(2, 1, (1, 5))

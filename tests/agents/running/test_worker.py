@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apc_agents import Agent, HandlerContext, MemoryStateStore, Retry
-from apc_agents.phase import Moment
+from apc_agents.phase import SessionPosition
 from apc_bus import headers
 from apc_bus.errors import PublishUnknown, QueueMissing
 from apc_bus.memory import MemoryBroker
@@ -300,14 +300,14 @@ async def test_sync_is_known_while_a_handler_runs(make_stage: Any, make_packet: 
 
     gate = await (await make_stage(agent)).start()
     packet = make_packet(idea())
-    await gate.deliver(packet, Moment(3, RunPhase.DISCOVERY, 0, 10))
+    await gate.deliver(packet, SessionPosition(3, RunPhase.DISCOVERY, 0, 10))
     await gate.until(lambda: len(gate.packets) == 1)
     news = make_packet(sync(9, RunPhase.REFINEMENT, 11), sender=ORCHESTRATOR)
-    await gate.deliver(news, Moment(9, RunPhase.REFINEMENT, 0, 11))
+    await gate.deliver(news, SessionPosition(9, RunPhase.REFINEMENT, 0, 11))
     old = make_packet(sync(4, RunPhase.DISCOVERY, 10), sender=ORCHESTRATOR)
-    await gate.deliver(old, Moment(4, RunPhase.DISCOVERY, 0, 10))
+    await gate.deliver(old, SessionPosition(4, RunPhase.DISCOVERY, 0, 10))
     ack = AckPayload(acked_packet_id=gate.packets[0].packet_id, ack_status="ACCEPTED")
-    await gate.deliver(make_packet(ack, parent=gate.packets[0]), Moment(4, RunPhase.DISCOVERY, 0, 10))
+    await gate.deliver(make_packet(ack, parent=gate.packets[0]), SessionPosition(4, RunPhase.DISCOVERY, 0, 10))
     await gate.ended(packet)
     assert seen == [
         (RunPhase.DISCOVERY, 10, 3, None),
@@ -323,9 +323,9 @@ async def test_only_the_orchestrator_can_move_the_phase(
     sentinel.reply = True
     gate = await (await make_stage(sentinel.agent)).start()
     lie = make_packet(sync(9, RunPhase.REFINEMENT, 11), sender="builder-1")
-    await gate.deliver(lie, Moment(3, RunPhase.DISCOVERY, 0, 2))
+    await gate.deliver(lie, SessionPosition(3, RunPhase.DISCOVERY, 0, 2))
     packet = make_packet(idea())
-    await gate.deliver(packet, Moment(3, RunPhase.DISCOVERY, 0, 2))
+    await gate.deliver(packet, SessionPosition(3, RunPhase.DISCOVERY, 0, 2))
     await gate.ended(packet)
     assert (gate.packets[0].run_phase, gate.packets[0].trace.generation) == (RunPhase.DISCOVERY, 2)
 

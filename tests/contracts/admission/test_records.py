@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from apc_contracts import ORCHESTRATOR, PacketType, Registration, Right, RunPhase, SignatureState, reply_id
 from apc_contracts.admission import admit, judge_recorded
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.judging.loop_state import NO_LOOP, LoopState, Stretch
+from apc_contracts.judging.loop_state import NO_LOOP, IdleChain, LoopState
 from apc_contracts.judging.session_view import Part
 
 from ..scene import (
@@ -32,7 +32,7 @@ PHASES = st.sampled_from(RunPhase)
 RIGHTS = st.frozensets(st.sampled_from(Right))
 SWARMS = st.sampled_from(["linear", "trees"])
 VOICES = frozenset({"builder-1", "sentinel-1"})
-LOOPS = [NO_LOOP] * 12 + [LoopState(3, Stretch(2, VOICES)), LoopState(32), LoopState(0, Stretch(33, VOICES))]
+LOOPS = [NO_LOOP] * 12 + [LoopState(3, IdleChain(2, VOICES)), LoopState(32), LoopState(0, IdleChain(33, VOICES))]
 MODES = {
     "DIRECT": [{"agent_id": "sentinel-1"}],
     "MULTICAST": [{"agent_id": "builder-1"}, {"agent_id": "sentinel-1"}],

@@ -11,7 +11,7 @@ import pytest
 from apc_contracts import PacketType, Right, RunPhase, SignatureState, VerdictKind, reply_id
 from apc_contracts.admission import RULES, judge_recorded
 from apc_contracts.contract.contract import Contract
-from apc_contracts.judging.loop_state import LoopState, Stretch
+from apc_contracts.judging.loop_state import IdleChain, LoopState
 from apc_contracts.judging.session_view import Part
 
 from ..scene import CREATED, PACKET_ID, PARENT_ID, SPEC, TARGET_ID, Scene, identity, registration, under_parent
@@ -403,7 +403,7 @@ CASES: dict[str, Expected] = {
         "payload",
     ),
     "idle_turns": (
-        idea(session={"loop": LoopState(stretch=Stretch(33, frozenset({"builder-1", "sentinel-1"})))}),
+        idea(session={"loop": LoopState(chain=IdleChain(33, frozenset({"builder-1", "sentinel-1"})))}),
         "LOOP_DETECTED",
         "trace.parent_packet_id",
     ),

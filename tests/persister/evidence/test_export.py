@@ -18,7 +18,7 @@ from apc_bus.settings import PersisterSettings
 from apc_log.offline_verifier import parse_note, split_notes
 from apc_persister.errors import ExportFailed
 from apc_persister.evidence.export.exporter import Exporter
-from apc_persister.evidence.export.targets import Folder, Objects, name_of, open_outside
+from apc_persister.evidence.export.targets import Folder, Objects, name_of, open_target
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.testing import LogBench, packet_entry
 
@@ -228,4 +228,4 @@ async def test_a_webhook(bench: LogBench, webhook: tuple[str, list[bytes]]) -> N
 
 def test_a_place_that_does_not_exist() -> None:
     with pytest.raises(ExportFailed, match="APC_CHECKPOINTS_URL"):
-        open_outside("nowhere://bucket")
+        open_target("nowhere://bucket")

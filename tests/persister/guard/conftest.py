@@ -20,7 +20,7 @@ from apc_log.rows import Placed
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
 from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.evidence.tree.tree_signer import TreeSigner
 from apc_persister.testing import coordination, lifecycle, packet_entry
 from apc_persister.writing.store import store
 
@@ -120,7 +120,7 @@ async def _make_log(server: PostgresServer) -> GuardedLog:
         await connection.set_type_codec("jsonb", schema="pg_catalog", format="binary", encoder=_jsonb, decoder=bytes)
         async with connection.transaction():
             leaves = await store(connection, placed, await connection.fetchval("SELECT now()"))
-            await Notary(0, load_signer(PersisterSettings())).attest(connection, 1, leaves)
+            await TreeSigner(0, load_signer(PersisterSettings())).attest(connection, 1, leaves)
         await connection.execute("UPDATE apc_log.shards SET next_seq = $1 WHERE shard = 0", len(placed) + 1)
         await connection.execute(
             "INSERT INTO apc_log.log_checkpoints (shard, tree_size, root_hash, note) VALUES (9, 1, sha256('x'), 'n')"

@@ -91,34 +91,36 @@ def test_sessions_that_do_not_exist_have_one_bound_in_bytes(
     monkeypatch: pytest.MonkeyPatch, bound: int, most: int
 ) -> None:
     """Each packet names as many recipients as fit into it; without the bound all of it stays."""
-    monkeypatch.setattr(sessions, "STRANGER_BYTES", bound)
+    monkeypatch.setattr(sessions, "UNKNOWN_SESSION_BYTES", bound)
     known, recipients = Sessions(), tuple(f"{number:064d}" for number in range(1000))
     for number in range(50):
         known.note_absence(f"s-{number}", {})
         for _ in range(3):
-            known.remember_stranger(f"s-{number}", uuid4(), refused(*recipients))
-    assert known.stranger_bytes <= most
-    assert (known.stranger_bytes > 1 << 24) is (bound == 1 << 40)
-    assert known.is_known("s-49") and known.strangers("s-49"), "the last one heard is known"
+            known.remember_refused(f"s-{number}", uuid4(), refused(*recipients))
+    assert known.unknown_session_bytes <= most
+    assert (known.unknown_session_bytes > 1 << 24) is (bound == 1 << 40)
+    assert known.is_known("s-49") and known.refused_packets("s-49"), "the last one heard is known"
 
 
 def test_one_name_alone_stays_known_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "STRANGER_BYTES", 1 << 20)
+    monkeypatch.setattr(sessions, "UNKNOWN_SESSION_BYTES", 1 << 20)
     known, recipients, last = Sessions(), tuple(f"{number:064d}" for number in range(1000)), uuid4()
     for packet_id in [*(uuid4() for _ in range(50)), last]:
-        known.remember_stranger("s", packet_id, refused(*recipients))
-    assert known.stranger_bytes <= 1 << 20 and known.is_known("s") and known.stranger("s", last) is not None
+        known.remember_refused("s", packet_id, refused(*recipients))
+    assert (
+        known.unknown_session_bytes <= 1 << 20 and known.is_known("s") and known.refused_packet("s", last) is not None
+    )
 
 
 def test_names_alone_are_bounded_and_forgotten_names_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "STRANGERS_KEPT", 10)
+    monkeypatch.setattr(sessions, "UNKNOWN_SESSIONS_KEPT", 10)
     known = Sessions()
     for number in range(100):
         known.note_absence(f"s-{number}", {uuid4(): refused("sentinel")})
     assert [known.is_known(f"s-{number}") for number in (0, 89, 90, 99)] == [False, False, True, True]
-    one = known.stranger_bytes // 10
+    one = known.unknown_session_bytes // 10
     known.note_absence("s-99", {uuid4(): refused("sentinel")})
-    assert known.stranger_bytes == 10 * one, "what is noted twice counts once"
+    assert known.unknown_session_bytes == 10 * one, "what is noted twice counts once"
 
 
 def test_memory_is_given_back_after_a_flood() -> None:

@@ -18,7 +18,7 @@ from apc_persister.errors import EntryForeign, TreeBroken
 from apc_persister.evidence.reading import prepare_reader, read_entries
 from apc_persister.evidence.tree import tree_signer
 from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import Notary, load_tree
+from apc_persister.evidence.tree.tree_signer import TreeSigner, load_tree
 from apc_persister.evidence.verification import unattested, verify
 from apc_persister.evidence.verification.verify import Report, verify_shard
 from apc_persister.testing import LogBench, lifecycle, packet_entry
@@ -94,10 +94,10 @@ def every_kind_is_believed() -> AbstractContextManager[object]:
 def the_edge_is_believed() -> AbstractContextManager[object]:
     """Take the guard away: the stored edge is extended without a look at who signed it."""
 
-    async def load(self: Notary, connection: asyncpg.Connection) -> object:
+    async def load(self: TreeSigner, connection: asyncpg.Connection) -> object:
         return await load_tree(connection, 0)
 
-    return patch.object(tree_signer.Notary, "_load", load)
+    return patch.object(tree_signer.TreeSigner, "_load", load)
 
 
 async def test_forged_rows_are_signed_without_the_guard(log: LogBench) -> None:

@@ -32,7 +32,7 @@ LONG_LOG = 200_000
 _MOST_UNPLAYED = 10
 """Sessions that cannot be replayed and are listed by name."""
 
-Outside = dict[int, list[Checkpoint]]
+ExportedCheckpoints = dict[int, list[Checkpoint]]
 """Shard -> its checkpoints held outside."""
 
 
@@ -62,7 +62,7 @@ async def verify_log(
     """
     trusted = TrustedKeys(keys)
     at_hand = None if contracts is None else [load_contract(), *map(load_contract, contracts)]
-    outside = read_outside(files, trusted) if files else read_exported(trusted)
+    outside = read_checkpoint_files(files, trusted) if files else read_exported(trusted)
     reports: list[Report] = []
     async with open_log_with_url() as (pool, url), pool.acquire() as connection, AsyncExitStack() as stack:
         shards = sorted({*await list_shards(connection), *outside})
@@ -84,7 +84,7 @@ async def verify_log(
     if as_json or not sys.stdout.isatty():
         print_json([_document(report) for report in reports])
     for report in reports:
-        _say(report, "checkpoints held outside" if outside else _nothing_outside())
+        _say(report, "checkpoints held outside" if outside else _nothing_exported())
     if not reports:
         echo("the log is empty", file=sys.stderr)
     return not any(report.findings for report in reports)
@@ -95,7 +95,7 @@ async def _verify(
     shard: int,
     trusted: TrustedKeys,
     first: int,
-    outside: Outside,
+    outside: ExportedCheckpoints,
     advance: Callable[[int], None],
     helpers: Helpers | None,
 ) -> Report:
@@ -109,16 +109,16 @@ async def _verify(
     )
 
 
-def read_exported(trusted: TrustedKeys) -> Outside:
+def read_exported(trusted: TrustedKeys) -> ExportedCheckpoints:
     """Return the checkpoints in the export folder; none when they are exported elsewhere.
 
     Raises InputUnusable.
     """
     folder = folder_of(PersisterSettings().checkpoints_target)
-    return {} if folder is None else read_outside(sorted(folder.glob("shard-*.checkpoints")), trusted)
+    return {} if folder is None else read_checkpoint_files(sorted(folder.glob("shard-*.checkpoints")), trusted)
 
 
-def read_outside(files: Sequence[Path], trusted: TrustedKeys) -> Outside:
+def read_checkpoint_files(files: Sequence[Path], trusted: TrustedKeys) -> ExportedCheckpoints:
     """Return the checkpoints of these files and folders.
 
     A checkpoint without a trusted signature proves nothing: it is an error, unless the file ends within it (it is being
@@ -127,7 +127,7 @@ def read_outside(files: Sequence[Path], trusted: TrustedKeys) -> Outside:
     Raises:
         InputUnusable: such a checkpoint, or none at all.
     """
-    found: Outside = {}
+    found: ExportedCheckpoints = {}
     for file in _files_in(files):
         try:
             text = file.read_text(encoding="utf-8")
@@ -175,7 +175,7 @@ def _document(report: Report) -> dict[str, object]:
     return {**asdict(report), "is_whole": not report.findings}
 
 
-def _nothing_outside() -> str:
+def _nothing_exported() -> str:
     target = PersisterSettings().checkpoints_target
     where = "" if folder_of(target) is not None else f" (they go to {name_of(target)}: fetch them, give --checkpoints)"
     return f"checkpoints held outside{where}"

@@ -34,4 +34,4 @@ def ends_no_loop(case: Case) -> Refusal | None:
 
 
 def _names(state: LoopState) -> str:
-    return ", ".join(sorted(state.stretch.voices)) if state.stretch is not None else ""
+    return ", ".join(sorted(state.chain.voices)) if state.chain is not None else ""

@@ -14,7 +14,7 @@ from apc_contracts.payloads.by_type import AckPayload, NackPayload
 from apc_contracts.session import emissions
 from apc_contracts.session.delivery import rerouting
 from apc_contracts.session.document import PendingAck
-from apc_contracts.session.movement import Moment, start_timer
+from apc_contracts.session.movement import Advance, start_timer
 from apc_contracts.session.session import OpenPacket, Session
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, AckStatus, Channel, PacketType
 
@@ -35,7 +35,7 @@ def wants_ack(packet: Packet, contract: Contract) -> bool:
     )
 
 
-def expect(moment: Moment, opened: OpenPacket) -> None:
+def expect(moment: Advance, opened: OpenPacket) -> None:
     """Wait for the ACK of each recipient of a routed packet.
 
     The orchestrator, if it is a recipient, answers at once.
@@ -61,7 +61,7 @@ def expect(moment: Moment, opened: OpenPacket) -> None:
     _start_timer(moment, packet.packet_id, pending)
 
 
-def settle(moment: Moment, packet: Packet) -> dict[str, Any] | None:
+def settle(moment: Advance, packet: Packet) -> dict[str, Any] | None:
     """Settle an ACK or NACK: its sender is no longer waited for.
 
     Returns what the log keeps with the answer: {"acknowledges": {"packet_id", "as"}}, `as` being `settled`, `late` (the
@@ -93,7 +93,7 @@ def settle(moment: Moment, packet: Packet) -> dict[str, Any] | None:
     return {"acknowledges": {"packet_id": str(packet_id), "as": how}}
 
 
-def expire(moment: Moment, packet_id: UUID) -> None:
+def expire(moment: Advance, packet_id: UUID) -> None:
     """Route again after the deadline of an attempt where that is possible, else tell the sender."""
     session = moment.session
     pending = session.document.pending_acks.get(packet_id)
@@ -130,7 +130,7 @@ def packet_of_timer(kind: str) -> UUID | None:
     return UUID(rest.partition(":")[0]) if name == TIMER else None
 
 
-def _route_again(moment: Moment, packet_id: UUID, pending: PendingAck) -> bool:
+def _route_again(moment: Advance, packet_id: UUID, pending: PendingAck) -> bool:
     """Route again to every recipient whose machine can go back to ROUTED.
 
     Return False when there is none, or the packet has expired.
@@ -146,7 +146,7 @@ def _route_again(moment: Moment, packet_id: UUID, pending: PendingAck) -> bool:
     return any(again)
 
 
-def _tell_sender(moment: Moment, packet_id: UUID, pending: PendingAck) -> None:
+def _tell_sender(moment: Advance, packet_id: UUID, pending: PendingAck) -> None:
     """Send NACK DEFERRED: which recipients are missing, and the state of the packet for each."""
     opened = moment.session.open.get(packet_id)
     machines = {} if opened is None else opened.recipients
@@ -160,7 +160,7 @@ def _tell_sender(moment: Moment, packet_id: UUID, pending: PendingAck) -> None:
     moment.effects.emissions.append(nack.model_copy(update={"metadata": metadata}))
 
 
-def _answer(moment: Moment, packet_type: PacketType, payload: Any, packet_id: UUID, sender: str) -> Packet:
+def _answer(moment: Advance, packet_type: PacketType, payload: Any, packet_id: UUID, sender: str) -> Packet:
     return emissions.emission(
         moment.session,
         packet_type,
@@ -173,7 +173,7 @@ def _answer(moment: Moment, packet_type: PacketType, payload: Any, packet_id: UU
     )
 
 
-def _start_timer(moment: Moment, packet_id: UUID, pending: PendingAck) -> None:
+def _start_timer(moment: Advance, packet_id: UUID, pending: PendingAck) -> None:
     start_timer(moment, _kind(packet_id, pending), pending.timeout_ms)
 
 

@@ -6,7 +6,7 @@ Source: docs/specification/contract.md section 8.
 from apc_contracts.payloads.by_type import ErrorPayload
 from apc_contracts.session import emissions
 from apc_contracts.session.effects import Hop
-from apc_contracts.session.movement import Moment
+from apc_contracts.session.movement import Advance
 from apc_contracts.session.session import OpenPacket
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
@@ -18,7 +18,7 @@ DELIVERY_FAILED = "DELIVERY_FAILED"
 _MAX_REASON = 1_000
 
 
-def tell_sender(moment: Moment, opened: OpenPacket, hop: Hop) -> None:
+def tell_sender(moment: Advance, opened: OpenPacket, hop: Hop) -> None:
     """Send an ERROR of the orchestrator for a dead letter that its recipient could not report.
 
     Causes are crashes, a full or missing inbox, and retries beyond the limit. No ERROR is sent about packets that are

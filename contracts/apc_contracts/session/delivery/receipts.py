@@ -27,7 +27,7 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
     arrived = given.receipts
     opened = session.open.get(first.packet_id)
     if opened is None or first.recipient not in opened.recipients:
-        _note_strangers(session, given.receipts, effects)
+        _note_misdirected(session, given.receipts, effects)
         return None
     progress = opened.recipients[first.recipient]
     if first.attempt != progress.attempt:
@@ -210,8 +210,8 @@ def _spend(session: Session, opened: OpenPacket, usage: Usage | None, contract: 
     return {"usage": told} | ({"usage_refused": refused} if refused else {})
 
 
-def _note_strangers(session: Session, receipts: Iterable[Receipt], effects: Effects) -> None:
+def _note_misdirected(session: Session, receipts: Iterable[Receipt], effects: Effects) -> None:
     for receipt in receipts:
         identity = session.identities.get(receipt.packet_id)
         if identity is None or receipt.recipient not in identity.recipients:
-            effects.strangers.append(receipt)
+            effects.misdirected.append(receipt)

@@ -1,7 +1,7 @@
 """What a session remembers for the loop guard, and the QUERY to senders in a loop.
 
 Bounded: the newest contents of the open generation; the newest evidence_refs as checksums. A takeover finds the same:
-evidence is in the document, contents and stretches follow from the identities.
+evidence is in the document, contents and chains follow from the identities.
 """
 
 from apc_contracts.contract.contract import Contract
@@ -13,7 +13,7 @@ from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.session import emissions
 from apc_contracts.session.document import checksum
 from apc_contracts.session.effects import PacketInput
-from apc_contracts.session.movement import Moment
+from apc_contracts.session.movement import Advance
 from apc_contracts.session.session import Session, content_of
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
 
@@ -50,7 +50,7 @@ def note_evidence(session: Session, packet: Packet, contract: Contract) -> None:
         session.evidence.discard(kept.pop(0))
 
 
-def query_loop(moment: Moment, given: PacketInput) -> None:
+def query_loop(moment: Advance, given: PacketInput) -> None:
     """Send a SIGNAL QUERY to the senders involved above the first threshold, once per group and generation."""
     packet, state = given.received.packet, read_loop(given.verdict.facts.get("loop"))
     # Control types are never refused for a loop, but who goes round with them alone is asked all the same. What only
@@ -70,13 +70,13 @@ def _involved(sender: str, state: LoopState, contract: Contract) -> tuple[list[s
     limits = contract.loops
     if state.repeats >= limits.same_content.query_after:
         return [sender], "loop: the same payload again and again; what says it once more will be refused"
-    if state.stretch is not None and state.idle_turns > limits.idle_turns.query_after:
+    if state.chain is not None and state.idle_turns > limits.idle_turns.query_after:
         reason = "loop: answers with nothing new; bring a new symbolic key or evidence_ref, or be refused"
-        return sorted(state.stretch.voices), reason
+        return sorted(state.chain.voices), reason
     return [], ""
 
 
-def _query(moment: Moment, packet: Packet, agent_id: str, reason: str) -> None:
+def _query(moment: Advance, packet: Packet, agent_id: str, reason: str) -> None:
     query = emissions.emission(
         moment.session,
         PacketType.SIGNAL,

@@ -11,13 +11,13 @@ from apc_contracts.session.delivery import acknowledgements
 from apc_contracts.session.knowledge import staleness
 from apc_contracts.session.knowledge.loop_memory import note_evidence
 from apc_contracts.session.knowledge.novelty import note_symbols, note_top_k, note_transfer
-from apc_contracts.session.movement import Moment, barrier, may, open_generation, transition
+from apc_contracts.session.movement import Advance, barrier, may, open_generation, transition
 from apc_contracts.session.path.transfer_rulings import emit_arbitration, rule_transfers, ruling_record
 from apc_contracts.session.session import HeldPacket, Session
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 
 
-def may_close(moment: Moment) -> bool:
+def may_close(moment: Advance) -> bool:
     """Return whether the generation may close.
 
     Every live swarm has its EVAL, nothing is being verified and no delivery to a live recipient is open, or time is up.
@@ -38,7 +38,7 @@ def is_quiet(session: Session) -> bool:
     return all(opened.verification != "pending" for opened in session.open.values())
 
 
-def close(moment: Moment) -> None:
+def close(moment: Advance) -> None:
     """Close the generation: transfers, the limit, an accepted transfer, the window, until one moves the session."""
     document = moment.session.document
     closing = document.generation
@@ -53,7 +53,7 @@ def close(moment: Moment) -> None:
         transition(moment, "generation_window_open", opening)
 
 
-def _move_at_limit(moment: Moment) -> bool:
+def _move_at_limit(moment: Advance) -> bool:
     """Enter CONTROLLED_CONVERGENCE at the limit; return whether no further generation opens."""
     document = moment.session.document
     if document.generation < document.generation_limit:
@@ -68,7 +68,7 @@ def _move_at_limit(moment: Moment) -> bool:
     return True
 
 
-def _move_on_transfer(moment: Moment, accepted: int) -> bool:
+def _move_on_transfer(moment: Advance, accepted: int) -> bool:
     document = moment.session.document
     if not accepted or document.state != "SELECTIVE_TRANSFER" or not may(moment, "transfer_accepted"):
         return False
@@ -77,7 +77,7 @@ def _move_on_transfer(moment: Moment, accepted: int) -> bool:
     return True
 
 
-def _note_absence(moment: Moment) -> None:
+def _note_absence(moment: Advance) -> None:
     """Stop waiting, until they speak, for swarms that missed two barriers and agents that missed the deadline."""
     document = moment.session.document
     for swarm in moment.session.live_swarms:
@@ -98,7 +98,7 @@ def _waited_for(session: Session) -> list[str]:
     return sorted(agent for agent in session.outstanding if agent not in ignored)
 
 
-def _arbitrate(moment: Moment) -> int:
+def _arbitrate(moment: Advance) -> int:
     """Judge the held TRANSFERs together; the outcome does not depend on their order of arrival."""
     session = moment.session
     held = [item for item in session.held.values() if not item.is_paused]
@@ -125,7 +125,7 @@ def _arbitrate(moment: Moment) -> int:
     return sum(ruling.refusal is None for ruling in rulings)
 
 
-def _release(moment: Moment, item: HeldPacket, record: dict[str, Any]) -> None:
+def _release(moment: Advance, item: HeldPacket, record: dict[str, Any]) -> None:
     session = moment.session
     packet = item.received.packet
     session.held.pop(packet.packet_id)
@@ -148,12 +148,12 @@ def _release(moment: Moment, item: HeldPacket, record: dict[str, Any]) -> None:
     verdicts.apply_locally(session, opened, moment.now, moment.effects, moment.contract)
 
 
-def _deny(moment: Moment, item: HeldPacket, refusal: Refusal, record: dict[str, Any] | None = None) -> None:
+def _deny(moment: Advance, item: HeldPacket, refusal: Refusal, record: dict[str, Any] | None = None) -> None:
     moment.session.held.pop(item.received.packet.packet_id)
     verdicts.deny(moment.session, item.received, refusal, moment.now, moment.effects, record)
 
 
-def deny_all(moment: Moment, code: str, message: str) -> None:
+def deny_all(moment: Advance, code: str, message: str) -> None:
     """Refuse what is still held, because the session or its pause has ended."""
     for item in list(moment.session.held.values()):
         _deny(moment, item, Refusal(code, "session", "trace.session_id", message))

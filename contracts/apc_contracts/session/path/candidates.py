@@ -7,7 +7,7 @@ from apc_contracts.payloads import by_type as payloads
 from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload, EvalPayload
 from apc_contracts.session import emissions
 from apc_contracts.session.document import CANDIDATES_KEPT, Arbitration, Candidate, SessionDocument
-from apc_contracts.session.movement import Moment, start_timer, transition
+from apc_contracts.session.movement import Advance, start_timer, transition
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import CommitmentLevel, PacketType, RunPhase
 
@@ -54,7 +54,7 @@ def why_no_winner(document: SessionDocument) -> str | None:
     return None if ranked and ranked[0].outcome > 0 else "NOTHING_BEATS_BASELINE"
 
 
-def arbitrate(moment: Moment) -> None:
+def arbitrate(moment: Advance) -> None:
     """Send the ARBITRATION over the remaining pool, and open its veto window."""
     document = moment.session.document
     ranked = emissions.ranked_candidates(document)
@@ -79,7 +79,7 @@ def arbitrate(moment: Moment) -> None:
     start_timer(moment, "veto", document.veto_window_ms)
 
 
-def end_veto_window(moment: Moment) -> str | None:
+def end_veto_window(moment: Advance) -> str | None:
     """Decide when no veto is in force; else strike the winner and open a new window.
 
     Returns the reason to halt when no candidate is left.
@@ -94,7 +94,7 @@ def end_veto_window(moment: Moment) -> str | None:
     return strike(moment, arbitration)
 
 
-def strike(moment: Moment, arbitration: Arbitration) -> str | None:
+def strike(moment: Advance, arbitration: Arbitration) -> str | None:
     """Strike the winner, because of a veto or because its EVAL was retracted: a new ARBITRATION opens its own window.
 
     Returns the reason to halt when no candidate is left.
@@ -109,7 +109,7 @@ def strike(moment: Moment, arbitration: Arbitration) -> str | None:
     return reason
 
 
-def commit(moment: Moment, arbitration: Arbitration) -> None:
+def commit(moment: Advance, arbitration: Arbitration) -> None:
     """Commit to the arbitration in force."""
     document = moment.session.document
     document.round_state.winner = arbitration.candidate
@@ -117,7 +117,7 @@ def commit(moment: Moment, arbitration: Arbitration) -> None:
     transition(moment, "decision_committed")
 
 
-def _decision(moment: Moment, arbitration: Arbitration, level: CommitmentLevel) -> Packet:
+def _decision(moment: Advance, arbitration: Arbitration, level: CommitmentLevel) -> Packet:
     winner = arbitration.candidate.candidate_id
     payload = DecisionPayload(
         decision_id=f"decision-{moment.session.round}-{moment.session.step}",

@@ -8,7 +8,7 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.payloads.by_type import ArtifactPayload, DecisionPayload, EvalPayload
 from apc_contracts.session import emissions
 from apc_contracts.session.document import KEYS_KEPT, SessionDocument
-from apc_contracts.session.movement import Moment, start_timer
+from apc_contracts.session.movement import Advance, start_timer
 from apc_contracts.session.path import completion
 from apc_contracts.session.session import OpenPacket, Session
 from apc_contracts.vocabulary import ArtifactKind, CommitmentLevel, PacketType, RunPhase
@@ -109,7 +109,7 @@ def validation_result(session: Session) -> bool | None:
     return True if is_verified else None
 
 
-def promote(moment: Moment) -> None:
+def promote(moment: Advance) -> None:
     """Promote the validating EVAL and, through it, its parent ARTIFACT."""
     execution = moment.session.document.round_state.execution
     for packet_id in (execution.judged_by, execution.artifact):
@@ -117,7 +117,7 @@ def promote(moment: Moment) -> None:
             completion.promote(moment.session, packet_id, moment.now, moment.effects, moment.contract)
 
 
-def drop_failed(moment: Moment) -> None:
+def drop_failed(moment: Advance) -> None:
     """Exclude the candidate after a failed validation, and release what waited on it."""
     document = moment.session.document
     current = document.round_state
@@ -130,7 +130,7 @@ def drop_failed(moment: Moment) -> None:
             completion.complete(moment.session, opened, moment.now, moment.effects, moment.contract)
 
 
-def open_commons(moment: Moment) -> None:
+def open_commons(moment: Advance) -> None:
     """Publish the ARTIFACT(PROTOCOL) of the promotion; agents may pass it on while its deadline runs."""
     document = moment.session.document
     execution, winner = document.round_state.execution, document.round_state.winner
@@ -148,14 +148,14 @@ def open_commons(moment: Moment) -> None:
     start_timer(moment, "generation", document.generation_deadline_ms)
 
 
-def may_commit(moment: Moment) -> bool:
+def may_commit(moment: Advance) -> bool:
     """Return whether the ARTIFACT(PROTOCOL) was admitted and its DECISION DONE was not sent yet."""
     current = moment.session.document.round_state
     is_open = current.protocol_artifact is not None and not current.is_commit_sent
     return is_open and current.protocol_artifact in moment.session.identities
 
 
-def commit_commons(moment: Moment) -> None:
+def commit_commons(moment: Advance) -> None:
     """Send DECISION DONE: the commons hold what was promoted."""
     document = moment.session.document
     execution, winner = document.round_state.execution, document.round_state.winner
@@ -173,7 +173,7 @@ def commit_commons(moment: Moment) -> None:
     _emit(moment, PacketType.DECISION, done, artifact)
 
 
-def _emit(moment: Moment, packet_type: PacketType, payload: ArtifactPayload | DecisionPayload, parent: UUID) -> Packet:
+def _emit(moment: Advance, packet_type: PacketType, payload: ArtifactPayload | DecisionPayload, parent: UUID) -> Packet:
     packet = emissions.emission(
         moment.session,
         packet_type,

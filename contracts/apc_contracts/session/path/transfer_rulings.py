@@ -10,11 +10,11 @@ from apc_contracts.judging.facts import Facts
 from apc_contracts.payloads.by_type import ArbitrationPayload, Candidate
 from apc_contracts.protocol.transfers import RankedTransfer, rank_transfers, score_transfer
 from apc_contracts.session import emissions
-from apc_contracts.session.movement import Moment
+from apc_contracts.session.movement import Advance
 from apc_contracts.vocabulary import PacketType
 
 
-def rule_transfers(packets: Sequence[Packet], moment: Moment) -> list[RankedTransfer]:
+def rule_transfers(packets: Sequence[Packet], moment: Advance) -> list[RankedTransfer]:
     """Return every held TRANSFER with its refusal or None. Their order of arrival does not matter."""
     session, contract = moment.session, moment.contract
     facts = _facts(moment)
@@ -30,7 +30,7 @@ def rule_transfers(packets: Sequence[Packet], moment: Moment) -> list[RankedTran
     return [*rank_transfers(eligible, contract, session), *refused]
 
 
-def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Moment) -> None:
+def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Advance) -> None:
     """Emit the ARBITRATION packet: one candidate per TRANSFER and `none`; `selected:<id>` = rank in scoring.
 
     It carries the lineage of the leading TRANSFER, so that it is found under its protocol. More TRANSFERs than fit into
@@ -42,7 +42,7 @@ def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Moment) -> None:
         _emit_part(part, 1 + first // emissions.MOST_CANDIDATES, ranks, moment)
 
 
-def _emit_part(rulings: Sequence[RankedTransfer], number: int, ranks: Mapping[UUID, int], moment: Moment) -> None:
+def _emit_part(rulings: Sequence[RankedTransfer], number: int, ranks: Mapping[UUID, int], moment: Advance) -> None:
     none = moment.contract.selection.no_transfer_candidate
     selected = _selected(rulings)
     document = moment.session.document
@@ -72,7 +72,7 @@ def _selected(rulings: Sequence[RankedTransfer]) -> list[RankedTransfer]:
     return [row for row in rulings if row.refusal is None]
 
 
-def ruling_record(ruling: RankedTransfer, moment: Moment) -> dict[str, Any]:
+def ruling_record(ruling: RankedTransfer, moment: Advance) -> dict[str, Any]:
     """Return the facts of a ruling and its rank, for the log: a replay recomputes the ruling from them."""
     refusal = ruling.refusal if ruling.rank == 0 else None
     facts = _facts(moment)
@@ -80,7 +80,7 @@ def ruling_record(ruling: RankedTransfer, moment: Moment) -> dict[str, Any]:
     return record | {"rank": ruling.rank}
 
 
-def _facts(moment: Moment) -> Facts:
+def _facts(moment: Advance) -> Facts:
     return Facts(now=moment.now, decayed_protocols=moment.decayed)
 
 

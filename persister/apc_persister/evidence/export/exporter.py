@@ -11,7 +11,7 @@ import structlog
 from apc_bus.crash_points import crash_point
 from apc_bus.database import DATABASE_AWAY
 from apc_persister.errors import ExportFailed
-from apc_persister.evidence.export.targets import name_of, open_outside
+from apc_persister.evidence.export.targets import name_of, open_target
 
 MOST_NOTES = 1000
 """Checkpoints of one export; at full speed a shard makes about 20 a second."""
@@ -39,11 +39,11 @@ class Exporter:
     """
 
     def __init__(self, pool: asyncpg.Pool, shards: int, target: str, interval: timedelta) -> None:
-        """`target` as `open_outside` takes it. Raises ExportFailed for one that cannot be used."""
+        """`target` as `open_target` takes it. Raises ExportFailed for one that cannot be used."""
         self._pool = pool
         self._shards = shards
-        self._target = name_of(target)
-        self._outside = open_outside(target)
+        self._target_name = name_of(target)
+        self._target = open_target(target)
         self._interval_s = interval.total_seconds()
         self.exported = 0
         """Checkpoints exported since the start."""
@@ -67,7 +67,7 @@ class Exporter:
                 self.failures += 1
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 reason = (str(error) or type(error).__name__).splitlines()[0]
-                log.warning("checkpoints_not_exported", target=self._target, reason=reason)
+                log.warning("checkpoints_not_exported", target=self._target_name, reason=reason)
             if is_last:
                 return
             try:
@@ -88,19 +88,19 @@ class Exporter:
     async def _export(self, shard: int) -> int:
         """Export the next checkpoints of a shard; how many. The lock keeps a standby from doing the same."""
         async with self._pool.acquire() as connection, connection.transaction():
-            exported = await connection.fetchval(_EXPORTED, shard, self._target)
+            exported = await connection.fetchval(_EXPORTED, shard, self._target_name)
             if exported is None:
-                await connection.execute(_BEGIN, shard, self._target)
-                exported = await connection.fetchval(_EXPORTED, shard, self._target)
+                await connection.execute(_BEGIN, shard, self._target_name)
+                exported = await connection.fetchval(_EXPORTED, shard, self._target_name)
             rows = await connection.fetch(_NEXT, shard, exported, MOST_NOTES)
             if rows:
                 await self._put(shard, rows)
-                await connection.execute(_DONE, shard, self._target, rows[-1]["tree_size"])
+                await connection.execute(_DONE, shard, self._target_name, rows[-1]["tree_size"])
         return len(rows)
 
     async def _put(self, shard: int, rows: Sequence[asyncpg.Record]) -> None:
         self.oldest_waiting = rows[0]["recorded_at"].timestamp()
-        await self._outside.put(shard, rows[-1]["tree_size"], "".join(f"{row['note']}\n" for row in rows))
+        await self._target.put(shard, rows[-1]["tree_size"], "".join(f"{row['note']}\n" for row in rows))
         crash_point("persister.after_export")
         self.oldest_waiting = None
         self.newest_exported = rows[-1]["recorded_at"].timestamp()

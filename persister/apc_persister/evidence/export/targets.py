@@ -26,7 +26,7 @@ _TORN_NOTE = re.compile(rb"[^\r\n\0]*(?:\n\d*(?:\n[\w+/=]*(?:\n(?:\n[^\r\n\0]*\n
 """A note that ends too early, or zeros that a file system left where it was to stand."""
 
 
-class Outside(Protocol):
+class CheckpointTarget(Protocol):
     """Takes checkpoints of a shard, oldest first. When `put` returns they are safe; a repeated one does no harm."""
 
     async def put(self, shard: int, last_size: int, notes: str) -> None:
@@ -34,7 +34,7 @@ class Outside(Protocol):
         ...
 
 
-def open_outside(target: str) -> Outside:
+def open_target(target: str) -> CheckpointTarget:
     """Return the place that a setting names: a folder or `file://` URL, `http(s)://` = webhook, else an object store.
 
     Raises:

@@ -9,7 +9,7 @@ import structlog
 from apc_bus.database import DATABASE_AWAY
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.tree.checkpoint import Signer
-from apc_persister.evidence.tree.tree_signer import Notary
+from apc_persister.evidence.tree.tree_signer import TreeSigner
 from apc_persister.writing.head import lock_head
 
 _LONGEST_PAUSE_S = 30.0
@@ -21,7 +21,7 @@ WHERE next_seq - 1 > coalesce(tree_size, 0) AND shard < $1 ORDER BY shard
 log = structlog.get_logger(__name__)
 
 
-class Latecomers:
+class TreeBackfill:
     """Looks at every interval for entries of a database that are not in the tree, and attests them.
 
     The writer does the same with its next transaction; the lock on the shard's head lets one of them at a time.
@@ -64,4 +64,4 @@ class Latecomers:
                 f"SET LOCAL idle_in_transaction_session_timeout = {self._patience_ms}"
             )
             head, _ = await lock_head(connection, shard)
-            await Notary(shard, self._signer).attest(connection, head.next_seq, [])
+            await TreeSigner(shard, self._signer).attest(connection, head.next_seq, [])

@@ -26,7 +26,7 @@ INSERT INTO apc_log.log_checkpoints (shard, tree_size, root_hash, note) VALUES (
 """One statement: each costs the transaction a way to the server and back."""
 
 
-class Notary:
+class TreeSigner:
     """The tree of one shard and who signs its heads.
 
     The tree is kept in memory between transactions; `forget` it whenever one did not surely commit, or the connection

@@ -88,7 +88,7 @@ class _Verification:
         async with self._connection.transaction(isolation="repeatable_read", readonly=True):
             ends = await read_ends(self._connection, self._shard, report)
             self._tree = await self._begin(ends, first)
-        self._compare_outside_size(ends)
+        self._compare_exported_size(ends)
         if self._tree is None:
             return
         start = self._good = self._tree.size
@@ -113,7 +113,7 @@ class _Verification:
             self.report.add(1, str(error), "log_tiles")
             return None
 
-    def _compare_outside_size(self, ends: Ends) -> None:
+    def _compare_exported_size(self, ends: Ends) -> None:
         beyond = [size for size in sorted(self._outside) if size > ends.size]
         if beyond:
             message = f"a checkpoint held outside has {beyond[0]} entries, the log only {ends.size}: its tail is cut"
@@ -212,7 +212,7 @@ class _Verification:
             if size in stored:
                 self._compare_stored(stored[size], root)
             if size in outside:
-                self._compare_outside(size, root, stored.get(size))
+                self._compare_exported(size, root, stored.get(size))
             if root is not None and len(self.report.findings) == before:
                 self._good = size
         if known == last:
@@ -238,7 +238,7 @@ class _Verification:
         elif stored.fault is not None:
             self.report.add(self._good + 1, stored.fault, place)
 
-    def _compare_outside(self, size: int, root: bytes | None, stored: StoredCheckpoint | None) -> None:
+    def _compare_exported(self, size: int, root: bytes | None, stored: StoredCheckpoint | None) -> None:
         place = f"checkpoint {size} outside"
         if stored is None:
             message = f"the checkpoint of {size} entries is held outside, and the database has it no more"

@@ -14,7 +14,7 @@ from apc_contracts.wire.parsing import ReceivedPacket
 ENDED = ["verification_pass", "non_promotable_complete"]
 
 
-def stranger(received: ReceivedPacket, refusal: Refusal, cause: UUID | None) -> Identity:
+def identity_without_session(received: ReceivedPacket, refusal: Refusal, cause: UUID | None) -> Identity:
     """Return what is remembered of a packet that was refused before its session began."""
     packet = received.packet
     named = tuple(recipient.agent_id for recipient in packet.recipients)

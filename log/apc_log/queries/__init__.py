@@ -10,6 +10,7 @@ from apc_log.queries.dead import (
     list_dead,
 )
 from apc_log.queries.invocations import Invocation, list_invocations
+from apc_log.queries.lineage.impact import ImpactRow, PacketImpact, get_packet_impact
 from apc_log.queries.lineage.summary import (
     AfterProtocol,
     LineageSummary,
@@ -24,7 +25,6 @@ from apc_log.queries.lineage.summary import (
     get_transfer_refusals,
     list_protocol_propagation,
 )
-from apc_log.queries.lineage.impact import ImpactRow, PacketImpact, get_packet_impact
 from apc_log.queries.lineage.tree import PacketTree, TreeRow, get_packet_tree
 from apc_log.queries.protocols import ProtocolRow, list_protocols
 from apc_log.queries.replaying.bundle import BundleRecords

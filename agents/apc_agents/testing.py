@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self, Unpack
 from uuid import UUID
@@ -37,7 +38,7 @@ from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType, RunPhase
 from apc_contracts.wire.parsing import parse_packet
-from apc_contracts.wire.receipts import Receipt, ReceiptKind, parse_receipts
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, parse_receipts, steps_of
 
 PATIENCE = timedelta(seconds=30)
 _MARKER = "marker"
@@ -226,7 +227,7 @@ class AgentTestClient:
             if headers.CAUSE in message.headers:
                 self._causes.setdefault(UUID(str(message.headers[headers.CAUSE])), []).append(packet)
             return
-        for receipt in parse_receipts(message.body):
+        for receipt in chain.from_iterable(map(steps_of, parse_receipts(message.body))):
             self.receipts.append(receipt)
             end = self._ends.get((receipt.packet_id, receipt.attempt))
             if receipt.kind in END_KINDS and end is not None and not end.done():

@@ -20,7 +20,7 @@ from apc_contracts.envelope.packet import PACKET_TYPES, AnyPacket
 from apc_contracts.identity.registry_change import RegistryChange
 from apc_contracts.payloads.by_type import HeartbeatPayload, SignalPayload
 from apc_contracts.vocabulary import Channel, PacketType, Signal, TransferMode
-from apc_contracts.wire.receipts import Receipt
+from apc_contracts.wire.receipt_fields import ReceiptFields
 
 Schema = dict[str, Any]
 
@@ -57,7 +57,7 @@ def packet_schema() -> Schema:
 
 def receipts_schema() -> Schema:
     """Return the schema of a receipts message."""
-    return _schema_of(list[Receipt], "receipts", "Receipts of deliveries", _BYTES)
+    return _schema_of(list[ReceiptFields], "receipts", "Receipts of deliveries", _BYTES)
 
 
 def registry_change_schema() -> Schema:

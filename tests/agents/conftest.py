@@ -52,6 +52,7 @@ from apc_contracts import (
     parse_receipts,
     seal,
 )
+from apc_contracts.wire.receipts import steps_of
 
 PATIENCE = 10.0
 
@@ -177,7 +178,8 @@ class Gate:
         async with self.changed:
             self.messages.append(delivery.message)
             if delivery.message.type == headers.TYPE_RECEIPTS:
-                self.receipts.extend(parse_receipts(delivery.message.body))
+                for receipt in parse_receipts(delivery.message.body):
+                    self.receipts.extend(steps_of(receipt))
             else:
                 packet = parse_packet(delivery.message.body)
                 if packet.packet_type is not PacketType.HEARTBEAT:

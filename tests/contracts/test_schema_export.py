@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from apc_contracts import PacketRefused, PacketType, parse_packet, parse_receipts, parse_registry_change
+from apc_contracts import (
+    PacketRefused,
+    PacketType,
+    encode_receipts,
+    parse_packet,
+    parse_receipts,
+    parse_registry_change,
+)
 from apc_contracts.schema_export import SCHEMAS, export_schemas, packet_schema, schema_text
 
 from .conftest import OTHER_ID, Change, Documents, put
@@ -144,7 +151,8 @@ def test_mutated_documents(document: Documents, packet_type: PacketType, data: s
     [{}, {"kind": "applause"}, {"attempt": 0}, {"usage": {"tokens": -1}}, {"usage": None}, {"x": 1}, {"at": ""}],
 )
 def test_receipts(change: dict[str, Any]) -> None:
-    document = [json.loads(RECEIPT.model_dump_json(exclude_none=True)) | change]
+    document = [*json.loads(encode_receipts([RECEIPT]))]
+    document[0] |= change
     is_valid = Draft202012Validator(SCHEMAS["receipts.schema.json"]()).is_valid(document)
     try:
         parse_receipts(json.dumps(document).encode())

@@ -16,7 +16,7 @@ from apc_contracts import Packet
 from apc_contracts.identity.registry_change import AgentRevoked, encode_registry_change
 from apc_contracts.identity.signing import encode_public_key, new_private_key
 from apc_contracts.session import timer
-from apc_contracts.wire.receipts import Receipt, encode_receipts
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_orchestrator.judging.judge import Judge
 
 Build = Callable[..., Packet]
@@ -49,7 +49,12 @@ async def test_a_registry_change_just_below_the_bound(running: Any, packet: Buil
 async def test_receipts_for_many_unknown_sessions_are_kept_once(running: Any, packet: Build, idea: Any) -> None:
     found = [
         Receipt(
-            packet_id=uuid4(), session_id=f"s{n}", recipient="red-1", kind="outcome", attempt=1, at=datetime.now(UTC)
+            packet_id=uuid4(),
+            session_id=f"s{n}",
+            recipient="red-1",
+            kind=ReceiptKind.OUTCOME,
+            attempt=1,
+            at=datetime.now(UTC),
         )
         for n in range(300)
     ]

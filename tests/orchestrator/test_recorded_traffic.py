@@ -21,7 +21,7 @@ from apc_contracts.limits import Limits
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.parsing import parse_packet
-from apc_contracts.wire.receipts import Receipt
+from apc_contracts.wire.receipts import parse_receipts
 from apc_log.batch import decode_batch, encode
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.judging.inputs import read_input
@@ -89,7 +89,7 @@ class Gate:
     def _take_receipts(self, step: Step) -> None:
         session = self.memory.sessions.get(step["session"])
         assert self.batch is not None and session is not None
-        receipts = [Receipt.model_validate_json(json.dumps(one)) for one in step["receipts"]]
+        receipts = parse_receipts(json.dumps(step["receipts"]).encode())
         self.judge.take_receipts(self.batch, session, receipts, step["user"])
 
     def _confirm_delivery(self, step: Step) -> None:

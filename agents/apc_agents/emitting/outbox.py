@@ -9,17 +9,17 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from apc_agents.emitting.publishing import publish_confirmed
 from apc_bus.headers import TYPE_RECEIPTS
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.topology import RECEIPTS
 from apc_contracts.errors import PacketRefused
-from apc_contracts.wire.receipts import Receipt, encode_receipts
+from apc_contracts.wire.receipts import Receipt, encode_receipts, merge
 
-BATCH_RECEIPTS = 240
-"""Receipts tried in one message; one without an error text is about 230 bytes."""
+BATCH_RECEIPTS = 180
+"""Receipts tried in one message; one with all times and without an error text is about 320 bytes."""
 
 Settlement = tuple[asyncio.Future[None], Exception | None]
 """A delivery that waits for its receipts, and how it ends: None = acknowledge it, else raise this."""
@@ -34,6 +34,8 @@ class ReceiptOutbox:
         self._linger = linger.total_seconds()
         self._end_linger = end_linger.total_seconds()
         self._waiting: list[tuple[int, Receipt]] = []
+        self._places: dict[tuple[str, UUID, int], int] = {}
+        """(session_id, packet_id, attempt) -> where its last receipt waits."""
         self._settlements: list[Settlement] = []
         self._due = asyncio.Event()
         self._timer: asyncio.Handle | None = None
@@ -43,8 +45,18 @@ class ReceiptOutbox:
         self._is_idle.set()
 
     def add(self, shard: int, receipt: Receipt, *, may_linger: bool = False) -> None:
-        """Send this receipt with the next batch; with `may_linger` it may wait a moment for company."""
-        self._waiting.append((shard, receipt))
+        """Send this receipt with the next batch; with `may_linger` it may wait a moment for company.
+
+        Receipts of one handling that wait together become one with all their times.
+        """
+        key = (receipt.session_id, receipt.packet_id, receipt.attempt)
+        place = self._places.get(key)
+        merged = None if place is None else merge(self._waiting[place][1], receipt)
+        if place is None or merged is None:
+            self._places[key] = len(self._waiting)
+            self._waiting.append((shard, receipt))
+        else:
+            self._waiting[place] = (shard, merged)
         self._is_idle.clear()
         if len(self._waiting) >= BATCH_RECEIPTS:
             self._due.set()
@@ -91,7 +103,7 @@ class ReceiptOutbox:
 
     def _take(self) -> tuple[list[tuple[int, Receipt]], list[Settlement]]:
         taken = (self._waiting, self._settlements)
-        self._waiting, self._settlements = [], []
+        self._waiting, self._settlements, self._places = [], [], {}
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()

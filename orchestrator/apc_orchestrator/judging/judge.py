@@ -38,7 +38,7 @@ from apc_contracts.session import (
 from apc_contracts.session.delivery.repeats import confirm_all, confirm_delivery
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSION
 from apc_contracts.wire.parsing import ReceivedPacket
-from apc_contracts.wire.receipts import Receipt
+from apc_contracts.wire.receipts import Receipt, encode_receipt
 from apc_contracts.wire.sealing import payload_hash, seal
 from apc_log.batch import RegistryEntry
 from apc_orchestrator.batch import Batch, Outgoing
@@ -113,7 +113,7 @@ class Judge:
         )
         if len(known) < len(group) or session is None:
             reason = "no such session" if session is None else f"{first.kind} not from {first.recipient}"
-            body = b"[" + b",".join(_encoded(receipt) for receipt in group) + b"]"
+            body = b"[" + b",".join(encode_receipt(receipt) for receipt in group) + b"]"
             self._quarantine_receipts(batch, first, reason, body, message.user_id)
         if session is not None and known:
             self.take_receipts(batch, session, known, message.user_id)
@@ -126,7 +126,7 @@ class Judge:
         advanced = advance(session, given, self._contract)
         for receipt in advanced.effects.misdirected:
             reason = f"{receipt.kind} of a packet that was not delivered to {receipt.recipient}"
-            self._quarantine_receipts(batch, receipt, reason, _encoded(receipt), user_id)
+            self._quarantine_receipts(batch, receipt, reason, encode_receipt(receipt), user_id)
         self._apply(batch, session, advanced, receipts[0].packet_id)
         self._finish(batch)
 
@@ -326,7 +326,3 @@ def _recipients(packet: Packet, session: Session | None, registry: Registry) -> 
     if session is None:
         return tuple(recipient.agent_id for recipient in packet.recipients)
     return resolve_recipients(packet, session, registry.by_id)
-
-
-def _encoded(receipt: Receipt) -> bytes:
-    return receipt.model_dump_json(exclude_none=True).encode()

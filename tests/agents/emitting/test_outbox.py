@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from apc_agents.emitting.outbox import ReceiptOutbox
 from apc_bus.errors import PublishRefused
@@ -64,6 +65,23 @@ async def test_a_lingering_receipt_waits_for_the_next(outbox: ReceiptOutbox, sha
     outbox.add(0, receipt())
     (delivery,) = await shard.receive()
     assert [one.kind for one in parse_receipts(delivery.message.body)] == ["delivery_ack", "outcome"]
+
+
+async def test_receipts_of_one_handling_that_wait_together_become_one(
+    outbox: ReceiptOutbox, shard: Subscription
+) -> None:
+    begun = receipt(ReceiptKind.DELIVERY_ACK)
+    applied = replace(begun, kind=ReceiptKind.CONSUMER_APPLY, at=begun.at + timedelta(seconds=1))
+    ended = replace(begun, kind=ReceiptKind.OUTCOME, at=begun.at + timedelta(seconds=2))
+    again = replace(begun, attempt=2)
+    outbox.add(0, begun, may_linger=True)
+    outbox.add(0, again, may_linger=True)
+    outbox.add(0, applied, may_linger=True)
+    outbox.add(0, begun, may_linger=True)  # the handler ran again: the first times stand
+    outbox.add(0, ended)
+    (delivery,) = await shard.receive()
+    merged = replace(ended, delivered_at=begun.at, applied_at=applied.at)
+    assert parse_receipts(delivery.message.body) == [merged, again]
 
 
 async def test_a_lingering_receipt_goes_alone_in_the_end(bus: MemoryBus, shard: Subscription) -> None:

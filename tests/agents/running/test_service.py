@@ -15,6 +15,7 @@ from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INTER_AGENT, AgentQueues, agent_queue, build_topology, gate_queue, routing_key
 from apc_contracts import IdeaPayload, Packet, PacketType, parse_packet, parse_receipts, reply_id, seal
+from apc_contracts.wire.receipts import steps_of
 
 PATIENCE = 60.0
 
@@ -77,7 +78,8 @@ async def test_a_worker_waits_for_its_queues_handles_and_leaves_at_sigterm(
         one
         for delivery in collected
         if delivery.message.type == "receipts"
-        for one in parse_receipts(delivery.message.body)
+        for merged in parse_receipts(delivery.message.body)
+        for one in steps_of(merged)
     ]
     assert [receipt.kind.value for receipt in receipts] == ["delivery_ack", "consumer_apply", "outcome"]
     for urgent in (True, False):

@@ -82,7 +82,7 @@ def _take(
         for event in _events_of(receipt.kind, progress.state):
             progress.state = machine.step(progress.state, event)
             moves.events.append(event)
-            moves.times.append(receipt.at)
+            moves.times.append(receipt.time_of(event))
         if receipt.kind in ENDING_KINDS and progress.is_open:
             moves.ended = moves.told = receipt
             end_delivery(session, opened, receipt.recipient, effects)
@@ -200,7 +200,7 @@ def _spend(session: Session, opened: OpenPacket, usage: Usage | None, contract: 
     if usage is None:
         return {}
     document, task_id = session.document, opened.packet.trace.task_id
-    told: Record = usage.model_dump(exclude_none=True)
+    told: Record = usage.amounts()
     refused: Record = {}
     for name, amount in told.items():
         believed = budgets.believable(document, task_id, name, amount, contract.limits.usage)

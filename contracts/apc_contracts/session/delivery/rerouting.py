@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session.delivery.lifecycle import LIFECYCLE, Record, end_delivery
 from apc_contracts.session.effects import Effects, Hop, Route
@@ -71,6 +73,6 @@ def release_retry(
     if progress.not_before is None or not progress.is_open:
         return None
     if opened.packet.expires <= now:
-        return receipt.model_copy(update={"kind": ReceiptKind.EXPIRED, "at": now})
+        return replace(receipt, kind=ReceiptKind.EXPIRED, at=now)
     effects.due.append(Route(opened.received, (receipt.recipient,), progress.attempt, progress.not_before))
     return None

@@ -10,6 +10,8 @@ from math import ceil
 from typing import Any
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.file import RetryBackoff
 from apc_contracts.envelope.packet import Packet
@@ -39,7 +41,7 @@ def within_limit(receipt: Receipt, packet: Packet, attempt: int, contract: Contr
     if attempt <= limit:
         return receipt
     error = f"retry_limit {limit} reached: {receipt.error or 'no reason given'}"
-    return receipt.model_copy(update={"kind": ReceiptKind.DEAD_LETTERED, "error": error})
+    return replace(receipt, kind=ReceiptKind.DEAD_LETTERED, error=error)
 
 
 def plan(receipt: Receipt, packet: Packet, now: datetime, contract: Contract) -> dict[str, Any] | None:

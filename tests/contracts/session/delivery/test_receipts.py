@@ -1,10 +1,12 @@
 """Receipts in every order: each attempt has one end, and what is outstanding is what is open."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from apc_contracts.wire.receipts import ReceiptKind
+from apc_contracts.session import ReceiptsInput, advance
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, steps_of
 
 from ..path.test_path import brief
 
@@ -54,3 +56,27 @@ def test_a_requeue_begins_the_next_attempt(simulation: Any) -> None:
     simulation.receipts(packet, "red-1", 2, (KIND.DISCARD,))
     assert packet.packet_id not in simulation.session.open
     assert counted(simulation) == 0
+
+
+@pytest.mark.parametrize("is_merged", [False, True], ids=["three receipts", "one receipt with all times"])
+def test_one_receipt_with_all_times_makes_the_same_hop_as_three(simulation: Any, is_merged: bool) -> None:
+    packet = send(simulation)
+    now = simulation.now
+    merged = Receipt(
+        packet_id=packet.packet_id,
+        session_id="s-1",
+        recipient="red-1",
+        kind=ReceiptKind.OUTCOME,
+        attempt=1,
+        at=now + timedelta(seconds=3),
+        delivered_at=now + timedelta(seconds=1),
+        applied_at=now + timedelta(seconds=2),
+        usage=Usage(tokens=7),
+    )
+    found = (merged,) if is_merged else tuple(steps_of(merged))
+    assert len(found) == (1 if is_merged else 3)
+    effects = advance(simulation.session, ReceiptsInput(found, now, frozenset()), simulation.contract).effects
+    hop = next(hop for hop in effects.hops if hop.recipient == "red-1")
+    assert (hop.from_state, hop.to_state, hop.events) == ("ROUTED", "APPLIED", ["delivery_ack", "consumer_apply"])
+    assert hop.occurred_at == [merged.delivered_at, merged.applied_at]
+    assert hop.metadata == {"ended": "outcome", "ended_at": merged.at.isoformat(), "usage": {"tokens": 7}}

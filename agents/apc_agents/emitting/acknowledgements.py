@@ -8,7 +8,9 @@ from uuid import UUID
 
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
 from apc_contracts.envelope.packet import AckPacket, NackPacket, Packet
-from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType
+
+_ANSWERS = frozenset({PacketType.ACK, PacketType.NACK})
 
 
 class Expectation:
@@ -64,7 +66,7 @@ class Acknowledgements:
 
     def take(self, packet: Packet) -> None:
         """Pass an ACK or NACK on to the emit that waits for it, if one does."""
-        if not isinstance(packet, AckPacket | NackPacket):
+        if packet.packet_type not in _ANSWERS or not isinstance(packet, AckPacket | NackPacket):
             return
         expectation = self._waiting.get(packet.payload.acked_packet_id)
         if expectation is not None:

@@ -13,7 +13,7 @@ from apc_bus.port import HeaderValue
 from apc_contracts.envelope.packet import NackPacket, Packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.identity.registry import Right
-from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,8 @@ def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
 def is_refusal(packet: Packet) -> bool:
     """Return whether this is the gate's own NACK of a refused packet: no log entry, so it has no lifecycle."""
     return (
-        isinstance(packet, NackPacket)
+        packet.packet_type is PacketType.NACK
+        and isinstance(packet, NackPacket)
         and packet.sender.agent_id == ORCHESTRATOR
         and packet.packet_id == reply_id(packet.payload.acked_packet_id, ORCHESTRATOR, "nack")
     )

@@ -109,6 +109,8 @@ def releases(document: SessionDocument, packet: Packet, rights: frozenset[str], 
 
     It must come from the task's giver, from a sender with the right to decide, or from the orchestrator.
     """
+    if packet.packet_type is not PacketType.DECISION:
+        return False
     if not isinstance(packet, DecisionPacket) or packet.payload.commitment_level is not CommitmentLevel.DONE:
         return False
     part = document.task_budgets.get(packet.trace.task_id)

@@ -256,7 +256,8 @@ class Judge:
         for held in effects.resumed:
             following.append(Release(session, held, cause, is_last=held is effects.resumed[-1]))
         following += [ProtocolVerdict(session, final) for final in effects.final_verdicts]
-        self._work.add(following)
+        if following:
+            self._work.add(following)
 
     def _finish(self, batch: Batch) -> None:
         """Do what the last input left to be done, until nothing is left."""

@@ -57,10 +57,10 @@ def bytes_have_room(case: Case) -> Refusal | None:
     A sender may have as many bytes there as are free.
     """
     session, bound = case.session, case.contract.limits.open_bytes
-    if session is None or _is_relief(case):
+    if session is None:
         return None
     own, total = session.open_bytes_of(case.sender_id), session.open_bytes
-    if total + own < bound:
+    if total + own < bound or _is_relief(case):
         return None
     message = f"session {session.session_id} has {total} bytes of packets without an end, {own} of {case.sender_id}: "
     message += "send a new packet later"

@@ -27,10 +27,10 @@ def lists_have_room(case: Case) -> Refusal | None:
         lists.append(("lineage.ancestor_swarms", len(lineage.ancestor_swarms)))
     if bundle is not None:
         lists.append(("proof_bundle.evidence_refs", len(bundle.evidence_refs)))
-    payload = packet.payload
-    if isinstance(payload, TaskIrPayload):
-        lists.append(("payload.objects", len(payload.objects)))
-    elif isinstance(payload, ArbitrationPayload):
+    if packet.packet_type is PacketType.TASK_IR:
+        lists.append(("payload.objects", len(packet.payload_as(TaskIrPayload).objects)))
+    elif packet.packet_type is PacketType.ARBITRATION:
+        payload = packet.payload_as(ArbitrationPayload)
         named = sum(len(candidate.packet_ref_ids) for candidate in payload.candidates)
         lists.append(("payload.candidates", max(named, len(payload.candidates))))
     for path, count in lists:

@@ -6,8 +6,10 @@ from apc_contracts.explanation.result import Explanation, Wait, clock
 from apc_contracts.explanation.states import waits_of_state
 from apc_contracts.explanation.surroundings import OpenDelivery, Surroundings
 from apc_contracts.session.document import SessionDocument
-from apc_contracts.session.movement import COORDINATION
+from apc_contracts.session.movement import COORDINATION, GENERATION_STATES
 
+WAIT_FOR_DELIVERIES = GENERATION_STATES | {"PROMOTION"}
+"""States of the research coordinator that end when deliveries have ended."""
 MOST_DELIVERIES = 5
 """Deliveries of each kind that are named one by one."""
 
@@ -25,7 +27,8 @@ def explain(document: SessionDocument, around: Surroundings, contract: Contract)
         *_verification(document),
         *_acknowledgements(document, around),
     ]
-    return Explanation(standing, tuple(waits), tuple(_remarks(document, around)))
+    remarks = [*_on_its_way(document, around), *_remarks(document, around), *_ends(document, waits)]
+    return Explanation(standing, tuple(waits), tuple(remarks))
 
 
 def _pause(document: SessionDocument, around: Surroundings) -> Wait:
@@ -35,7 +38,9 @@ def _pause(document: SessionDocument, around: Surroundings) -> Wait:
 
 
 def _deliveries(document: SessionDocument, around: Surroundings) -> list[Wait]:
-    """Return the handlers, retries and absent workers that keep deliveries open."""
+    """Return the handlers, retries and absent workers for whose deliveries a barrier or the commons wait."""
+    if document.state not in WAIT_FOR_DELIVERIES:
+        return []
     waiting = [one for one in around.deliveries if not one.is_dead and one.recipient not in document.dead_agents]
     return [_delivery(document, one, around) for one in waiting[:MOST_DELIVERIES]]
 
@@ -48,6 +53,19 @@ def _delivery(document: SessionDocument, one: OpenDelivery, around: Surroundings
         return Wait(f"a retry of {what}", moves)
     moves = "Its handler ends." if around.is_live(one.recipient) else around.advice((one.recipient,)).strip()
     return Wait(what, moves, (around.describe(one.recipient),), due, "it is not waited for any more" if due else "")
+
+
+def _on_its_way(document: SessionDocument, around: Surroundings) -> list[str]:
+    """Name the deliveries that do not move, in a state that does not wait for deliveries as such."""
+    if document.state in WAIT_FOR_DELIVERIES:
+        return []
+    stuck = [
+        one
+        for one in around.deliveries
+        if not one.is_dead and (one.retry_at is not None or not around.is_live(one.recipient))
+    ]
+    waits = [_delivery(document, one, around) for one in stuck[:MOST_DELIVERIES]]
+    return [f"On its way: {wait.what}. {wait.moves}" for wait in waits]
 
 
 def _verification(document: SessionDocument) -> list[Wait]:
@@ -90,8 +108,14 @@ def _remarks(document: SessionDocument, around: Surroundings) -> list[str]:
     if gone:
         missed = f"It does not wait for {', '.join(gone)}, which missed a deadline"
         remarks.append(f"{missed}; a packet of theirs changes that.")
+    return remarks
+
+
+def _ends(document: SessionDocument, waits: list[Wait]) -> list[str]:
+    """Return the deadlines that no wait has named."""
+    remarks = []
     state, wall = document.deadlines.get("state"), document.deadlines.get("wall")
-    if state is not None:
+    if state is not None and all(wait.until != state for wait in waits):
         remarks.append(f"If nothing moves it, the state ends at {clock(state)}: HALTED (STATE_DEADLINE).")
     if wall is not None:
         remarks.append(f"Its time budget ends at {clock(wall)}: HALTED (BUDGET_EXHAUSTED wall_ms).")

@@ -151,7 +151,11 @@ def _of(document: SessionDocument, swarm: str) -> tuple[str, ...]:
 
 
 def _with_right(right: Right, around: Surroundings) -> tuple[str, ...]:
-    return tuple(name for name, one in around.agents.items() if right in one.rights and not one.is_revoked)
+    return tuple(
+        name
+        for name, one in around.agents.items()
+        if right in one.rights and not one.is_revoked and name != ORCHESTRATOR
+    )
 
 
 def _described(agents: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:

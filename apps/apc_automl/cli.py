@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from apc_console.output.output import AsJson, print_json, print_rows
+from apc_console.output.terminal import echo
 
 app = typer.Typer(help="The reference swarm: find the best model of a table.", no_args_is_help=True)
 bench = typer.Typer(help="Experiments with the reference swarm: figures with 95 % intervals.", no_args_is_help=True)
@@ -15,6 +16,11 @@ app.add_typer(bench, name="bench")
 
 Seeds = Annotated[int, typer.Option(min=2, help="How many seeds, each with a generated table of its own.")]
 Table = Annotated[Literal["friedman", "clusters"], typer.Option(help="Which generator the tables come from.")]
+
+Separator = Annotated[str | None, typer.Option(help="Between the fields; default detected.")]
+Decimal = Annotated[Literal[".", ","] | None, typer.Option(help="The decimal sign; default detected.")]
+Encoding = Annotated[str | None, typer.Option(help="Such as utf-8 or latin-1; default detected.")]
+Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Whether the first line has names.")]
 
 
 @app.command()
@@ -35,17 +41,30 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where model and report go; default <data folder>/runs/RUN.")] = None,
     priors: Annotated[bool, typer.Option(help="Begin with what worked before on similar tables.")] = True,
+    maximum_rows: Annotated[
+        int | None, typer.Option(min=100, help="Rows used at most; default 125 for each second of the search.")
+    ] = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    header: Header = None,
+    explain_data: Annotated[
+        bool, typer.Option("--explain-data", help="Say what is made of each column; stop.")
+    ] = False,
 ) -> None:
     """Search for the best model of a table under the protocol; every packet is judged and logged.
 
     Ends with the promoted model, report.html and a summary. When the gate refuses the best candidate, it is saved as
     candidate.skops with the reasons; exit 3.
     """
-    from apc_automl.run import RunForm, run_swarm
+    from apc_automl.run import RunForm, SourceForm, explain_table, run_swarm
     from apc_console.system.running import run_quietly
 
-    form = RunForm(data, target, generations, seed, budget_seconds, out, priors, rounds, convergence)
-    run_quietly(run_swarm(form))
+    source = SourceForm(separator, decimal, encoding, header)
+    form = RunForm(
+        data, target, generations, seed, budget_seconds, out, priors, rounds, convergence, maximum_rows, source
+    )
+    run_quietly(explain_table(form) if explain_data else run_swarm(form))
 
 
 @app.command()
@@ -58,6 +77,28 @@ def report(
     from apc_console.system.running import run_quietly
 
     run_quietly(write_report(run_id, out))
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Option(help="The folder with model.skops and model.json.")],
+    data: Annotated[Path, typer.Option(help="New rows; the target is not needed.")],
+    out: Annotated[Path, typer.Option(help="The CSV to write.")],
+) -> None:
+    """Predict new rows with the model of a run; the model is read in a confined process."""
+    from apc_automl.run.predict import predict_table
+
+    rows = predict_table(model, data, out)
+    echo(f"{rows} rows predicted: {out}")
+
+
+@app.command()
+def verify(folder: Annotated[Path, typer.Argument(help="The folder with model.skops and model.json.")]) -> None:
+    """Check that a model file is the one that the log promised; exit 4 when it is not."""
+    from apc_automl.run.predict import verify_model
+    from apc_console.system.running import run_quietly
+
+    print_json(run_quietly(verify_model(folder)))
 
 
 @bench.command()

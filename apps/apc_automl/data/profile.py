@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from apc_automl.data.features import describe
 from apc_automl.data.schema import ColumnKind, ProblemKind
 from apc_automl.data.split import Parts
 from apc_automl.data.table import Table
@@ -29,6 +30,7 @@ def profile_table(table: Table, parts: Parts) -> JsonObject:
             if table.frame[column.name].isna().any()
         },
         "target_summary": _target_summary(table),
+        "features": dict(describe(schema.columns)),
         "notes": list(schema.notes),
     }
 

@@ -28,6 +28,11 @@ class Column(BaseModel):
     kind: ColumnKind
     categories: int = 0
     has_missing: bool = False
+    source: str | None = None
+    """The column of the user's table that it is made from; None = the one of its name."""
+    part: str | None = None
+    """What of the source: `month` and others of a date, `word …` of a text; None = the value itself."""
+    date_format: str | None = None
 
 
 class Schema(BaseModel):

@@ -49,6 +49,14 @@ def split_rows(table: Table, seed: int, rounds: int, maximum_rows: int) -> Parts
     return Parts(train, held_out, tuple(slices))
 
 
+def sample_notes(table: Table, parts: Parts) -> list[str]:
+    """Say how many rows the parts leave out; nothing when they have all."""
+    used = len(parts.train) + len(parts.held_out) + sum(len(rows) for rows in parts.untouched)
+    left_out = len(table.frame) - used
+    reason = "the search time allows no more; raise --budget-seconds or --maximum-rows to use more"
+    return [f"{used:,} of {len(table.frame):,} rows are used, a stratified sample: {reason}"] if left_out > 0 else []
+
+
 def _strata(table: Table) -> list[Rows]:
     labels = table.frame[table.schema.target]
     if table.schema.problem is ProblemKind.REGRESSION:

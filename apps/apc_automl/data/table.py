@@ -1,6 +1,6 @@
 """The user's table: read from CSV, checked, and cleaned into columns that every model family understands."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -8,12 +8,13 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from apc_automl.data.schema import Column, ColumnKind, ProblemKind, Schema
+from apc_automl.data.features import read_features
+from apc_automl.data.schema import ColumnKind, ProblemKind, Schema
+from apc_automl.data.source import SourceOptions, read_source
 from apc_automl.errors import TableInvalid
 
 MINIMUM_ROWS = 40
 MINIMUM_ROWS_PER_CLASS = 8
-MAXIMUM_CATEGORIES = 50
 MAXIMUM_CLASSES = 50
 MAXIMUM_WHOLE_NUMBER_CLASSES = 20
 
@@ -25,23 +26,32 @@ class Table:
     schema: Schema
     frame: pd.DataFrame
 
+    def noting(self, *notes: str) -> "Table":
+        """Return the table with more notes."""
+        return replace(self, schema=self.schema.model_copy(update={"notes": (*self.schema.notes, *notes)}))
 
-def read_table(path: Path, target: str, problem: ProblemKind | None = None) -> Table:
-    """Return the table in a CSV file, ready to be split.
+
+def read_table(
+    path: Path, target: str, problem: ProblemKind | None = None, options: SourceOptions | None = None
+) -> Table:
+    """Return the table in a file, ready to be split.
 
     Args:
-        path: a CSV with a header line; comma, semicolon, tab or bar between the fields, UTF-8.
+        path: a CSV, also packed, or a parquet file.
         target: the column to predict.
         problem: what kind of problem it is; guessed from the target when None.
+        options: what the user says about the file.
 
     Raises:
         TableInvalid: with one sentence, when nothing can be learned from it.
     """
-    raw = _read_csv(path)
+    source = read_source(path, options)
+    raw = source.frame
+    target = target.strip()
     if target not in raw.columns:
         known = ", ".join(str(name) for name in raw.columns[:12])
         raise TableInvalid(f"{path} has no column {target!r} to predict; its columns are: {known}")
-    notes: list[str] = []
+    notes = [source.words]
     raw = _drop_unlabelled(raw, target, notes)
     if len(raw) < MINIMUM_ROWS:
         raise TableInvalid(
@@ -53,7 +63,7 @@ def read_table(path: Path, target: str, problem: ProblemKind | None = None) -> T
         kept = _rows_of_common_classes(labels, target, notes)
         raw, labels = raw[kept], labels[kept]
         classes = tuple(sorted(labels.unique().tolist()))
-    features, columns = _read_features(raw.drop(columns=[target]), notes)
+    features, columns = read_features(raw.drop(columns=[target]), notes)
     if not columns:
         raise TableInvalid(f"{path} has no usable column besides {target!r}: " + "; ".join(notes))
     schema = Schema(
@@ -76,27 +86,6 @@ def decode_rows(data: bytes, schema: Schema) -> tuple[pd.DataFrame, np.ndarray[A
     types[schema.target] = {"whole number": "int64", "text": "object", "number": "float64"}[schema.label_type]
     frame = frame.astype(types)
     return frame[[column.name for column in schema.columns]], frame[schema.target].to_numpy()
-
-
-def _read_csv(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise TableInvalid(f"there is no file {path}; --data must name a CSV file")
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            header = file.readline()
-        separator = max(",;\t|", key=header.count)
-        frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", skipinitialspace=True, low_memory=False)
-    except pd.errors.EmptyDataError as error:
-        raise TableInvalid(f"{path} is empty; it needs a header line and rows") from error
-    except (UnicodeDecodeError, pd.errors.ParserError, ValueError, OSError) as error:
-        why = str(error).splitlines()[0]
-        raise TableInvalid(f"{path} cannot be read as a UTF-8 CSV: {why}") from error
-    frame.columns = [str(name).strip() for name in frame.columns]
-    if frame.empty:
-        raise TableInvalid(f"{path} has a header line but no rows")
-    if not frame.columns.is_unique:
-        raise TableInvalid(f"{path} has two columns of one name; rename one of them")
-    return frame
 
 
 def _drop_unlabelled(frame: pd.DataFrame, target: str, notes: list[str]) -> pd.DataFrame:
@@ -135,7 +124,8 @@ def _rows_of_common_classes(labels: "pd.Series[Any]", target: str, notes: list[s
     common = sorted(counts[counts >= MINIMUM_ROWS_PER_CLASS].index.tolist())
     if len(common) < 2:
         raise TableInvalid(
-            f"the target {target!r} has fewer than two classes with {MINIMUM_ROWS_PER_CLASS} rows or more"
+            f"the target {target!r} has fewer than two classes with {MINIMUM_ROWS_PER_CLASS} rows or more; "
+            f"its first values are {', '.join(repr(value) for value in labels.unique()[:3].tolist())}"
         )
     if len(common) > MAXIMUM_CLASSES:
         raise TableInvalid(f"the target {target!r} has {len(common)} classes; at most {MAXIMUM_CLASSES} are possible")
@@ -149,36 +139,3 @@ def _rows_of_common_classes(labels: "pd.Series[Any]", target: str, notes: list[s
     if int(kept.sum()) < MINIMUM_ROWS:
         raise TableInvalid(f"only {int(kept.sum())} rows are left in common classes; {MINIMUM_ROWS} are needed")
     return kept
-
-
-def _read_features(frame: pd.DataFrame, notes: list[str]) -> tuple[pd.DataFrame, list[Column]]:
-    kept: dict[str, pd.Series[Any]] = {}
-    columns: list[Column] = []
-    for name in frame.columns:
-        values, column, why_dropped = _read_feature(frame[name], name)
-        if column is None:
-            notes.append(f"column {name!r} is left out: {why_dropped}")
-        else:
-            kept[name] = values
-            columns.append(column)
-    return pd.DataFrame(kept, index=frame.index), columns
-
-
-def _read_feature(values: "pd.Series[Any]", name: str) -> tuple["pd.Series[Any]", Column | None, str]:
-    if pd.api.types.is_numeric_dtype(values):
-        numbers = values.astype("float64").replace([np.inf, -np.inf], np.nan)
-        if numbers.nunique() < 2:
-            return numbers, None, "it has one value only" if numbers.notna().any() else "it is empty"
-        has_missing = bool(numbers.isna().any())
-        return numbers, Column(name=name, kind=ColumnKind.NUMERIC, has_missing=has_missing), ""
-    different = values.nunique()
-    if different == 0:
-        return values, None, "it is empty"
-    if different == 1 and values.notna().all():
-        return values, None, "it has one value only"
-    if different > min(MAXIMUM_CATEGORIES, len(values) // 4):
-        return values, None, f"free text ({different} different values)"
-    texts = values.astype(object).where(values.notna(), None).map(str, na_action="ignore")
-    has_missing = bool(values.isna().any())
-    column = Column(name=name, kind=ColumnKind.CATEGORICAL, categories=different, has_missing=has_missing)
-    return texts, column, ""

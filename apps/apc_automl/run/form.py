@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 import shlex
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,33 @@ BUDGET_SECONDS = 120
 FIXED_BUDGET_SECONDS = 3600
 GENERATIONS = 24
 ROUNDS = 2
+ROWS_A_SECOND = 125
+LEAST_ROWS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class SourceForm:
+    """What the user says about the file; None = detected."""
+
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+    header: bool | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The options as typed."""
+        given = {"--separator": self.separator, "--decimal": self.decimal, "--encoding": self.encoding}
+        words = [word for name, value in given.items() if value is not None for word in (name, value)]
+        return words if self.header is None else [*words, "--header" if self.header else "--no-header"]
+
+    def rewrite(self, path: Path, folder: Path) -> Path:
+        """Return the table as every role reads it: written anew if an option says how to read it."""
+        if self == SourceForm():
+            return path
+        from apc_automl.data.source import SourceOptions, read_source, write_plain
+
+        return write_plain(read_source(path, SourceOptions(*astuple(self))), folder / f"{path.stem}.csv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +57,13 @@ class RunForm:
     priors: bool = True
     rounds: int | None = None
     convergence: int | None = None
+    maximum_rows: int | None = None
+    source: SourceForm = SourceForm()
+
+    @property
+    def row_limit(self) -> int:
+        """How many rows are used at most."""
+        return self.maximum_rows or max(LEAST_ROWS, ROWS_A_SECOND * self.search_seconds)
 
     @property
     def search_seconds(self) -> int:
@@ -46,7 +80,7 @@ class RunForm:
         if self.target is not None:
             words += ["--target", self.target]
         words += ["--seed", str(self.seed), *sizes, *([] if used_priors else ["--no-priors"])]
-        return shlex.join(words)
+        return shlex.join([*words, *self.source.words])
 
     def settings(self, data_dir: Path) -> AutomlSettings:
         """Return the run as the roles know it, its ids fixed once; the sample table is written when none is named.
@@ -64,6 +98,7 @@ class RunForm:
             generations=self.generations or GENERATIONS,
             convergence=self.convergence,
             maximum_rounds=self.rounds or ROUNDS,
+            maximum_rows=self.row_limit,
             seed=self.seed,
             budget_seconds=self.search_seconds,
             priors=self.priors,
@@ -76,7 +111,7 @@ class RunForm:
         if self.data is not None:
             if self.target is None:
                 raise InputUnusable(f"which column of {self.data} shall be predicted? Name it with --target")
-            return self.data, self.target
+            return self.source.rewrite(self.data, data_dir / "tables" / secrets.token_hex(4)), self.target
         from apc_automl.data.default_data import DEFAULT_TARGET, write_default_table
 
         return write_default_table(data_dir / "samples"), self.target or DEFAULT_TARGET

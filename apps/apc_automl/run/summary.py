@@ -97,7 +97,8 @@ def _commands(outcome: Outcome, form: RunForm | None) -> list[str]:
 def _repeat(outcome: Outcome, form: RunForm | None) -> str | None:
     if form is None or not outcome.repeat:
         return None
-    return form.command(*outcome.repeat, used_priors=outcome.used_priors)
+    sizes = (*outcome.repeat, "--maximum-rows", str(form.row_limit))
+    return form.command(*sizes, used_priors=outcome.used_priors)
 
 
 def _data_dir() -> str:

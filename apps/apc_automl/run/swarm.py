@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -16,12 +17,14 @@ from apc_automl.run.form import RunForm, environment_of
 from apc_automl.run.summary import print_summary, refusal_of, replay_command
 from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training import work
+from apc_automl.training.material import JsonObject
 from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts.store import open_artifacts
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, Interrupted, NothingPassed
+from apc_console.output.terminal import echo
 from apc_console.system.running import stop_on_signals
 from apc_console.system.system import System, has_broker
 from apc_log.queries import list_agent_packets
@@ -84,9 +87,20 @@ def _tell(outcome: Outcome, form: RunForm | None = None) -> None:
         raise NothingPassed(refusal_of(outcome))
 
 
-async def _check_table(settings: AutomlSettings, workbench: Workbench) -> None:
-    """What the librarian will do first: a table that cannot be used is refused before anything starts."""
-    await workbench.run(
+async def explain_table(form: RunForm) -> None:
+    """Print what is made of each column of the table. Raises TableInvalid, InputUnusable."""
+    with _workbench() as workbench:
+        profile = await _check_table(form.settings(BusSettings().data_dir), workbench)
+    echo("\n".join(f"{name}: {how}" for name, how in profile["features"].items()))
+
+
+async def _check_table(settings: AutomlSettings, workbench: Workbench) -> JsonObject:
+    """Do what the librarian will do first: a table that cannot be used is refused before anything starts.
+
+    Returns:
+        the profile of the table; its notes are printed.
+    """
+    prepared = await workbench.run(
         work.prepare,
         str(settings.data),
         settings.target,
@@ -95,6 +109,8 @@ async def _check_table(settings: AutomlSettings, workbench: Workbench) -> None:
         settings.maximum_rounds,
         settings.maximum_rows,
     )
+    echo("\n".join(prepared.profile["notes"]), file=sys.stderr, flush=True)
+    return prepared.profile
 
 
 @asynccontextmanager

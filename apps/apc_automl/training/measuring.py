@@ -14,10 +14,11 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import KFold, StratifiedKFold
 
+from apc_automl.data.leakage import leakage_notes
 from apc_automl.data.profile import profile_table
 from apc_automl.data.schema import ProblemKind, Schema
 from apc_automl.data.screening import narrow
-from apc_automl.data.split import split_rows
+from apc_automl.data.split import sample_notes, split_rows
 from apc_automl.data.table import decode_rows, encode_rows, read_table
 from apc_automl.model.model_file import dump_model, load_model
 from apc_automl.training import gates
@@ -39,6 +40,7 @@ def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int,
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Constant columns of the train part have no score; that is an answer.
         table = narrow(table, parts.train)
+        table = table.noting(*sample_notes(table, parts), *leakage_notes(table, parts.train))
     return Prepared(
         schema=table.schema.model_dump_json().encode(),
         train=encode_rows(table, parts.train),

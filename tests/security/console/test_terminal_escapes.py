@@ -46,6 +46,8 @@ QUOTES = (
 LINES: dict[str, Sequence[str]] = {
     "automl run": ("--data", f"{HOSTILE}.csv", "--target", HOSTILE),
     "automl report": ("--run-id", HOSTILE),
+    "automl predict": ("--model", HOSTILE, "--data", HOSTILE, "--out", HOSTILE),
+    "automl verify": (HOSTILE,),
     "up": ("--agent", HOSTILE),
     "worker": (HOSTILE,),
     "chat": ("--agent", HOSTILE),

@@ -1,0 +1,213 @@
+"""A table file as people have it: separator, decimal comma, encoding, header and packing are detected and said."""
+
+import csv
+import gzip
+import io
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from apc_automl.errors import TableInvalid
+from apc_bus.folders import make_private_folder
+
+LARGEST_TABLE = 2**30
+"""Bytes of a table once it is unpacked."""
+SEPARATORS = ",;\t|"
+NAMES = {",": "`,`", ";": "`;`", "\t": "tab", "|": "`|`"}
+SAMPLE_LINES = 200
+DECIMAL_COMMA = re.compile(r"\s*[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+\s*")
+WHOLE = re.compile(r"\s*[+-]?\d+\s*")
+THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}(\.\d{3})+,\d+\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What the user says about the file; None = detected."""
+
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+    header: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """The cells of a table file and how it was read."""
+
+    frame: pd.DataFrame
+    words: str
+    """One line: rows, columns, separator, decimal sign, encoding."""
+
+
+def read_source(path: Path, options: SourceOptions | None = None) -> TableFile:
+    """Read a CSV (also .gz, or a .zip with one file) or a parquet file.
+
+    Raises:
+        TableInvalid: with one sentence and the remedy, when the file cannot be read.
+    """
+    if not path.is_file():
+        raise TableInvalid(f"there is no file {path}; --data must name a CSV or parquet file")
+    options = options or SourceOptions()
+    try:
+        data, packing = _unpacked(path)
+        if data[:4] == b"PAR1":
+            frame, how = _read_parquet(data, path), ["parquet"]
+        else:
+            frame, how = _read_text(data, path, options)
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise TableInvalid(f"{path} cannot be read: {error}") from error
+    frame.columns = [str(name).strip() for name in frame.columns]
+    if frame.empty:
+        raise TableInvalid(f"{path} has a header line but no rows")
+    if not frame.columns.is_unique:
+        twice = sorted(frame.columns[frame.columns.duplicated()])[0]
+        raise TableInvalid(f"{path} has two columns of one name, {twice!r}; rename one of them")
+    words = f"read {len(frame):,} rows, {len(frame.columns)} columns: {', '.join([*how, *packing])}"
+    return TableFile(frame, words)
+
+
+def _unpacked(path: Path) -> tuple[bytes, list[str]]:
+    with path.open("rb") as file:
+        start = file.read(4)
+        file.seek(0)
+        if start[:2] == b"\x1f\x8b":
+            with gzip.open(file) as packed:
+                return _bounded(packed, path), ["gzip"]
+        if start == b"PK\x03\x04":
+            with zipfile.ZipFile(file) as archive:
+                names = [name for name in archive.namelist() if not name.endswith("/")]
+                if any(name.startswith("xl/") for name in names):
+                    raise TableInvalid(f"{path} is an Excel workbook; save the sheet as CSV")
+                if len(names) != 1:
+                    raise TableInvalid(f"{path} holds {len(names)} files; unpack it and name one of them with --data")
+                with archive.open(names[0]) as packed:
+                    return _bounded(packed, path), ["zip"]
+        return _bounded(file, path), []
+
+
+def _bounded(file: Any, path: Path) -> bytes:
+    data: bytes = file.read(LARGEST_TABLE + 1)
+    if len(data) > LARGEST_TABLE:
+        raise TableInvalid(f"{path} has more than {LARGEST_TABLE // 2**20} MiB of data; name a part of the table")
+    return data
+
+
+def _read_parquet(data: bytes, path: Path) -> pd.DataFrame:
+    if find_spec("pyarrow") is None:
+        raise TableInvalid(f"{path} is a parquet file: `pip install pyarrow` to read it, or save it as CSV")
+    try:
+        return pd.read_parquet(io.BytesIO(data))
+    except (ValueError, OSError) as error:
+        raise TableInvalid(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from error
+
+
+def _read_text(data: bytes, path: Path, options: SourceOptions) -> tuple[pd.DataFrame, list[str]]:
+    text, encoding = _decoded(data, path, options.encoding)
+    if not text.strip():
+        raise TableInvalid(f"{path} is empty; it needs a header line and rows")
+    separator = options.separator or _separator(text)
+    try:
+        cells = list(csv.reader(io.StringIO(text[: 2**20]), delimiter=separator, skipinitialspace=True))
+        rows = [row for row in cells[:SAMPLE_LINES] if row]
+        has_header = _has_header(rows) if options.header is None else options.header
+        decimal, thousands = _decimal(rows, separator, options.decimal)
+        frame = pd.read_csv(
+            io.StringIO(text),
+            sep=separator,
+            header=0 if has_header else None,
+            decimal=decimal,
+            thousands=thousands,
+            skipinitialspace=True,
+            low_memory=False,
+        )
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, ValueError, csv.Error) as error:
+        why = str(error).splitlines()[0]
+        raise TableInvalid(f"{path} cannot be read as a table with {NAMES.get(separator, separator)}: {why}") from error
+    _refuse_repeated_names(rows, has_header, path)
+    if not has_header:
+        frame.columns = [f"column_{number}" for number in range(1, len(frame.columns) + 1)]
+    how = [NAMES.get(separator, repr(separator)), *(["decimal comma"] if decimal == "," else []), encoding]
+    return frame, how if has_header else [*how, "no header line (columns are column_1, column_2, …)"]
+
+
+def _refuse_repeated_names(rows: list[list[str]], has_header: bool, path: Path) -> None:
+    """pandas renames a repeated column in silence."""
+    names = [name.strip() for name in rows[0]] if has_header and rows else []
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        raise TableInvalid(f"{path} has two columns of one name, {twice[0]!r}; rename one of them")
+
+
+def _decoded(data: bytes, path: Path, given: str | None) -> tuple[str, str]:
+    if given is not None:
+        try:
+            return data.decode(given).removeprefix("\ufeff"), given
+        except (LookupError, UnicodeDecodeError) as error:
+            raise TableInvalid(f"{path} is not {given}: {error}; name another --encoding") from error
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        try:
+            return data.decode("utf-16"), "UTF-16"
+        except UnicodeDecodeError as error:
+            raise TableInvalid(f"{path} is no text: {error}; name its --encoding") from error
+    if b"\0" in data[:4096]:
+        raise TableInvalid(f"{path} is no text file; --data must name a CSV or parquet file")
+    try:
+        return data.decode("utf-8-sig"), "UTF-8"
+    except UnicodeDecodeError:
+        return data.decode("latin-1"), "Latin-1"
+
+
+def _separator(text: str) -> str:
+    lines = [line for line in text[: 2**16].splitlines()[:SAMPLE_LINES] if line.strip()][:-1] or [text.splitlines()[0]]
+    counts = {mark: [line.count(mark) for line in lines] for mark in SEPARATORS}
+
+    def rank(mark: str) -> tuple[float, int, int]:
+        found = counts[mark]
+        usual = max(set(found), key=found.count)
+        return (found.count(usual) / len(found) if usual else 0.0, found[0], -SEPARATORS.index(mark))
+
+    return max(SEPARATORS, key=rank) if any(counts[mark][0] for mark in SEPARATORS) else ","
+
+
+def _has_header(rows: list[list[str]]) -> bool:
+    """A first line of numbers alone is no header."""
+    first = rows[0] if rows else []
+    return len(rows) < 2 or not first or not all(_is_number(cell) for cell in first)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def _decimal(rows: list[list[str]], separator: str, given: str | None) -> tuple[str, str | None]:
+    """(decimal sign, thousands sign): a comma where a column has nothing but such numbers."""
+    if given is not None:
+        return given, None
+    if separator == ",":
+        return ".", None
+    columns = [[cell for cell in column if cell.strip()] for column in zip(*rows[1:], strict=False)]
+    commas = [
+        column
+        for column in columns
+        if any(DECIMAL_COMMA.fullmatch(cell) for cell in column)
+        and all(DECIMAL_COMMA.fullmatch(cell) or WHOLE.fullmatch(cell) for cell in column)
+    ]
+    has_thousands = any(THOUSANDS.fullmatch(cell) for column in commas for cell in column)
+    return ("," if commas else "."), ("." if has_thousands else None)
+
+
+def write_plain(source: TableFile, path: Path) -> Path:
+    """Write the table as a UTF-8 CSV with a header line, in a private folder."""
+    make_private_folder(path.parent)
+    source.frame.to_csv(path, index=False, lineterminator="\n")
+    return path

@@ -1,0 +1,162 @@
+"""What a new user's table prints before anything starts: how it was read, what became of its columns, or why not."""
+
+import gzip
+import random
+import zipfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from apc_automl.data.schema import Schema
+from apc_automl.data.source import SourceOptions, read_source, write_plain
+from apc_automl.data.table import read_table
+from apc_automl.errors import TableInvalid
+from apc_automl.training.measuring import prepare
+
+
+def plain(rows: int = 80, header: str = "size,colour,y") -> str:
+    lines = [f"{number * 37 % 101 / 7:.3f},{'red' if number % 3 else 'blue'},{number % 2}" for number in range(rows)]
+    return "\n".join([header, *lines]) + "\n"
+
+
+def german() -> str:
+    return plain().replace(",", ";").replace(".", ",")
+
+
+def dated() -> str:
+    words, draw = ("refund", "late", "thanks", "broken"), random.Random(1)
+    lines = [
+        f"{1 + n % 28:02d}.{1 + n % 12:02d}.2024;order {n}: {' '.join(draw.sample(words, 2))};{n % 2}"
+        for n in range(80)
+    ]
+    return "\n".join(["when;remark;y", *lines]) + "\n"
+
+
+def leaking() -> str:
+    return "size,known,y\n" + "".join(f"{n * 37 % 101},{n % 2 * 5},{n % 2}\n" for n in range(80))
+
+
+READ: dict[str, tuple[Callable[[], bytes], str]] = {
+    "semicolon and decimal comma": (lambda: german().encode(), "read 80 rows, 3 columns: `;`, decimal comma, UTF-8"),
+    "UTF-16": (lambda: plain().encode("utf-16"), "read 80 rows, 3 columns: `,`, UTF-16"),
+    "Latin-1": (lambda: plain().replace("red", "größer").encode("latin-1"), "read 80 rows, 3 columns: `,`, Latin-1"),
+    "byte order mark": (lambda: plain().encode("utf-8-sig"), "read 80 rows, 3 columns: `,`, UTF-8"),
+    "gz": (lambda: gzip.compress(plain().encode()), "read 80 rows, 3 columns: `,`, UTF-8, gzip"),
+    "thousands": (
+        lambda: german().replace("\n1,", "\n1.234.567,").encode(),
+        "read 80 rows, 3 columns: `;`, decimal comma, UTF-8",
+    ),
+    "duplicate column": (
+        lambda: "\n".join(f"{line.split(',')[0].replace('size', 'twin')},{line}" for line in plain().split()).encode(),
+        "column 'size' is left out: it equals column 'twin'",
+    ),
+    "target with spaces": (
+        lambda: plain(header="size,colour, y ").encode(),
+        "read 80 rows, 3 columns: `,`, UTF-8",
+    ),
+    "rare class": (
+        lambda: (plain() + "1.5,red,7\n").encode(),
+        "1 classes of 'y' with fewer than 8 rows each are left out (1 rows)",
+    ),
+    "id column": (
+        lambda: "\n".join(f"{n or 'id'},{line}" for n, line in enumerate(plain().split())).encode(),
+        "column 'id' is left out: it numbers the rows",
+    ),
+    "dates": (lambda: dated().encode(), "column 'when' is a date: it becomes month, day, day_of_week, days"),
+    "texts": (
+        lambda: dated().encode(),
+        "column 'remark' is free text (80 different values): it becomes its 4 most frequent words",
+    ),
+    "leakage": (
+        lambda: leaking().encode(),
+        "warning: column 'known' predicts 'y' alone; leave it out if it is known only after 'y'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_it_is_read_and_said_in_a_line(name: str, tmp_path: Path) -> None:
+    data, line = READ[name]
+    path = tmp_path / "table.csv"
+    path.write_bytes(data())
+    prepared = prepare(str(path), "y", None, 7, 2, 3000)
+    assert line in prepared.profile["notes"]
+
+
+def test_a_sample_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(plain(1000))
+    notes = prepare(str(path), "y", None, 7, 2, 400).profile["notes"]
+    assert any(note.startswith("400 of 1,000 rows are used, a stratified sample: the search time") for note in notes)
+
+
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "five rows": (plain(5).encode(), "has 5 usable rows; at least 40 are needed"),
+    "two columns of one name": (plain(header="y,colour,y").encode(), "has two columns of one name, 'y'; rename one"),
+    "picture": (b"\x89PNG\0\0\0\0" * 50, "is no text file; --data must name a CSV or parquet file"),
+    "broken gz": (gzip.compress(plain().encode())[:80], "cannot be read"),
+    "other target": (plain(header="size,colour,z").encode(), "has no column 'y' to predict; its columns are: size"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_with_the_remedy(name: str, tmp_path: Path) -> None:
+    data, line = REFUSED[name]
+    path = tmp_path / "table.csv"
+    path.write_bytes(data)
+    with pytest.raises(TableInvalid) as refused:
+        read_table(path, "y")
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow reads it")
+def test_parquet_without_its_library_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    path.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
+    with pytest.raises(TableInvalid, match="pip install pyarrow"):
+        read_source(path)
+
+
+def test_a_zip_holds_one_table(tmp_path: Path) -> None:
+    path = tmp_path / "table.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("inner.csv", plain())
+    assert read_source(path).words == "read 80 rows, 3 columns: `,`, UTF-8, zip"
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("other.csv", plain())
+    with pytest.raises(TableInvalid, match="holds 2 files; unpack it"):
+        read_source(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("xl/workbook.xml", "")
+    with pytest.raises(TableInvalid, match="is an Excel workbook; save the sheet as CSV"):
+        read_source(path)
+
+
+def test_a_table_without_a_header_line_gets_names(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("".join(f"{n},{n * 2 + 1},{n % 2 + 5}\n" for n in range(80)))
+    source = read_source(path)
+    assert list(source.frame.columns) == ["column_1", "column_2", "column_3"]
+    assert "no header line" in source.words
+    assert len(read_source(path, SourceOptions(header=True)).frame) == 79
+
+
+def test_what_is_detected_can_be_overridden_and_written_for_every_role(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("a#b\n" + "".join(f"{n},5#{n % 2}\n" for n in range(60)), encoding="latin-1")
+    source = read_source(path, SourceOptions(separator="#", decimal=",", encoding="latin-1"))
+    again = read_source(write_plain(source, tmp_path / "private" / "table.csv"))
+    assert again.frame["a"].tolist() == source.frame["a"].tolist()
+    assert again.frame["a"].iloc[3] == 3.5
+
+
+def test_dates_are_numbers_for_every_model(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(dated())
+    table = read_table(path, "y")
+    assert table.frame["when (month)"].iloc[:3].tolist() == [1.0, 2.0, 3.0]
+    assert set(table.frame["remark (word refund)"].unique()) == {0.0, 1.0}
+    assert Schema.model_validate_json(table.schema.model_dump_json()) == table.schema

@@ -17,7 +17,7 @@ from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_web.access.guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.live.feed import Feed
-from apc_web.reading.pool import open_reader
+from apc_web.reading.pool import open_reader, open_state_reader
 from apc_web.services import Services
 
 __all__ = ["house", "idea"]
@@ -45,9 +45,11 @@ class WebBench:
 async def open_bench(house: House, url: str) -> AsyncIterator[WebBench]:
     """Serve the API in this process, over the reader's pool."""
     pool = await open_reader(url, timedelta(seconds=10))
+    state = await open_state_reader(url, timedelta(seconds=10))
     contract = load_contract()
     services = Services(
         pool=pool,
+        state=state,
         contract=contract,
         key_of=load_signer(PersisterSettings()).public_key,
         feed=Feed(pool, contract),
@@ -58,6 +60,7 @@ async def open_bench(house: House, url: str) -> AsyncIterator[WebBench]:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(transport=transport, base_url=SERVER, headers=headers) as client:
         yield WebBench(house, services, client)
+    state.terminate()
     pool.terminate()
 
 

@@ -138,7 +138,7 @@ async def test_the_log_the_agents_and_the_empty_lists(told: WebBench) -> None:
         "sentinel",
     }
     assert (await told.get("/about"))["can_act"] is False
-    for path in ("/dead", "/arbitrations", "/protocols"):
+    for path in ("/dead", "/arbitrations", "/protocols", "/tasks", "/effects"):
         assert (await told.get(path))["items"] == []
     assert (await told.get("/arbitrations/stats"))["looked_at"] == 0
 

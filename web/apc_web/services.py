@@ -22,7 +22,8 @@ class Services:
     """The connections and caches of one server.
 
     Args:
-        pool: connections that may only read, with a time limit for each statement.
+        pool: connections that read the log, with a time limit for each statement.
+        state: connections that read the agents' tasks and effects.
         contract: names the machine and the windows; verdicts were made by the contract that each packet names.
         key_of: the log's public keys.
         feed: the live entries.
@@ -30,6 +31,7 @@ class Services:
     """
 
     pool: asyncpg.Pool
+    state: asyncpg.Pool
     contract: Contract
     key_of: KeyOf
     feed: Feed

@@ -76,6 +76,7 @@ def _details(outcome: Outcome) -> list[str]:
         *lines,
         f"Report:     {outcome.report_file}",
         f"Every step: {replay_command(outcome.run_id)}",
+        f"In browser: {_data_dir()}{_program()} ui --run {outcome.run_id}",
     ]
 
 

@@ -1,5 +1,6 @@
 """The pool of the web server: a role that may only read, and a limit for each statement."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import asyncpg
@@ -9,8 +10,8 @@ from apc_bus.database import open_pool
 READER = "apc_reader"
 STATEMENT_SECONDS = 5
 _CONNECTIONS = 8
+_STATE_CONNECTIONS = 2
 _SETTINGS = {
-    "role": READER,
     "statement_timeout": f"{STATEMENT_SECONDS}s",
     "default_transaction_read_only": "on",
     "application_name": "apc-web",
@@ -19,10 +20,17 @@ _SETTINGS = {
 
 async def open_reader(url: str, wait: timedelta) -> asyncpg.Pool:
     """Return a pool that reads as `apc_reader`, 5 s a statement. Raises DatabaseUnavailable."""
-    return await open_pool(
-        url,
-        max_size=_CONNECTIONS,
-        wait=wait,
-        command_timeout=timedelta(seconds=2 * STATEMENT_SECONDS),
-        server_settings=_SETTINGS,
-    )
+    return await _open(url, wait, _CONNECTIONS, {"role": READER, **_SETTINGS})
+
+
+async def open_state_reader(url: str, wait: timedelta) -> asyncpg.Pool:
+    """Return a pool that reads the agents' tasks and effects, 5 s a statement. Raises DatabaseUnavailable.
+
+    `apc_reader` may not read them: it has the rights of the user of the URL, in transactions that only read.
+    """
+    return await _open(url, wait, _STATE_CONNECTIONS, _SETTINGS)
+
+
+async def _open(url: str, wait: timedelta, size: int, settings: Mapping[str, str]) -> asyncpg.Pool:
+    timeout = timedelta(seconds=2 * STATEMENT_SECONDS)
+    return await open_pool(url, min_size=0, max_size=size, wait=wait, command_timeout=timeout, server_settings=settings)

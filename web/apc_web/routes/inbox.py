@@ -28,7 +28,7 @@ async def list_effects(
     limit: Limit = 100,
 ) -> EffectList:
     """Return effects of handlers outside the bus, newest first."""
-    return await inbox.effect_list(services.pool, agent_id, state, limit)
+    return await inbox.effect_list(services.state, agent_id, state, limit)
 
 
 @router.get("/tasks", response_model=TaskList)
@@ -40,7 +40,7 @@ async def list_tasks(
     limit: Limit = 100,
 ) -> TaskList:
     """Return durable tasks, newest first."""
-    return await inbox.task_list(services.pool, agent_id, session_id, status, limit)
+    return await inbox.task_list(services.state, agent_id, session_id, status, limit)
 
 
 @router.get("/agents", response_model=AgentList)

@@ -17,7 +17,7 @@ from apc_console.connections.waiting import until
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
-from apc_log.queries import DeadDelivery, DeliveryId, delivery_states
+from apc_log.queries import DeadDelivery, DeliveryId, delivery_states, list_dead
 
 RECEIPTS_A_MESSAGE = 100
 """A message of this many receipts fits into 64 KiB, each with a note of the greatest length."""
@@ -44,22 +44,52 @@ async def settle_dead(
         raise InputUnusable(
             "name packets (`apc dead-letter list` shows them), or give --all; not both, and not neither"
         )
-    if note is not None and len(note) > MAX_NOTE:
-        raise InputUnusable(f"--note has {len(note)} characters: {MAX_NOTE} are allowed")
+    _check_note(note)
     settings = BusSettings()
-    user = broker_user(settings)
+    broker_user(settings)
     async with open_log() as pool:
         meant = await (matching(pool, narrowed) if is_all else dead_of(pool, texts, narrowed))
-        if kind is ReceiptKind.REQUEUE:
-            meant = _unexpired(meant, is_all=is_all)
-        operator = await first_operator(pool, user)
-        if meant:
-            said = f"{DONE[kind]} by {operator.agent_id}" + (f": {note}" if note else "")
-            async with open_bus(settings) as bus:
-                await _report(bus, kind, meant, said, settings.shards)
-            await _until_logged(pool, kind, meant)
-        states = await delivery_states(pool, [one.packet_id for one in meant])
+        return await _settle(pool, settings, kind, meant, note, is_all=is_all)
+
+
+async def settle_deliveries(
+    pool: asyncpg.Pool, settings: BusSettings, kind: ReceiptKind, deliveries: Sequence[DeliveryId], note: str | None
+) -> list[Row]:
+    """Requeue or discard these dead deliveries as an operator; return the outcome of each. Raises as `settle_dead`."""
+    _check_note(note)
+    found = await list_dead(pool, packet_ids=[one.packet_id for one in deliveries])
+    meant = [one for one in found if one.id in set(deliveries)]
+    missing = set(deliveries) - {one.id for one in meant}
+    if missing:
+        one = min(missing)
+        raise InputUnusable(f"the delivery of packet {one.packet_id} to {one.recipient} is not dead, or not any more")
+    return await _settle(pool, settings, kind, meant, note)
+
+
+async def _settle(
+    pool: asyncpg.Pool,
+    settings: BusSettings,
+    kind: ReceiptKind,
+    meant: list[DeadDelivery],
+    note: str | None,
+    *,
+    is_all: bool = False,
+) -> list[Row]:
+    if kind is ReceiptKind.REQUEUE:
+        meant = _unexpired(meant, is_all=is_all)
+    operator = await first_operator(pool, broker_user(settings))
+    if meant:
+        said = f"{DONE[kind]} by {operator.agent_id}" + (f": {note}" if note else "")
+        async with open_bus(settings) as bus:
+            await _report(bus, kind, meant, said, settings.shards)
+        await _until_logged(pool, kind, meant)
+    states = await delivery_states(pool, [one.packet_id for one in meant])
     return [_row(one.id, states) for one in meant]
+
+
+def _check_note(note: str | None) -> None:
+    if note is not None and len(note) > MAX_NOTE:
+        raise InputUnusable(f"--note has {len(note)} characters: {MAX_NOTE} are allowed")
 
 
 def _unexpired(meant: Sequence[DeadDelivery], *, is_all: bool) -> list[DeadDelivery]:

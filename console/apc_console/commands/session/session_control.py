@@ -36,18 +36,25 @@ async def signal_session(session_id: str, signal: Signal, agent_id: str | None, 
     settings = BusSettings()
     require_broker(settings)
     async with open_log() as pool:
-        row = await get_session(pool, session_id)
-        if row is None:
-            raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
-        operator = await find_operator(pool, broker_user(settings), agent_id)
-        packet = signal_of(row.document, signal, operator, reason)
-        async with open_bus(settings) as bus:
-            await send_packet(bus, packet, settings.shards)
-        answer = await answer_to(pool, packet)
-        if answer.reason is not None:
-            raise InputUnusable(f"the gate refused {signal}: {answer.reason}")
-        # The verdict and the session's state are written in one transaction.
-        after = await get_session(pool, session_id)
+        return await signal_over(pool, settings, session_id, signal, agent_id, reason)
+
+
+async def signal_over(
+    pool: asyncpg.Pool, settings: BusSettings, session_id: str, signal: Signal, agent_id: str | None, reason: str | None
+) -> str:
+    """Send the SIGNAL and wait for the verdict, reading the log over this pool. Raises as `signal_session`."""
+    row = await get_session(pool, session_id)
+    if row is None:
+        raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
+    operator = await find_operator(pool, broker_user(settings), agent_id)
+    packet = signal_of(row.document, signal, operator, reason)
+    async with open_bus(settings) as bus:
+        await send_packet(bus, packet, settings.shards)
+    answer = await answer_to(pool, packet)
+    if answer.reason is not None:
+        raise InputUnusable(f"the gate refused {signal}: {answer.reason}")
+    # The verdict and the session's state are written in one transaction.
+    after = await get_session(pool, session_id)
     assert after is not None
     return "paused in " + after.document.state if after.document.paused_at is not None else after.document.state
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import asyncpg
 
 from apc_bus.settings import BusSettings, DatabaseSettings, LogKeySettings, OrchestratorSettings
+from apc_console.commands.web.broker_acts import BrokerActs
 from apc_console.connections.database import PATIENCE, database_url
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.output.terminal import echo
@@ -28,7 +29,7 @@ from apc_web.http.listening import listen_address
 from apc_web.http.names import is_loopback
 from apc_web.http.server import HttpLimits, make_server
 from apc_web.live.feed import Feed
-from apc_web.reading.pool import open_reader
+from apc_web.reading.pool import open_reader, open_state_reader
 from apc_web.services import KeyOf, Services
 
 _CONNECTIONS = 256
@@ -82,18 +83,23 @@ async def _opened(form: WebForm) -> AsyncIterator[Services]:
     contract = load_contract(OrchestratorSettings().contract)
     async with database_url(bus, database) as url:
         pool = await open_reader(url, PATIENCE)
+        state = await open_state_reader(url, PATIENCE)
         try:
             await _check(pool, form.run_id)
+            why_no_acts = _why_no_acts(form, bus)
             yield Services(
                 pool=pool,
+                state=state,
                 contract=contract,
                 key_of=log_keys(),
                 feed=Feed(pool, contract),
                 is_embedded=database.url is None,
                 run_id=form.run_id,
-                why_no_acts=_why_no_acts(form, bus),
+                acts=None if why_no_acts else BrokerActs(pool, bus),
+                why_no_acts=why_no_acts,
             )
         finally:
+            state.terminate()
             pool.terminate()
 
 
@@ -141,9 +147,9 @@ def say_link(host: str, port: int, file: Path, *, opens_browser: bool) -> None:
         webbrowser.open(file.as_uri())
 
 
-def _why_no_acts(form: WebForm, bus: BusSettings) -> str:
+def _why_no_acts(form: WebForm, bus: BusSettings) -> str | None:
     if form.is_read_only:
         return "this server was started with --read-only"
     if not bus.amqp_nodes:
         return "a system without a broker listens to nobody outside its process: set APC_AMQP_URL"
-    return "acts are not served yet: use `apc session` and `apc dead-letter`"
+    return None

@@ -1,0 +1,67 @@
+"""The acts of the web console over RabbitMQ: pause, resume, requeue; the log shows the operator."""
+
+from datetime import timedelta
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from apc_bus.settings import BusSettings
+from apc_bus.topology import agent_queue
+from apc_console.commands.web.broker_acts import BrokerActs
+from apc_contracts import load_contract
+from apc_orchestrator.testing import SESSION, make_idea, make_packet, until
+from apc_web.app import make_app
+from apc_web.live.feed import Feed
+from apc_web.reading.pool import open_reader
+from apc_web.services import Services
+
+
+async def test_an_operator_acts_over_http(house: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APC_AMQP_URL", house.settings.amqp_url.get_secret_value())
+    pool = await open_reader(postgres_url, timedelta(seconds=10))
+    contract = load_contract()
+    services = Services(
+        pool=pool,
+        state=pool,
+        contract=contract,
+        key_of=lambda shard: None,
+        feed=Feed(pool, contract),
+        is_embedded=False,
+        acts=BrokerActs(pool, BusSettings()),
+    )
+    transport = httpx.ASGITransport(make_app(services))
+    async with (
+        house.persister(),
+        house.gate(),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/api/v1", timeout=30) as client,
+    ):
+        await house.open_session()
+
+        async def act(path: str, status: int = 200, **body: Any) -> Any:
+            response = await client.post(path, json=body)
+            assert response.status_code == status, response.text
+            return response.json()
+
+        assert (await act(f"/sessions/{SESSION}/pause", reason="lunch"))["detail"]["state"] == "paused in SESSION_OPEN"
+        assert (await client.get(f"/sessions/{SESSION}")).json()["waits"][0]["kind"] == "paused"
+        assert (await act(f"/sessions/{SESSION}/resume"))["detail"]["state"] == "SESSION_OPEN"
+        sent = make_packet("red-1", make_idea(), ("blue-1",), parent=house.opening)
+        await house.agents.publish(sent)
+        async with house.agents.bus.subscribe(agent_queue("blue-1", urgent=False)) as inbox:
+            (delivery,) = await inbox.receive()
+            await inbox.nack(delivery, requeue=False)
+            await until(house.has_come_to("DEAD_LETTERED", sent.packet_id, "blue-1"))
+        (dead,) = (await client.get("/dead")).json()["items"]
+        assert dead["words"] == "the handler of the recipient failed" and dead["can_requeue"]
+        name = {key: dead[key] for key in ("packet_id", "session_id", "recipient")}
+
+        done = await act("/dead/requeue", deliveries=[name], note="mended")
+
+        assert done["detail"]["deliveries"][0]["state"] == "ROUTED"
+        assert (await client.get("/dead")).json()["items"] == []
+        again = await act("/dead/requeue", 409, deliveries=[name])
+        assert again["code"] == "NOT_POSSIBLE" and "is not dead" in again["detail"]
+        assert (await act("/sessions/elsewhere/stop", 404))["code"] == "NOT_FOUND"
+        assert (await act("/dead/discard", 409, deliveries=[name], note="n" * 301))["code"] == "NOT_POSSIBLE"
+    pool.terminate()

@@ -96,7 +96,7 @@ format: $(STAMP)  ## Format the code and sort its imports
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-release: $(STAMP)  ## Wheel and sdist of HEAD in build/release, built twice and compared; licences of all dependencies
+release: $(STAMP) $(PAGE)  ## Wheel and sdist of HEAD in build/release, built twice and compared; licences of all dependencies
 	$(BIN)/python -m tests.support.release
 
 docs: $(STAMP)  ## Build the documentation site in build/docs

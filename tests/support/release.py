@@ -15,13 +15,15 @@ from pathlib import Path
 from tests.support.licences import read_licences, unknown_licences
 
 ROOT = Path(__file__).parents[2]
+STATIC = "web/apc_web/static"
+"""The built page of the web console; git does not hold it."""
 TARGET = ROOT / "build/release"
 
 
 def build(commit: str, target: Path) -> dict[str, str]:
     """Build wheel and sdist of a commit into an empty folder; return the SHA-256 of each file.
 
-    The sources are those of git alone: nothing that lies about in the checkout gets into a release.
+    The sources are those of git and the built page: nothing else that lies about in the checkout gets into a release.
 
     Raises:
         subprocess.CalledProcessError: git or the build failed; its words are on standard error.
@@ -34,14 +36,24 @@ def build(commit: str, target: Path) -> dict[str, str]:
         subprocess.run(["git", "archive", f"--output={archive}", commit], cwd=ROOT, check=True)
         with tarfile.open(archive) as opened:
             opened.extractall(source, filter="data")
+        shutil.copytree(ROOT / STATIC, source / STATIC)
         environment = os.environ | {"SOURCE_DATE_EPOCH": stamp}
         command = [sys.executable, "-m", "build", "--outdir", str(target), str(source)]
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(target.iterdir())}
 
 
+def _changed(folder: str) -> str:
+    command = ["git", "status", "--porcelain", "--", folder]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def main() -> None:
     """Build and compare; exit 1 with a line when the two differ or a licence is not in the list."""
+    if not (ROOT / STATIC / "index.html").exists():
+        sys.exit("the page of the web console is not built: run `make release`, which builds it first")
+    if changed := _changed("web"):
+        sys.exit(f"the page may be built from what is not committed: commit or undo {changed}")
     shutil.rmtree(TARGET, ignore_errors=True)
     TARGET.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="apc-release-again-") as again:

@@ -1,4 +1,4 @@
-"""`apc session explain` over a real log: the registry, who was heard of, and the deliveries as the log has them."""
+"""`apc session explain` and `apc tail` of a session over a real log."""
 
 import asyncio
 import json
@@ -95,3 +95,24 @@ async def test_it_says_who_is_missing_and_what_is_on_its_way(
     retry = f"On its way: a retry of reviewer-1 to handle TASK_IR {sent.packet_id} (attempt 2). It is delivered again"
     assert told["remarks"][0].startswith(retry) and "The last attempt: model is away." in told["remarks"][0]
     assert told["remarks"][1].startswith(f"TASK_IR {sent.packet_id} is a dead letter of reviewer-2: x.")
+
+
+async def test_following_a_session_ends_with_it(bench: LogBench, postgres_url: str, tmp_path: Path) -> None:
+    first, last = packet_entry(packet_type="TASK_IR"), packet_entry(packet_type="CLAIM")
+    await bench.gate.open()
+    await bench.gate.log([first], [session_row(document=document().encode())])
+    await bench.write()
+    following = ApcCommand(tmp_path).start("tail", "session-1", given={"APC_DATABASE_URL": postgres_url})
+    try:
+        assert following.stdout is not None
+        line = await asyncio.to_thread(following.stdout.readline)
+        assert json.loads(line)["packet_type"] == "TASK_IR"
+        ended = session_row(state="CLOSED", document=document(state="CLOSED").encode())
+        await bench.gate.log([last, packet_entry(session_id="session-2")], [ended])
+        await bench.write()
+        rest = await asyncio.to_thread(following.stdout.read)
+        assert [json.loads(line)["packet_type"] for line in rest.splitlines()] == ["CLAIM"]
+        assert await asyncio.to_thread(following.wait) == 0
+    finally:
+        following.kill()
+        await asyncio.to_thread(following.communicate)

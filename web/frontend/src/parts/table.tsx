@@ -31,6 +31,7 @@ interface TableProps<Row> {
 }
 
 const ROW = 34;
+const HEAD = 33;
 
 function sorted<Row>(rows: readonly Row[], column: Column<Row> | undefined, isDown: boolean): readonly Row[] {
   if (!column) return rows;
@@ -80,7 +81,7 @@ export function Table<Row>({ label, rows, columns, rowKey, selected, onSelect, o
   const shown = columns.filter((column) => !(isNarrow && column.isExtra));
   const ordered = useMemo(() => sorted(rows, columns.find((one) => one.name === sort?.name), sort?.isDown ?? false), [rows, columns, sort]);
   const scroller = useRef<HTMLDivElement>(null);
-  const virtual = useVirtualizer({ count: ordered.length, getScrollElement: () => scroller.current, estimateSize: () => ROW, overscan: 8 });
+  const virtual = useVirtualizer({ count: ordered.length, getScrollElement: () => scroller.current, estimateSize: () => ROW, overscan: 8, scrollPaddingStart: HEAD, scrollPaddingEnd: HEAD });
   const items = virtual.getVirtualItems();
   const last = items.at(-1)?.index ?? -1;
 
@@ -112,7 +113,11 @@ export function Table<Row>({ label, rows, columns, rowKey, selected, onSelect, o
   const grid = shown.map((column) => column.width ?? "minmax(0, 1fr)").join(" ");
   const active = row >= 0 ? `${label}-${rowKey(ordered[row]!)}`.replaceAll(" ", "-") : undefined;
   return (
-    <div className="table" role="grid" aria-label={label} aria-rowcount={ordered.length + 1} aria-activedescendant={active} tabIndex={0} onKeyDown={onKey}>
+    <div
+      className="table"
+      ref={scroller}
+      style={{ height: Math.min(height, ordered.length * ROW - 1) + HEAD }}
+      role="grid" aria-label={label} aria-rowcount={ordered.length + 1} aria-activedescendant={active} tabIndex={0} onKeyDown={onKey}>
       <div className="thead" role="row" aria-rowindex={1} style={{ gridTemplateColumns: grid }}>
         {shown.map((column) => (
           <div
@@ -128,8 +133,7 @@ export function Table<Row>({ label, rows, columns, rowKey, selected, onSelect, o
           </div>
         ))}
       </div>
-      <div className="tbody" ref={scroller} style={{ height: Math.min(height, ordered.length * ROW - 1) }} role="presentation">
-        <div style={{ height: virtual.getTotalSize(), position: "relative" }} role="presentation">
+      <div style={{ height: virtual.getTotalSize() - 1, position: "relative", overflow: "hidden" }} role="rowgroup">
           {items.map((item) => {
             const one = ordered[item.index]!;
             const key = rowKey(one);
@@ -153,7 +157,6 @@ export function Table<Row>({ label, rows, columns, rowKey, selected, onSelect, o
               </div>
             );
           })}
-        </div>
       </div>
     </div>
   );

@@ -1,0 +1,138 @@
+// The page over a real log: node tests/browser/journey.mjs '{"url", "token", "run", "key", "refused"?}'. Exit code 1 = a step failed.
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { launch, openPage } from "./launch.mjs";
+
+const { url, token, run, key, refused } = JSON.parse(process.argv[2]);
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const browser = await launch();
+const { page, faults } = await openPage(browser, url, { bypassCSP: false });
+page.setDefaultTimeout(20_000);
+
+function must(condition, words) {
+  if (!condition) throw new Error(words);
+}
+
+async function settled() {
+  await page.locator("main h1").first().waitFor();
+  await page.waitForFunction(() => !document.querySelector(".bone"));
+}
+
+/** No serious or critical finding of axe-core, in the theme that is on. */
+async function accessible(name) {
+  await settled();
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"] }));
+  const grave = violations.filter((one) => ["serious", "critical"].includes(one.impact));
+  const words = grave.map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join("; ")}`);
+  must(grave.length === 0, `axe-core on ${name}: ${words.join("\n")}`);
+}
+
+const steps = {
+  async "the token leaves the address"() {
+    await page.goto(`${url}/#token=${token}`);
+    await settled();
+    must(!page.url().includes("token"), page.url());
+  },
+  async "every page is accessible, light and dark"() {
+    for (const path of ["/", "/runs", `/runs/${run}`, `/runs/${run}?view=scores`, `/runs/${run}?view=transcript`, "/inbox", "/arbitrations"]) {
+      await page.goto(`${url}${path}`);
+      await accessible(`${path}, light`);
+      await page.getByRole("button", { name: "Use dark colours" }).click();
+      await accessible(`${path}, dark`);
+      await page.getByRole("button", { name: "Use light colours" }).click();
+    }
+  },
+  async "the palette opens the run by keyboard"() {
+    await page.goto(`${url}/`);
+    await settled();
+    await page.keyboard.press("Control+k");
+    await page.getByRole("combobox").fill(run);
+    await page.getByRole("option", { name: run }).waitFor();
+    await page.keyboard.press("Enter");
+    await page.waitForURL(`**/runs/${run}`);
+    await page.locator(".timeline canvas").waitFor();
+  },
+  async "the keyboard selects a packet on the timeline and in the table"() {
+    await page.locator(".timeline").focus();
+    await page.keyboard.press("ArrowRight");
+    await page.keyboard.press("ArrowRight");
+    await page.waitForURL(/packet=\d+/);
+    await page.locator('[role="row"][aria-selected="true"]').waitFor();
+  },
+  async "the slider shows the past, and the address reproduces it"() {
+    await page.getByLabel("Time", { exact: true }).focus();
+    await page.keyboard.press("Home");
+    await page.waitForURL(/at=\d+/);
+    await page.reload();
+    await page.getByText("The past.").waitFor();
+    await page.getByRole("button", { name: "Return to now" }).click();
+    await page.getByText("The past.").waitFor({ state: "detached" });
+  },
+  async "a refused packet says why in words"() {
+    await page.goto(`${url}/packets/${refused}`);
+    await page.getByText("What would pass").waitFor();
+    await accessible("a packet, light");
+  },
+  async "a proof is amber without a key, green with it, red with another"() {
+    await page.locator('[data-proof="unpinned"]').waitFor();
+    await page.getByText("Paste the key you trust", { exact: true }).click();
+    await page.getByLabel("Public key of the log").fill(key);
+    await page.getByRole("button", { name: "Check with this key" }).click();
+    await page.locator('[data-proof="proven"]').waitFor();
+    await page.getByLabel("Public key of the log").fill(key.replace(/\+[0-9a-f]{8}\+/, "+00000000+"));
+    await page.getByRole("button", { name: "Check with this key" }).click();
+    await page.locator('[data-proof="false"]').waitFor();
+    await page.getByLabel("Public key of the log").fill(key);
+    await page.getByRole("button", { name: "Check with this key" }).click();
+    await page.locator('[data-proof="proven"]').waitFor();
+  },
+  async "a changed entry, body or page is red"() {
+    const changes = [
+      ["**/proof?*", (proof) => ({ ...proof, entry: proof.entry.replace('"refused"', '"accepted"') })],
+      ["**/proof?*", (proof) => ({ ...proof, body: btoa("{}") })],
+      [`**/api/v1/packets/${refused}`, (packet) => ({ ...packet, sender: "somebody-else" })],
+    ];
+    for (const [pattern, change] of changes) {
+      await page.route(pattern, async (route) => {
+        const response = await route.fetch();
+        await route.fulfill({ response, json: change(await response.json()) });
+      });
+      await page.goto(`${url}/packets/${refused}`);
+      await page.locator('[data-proof="false"]').waitFor();
+      await page.unroute(pattern);
+    }
+  },
+  async "a packet that is not there, a wrong token and a silent server have words"() {
+    await page.goto(`${url}/packets/00000000-0000-4000-8000-000000000000`);
+    await page.getByText("Not found").waitFor();
+    await page.goto(`${url}/runs/no-such-run`);
+    await page.getByText("The log has no such run").waitFor();
+    await page.goto(`${url}/runs#token=wrong`);
+    await page.getByText("This link is old").waitFor();
+    await page.goto(`${url}/runs#token=${token}`);
+    await settled();
+    await page.route("**/api/**", (route) => route.abort());
+    await page.goto(`${url}/runs/${run}`);
+    await page.getByText("The server does not answer").first().waitFor();
+    await page.unroute("**/api/**");
+    await page.locator(".timeline canvas").waitFor();
+  },
+};
+
+let failed = false;
+for (const [name, step] of Object.entries(steps)) {
+  try {
+    await step();
+    console.log(`ok: ${name}`);
+  } catch (error) {
+    failed = true;
+    console.log(`FAILED: ${name}: ${error.message}`);
+    if (process.env.APC_PAGE_FAILURES) await page.screenshot({ path: `${process.env.APC_PAGE_FAILURES}/failure.png` });
+    break;
+  }
+}
+const known = [...new Set(faults)];
+if (known.length > 0) console.log(`FAILED: ${known.join("\n")}`);
+await browser.close();
+process.exit(failed || known.length > 0 ? 1 : 0);

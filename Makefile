@@ -39,13 +39,14 @@ $(FRONTEND)/node_modules/.package-lock.json: $(FRONTEND)/package-lock.json $(STA
 $(PAGE): $(FRONTEND)/node_modules/.package-lock.json web/apc_web/openapi.json $(shell find $(FRONTEND)/src $(FRONTEND)/public $(FRONTEND)/index.html $(FRONTEND)/vite.config.ts $(FRONTEND)/tsconfig.json -type f -not -name schema.d.ts)
 	$(NPM) run --silent build
 
-test-page: $(PAGE)  ## The page's own tests: reducer, formats, proofs, and the browser over a real log
+test-page: $(PAGE)  ## The tests of the page: reducer, formats, proofs, and a browser over a real log
 	$(NPM) run --silent test
+	$(BIN)/pytest tests/web/test_page.py
 
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
 	$(BIN)/apc automl run --budget-seconds 20 --out build/demo
 
-test: $(STAMP)  ## All tests but the long fault runs, on RabbitMQ: installed, of APC_AMQP_URL, or in Docker
+test: $(STAMP) $(PAGE)  ## All tests but the long fault runs, on RabbitMQ: installed, of APC_AMQP_URL, or in Docker
 	.ci/broker
 	$(BIN)/pytest -m 'not faults' --numprocesses 4 $(PARALLEL)
 

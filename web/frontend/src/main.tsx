@@ -13,6 +13,13 @@ import "./styles/parts.css";
 takeToken();
 applyTheme();
 
+// A new link, opened in the tab of an old one, changes only the fragment.
+addEventListener("hashchange", () => {
+  if (!location.hash.includes("token=")) return;
+  takeToken();
+  location.reload();
+});
+
 // A page of an older build asks for files that a newer server no longer has.
 addEventListener("vite:preloadError", (event) => {
   event.preventDefault();

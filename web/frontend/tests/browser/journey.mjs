@@ -89,7 +89,7 @@ const steps = {
   },
   async "a changed entry, body or page is red"() {
     const changes = [
-      ["**/proof?*", (proof) => ({ ...proof, entry: proof.entry.replace('"refused"', '"accepted"') })],
+      ["**/proof?*", (proof) => ({ ...proof, entry: proof.entry.replace('"INTER_AGENT"', '"INTRA_AGENT"') })],
       ["**/proof?*", (proof) => ({ ...proof, body: btoa("{}") })],
       [`**/api/v1/packets/${refused}`, (packet) => ({ ...packet, sender: "somebody-else" })],
     ];

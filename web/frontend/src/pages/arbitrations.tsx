@@ -19,7 +19,7 @@ const COLUMNS: Column<Arbitration>[] = [
   { name: "winner", title: "Winner", value: (row) => row.winner_candidate_id, cell: (row) => <Foreign>{row.winner_candidate_id === "none" ? "nobody" : shortId(row.winner_candidate_id)}</Foreign>, width: "minmax(90px, 1.4fr)" },
   { name: "margin", title: "Margin", value: (row) => row.margin, cell: (row) => score(row.margin), width: "68px", isNumber: true },
   { name: "candidates", title: "Candidates", value: (row) => row.candidates.length, width: "88px", isNumber: true, isExtra: true },
-  { name: "selected", title: "Selected", value: (row) => row.selected.length, width: "76px", isNumber: true },
+  { name: "selected", title: "Selected", value: (row) => row.selected.length, width: "76px", isNumber: true, isExtra: true },
   { name: "refused", title: "Refused", value: (row) => row.candidates.filter((one) => one.refused_with.length > 0).length, width: "72px", isNumber: true, isExtra: true },
   { name: "generation", title: "Generation", value: (row) => row.generation, width: "88px", isNumber: true, isExtra: true },
   { name: "run_id", title: "Run", value: (row) => row.run_id, cell: (row) => <span className="mono quiet">{row.run_id}</span>, width: "minmax(0, 1.6fr)", isExtra: true },

@@ -6,22 +6,12 @@ import pytest
 
 from apc_console.testing import ApcCommand
 
-ROWS = [(random.Random(number).random(), number % 7) for number in range(120)]
-NUMBERS = "a,b,y\n" + "".join(f"{x},{x * n},{n % 2}\n" for x, n in ROWS)
-
-TABLES = {
-    "empty": "",
-    "header only": "a,b,y\n",
-    "five rows": "a,b,y\n" + "".join(f"{x},{n},{n % 2}\n" for x, n in ROWS[:5]),
-    "one class": "a,b,y\n" + "".join(f"{x},{n},yes\n" for x, n in ROWS),
-    "constant target": "a,b,y\n" + "".join(f"{x},{n},5.0\n" for x, n in ROWS),
-    "no such target": "a,b,z\n" + "".join(f"{x},{n},{n % 2}\n" for x, n in ROWS),
-}
+FIVE_ROWS = "a,b,y\n" + "".join(f"{number / 3},{number},{number % 2}\n" for number in range(5))
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_it_is_refused_in_one_line(apc: ApcCommand, name: str) -> None:
-    (apc.folder / "table.csv").write_text(TABLES[name])
+def test_it_is_refused_in_one_line(apc: ApcCommand) -> None:
+    """One table through the command; the others: tests/apps/automl/data."""
+    (apc.folder / "table.csv").write_text(FIVE_ROWS)
 
     refused = apc("automl", "run", "--data", "table.csv", "--target", "y")
 
@@ -46,7 +36,19 @@ def test_nothing_but_noise_ends_honestly(apc: ApcCommand) -> None:
     rows = [f"{words.choice('xyz')},{words.choice(['', 'u', 'v'])},{words.choice('01')}\n" for _ in range(150)]
     (apc.folder / "noise.csv").write_text("a,b,y\n" + "".join(rows))
 
-    ended = apc("automl", "run", "--data", "noise.csv", "--target", "y", "--generations", "2", timeout_seconds=550)
+    ended = apc(
+        "automl",
+        "run",
+        "--data",
+        "noise.csv",
+        "--target",
+        "y",
+        "--generations",
+        "1",
+        "--rounds",
+        "1",
+        timeout_seconds=550,
+    )
 
     assert ended.returncode == 3, ended.stderr[-2000:]
     assert ended.stdout.startswith(

@@ -24,7 +24,7 @@ from apc_log.batch import (
     LineageEntry,
     LogBatch,
     PacketEntry,
-    SessionRow,
+    SessionUpdate,
     encode,
 )
 from apc_persister.database.connection import drop_connection, take_connection
@@ -83,7 +83,7 @@ class Loader:
         loaded = Loaded()
         while loaded.packets < packets:
             entries: list[Entry] = []
-            sessions: dict[str, SessionRow] = {}
+            sessions: dict[str, SessionUpdate] = {}
             for _ in range(PACKETS_A_TRANSACTION):
                 self._packet_no += 1
                 loaded.last = next(self._packets)
@@ -181,5 +181,5 @@ def _with_metrics(packet: PacketEntry, number: int) -> PacketEntry:
     return replace(packet, body=body, packet_hash=sha256(body).digest())
 
 
-def _session(packet: PacketEntry, step: int) -> SessionRow:
-    return SessionRow(packet.session_id, packet.run_id, "RESEARCHING", False, 0, 0, step, 1, b"{}")
+def _session(packet: PacketEntry, step: int) -> SessionUpdate:
+    return SessionUpdate(packet.session_id, packet.run_id, "RESEARCHING", False, 0, 0, step, 1, b"{}")

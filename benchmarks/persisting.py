@@ -17,7 +17,7 @@ from apc_log.batch import Entry
 from apc_log.rows import rows_of
 from apc_persister.service import Persister
 from apc_persister.testing import ScriptedGate, lifecycle, packet_entry, session_row, until
-from apc_persister.writing.intake import Head, Intake
+from apc_persister.writing.intake import BatchIntake, Head
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures
 from benchmarks.raw_pipeline import prepare_connection
@@ -72,7 +72,7 @@ def _transactions(batches: Sequence[list[Entry]]) -> list[Rows]:
     """Return the rows that the persister makes of these batches, made beforehand."""
     found, head = [], Head(0)
     for start in range(0, len(batches), BATCHES_A_TRANSACTION):
-        intake = Intake(head, {}, {})
+        intake = BatchIntake(head, {}, {})
         for entries in batches[start : start + BATCHES_A_TRANSACTION]:
             intake.place(entries, 1, 1, datetime.now(UTC))
         found.append(rows_of(intake.placed))

@@ -37,7 +37,7 @@ class SessionKnowledge:
     clock: dict[str, int] = field(default_factory=dict)
 
 
-class Sessions:
+class KnownSessions:
     """Everything this worker has learned of its sessions; bounded, in memory, rebuilt from what is delivered."""
 
     def __init__(self, agent_id: str, max_sessions: int = MAX_SESSIONS) -> None:

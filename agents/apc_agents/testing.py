@@ -21,7 +21,7 @@ from apc_agents.errors import AgentError, HandlerFailed
 from apc_agents.handling.coordination import LocalTransition
 from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
-from apc_agents.phase import SessionPosition, Sessions
+from apc_agents.phase import KnownSessions, SessionPosition
 from apc_agents.receiving.dedupe import DeliveryKey
 from apc_agents.running.worker import Worker
 from apc_agents.tasks import MemoryTaskStore
@@ -154,7 +154,7 @@ class AgentTestClient:
         options = {"session_id": "session-1", "run_id": "run-1", "task_id": "task-1", "generation": 0, **options}
         draft = Draft(payload, to=self._agent.agent_id, run_phase=phase, **options)
         actor = Actor(agent_id=sender, role="tester", swarm_id="tests") if isinstance(sender, str) else sender
-        packet = Builder(actor, Sessions(actor.agent_id)).build(draft, None, 0).packet
+        packet = Builder(actor, KnownSessions(actor.agent_id)).build(draft, None, 0).packet
         answers = await self.deliver(
             packet, SessionPosition(step, phase, round, options.get("generation") or 0), rights=rights
         )

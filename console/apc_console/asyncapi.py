@@ -56,7 +56,7 @@ DESCRIPTION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class AsyncApiChannel:
     """An exchange with the address as routing key, or a queue with the address as name."""
 
     address: str
@@ -114,7 +114,7 @@ def asyncapi_document(topology: Topology, nodes: Sequence[str] = ()) -> Document
     }
 
 
-def _channels() -> dict[str, Channel]:
+def _channels() -> dict[str, AsyncApiChannel]:
     sent, delivered = tuple(map(str, PacketType)), tuple(map(_delivered, PacketType))
     normal = tuple(_delivered(kind) for kind in PacketType if kind not in CONTROL_TYPES)
     inputs = (*sent, "receipts", "registry")
@@ -122,15 +122,15 @@ def _channels() -> dict[str, Channel]:
     put_off = "Receipts retry_due of the gate to itself: when their time is over they go to apc.receipts."
     own_exchange, dead = intra_exchange(_AGENT), "Deliveries that the broker gave up."
     return {
-        "ingress": Channel(_SHARD, "Packets on their way to the gate of their session's shard.", sent, INGRESS),
-        "receipts": Channel(
+        "ingress": AsyncApiChannel(_SHARD, "Packets on their way to the gate of their session's shard.", sent, INGRESS),
+        "receipts": AsyncApiChannel(
             _SHARD,
             "What became of deliveries, an operator's changes of the registry, and INTRA_AGENT packets for the log.",
             inputs,
             RECEIPTS,
         ),
-        "gate": Channel(_per_shard(gate_queue), "The inputs of a shard; one active consumer.", inputs),
-        "interAgent": Channel(
+        "gate": AsyncApiChannel(_per_shard(gate_queue), "The inputs of a shard; one active consumer.", inputs),
+        "interAgent": AsyncApiChannel(
             "{type}.{swarm_id}.{recipient}",
             "Accepted packets on their way to the queues of their recipients, the words percent-encoded; with a fourth "
             "word `urgent` for the urgent queue.",
@@ -138,24 +138,28 @@ def _channels() -> dict[str, Channel]:
             INTER_AGENT,
             ExchangeKind.TOPIC,
         ),
-        "inboxUrgent": Channel(
+        "inboxUrgent": AsyncApiChannel(
             agent_queue(_AGENT, urgent=True), "An agent's control types, and priority 5 or more.", delivered
         ),
-        "inboxNormal": Channel(agent_queue(_AGENT, urgent=False), "An agent's other packets.", normal),
-        "intraUrgent": Channel("urgent", "Between the processes of one agent.", sent, own_exchange),
-        "intraNormal": Channel("normal", "Between the processes of one agent.", sent, own_exchange),
-        "substrate": Channel("", "Accepted packets for whoever reads.", delivered, SUBSTRATE, ExchangeKind.FANOUT),
-        "substrateStream": Channel(SUBSTRATE_STREAM, "The substrate, from any offset.", delivered),
-        "log": Channel(_SHARD, "What the gate decided, one message a micro-batch.", log, LOG),
-        "logQueue": Channel(_per_shard(log_queue), "The log batches of a shard; one active consumer.", log),
-        "retry": Channel(_per_shard(partial(retry_key, 0)).replace("0", _DELAY, 1), put_off, ("receipts",), RETRY),
-        "retryQueue": Channel(retry_queue(0).replace("0", _DELAY), put_off, ("receipts",)),
-        "dead": Channel("", dead, delivered, DEAD, ExchangeKind.FANOUT),
-        "deadQueue": Channel(DEAD_QUEUE, dead, delivered),
+        "inboxNormal": AsyncApiChannel(agent_queue(_AGENT, urgent=False), "An agent's other packets.", normal),
+        "intraUrgent": AsyncApiChannel("urgent", "Between the processes of one agent.", sent, own_exchange),
+        "intraNormal": AsyncApiChannel("normal", "Between the processes of one agent.", sent, own_exchange),
+        "substrate": AsyncApiChannel(
+            "", "Accepted packets for whoever reads.", delivered, SUBSTRATE, ExchangeKind.FANOUT
+        ),
+        "substrateStream": AsyncApiChannel(SUBSTRATE_STREAM, "The substrate, from any offset.", delivered),
+        "log": AsyncApiChannel(_SHARD, "What the gate decided, one message a micro-batch.", log, LOG),
+        "logQueue": AsyncApiChannel(_per_shard(log_queue), "The log batches of a shard; one active consumer.", log),
+        "retry": AsyncApiChannel(
+            _per_shard(partial(retry_key, 0)).replace("0", _DELAY, 1), put_off, ("receipts",), RETRY
+        ),
+        "retryQueue": AsyncApiChannel(retry_queue(0).replace("0", _DELAY), put_off, ("receipts",)),
+        "dead": AsyncApiChannel("", dead, delivered, DEAD, ExchangeKind.FANOUT),
+        "deadQueue": AsyncApiChannel(DEAD_QUEUE, dead, delivered),
     }
 
 
-def _operations(channels: Mapping[str, Channel]) -> Document:
+def _operations(channels: Mapping[str, AsyncApiChannel]) -> Document:
     operation = partial(_operation, channels)
     return {
         "sendPacket": operation("send", "ingress", "agent", "Ask the gate to judge and deliver a packet."),
@@ -178,7 +182,12 @@ def _operations(channels: Mapping[str, Channel]) -> Document:
 
 
 def _operation(
-    channels: Mapping[str, Channel], action: str, channel: str, who: str, summary: str, messages: Iterable[str] = ()
+    channels: Mapping[str, AsyncApiChannel],
+    action: str,
+    channel: str,
+    who: str,
+    summary: str,
+    messages: Iterable[str] = (),
 ) -> Document:
     chosen = list(messages) or channels[channel].messages
     does = {"deliveryMode": 2, "mandatory": True} if action == "send" else {"ack": True}

@@ -49,7 +49,7 @@ from apc_contracts.identity.ids import new_packet_id, reply_id, shard_of, timer_
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
-from apc_contracts.limits import Limits
+from apc_contracts.limits import DocumentLimits
 from apc_contracts.payloads.by_type import (
     AckPayload,
     ArbitrationPayload,
@@ -220,6 +220,7 @@ __all__ = [
     "DecisionPacket",
     "DecisionPayload",
     "DeliveryMode",
+    "DocumentLimits",
     "Endorsement",
     "ErrorPacket",
     "ErrorPayload",
@@ -246,7 +247,6 @@ __all__ = [
     "IrFalsifier",
     "IrHeader",
     "LanguageBinding",
-    "Limits",
     "Lineage",
     "Machine",
     "MetricSet",

@@ -7,7 +7,7 @@ MAX_SAFE_INTEGER = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DocumentLimits:
     """Bounds of one document; the contract file may set others.
 
     A node is a JSON value, the document itself included; keys are not counted.
@@ -18,4 +18,4 @@ class Limits:
     nodes: int = 20_000
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = DocumentLimits()

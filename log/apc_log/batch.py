@@ -128,7 +128,7 @@ class RegistryEntry(msgspec.Struct, frozen=True, array_like=True, tag="registry"
 Entry = PacketEntry | HopEntry | LineageEntry | CoordinationEntry | ConflictEntry | RegistryEntry
 
 
-class SessionRow(msgspec.Struct, frozen=True, array_like=True):
+class SessionUpdate(msgspec.Struct, frozen=True, array_like=True):
     """The new state of a session that the batch touched: upserted unread into the projection `sessions`."""
 
     session_id: str
@@ -152,7 +152,7 @@ class LogBatch(msgspec.Struct, frozen=True, array_like=True):
     batch_no: int
     judged_at: datetime
     entries: list[Entry]
-    sessions: list[SessionRow]
+    sessions: list[SessionUpdate]
 
 
 class EpochOpen(msgspec.Struct, frozen=True, array_like=True):

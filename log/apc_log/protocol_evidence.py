@@ -35,7 +35,7 @@ Positions = dict[int, int]
 """shard -> the last seq that was read."""
 
 
-class Place(NamedTuple):
+class EvidencePosition(NamedTuple):
     """Where an event stands among those of all shards. `rank` puts a recovery before the verdicts of its moment: it is
     logged after the TRANSFER that touched the protocol, but that one counts after it already."""
 
@@ -56,7 +56,7 @@ async def read_scores(connection: Any) -> dict[RunTask, EvalTally]:
 async def read_transfers(connection: Any, *, shard: int | None = None, after: int = 0, last: int = 0) -> list[Any]:
     """Final verdicts on TRANSFERs as (Place, JudgedTransfer): all, or those of a shard behind `after` up to `last`."""
     rows = await _rows(connection, TRANSFERS, shard, after, last)
-    return [(Place(row["judged_at"], 1, row["shard"], row["seq"]), _transfer(row)) for row in rows]
+    return [(EvidencePosition(row["judged_at"], 1, row["shard"], row["seq"]), _transfer(row)) for row in rows]
 
 
 async def read_decisions(connection: Any, *, shard: int | None = None, after: int = 0, last: int = 0) -> list[Any]:
@@ -65,11 +65,11 @@ async def read_decisions(connection: Any, *, shard: int | None = None, after: in
     for row in await _rows(connection, DECISIONS, shard, after, last):
         decision = read_decision(orjson.loads(row["decay"]))
         rank = 0 if decision.kind is DecayKind.RECOVERED else 2
-        found.append((Place(row["judged_at"], rank, row["shard"], row["seq"]), decision))
+        found.append((EvidencePosition(row["judged_at"], rank, row["shard"], row["seq"]), decision))
     return found
 
 
-def recall(ledger: ProtocolLedger, events: Iterable[tuple[Place, JudgedTransfer | DecayDecision]]) -> None:
+def recall(ledger: ProtocolLedger, events: Iterable[tuple[EvidencePosition, JudgedTransfer | DecayDecision]]) -> None:
     """Feed a ledger in order; it decides nothing."""
     for _, event in sorted(events, key=lambda event: event[0]):
         if isinstance(event, JudgedTransfer):

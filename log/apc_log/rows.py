@@ -25,7 +25,7 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LogTable:
     """A table of schema apc_log and the columns that the writer fills, in the order of its rows."""
 
     name: str
@@ -46,7 +46,7 @@ _LAST = ("entry_version",)
 _BEFORE_BODY = PacketEntry.__struct_fields__.index("body")
 _LIKE_ENTRY = PacketEntry.__struct_fields__[:_BEFORE_BODY]
 
-AGENT_PACKETS = Table(
+AGENT_PACKETS = LogTable(
     "agent_packets",
     (
         *_PLACE,
@@ -61,14 +61,14 @@ AGENT_PACKETS = Table(
         *_LAST,
     ),
 )
-PACKET_IDS = Table("packet_ids", ("session_id", "packet_id", "packet_hash", "payload_hash", "shard", "seq"))
-PACKET_EVENTS = Table("packet_events", (*_PLACE, *HopEntry.__struct_fields__, *_LAST))
-PACKET_LINEAGE = Table("packet_lineage", (*_PLACE, *LineageEntry.__struct_fields__, *_LAST))
-COORDINATION_EVENTS = Table("coordination_events", (*_PLACE, *CoordinationEntry.__struct_fields__, *_LAST))
-PACKET_CONFLICTS = Table("packet_conflicts", (*_PLACE, *ConflictEntry.__struct_fields__, *_LAST))
-REGISTRY_EVENTS = Table("registry_events", (*_PLACE, *RegistryEntry.__struct_fields__, *_LAST))
+PACKET_IDS = LogTable("packet_ids", ("session_id", "packet_id", "packet_hash", "payload_hash", "shard", "seq"))
+PACKET_EVENTS = LogTable("packet_events", (*_PLACE, *HopEntry.__struct_fields__, *_LAST))
+PACKET_LINEAGE = LogTable("packet_lineage", (*_PLACE, *LineageEntry.__struct_fields__, *_LAST))
+COORDINATION_EVENTS = LogTable("coordination_events", (*_PLACE, *CoordinationEntry.__struct_fields__, *_LAST))
+PACKET_CONFLICTS = LogTable("packet_conflicts", (*_PLACE, *ConflictEntry.__struct_fields__, *_LAST))
+REGISTRY_EVENTS = LogTable("registry_events", (*_PLACE, *RegistryEntry.__struct_fields__, *_LAST))
 
-KIND_OF: Mapping[Table, str] = {
+KIND_OF: Mapping[LogTable, str] = {
     AGENT_PACKETS: "packet",
     PACKET_EVENTS: "hop",
     PACKET_LINEAGE: "lineage",
@@ -79,7 +79,7 @@ KIND_OF: Mapping[Table, str] = {
 """Table -> kind of its entries; table packet_ids has none."""
 _PACKET_VERSION = ENTRY_VERSION["packet"]
 
-Rows = dict[Table, list[Row]]
+Rows = dict[LogTable, list[Row]]
 
 
 def rows_of(placed: Iterable[Placed]) -> Rows:
@@ -128,7 +128,7 @@ def _add_packet(rows: Rows, item: Placed) -> None:
     )
 
 
-def _adder(table: Table) -> Callable[[Rows, Placed], None]:
+def _adder(table: LogTable) -> Callable[[Rows, Placed], None]:
     version = (ENTRY_VERSION[KIND_OF[table]],)
 
     def add(rows: Rows, item: Placed) -> None:

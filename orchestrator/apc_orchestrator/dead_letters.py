@@ -19,7 +19,7 @@ from apc_bus.supervision import Health, run_until_success
 from apc_bus.topology import DEAD_QUEUE, agent_of_queue, gate_queue
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
-from apc_contracts.limits import Limits
+from apc_contracts.limits import DocumentLimits
 from apc_contracts.session.delivery.failures import HANDLER_ERROR
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.parsing import parse_packet
@@ -33,14 +33,14 @@ DEATH_REASON = "x-first-death-reason"
 _log = structlog.get_logger("apc_orchestrator")
 
 
-async def read_dead_letters(bus: Bus, shards: int, limits: Limits, health: Health) -> None:
+async def read_dead_letters(bus: Bus, shards: int, limits: DocumentLimits, health: Health) -> None:
     """Report dead letters until cancelled; a letter is acknowledged once its receipt is confirmed."""
     await run_until_success(
         lambda: _read(bus, shards, limits, health), name=TASK, task=TASK, awaits=(BusError,), health=health
     )
 
 
-async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoReturn:
+async def _read(bus: Bus, shards: int, limits: DocumentLimits, health: Health) -> NoReturn:
     """Read dead letters; a letter that fails is retried after those behind it, and /readyz reports it meanwhile."""
     failed: list[Delivery] = []
     ignored = CountedWarning(_log, "dead_letter_ignored")
@@ -63,7 +63,7 @@ async def _read(bus: Bus, shards: int, limits: Limits, health: Health) -> NoRetu
 
 
 async def _report(
-    bus: Bus, letters: Subscription, letter: Delivery, shards: int, limits: Limits, ignored: CountedWarning
+    bus: Bus, letters: Subscription, letter: Delivery, shards: int, limits: DocumentLimits, ignored: CountedWarning
 ) -> bool:
     """Report a letter; return whether it is settled.
 
@@ -82,7 +82,7 @@ async def _report(
     return True
 
 
-def report_of(letter: Delivery, own_user: str, shards: int, limits: Limits) -> Publication | None:
+def report_of(letter: Delivery, own_user: str, shards: int, limits: DocumentLimits) -> Publication | None:
     """Return the report of a dead letter to a gate; None for a NACK of the gate, whose refused row is in the log.
 
     A letter that is no delivery of the gate had been confirmed to its sender: the log gets it with its bytes.
@@ -99,7 +99,7 @@ def report_of(letter: Delivery, own_user: str, shards: int, limits: Limits) -> P
     return dead_input(message, queue, reason, shard, own_user)
 
 
-def receipt_of(letter: Delivery, own_user: str, limits: Limits) -> Receipt | None:
+def receipt_of(letter: Delivery, own_user: str, limits: DocumentLimits) -> Receipt | None:
     """Return the receipt of a dead letter; None when it is no delivery of the gate to an agent. TTL means expired.
 
     An agent can let its own messages die: only messages published by the gate's broker user count as deliveries. The

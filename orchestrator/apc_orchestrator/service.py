@@ -11,7 +11,7 @@ from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health
 from apc_contracts.contract.contract import check_guards, load_contract
-from apc_contracts.limits import Limits
+from apc_contracts.limits import DocumentLimits
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import Gate
 from apc_orchestrator.metrics import follow_gates
@@ -29,7 +29,7 @@ class Orchestrator:
         # Compile now: the first packet must not wait for it.
         check_guards(contract)
         bounds = contract.limits
-        self._limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+        self._limits = DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
         self._settings = settings
         self._bus = bus
         self._health = Health()

@@ -24,7 +24,7 @@ from apc_contracts.identity.registry import Registration
 from apc_contracts.identity.signing import verify_endorsement
 from apc_contracts.payloads.by_type import ArtifactPayload
 from apc_contracts.session import Verification
-from apc_contracts.session.path.verification import Finding, evidence_artifacts, ruling
+from apc_contracts.session.path.verification import FailedCheck, evidence_artifacts, ruling
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_contracts.wire.receipts import Receipt, ReceiptKind
@@ -132,7 +132,7 @@ class Verifier:
         """Return the result for a verification beyond the bounds: nothing was checked, and the mode still applies."""
         checks = [name for name in LOOKED_UP if getattr(self._rules, name) != "off"]
         message = "too many verifications wait; send it again under a new id when some have ended"
-        has_passed, reason = ruling([*request.findings, *(Finding(name, message) for name in checks)], self._rules)
+        has_passed, reason = ruling([*request.findings, *(FailedCheck(name, message) for name in checks)], self._rules)
         return _receipt(request.received, has_passed=has_passed, reason=reason)
 
     async def _verify(self, request: Verification) -> Receipt:
@@ -145,17 +145,17 @@ class Verifier:
         has_passed, reason = ruling(findings, self._rules)
         return _receipt(request.received, has_passed=has_passed, reason=reason)
 
-    async def _artifacts_of(self, received: ReceivedPacket) -> AsyncIterator[Finding]:
+    async def _artifacts_of(self, received: ReceivedPacket) -> AsyncIterator[FailedCheck]:
         packet = received.packet
         if packet.packet_type is PacketType.ARTIFACT and self._rules.artifact_bytes != "off":
             if (message := await self._bytes_of(packet.payload_as(ArtifactPayload).artifact_hash)) is not None:
-                yield Finding("artifact_bytes", f"payload.artifact_hash: {message}")
+                yield FailedCheck("artifact_bytes", f"payload.artifact_hash: {message}")
         if self._rules.evidence_artifacts == "off":
             return
         for at, reference in evidence_artifacts(packet):
             if not await self._artifacts.exists(reference):
                 message = f"proof_bundle.evidence_refs[{at}]: no artifact {reference} in the store"
-                yield Finding("evidence_artifacts", message)
+                yield FailedCheck("evidence_artifacts", message)
 
     async def _bytes_of(self, artifact_hash: str) -> str | None:
         """Return what is wrong with an artifact; None when its bytes have the hash."""
@@ -170,18 +170,18 @@ class Verifier:
             return f"artifact {artifact_hash} cannot be read within {self._bounds.time.total_seconds():g} s"
         return None
 
-    def _endorsements(self, received: ReceivedPacket) -> Iterator[Finding]:
+    def _endorsements(self, received: ReceivedPacket) -> Iterator[FailedCheck]:
         bundle, expected = received.packet.proof_bundle, received.payload_hash.hex()
         for at, endorsement in enumerate(bundle.signatures if bundle is not None else ()):
             place = f"proof_bundle.signatures[{at}]"
             if endorsement.payload_hash != expected:
-                yield Finding("endorsements", f"{place}.payload_hash: the canonical payload has {expected}")
+                yield FailedCheck("endorsements", f"{place}.payload_hash: the canonical payload has {expected}")
                 continue
             endorser = self._registry.get(endorsement.agent_id)
             try:
                 verify_endorsement(endorsement, endorser.public_keys if endorser is not None else {})
             except SignatureInvalid as error:
-                yield Finding("endorsements", f"{place}.signature: of {endorsement.agent_id}: {error}")
+                yield FailedCheck("endorsements", f"{place}.signature: of {endorsement.agent_id}: {error}")
 
     async def _report(self, receipt: Receipt) -> None:
         message_id = f"{receipt.packet_id}/{receipt.kind}"

@@ -9,7 +9,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.replay import ReplayDiffers, ReplayImpossible
 from apc_contracts.replay.columns import as_json
 from apc_contracts.session import Session
-from apc_log.batch import SessionRow
+from apc_log.batch import SessionUpdate
 from apc_log.connection import AnyConnection
 from apc_log.queries.replaying.recorded import DatabaseRecords
 from apc_log.queries.replaying.verify import ContractBook
@@ -65,18 +65,18 @@ async def _mend(connection: AnyConnection, records: DatabaseRecords, book: Contr
         await connection.execute(_DELETE, session_id)
         return bool(stored)
     row = _row(session_id, replay.session)
-    wanted = {"shard": last.shard, **{name: getattr(row, name) for name in SessionRow.__struct_fields__[1:]}}
+    wanted = {"shard": last.shard, **{name: getattr(row, name) for name in SessionUpdate.__struct_fields__[1:]}}
     if len(stored) == 1 and _readable(dict(stored[0])) == _readable(wanted):
         return False
     await connection.execute(_DELETE, session_id)
-    columns = [getattr(row, name) for name in SessionRow.__struct_fields__[:-1]]
+    columns = [getattr(row, name) for name in SessionUpdate.__struct_fields__[:-1]]
     await connection.execute(_INSERT, last.shard, last.epoch, last.batch_no, *columns, row.document.decode())
     return True
 
 
-def _row(session_id: str, session: Session) -> SessionRow:
+def _row(session_id: str, session: Session) -> SessionUpdate:
     document = session.document
-    return SessionRow(
+    return SessionUpdate(
         session_id=session_id,
         run_id=document.run_id,
         state=document.state,

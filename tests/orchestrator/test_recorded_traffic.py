@@ -17,7 +17,7 @@ from uuid import UUID
 from apc_bus.port import Delivery, Message, Publication
 from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract
 from apc_contracts.identity.registry import Registration, Right
-from apc_contracts.limits import Limits
+from apc_contracts.limits import DocumentLimits
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.parsing import parse_packet
@@ -54,7 +54,7 @@ class Gate:
         body = lease["contract"]
         contract: Contract = load_contract() if body is None else contract_from_bytes(b64decode(body))
         bounds = contract.limits
-        self.limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+        self.limits = DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
         held = Lease(lease["shard"], lease["epoch"], lease["committed"], lease["user"], UUID(lease["holder"]))
         known = {one["agent_id"]: registration(one) for one in lease["registry"]}
         registry = Registry(held.user, known, set())

@@ -42,14 +42,14 @@ class ActionExecutor:
             EmitUnconfirmed, StateError: let them end the handler: the worker runs it again.
         """
         checked = check_response(response, self._registry, context)
-        run = _Run(checked, context, context.new_origin(), self._registry.read_relic)
+        run = _ResponseRun(checked, context, context.new_origin(), self._registry.read_relic)
         for action in checked.actions:
             run.observed[action.planned.action_id] = await run.observe(action)
         return run.report(response)
 
 
 @dataclass(slots=True)
-class _Run:
+class _ResponseRun:
     """One response while it runs."""
 
     checked: CheckedResponse

@@ -3,6 +3,6 @@
 Everything here is for the process that calls it, cannot be taken back, and needs no privilege.
 """
 
-from apc_agents.confinement.confine import Limits, confine
+from apc_agents.confinement.confine import ProcessLimits, confine
 
-__all__ = ["Limits", "confine"]
+__all__ = ["ProcessLimits", "confine"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProcessLimits:
     """What the process may use from now on."""
 
     memory_bytes: int
@@ -14,7 +14,7 @@ class Limits:
     open_files: int = 64
 
 
-def confine(limits: Limits, readable: Sequence[str] = ()) -> tuple[str, ...]:
+def confine(limits: ProcessLimits, readable: Sequence[str] = ()) -> tuple[str, ...]:
     """Give up what a computation does not need; returns what this machine does not let a process give up.
 
     Args:

@@ -59,7 +59,7 @@ from apc_agents.context.session import ContextSession
 from apc_agents.context.store import ContextStore, InMemoryContextStore
 from apc_agents.context.stream import CONTEXT_TO_STREAM_ALIASES, PATHS, StreamResolver
 from apc_agents.context.window.classification import classify_by_content, classify_by_role
-from apc_agents.context.window.linearity import LinearityMap, Provenance, ResourceClass
+from apc_agents.context.window.linearity import LinearityMap, ProvenanceEvent, ResourceClass
 from apc_agents.context.window.threshold import AdaptiveThreshold
 from apc_agents.context.window.turns import Turn, TurnRole
 from apc_agents.context.window.window import ContextSnapshot, ContextWindow, Fold, Folding
@@ -115,7 +115,7 @@ __all__ = [
     "Promote",
     "PromptBuilder",
     "PromptInvalid",
-    "Provenance",
+    "ProvenanceEvent",
     "ResourceClass",
     "Seek",
     "SessionConfig",

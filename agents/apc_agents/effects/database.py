@@ -10,7 +10,7 @@ import orjson
 from pydantic import JsonValue
 
 from apc_agents.effects import statements as sql
-from apc_agents.effects.model import Claim, EffectId, EffectRecord, EffectState
+from apc_agents.effects.model import EffectClaim, EffectId, EffectRecord, EffectState
 from apc_agents.effects.store import MAX_LISTED, check_unsettled
 from apc_agents.patience import patiently
 
@@ -30,7 +30,7 @@ class PostgresEffectStore:
         self._pool = pool
         self._is_patient = is_patient
 
-    async def claim(self, claim: Claim, lease: timedelta) -> EffectRecord:
+    async def claim(self, claim: EffectClaim, lease: timedelta) -> EffectRecord:
         """Claim an effect."""
         made = (claim.claim_id, claim.session_id, claim.worker, claim.expires_at, lease)
         while True:

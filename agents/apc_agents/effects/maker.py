@@ -14,7 +14,7 @@ import structlog
 from pydantic import JsonValue
 
 from apc_agents.effects.errors import EffectNotMade, EffectResultLost, EffectUnknown
-from apc_agents.effects.model import Claim, EffectId, EffectRecord, EffectState
+from apc_agents.effects.model import EffectClaim, EffectId, EffectRecord, EffectState
 from apc_agents.effects.store import EffectStore
 from apc_agents.errors import AgentError, Reject, Retry
 from apc_agents.tools.errors import ValueUnserialisable
@@ -75,7 +75,7 @@ class EffectMaker:
         if effect_id in _being_made.get():
             raise AgentError(f"{effect_id} is being made by the very function that asks for it: use another key")
         crash_point("worker.before_effect_claim")
-        claim = Claim(
+        claim = EffectClaim(
             effect_id=effect_id,
             claim_id=uuid4(),
             session_id=packet.trace.session_id,
@@ -109,7 +109,7 @@ class EffectMaker:
                 _log.info("effects_purged", agent_id=self._agent_id, count=count)
             await asyncio.sleep(PURGE_INTERVAL.total_seconds())
 
-    async def _claimed(self, claim: Claim) -> EffectRecord:
+    async def _claimed(self, claim: EffectClaim) -> EffectRecord:
         """Return the claim that stands, once nobody else is making the effect."""
         wait = FIRST_LOOK
         while True:

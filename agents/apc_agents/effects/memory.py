@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
-from apc_agents.effects.model import Claim, EffectId, EffectRecord, EffectState
+from apc_agents.effects.model import EffectClaim, EffectId, EffectRecord, EffectState
 from apc_agents.effects.store import MAX_LISTED, check_unsettled
 
 
@@ -24,7 +24,7 @@ class MemoryEffectStore:
         self._leases: dict[EffectId, datetime] = {}
         self._expiries: dict[EffectId, datetime] = {}
 
-    async def claim(self, claim: Claim, lease: timedelta) -> EffectRecord:
+    async def claim(self, claim: EffectClaim, lease: timedelta) -> EffectRecord:
         """Claim an effect."""
         known = self._seen(claim.effect_id)
         if known is not None:

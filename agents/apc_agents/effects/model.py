@@ -38,7 +38,7 @@ class EffectId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class EffectClaim:
     """A wish to make an effect. `expires_at`: from then on nobody will ask for it again, as its packet has expired."""
 
     effect_id: EffectId

@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from apc_agents.effects.errors import EffectSettled
-from apc_agents.effects.model import UNSETTLED, Claim, EffectId, EffectRecord, EffectState
+from apc_agents.effects.model import UNSETTLED, EffectClaim, EffectId, EffectRecord, EffectState
 
 MAX_LISTED = 1_000
 
@@ -20,7 +20,7 @@ class EffectStore(Protocol):
     settled it: the holder knows.
     """
 
-    async def claim(self, claim: Claim, lease: timedelta) -> EffectRecord:
+    async def claim(self, claim: EffectClaim, lease: timedelta) -> EffectRecord:
         """Claim an effect that nobody has claimed; returns what is kept, which may be another's claim."""
         ...
 

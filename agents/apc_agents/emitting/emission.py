@@ -21,7 +21,7 @@ from apc_agents.emitting.draft import (
     Parent,
 )
 from apc_agents.errors import EmitRefused
-from apc_agents.phase import Sessions
+from apc_agents.phase import KnownSessions
 from apc_agents.receiving.delivery import is_refusal
 from apc_contracts.envelope.packet import (
     PACKET_TYPES,
@@ -53,7 +53,7 @@ class Built:
 class Builder:
     """Builds packets of one agent."""
 
-    def __init__(self, actor: Actor, sessions: Sessions) -> None:
+    def __init__(self, actor: Actor, sessions: KnownSessions) -> None:
         self._actor = actor
         self._sessions = sessions
 

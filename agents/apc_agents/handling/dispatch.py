@@ -21,7 +21,7 @@ from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.invocation import Invocation, Resources
 from apc_agents.handling.state_cache import StateCache, StateDocument
 from apc_agents.metrics import ENDS, FAILED, count_end, time_handler
-from apc_agents.phase import Sessions
+from apc_agents.phase import KnownSessions
 from apc_agents.receiving.delivery import Inbound
 from apc_agents.signature import AnyHandler
 from apc_bus.errors import DeadLetter, GiveBack
@@ -63,7 +63,7 @@ class Dispatcher:
         resources: Resources,
         outbox: ReceiptOutbox,
         states: StateCache,
-        sessions: Sessions,
+        sessions: KnownSessions,
         contract: Contract,
         claim_checks: ClaimChecks,
         *,

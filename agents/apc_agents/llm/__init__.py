@@ -14,7 +14,7 @@ from apc_agents.llm.errors import (
     ModelRefused,
     ModelUnusable,
 )
-from apc_agents.llm.mind import Exchange, Mind
+from apc_agents.llm.mind import MessageExchange, Mind
 from apc_agents.llm.prompting import Persona
 from apc_agents.llm.provider import make_model
 from apc_agents.llm.recording import RecordedModel, Recording
@@ -26,10 +26,10 @@ __all__ = [
     "Dialogue",
     "DialogueBusy",
     "DialogueOutput",
-    "Exchange",
     "LLMAgent",
     "LLMError",
     "LLMSettings",
+    "MessageExchange",
     "Mind",
     "ModelAway",
     "ModelRefused",

@@ -30,7 +30,7 @@ from apc_agents.llm.compartment import Compartment
 from apc_agents.llm.errors import LLMError, ModelAway, ModelUnusable
 from apc_agents.llm.fencing import SOURCE, new_fence
 from apc_agents.llm.history import messages_of_turns
-from apc_agents.llm.mind import Exchange, Mind
+from apc_agents.llm.mind import MessageExchange, Mind
 from apc_agents.llm.prompting import Persona
 from apc_agents.llm.provider import make_model
 from apc_agents.llm.recording import Recording
@@ -176,7 +176,7 @@ class LLMAgent(Agent):
         finally:
             ctx.add_usage(tokens=usage.total_tokens, cost=float(usage.cost or 0))
 
-    async def _think(self, packet: Packet, ctx: HandlerContext, usage: RunUsage) -> Exchange:
+    async def _think(self, packet: Packet, ctx: HandlerContext, usage: RunUsage) -> MessageExchange:
         directives, origin = given_context(packet).processing_directives, str(packet.packet_id)
         name = (self.tools or ToolRegistry()).compartment(ctx.trigger)
         part = Compartment(ctx, name)

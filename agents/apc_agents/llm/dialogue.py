@@ -24,7 +24,7 @@ from apc_agents.llm.agent import LLMAgent
 from apc_agents.llm.dialogue_state import DialogueState
 from apc_agents.llm.errors import AnswerInvalid
 from apc_agents.llm.history import messages_of_turns
-from apc_agents.llm.mind import TASKS_READ, Exchange
+from apc_agents.llm.mind import TASKS_READ, MessageExchange
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.memory import BaseMemoryStore, NewMessages, UnknownSession
 from apc_agents.tasks import Task, TaskStore
@@ -51,7 +51,7 @@ class DialogueOutput:
 
     response: str
     props: Props
-    exchange: Exchange
+    exchange: MessageExchange
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ async def _unheard(session: ContextSession) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class MessageExchange:
     """What came of one message."""
 
     response: str
@@ -110,7 +110,7 @@ class Mind:
         remembered: Mapping[str, JsonValue] | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
         on_change: OnChange = _unheard,
-    ) -> Exchange:
+    ) -> MessageExchange:
         """Take a message in, think and act until the model stops, and add its answer to the session.
 
         Args:
@@ -154,7 +154,7 @@ class _Run:
     """Whether text of a lower level than the caller's is in the window."""
     signals: TaskSignals = field(default_factory=TaskSignals)
 
-    async def until_stopped(self) -> Exchange:
+    async def until_stopped(self) -> MessageExchange:
         """Go on until there is an answer; the threshold of the session follows the task and is then as it was."""
         at_rest, limit = self.session.threshold, self.session.message_limit
         exchange = await self._go_on(limit)
@@ -163,7 +163,7 @@ class _Run:
             await self.on_change(self.session)
         return exchange
 
-    async def _go_on(self, response_limit: int) -> Exchange:
+    async def _go_on(self, response_limit: int) -> MessageExchange:
         settings = self.mind.settings
         while True:
             await self._feed()
@@ -265,7 +265,7 @@ class _Run:
         self.turns.append(turn)
         await self.on_change(self.session)
 
-    async def _ended(self, response: AgentResponse, spent: str | None = None) -> Exchange:
+    async def _ended(self, response: AgentResponse, spent: str | None = None) -> MessageExchange:
         text = response.response or (NO_RESPONSE if spent is None else f"(stopped after {spent}, without an answer)")
         thoughts: list[JsonValue] = [thought.model_dump(mode="json") for thought in response.thoughts]
         turn = await self.session.add_assistant_turn(
@@ -273,7 +273,7 @@ class _Run:
         )
         self.turns.append(turn)
         await self.on_change(self.session)
-        return Exchange(
+        return MessageExchange(
             text, response.status, self.steps, self.usage, turn, spent is not None, self.task_ids, tuple(self.turns)
         )
 

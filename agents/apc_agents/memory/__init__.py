@@ -12,8 +12,8 @@ from apc_agents.memory.conversation import (
 )
 from apc_agents.memory.database import DatabaseMemoryStore
 from apc_agents.memory.errors import (
-    ArgumentInvalid,
     ConversationInvalid,
+    MemoryArgumentInvalid,
     MemoryStoreError,
     MemoryUnavailable,
     OwnerForeign,
@@ -32,12 +32,12 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "MAX_PAGE",
     "MAX_VALUE_BYTES",
-    "ArgumentInvalid",
     "BaseMemoryStore",
     "ConversationContext",
     "ConversationInvalid",
     "DatabaseMemoryStore",
     "InMemoryMemoryStore",
+    "MemoryArgumentInvalid",
     "MemoryStoreError",
     "MemoryUnavailable",
     "Message",

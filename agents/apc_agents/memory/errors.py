@@ -36,7 +36,7 @@ class ConversationInvalid(MemoryStoreError):
         self.path = path
 
 
-class ArgumentInvalid(MemoryStoreError):
+class MemoryArgumentInvalid(MemoryStoreError):
     """An argument outside its range; `place` names it."""
 
     def __init__(self, place: str, message: str) -> None:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from apc_agents.memory.errors import ArgumentInvalid
+from apc_agents.memory.errors import MemoryArgumentInvalid
 from apc_agents.text.words import Stemmer, fold, words_in
 
 MAX_QUERY_WORDS: Final = 20
@@ -62,9 +62,9 @@ def parse_query(text: str, stemmer: Stemmer) -> Query:
     chosen = tuple(tuple(terms) for terms in alternatives if terms)
     count = sum(len(term.words) for terms in chosen for term in terms)
     if not 0 < count <= MAX_QUERY_WORDS:
-        raise ArgumentInvalid("query", f"it has {count} words: 1 to {MAX_QUERY_WORDS} are needed")
+        raise MemoryArgumentInvalid("query", f"it has {count} words: 1 to {MAX_QUERY_WORDS} are needed")
     if any(all(term.is_excluded for term in terms) for terms in chosen):
-        raise ArgumentInvalid("query", "it only excludes: name a word that must be there, too")
+        raise MemoryArgumentInvalid("query", "it only excludes: name a word that must be there, too")
     return Query(chosen)
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final, Self
 
 from apc_agents.memory.conversation import ConversationContext, NewMessages
-from apc_agents.memory.errors import ArgumentInvalid, ConversationInvalid
+from apc_agents.memory.errors import ConversationInvalid, MemoryArgumentInvalid
 from apc_agents.memory.values import checked_id
 
 MAX_PAGE: Final = 1_000
@@ -176,12 +176,12 @@ def state_place(agent_id: str, owner_id: str, key: str) -> tuple[str, str, str]:
 def check_page(limit: int, offset: int) -> None:
     """Raises ArgumentInvalid."""
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
-        raise ArgumentInvalid("limit", f"{limit!r} is no number in 1..{MAX_PAGE}: ask for the rest with offset")
+        raise MemoryArgumentInvalid("limit", f"{limit!r} is no number in 1..{MAX_PAGE}: ask for the rest with offset")
     if type(offset) is not int or not 0 <= offset < 2**31:
-        raise ArgumentInvalid("offset", f"{offset!r} is no number in 0..2^31 - 1")
+        raise MemoryArgumentInvalid("offset", f"{offset!r} is no number in 0..2^31 - 1")
 
 
 def check_timestamp(moment: datetime) -> None:
     """Raises ArgumentInvalid."""
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
-        raise ArgumentInvalid("moment", f"{moment!r} is no time with an offset from UTC: give one")
+        raise MemoryArgumentInvalid("moment", f"{moment!r} is no time with an offset from UTC: give one")

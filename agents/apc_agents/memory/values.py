@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from apc_agents.json_values import checked_text, json_value
-from apc_agents.memory.errors import ArgumentInvalid, ValueInvalid
+from apc_agents.memory.errors import MemoryArgumentInvalid, ValueInvalid
 
 MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
 MAX_ID_BYTES: Final = 512
@@ -30,9 +30,9 @@ def encoded(value: Any, path: str = "$") -> bytes:
 
 def checked_id(place: str, value: str) -> str:
     """Return an id of a session, user, agent, owner or key. Raises ArgumentInvalid."""
-    checked_text(value, place, ArgumentInvalid)
+    checked_text(value, place, MemoryArgumentInvalid)
     if not 0 < len(value.encode()) <= MAX_ID_BYTES:
-        raise ArgumentInvalid(place, f"it has {len(value.encode())} bytes: 1 to {MAX_ID_BYTES} are needed")
+        raise MemoryArgumentInvalid(place, f"it has {len(value.encode())} bytes: 1 to {MAX_ID_BYTES} are needed")
     return value
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 import structlog
 
 from apc_agents.emitting.acknowledgements import Acknowledgements
-from apc_agents.phase import Sessions
+from apc_agents.phase import KnownSessions
 from apc_agents.receiving.dedupe import DeliveryKey, FencingTokens, RecentKeys
 from apc_agents.receiving.delivery import DeliveryHeaders, Inbound, is_refusal, read_headers
 from apc_agents.receiving.refusals import log_refusal
@@ -26,7 +26,7 @@ _log = structlog.get_logger("apc_agents")
 class Intake:
     """Turns deliveries into packets to handle, each (packet_id, attempt) once."""
 
-    def __init__(self, agent_id: str, sessions: Sessions, acknowledgements: Acknowledgements, shards: int) -> None:
+    def __init__(self, agent_id: str, sessions: KnownSessions, acknowledgements: Acknowledgements, shards: int) -> None:
         self._agent_id = agent_id
         self._sessions = sessions
         self._acknowledgements = acknowledgements

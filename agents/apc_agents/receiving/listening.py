@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from apc_agents.phase import Sessions
+from apc_agents.phase import KnownSessions
 from apc_agents.receiving.delivery import Inbound, read_headers
 from apc_bus.observability.tracing import trace_headers
 from apc_bus.port import Bus, Delivery
@@ -21,7 +21,7 @@ class SubstrateListener:
     """Reads the stream from where it was last, at first from its end, and hands packets on one batch after another."""
 
     def __init__(
-        self, bus: Bus, agent_id: str, sessions: Sessions, put: Callable[[Inbound], None], shards: int
+        self, bus: Bus, agent_id: str, sessions: KnownSessions, put: Callable[[Inbound], None], shards: int
     ) -> None:
         self._bus = bus
         self._agent_id = agent_id

@@ -21,7 +21,7 @@ from apc_agents.handling.invocation import Resources
 from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.handling.state_cache import StateCache
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
-from apc_agents.phase import Sessions
+from apc_agents.phase import KnownSessions
 from apc_agents.receiving.delivery import Inbound
 from apc_agents.receiving.inbox import Inbox
 from apc_agents.receiving.intake import Intake
@@ -85,7 +85,7 @@ class Worker:
     ) -> None:
         settings = settings or WorkerSettings()
         self._agent, self._bus, self._settings = agent, bus, settings
-        self._sessions = sessions = Sessions(agent.agent_id)
+        self._sessions = sessions = KnownSessions(agent.agent_id)
         acknowledgements = Acknowledgements()
         contract = contract or load_contract(settings.contract)
         claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)

@@ -27,7 +27,7 @@ from apc_contracts.identity.ids import new_packet_id
 
 
 @dataclass(slots=True)
-class _Row:
+class _TaskRow:
     task: Task
     lease_until: datetime | None = None
     told_progress: float = 0.0
@@ -40,7 +40,7 @@ class MemoryTaskStore:
 
     def __init__(self) -> None:
         self.news = News()
-        self._rows: dict[UUID, _Row] = {}
+        self._rows: dict[UUID, _TaskRow] = {}
         self._events: list[TaskEvent] = []
         self._counts: dict[UUID, int] = {}
 
@@ -66,7 +66,7 @@ class MemoryTaskStore:
                 started_at=None,
                 finished_at=None,
             )
-            self._rows[task.task_id] = _Row(kept)
+            self._rows[task.task_id] = _TaskRow(kept)
             self._announce(kept)
             await self.news.tell()
         return self._rows[task.task_id].task
@@ -193,22 +193,22 @@ class MemoryTaskStore:
         """The event was announced."""
         self._events = [event for event in self._events if (event.task_id, event.number) != (task_id, number)]
 
-    def _row(self, task_id: UUID) -> _Row:
+    def _row(self, task_id: UUID) -> _TaskRow:
         row = self._rows.get(task_id)
         if row is None:
             raise TaskUnknown(str(task_id))
         return row
 
-    def _held(self, task_id: UUID, attempt: int) -> _Row:
+    def _held(self, task_id: UUID, attempt: int) -> _TaskRow:
         row = self._row(task_id)
         if row.task.status is not TaskStatus.RUNNING or row.task.attempt != attempt:
             raise TaskLost(str(task_id), attempt)
         return row
 
-    def _is_abandoned(self, row: _Row, now: datetime) -> bool:
+    def _is_abandoned(self, row: _TaskRow, now: datetime) -> bool:
         return row.task.status is TaskStatus.RUNNING and row.lease_until is not None and row.lease_until < now
 
-    def _can_run(self, row: _Row, now: datetime) -> bool:
+    def _can_run(self, row: _TaskRow, now: datetime) -> bool:
         if row.task.status is not TaskStatus.PENDING and not self._is_abandoned(row, now):
             return False
         return all(self._rows[needed].task.status is TaskStatus.SUCCEEDED for needed in row.task.depends_on)
@@ -233,10 +233,10 @@ class MemoryTaskStore:
         needs = (self._rows[needed].task for needed in task.depends_on)
         return next((need for need in needs if need.status in ENDED - {TaskStatus.SUCCEEDED}), None)
 
-    def _end(self, row: _Row, status: TaskStatus, error: str | None, **changes: Any) -> None:
+    def _end(self, row: _TaskRow, status: TaskStatus, error: str | None, **changes: Any) -> None:
         self._change(row, status=status, error=error, finished_at=datetime.now(UTC), **changes)
 
-    def _change(self, row: _Row, **changes: Any) -> None:
+    def _change(self, row: _TaskRow, **changes: Any) -> None:
         row.task = replace(row.task, **changes)
         self._announce(row.task)
 

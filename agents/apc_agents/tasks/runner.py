@@ -64,7 +64,7 @@ class TaskRunner:
         self._lease = lease
         self._poll = poll
         self._worker = f"{agent_id}@{socket.gethostname()}:{os.getpid()}"
-        self._running: dict[UUID, _Run] = {}
+        self._running: dict[UUID, _Attempt] = {}
         self._ended = asyncio.Event()
 
     async def run(self) -> None:
@@ -91,7 +91,7 @@ class TaskRunner:
         if (former := self._running.get(task_id)) is not None:
             # This process was too slow to renew its own lease: the former attempt ends before the next begins.
             await cancelled(former.work)
-        run = _Run(claim, self._registry, self._store, self._security_level)
+        run = _Attempt(claim, self._registry, self._store, self._security_level)
         run.work = asyncio.create_task(run.until_ended(), name=f"task {task_id}")
         self._running[task_id] = run
 
@@ -145,7 +145,7 @@ class TaskRunner:
         await cancelled(*(run.work for run in runs))
 
 
-class _Run:
+class _Attempt:
     """One attempt at a task; what a tool sees of it is the TaskHandle."""
 
     work: asyncio.Task[None]

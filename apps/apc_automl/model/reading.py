@@ -14,7 +14,7 @@ import pandas as pd
 from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
-from apc_agents.confinement import Limits, confine
+from apc_agents.confinement import ProcessLimits, confine
 from apc_automl.data.schema import Schema
 from apc_automl.data.table import decode_rows
 from apc_automl.errors import ModelRefused
@@ -32,7 +32,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with threadpool_limits(1):
         find_thread_pools()
-        open_ways = confine(Limits(MEMORY_BYTES), [*sys.path, *_library_folders()])
+        open_ways = confine(ProcessLimits(MEMORY_BYTES), [*sys.path, *_library_folders()])
         write_frame(sys.stdout.buffer, {"open": list(open_ways)})
         while answer_one(sys.stdin.buffer, sys.stdout.buffer):
             pass

@@ -22,7 +22,7 @@ from apc_agents.memory.values import checked_id
 from apc_agents.tasks import TaskStore
 from apc_console.api.bodies import NewMessage, Nothing, read_body, revision_of
 from apc_console.api.identity import Tokens
-from apc_console.api.refusals import REFUSED, Refusal, answer_refusal
+from apc_console.api.refusals import REFUSED, RequestRefused, answer_refusal
 from apc_contracts.identity.ids import new_packet_id
 
 MemoryOf = Callable[[str], BaseMemoryStore]
@@ -104,7 +104,7 @@ class _Routes:
         """Stream the props, and again whenever this process changes them."""
         dialogue, user = await self._known(request), self._user(request)
         if self._streams[user] >= MOST_STREAMS:
-            raise Refusal(429, "TOO_MANY", f"{MOST_STREAMS} streams are open: close one")
+            raise RequestRefused(429, "TOO_MANY", f"{MOST_STREAMS} streams are open: close one")
         return EventSourceResponse(self._counted(user, dialogue), send_timeout=30)
 
     async def _counted(self, user: str, dialogue: Dialogue) -> AsyncIterator[ServerSentEvent]:
@@ -124,7 +124,9 @@ class _Routes:
         while begun and now - begun[0] > _HOUR_SECONDS:
             begun.popleft()
         if len(begun) >= MOST_SESSIONS:
-            raise Refusal(429, "TOO_MANY", f"{MOST_SESSIONS} sessions were begun within an hour: use one of them")
+            raise RequestRefused(
+                429, "TOO_MANY", f"{MOST_SESSIONS} sessions were begun within an hour: use one of them"
+            )
         begun.append(now)
 
     async def _known(self, request: Request) -> Dialogue:

@@ -5,9 +5,9 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
-from apc_console.api.refusals import Refusal
+from apc_console.api.refusals import RequestRefused
 from apc_contracts.errors import PacketRefused
-from apc_contracts.limits import Limits
+from apc_contracts.limits import DocumentLimits
 from apc_contracts.wire.schema_errors import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
 
@@ -40,17 +40,17 @@ async def read_body(request: Request, model: type[BodyT], *, default: bytes | No
     async for part in request.stream():
         body += part
         if len(body) > MAX_BODY_BYTES:
-            raise Refusal(413, "TOO_LONG", f"more than {MAX_BODY_BYTES} bytes: shorten it", "$")
+            raise RequestRefused(413, "TOO_LONG", f"more than {MAX_BODY_BYTES} bytes: shorten it", "$")
     document = bytes(body) or default or b""
     try:
-        read_strict_json(document, Limits(size_bytes=MAX_BODY_BYTES))  # a duplicate key is never an accident
+        read_strict_json(document, DocumentLimits(size_bytes=MAX_BODY_BYTES))  # a duplicate key is never an accident
         return model.model_validate_json(document)
     except PacketRefused as refused:
-        raise Refusal(422, "INVALID", refused.message, refused.path) from refused
+        raise RequestRefused(422, "INVALID", refused.message, refused.path) from refused
     except ValidationError as error:
         first = refusal_of(error)
         is_unknown = error.errors()[0]["type"] == "extra_forbidden"
-        raise Refusal(
+        raise RequestRefused(
             422, "INVALID", "unknown field: remove it" if is_unknown else first.message, first.path
         ) from error
 
@@ -62,5 +62,5 @@ def revision_of(request: Request) -> int | None:
         return None
     revision = given.strip().strip('"')
     if not (revision.isascii() and revision.isdecimal()):
-        raise Refusal(422, "INVALID", "give the ETag of the props that you have read", "If-Match")
+        raise RequestRefused(422, "INVALID", "give the ETag of the props that you have read", "If-Match")
     return int(revision[:MAX_DIGITS])

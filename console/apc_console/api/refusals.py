@@ -16,14 +16,14 @@ from apc_agents.context import (
     TurnInvalid,
 )
 from apc_agents.llm import DialogueBusy, LLMError, ModelAway
-from apc_agents.memory import ArgumentInvalid, MemoryUnavailable, UnknownSession
+from apc_agents.memory import MemoryArgumentInvalid, MemoryUnavailable, UnknownSession
 from apc_console.api.identity import Unauthorized
 
 _log = structlog.get_logger("apc_console")
 
 
 @dataclass(slots=True)
-class Refusal(Exception):
+class RequestRefused(Exception):
     """A request that cannot be used."""
 
     status: int
@@ -40,42 +40,46 @@ class Refusal(Exception):
         return JSONResponse({"error": error}, self.status, headers)
 
 
-def refusal_of(error: Exception) -> Refusal:
+def refusal_of(error: Exception) -> RequestRefused:
     """Return the answer to the caller for an error.
 
     What failed behind the service goes to its log, not to the caller.
     """
     match error:
-        case Refusal():
+        case RequestRefused():
             return error
         case HTTPException(status_code=405):
-            return Refusal(405, "NO_SUCH_METHOD", "this path does not take this method")
+            return RequestRefused(405, "NO_SUCH_METHOD", "this path does not take this method")
         case HTTPException():
-            return Refusal(
+            return RequestRefused(
                 error.status_code, "NO_SUCH_PATH", "there is no such path: docs/how-to/chat.md lists those there are"
             )
         case Unauthorized():
-            return Refusal(401, "UNAUTHORIZED", "send Authorization: Bearer TOKEN")
+            return RequestRefused(401, "UNAUTHORIZED", "send Authorization: Bearer TOKEN")
         case UnknownSession():
-            return Refusal(404, "UNKNOWN_SESSION", "there is no such session: POST /sessions begins one", "id")
+            return RequestRefused(404, "UNKNOWN_SESSION", "there is no such session: POST /sessions begins one", "id")
         case ContextStale():
-            return Refusal(409, "STALE", "the session has changed since you read it: read its props again", "If-Match")
+            return RequestRefused(
+                409, "STALE", "the session has changed since you read it: read its props again", "If-Match"
+            )
         case DialogueBusy():
-            return Refusal(409, "BUSY", "the agent is still answering: wait for its answer")
+            return RequestRefused(409, "BUSY", "the agent is still answering: wait for its answer")
         case ContextPressureError() | InvalidTransition():
-            return Refusal(409, "NOT_NOW", "the session takes this not in the state that it is in: read its props")
+            return RequestRefused(
+                409, "NOT_NOW", "the session takes this not in the state that it is in: read its props"
+            )
         case MessageTooLong():
-            return Refusal(413, "TOO_LONG", f"{error.tokens} tokens, {error.limit} fit: shorten it", "content")
+            return RequestRefused(413, "TOO_LONG", f"{error.tokens} tokens, {error.limit} fit: shorten it", "content")
         case TurnInvalid():
-            return Refusal(422, "INVALID", str(error), "content")
-        case ArgumentInvalid():
-            return Refusal(422, "INVALID", str(error), error.place)
+            return RequestRefused(422, "INVALID", str(error), "content")
+        case MemoryArgumentInvalid():
+            return RequestRefused(422, "INVALID", str(error), error.place)
         case ModelAway() | MemoryUnavailable():
-            return Refusal(503, "AWAY", "the service cannot answer now: try again later")
+            return RequestRefused(503, "AWAY", "the service cannot answer now: try again later")
         case LLMError():
-            return Refusal(502, "NO_ANSWER", "the agent gave no answer; the session is as it was")
+            return RequestRefused(502, "NO_ANSWER", "the agent gave no answer; the session is as it was")
         case _:
-            return Refusal(500, "FAILED", "the service failed; the session is as it was")
+            return RequestRefused(500, "FAILED", "the service failed; the session is as it was")
 
 
 async def answer_refusal(request: Request, error: Exception) -> JSONResponse:
@@ -86,5 +90,5 @@ async def answer_refusal(request: Request, error: Exception) -> JSONResponse:
     return refusal.response()
 
 
-REFUSED = (Refusal, Unauthorized, AgentError, HTTPException)
+REFUSED = (RequestRefused, Unauthorized, AgentError, HTTPException)
 """The exceptions that a route may raise."""

@@ -13,7 +13,7 @@ from apc_agents.emitting.emission import Builder
 from apc_agents.emitting.emitter import Emitter, Sign
 from apc_agents.keys import find_key
 from apc_agents.llm import LLMAgent
-from apc_agents.phase import Sessions
+from apc_agents.phase import KnownSessions
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, WorkerSettings
 from apc_console.connections.broker import open_bus
@@ -48,7 +48,7 @@ def _auditor(agent: LLMAgent, session_id: str, bus: Bus, pool: asyncpg.Pool) -> 
     sign: Sign | None = None if key is None else key.sign
     emitter = Emitter(
         bus,
-        Builder(agent.actor, Sessions(agent.agent_id)),
+        Builder(agent.actor, KnownSessions(agent.agent_id)),
         Acknowledgements(),
         load_contract(settings.contract),
         settings,

@@ -21,7 +21,7 @@ PATIENCE = timedelta(seconds=8)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GateAnswer:
     """The gate's verdict: `accepted`, `refused` or `held`, and why it was refused."""
 
     verdict: str
@@ -46,7 +46,7 @@ async def send_packet(bus: Bus, packet: Packet, shards: int) -> None:
     await bus.publish(Publication(INGRESS, str(shard_of(trace.session_id, shards)), message))
 
 
-async def answer_to(pool: asyncpg.Pool, packet: Packet, patience: timedelta = PATIENCE) -> Answer:
+async def answer_to(pool: asyncpg.Pool, packet: Packet, patience: timedelta = PATIENCE) -> GateAnswer:
     """Return the gate's verdict on a packet, once the log has it.
 
     Raises:
@@ -67,6 +67,6 @@ async def answer_to(pool: asyncpg.Pool, packet: Packet, patience: timedelta = PA
         ) from error
     row = found[0]
     if row["code"] is None:
-        return Answer(row["verdict"], None)
+        return GateAnswer(row["verdict"], None)
     place = f"{row['code']} at {row['path']}: " if row["path"] is not None else ""
-    return Answer(row["verdict"], f"{place}{row['message']}")
+    return GateAnswer(row["verdict"], f"{place}{row['message']}")

@@ -30,5 +30,5 @@ async def look_at_evidence(pool: asyncpg.Pool) -> list[Finding]:
     ]
 
 
-def _wrong(check: str, found: findings.Finding) -> Finding:
+def _wrong(check: str, found: findings.LogFinding) -> Finding:
     return wrong(check, f"shard {found.shard}: {found.message}", VERIFY)

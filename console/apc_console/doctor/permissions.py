@@ -1,7 +1,7 @@
 """Checks of our own broker user's permissions, by trying; `users` asks the management API about all users."""
 
 from apc_bus.rabbit.administration.grants import permissions
-from apc_bus.rabbit.administration.rights import Rights, probe_rights
+from apc_bus.rabbit.administration.rights import BrokerRights, probe_rights
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, LOG, RECEIPTS, RETRY, Topology
 from apc_console.connections.broker import broker_user
@@ -24,7 +24,7 @@ async def look_at_permissions(settings: BusSettings, topology: Topology) -> list
     return [_judge(user, rights, is_known=user in permissions(topology))]
 
 
-def _judge(user: str, rights: Rights, *, is_known: bool) -> Finding:
+def _judge(user: str, rights: BrokerRights, *, is_known: bool) -> Finding:
     named = "may configure; " if rights.may_configure else ""
     said = f"{user} {named}writes {', '.join(sorted(rights.may_write)) or 'nothing'} (reading cannot be tried)"
     goes_round = any(name in rights.may_write for name in BEYOND_AN_AGENT)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from apc_contracts.errors import ContractError, PacketRefused
-from apc_contracts.limits import DEFAULT_LIMITS, Limits
+from apc_contracts.limits import DEFAULT_LIMITS, DocumentLimits
 from apc_contracts.model import Fraction, Model, Name, OpenMap, broken
 from apc_contracts.wire.schema_errors import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
@@ -192,7 +192,7 @@ class ResponseInvalid(ContractError):
         self.message = message
 
 
-def parse_response(document: bytes | str, limits: Limits = DEFAULT_LIMITS) -> AgentResponse:
+def parse_response(document: bytes | str, limits: DocumentLimits = DEFAULT_LIMITS) -> AgentResponse:
     """Return the response in a JSON document.
 
     Raises:

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import ContractError
-from apc_contracts.limits import DEFAULT_LIMITS, Limits
+from apc_contracts.limits import DEFAULT_LIMITS, DocumentLimits
 from apc_contracts.model import ArtifactHash, Model
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.parsing import parse_packet
@@ -69,7 +69,9 @@ class CheckedIn:
 _references = TypeAdapter(tuple[TextReference, ...])
 
 
-def check_in(packet: Packet, uri_of: Callable[[str], str | None], limits: Limits = DEFAULT_LIMITS) -> CheckedIn | None:
+def check_in(
+    packet: Packet, uri_of: Callable[[str], str | None], limits: DocumentLimits = DEFAULT_LIMITS
+) -> CheckedIn | None:
     """Return the packet with as many of its longest texts replaced as needed; None when it cannot fit.
 
     Deterministic: the same packet gives the same payload. Raises ClaimCheckInvalid when its metadata has a claim_check
@@ -114,7 +116,7 @@ def references_of(packet: Packet) -> tuple[TextReference, ...]:
     return found
 
 
-def redeem(packet: Packet, texts: Mapping[str, bytes], limits: Limits = DEFAULT_LIMITS) -> Packet:
+def redeem(packet: Packet, texts: Mapping[str, bytes], limits: DocumentLimits = DEFAULT_LIMITS) -> Packet:
     """Return the packet as its sender built it: all texts restored, without metadata.claim_check.
 
     Args:
@@ -141,7 +143,7 @@ def redeem(packet: Packet, texts: Mapping[str, bytes], limits: Limits = DEFAULT_
         del document["metadata"]
     body = canonical_json(document)
     try:
-        return parse_packet(body, Limits(len(body), limits.levels, limits.nodes))
+        return parse_packet(body, DocumentLimits(len(body), limits.levels, limits.nodes))
     except ContractError as refused:
         raise ClaimCheckInvalid("$", f"with its texts the packet is refused: {refused}") from refused
 

@@ -12,7 +12,7 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import ContractError, PacketRefused
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Verdict
-from apc_contracts.limits import Limits
+from apc_contracts.limits import DocumentLimits
 from apc_contracts.protocol.decay import read_decision
 from apc_contracts.replay.columns import as_json, envelope_columns
 from apc_contracts.replay.entries import Entry, RecordedHop, RecordedPacket, RecordedTransition
@@ -144,7 +144,7 @@ class SessionReplay:
             raise ReplayImpossible(entry.shard, entry.seq, message)
         bounds = contract.limits
         try:
-            limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+            limits = DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
             received = read_packet(entry.body, limits)
         except PacketRefused as error:
             raise ReplayDiffers(entry.shard, entry.seq, "agent_packets.body_stored", "a packet", error) from error

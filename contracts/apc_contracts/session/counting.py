@@ -6,7 +6,7 @@ from uuid import UUID
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields, TaskIrPayload
 from apc_contracts.session.delivery import acknowledgements
-from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY, Execution, RoundState
+from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY, RoundState, WinnerExecution
 from apc_contracts.session.knowledge import staleness
 from apc_contracts.session.knowledge.loop_memory import note_evidence
 from apc_contracts.session.knowledge.novelty import note_symbols, note_transfer
@@ -146,7 +146,7 @@ def _retraction(moment: Advance, packet: Packet) -> None:
 def _retract_work(current: RoundState, target: UUID) -> None:
     """Undo a retracted ARTIFACT or EVAL that was not validated yet: the winner may send another."""
     if target == current.execution.artifact:
-        current.execution = Execution()
+        current.execution = WinnerExecution()
     elif target in current.execution.evals:
         current.execution.evals.remove(target)
 

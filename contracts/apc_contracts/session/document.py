@@ -26,7 +26,7 @@ LONGEST_KEY = 64
 
 
 @dataclass(slots=True)
-class Candidate:
+class VerifiedCandidate:
     """A VERIFIED EVAL of a swarm."""
 
     packet_id: UUID
@@ -56,7 +56,7 @@ class Arbitration:
     """The candidate arbitration in force: its winner, and the vetoes against it (packet_id -> overridden)."""
 
     packet_id: UUID
-    candidate: Candidate
+    candidate: VerifiedCandidate
     """The winner, kept whole: the pool may forget it."""
     vetoes: dict[UUID, bool] = field(default_factory=dict)
     is_approved: bool = False
@@ -76,7 +76,7 @@ class Arbitration:
 
 
 @dataclass(slots=True)
-class Execution:
+class WinnerExecution:
     """What the winner built in EXECUTION and how it was judged in VALIDATION."""
 
     artifact: UUID | None = None
@@ -110,8 +110,8 @@ class RoundState:
     queried: list[int] = field(default_factory=list)
     """Checksums of the groups of senders that were queried about a loop in the open generation."""
     arbitration: Arbitration | None = None
-    winner: Candidate | None = None
-    execution: Execution = field(default_factory=Execution)
+    winner: VerifiedCandidate | None = None
+    execution: WinnerExecution = field(default_factory=WinnerExecution)
     protocol_artifact: UUID | None = None
     """The orchestrator's ARTIFACT(PROTOCOL), which opens the commons."""
     has_generation_expired: bool = False
@@ -208,7 +208,7 @@ class SessionDocument:
     missed_barriers: dict[str, int] = field(default_factory=dict)
     dead_swarms: list[str] = field(default_factory=list)
     dead_agents: list[str] = field(default_factory=list)
-    candidates: dict[str, list[Candidate]] = field(default_factory=dict)
+    candidates: dict[str, list[VerifiedCandidate]] = field(default_factory=dict)
     best_outcomes: dict[str, float] = field(default_factory=dict)
     """swarm_id -> its best verified outcome."""
     excluded: list[UUID] = field(default_factory=list)

@@ -18,7 +18,7 @@ from apc_contracts.envelope.packet import (
 from apc_contracts.identity.ids import reply_id, timer_id
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.session_signals import SessionState
-from apc_contracts.session.document import Candidate, SessionDocument
+from apc_contracts.session.document import SessionDocument, VerifiedCandidate
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
@@ -130,7 +130,7 @@ def subjects(document: SessionDocument) -> tuple[UUID, ...]:
     return ()
 
 
-def ranked_candidates(document: SessionDocument) -> list[Candidate]:
+def ranked_candidates(document: SessionDocument) -> list[VerifiedCandidate]:
     """Return the best eligible candidate of each swarm, best first; ties go to the smaller candidate_id."""
     best = []
     for kept in document.candidates.values():
@@ -140,7 +140,7 @@ def ranked_candidates(document: SessionDocument) -> list[Candidate]:
     return sorted(best, key=_rank)[:MOST_CANDIDATES]
 
 
-def _rank(candidate: Candidate) -> tuple[float, str, int, int, str]:
+def _rank(candidate: VerifiedCandidate) -> tuple[float, str, int, int, str]:
     return candidate.rank
 
 

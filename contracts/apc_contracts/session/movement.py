@@ -7,7 +7,7 @@ from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session import budgets
-from apc_contracts.session.document import Execution, RoundState
+from apc_contracts.session.document import RoundState, WinnerExecution
 from apc_contracts.session.effects import Effects, Transition
 from apc_contracts.session.session import Session
 
@@ -94,7 +94,7 @@ def open_round(moment: Advance) -> None:
     document = moment.session.document
     document.last_generations[str(document.round)] = document.generation
     document.round += 1
-    document.round_state = RoundState(execution=Execution())
+    document.round_state = RoundState(execution=WinnerExecution())
     open_generation(moment, 0)
 
 

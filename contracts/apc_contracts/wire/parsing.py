@@ -11,7 +11,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from apc_contracts.envelope.packet import AnyPacket, Packet
-from apc_contracts.limits import DEFAULT_LIMITS, Limits
+from apc_contracts.limits import DEFAULT_LIMITS, DocumentLimits
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.schema_errors import refusal_of
@@ -36,7 +36,7 @@ class ReceivedPacket(msgspec.Struct, frozen=True):
     payload_hash: bytes
 
 
-def parse_packet(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Packet:
+def parse_packet(body: bytes, limits: DocumentLimits = DEFAULT_LIMITS) -> Packet:
     """Return the packet in `body`, as one of the 14 concrete classes.
 
     Raises:
@@ -47,7 +47,7 @@ def parse_packet(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Packet:
     return _validate(body)
 
 
-def read_packet(body: bytes, limits: Limits = DEFAULT_LIMITS) -> ReceivedPacket:
+def read_packet(body: bytes, limits: DocumentLimits = DEFAULT_LIMITS) -> ReceivedPacket:
     """Return the packet as parse_packet does, with the hashes of the received bytes and of the canonical payload."""
     tree = read_strict_json(body, limits)
     packet = _validate(body)

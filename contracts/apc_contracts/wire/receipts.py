@@ -9,7 +9,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from apc_contracts.errors import PacketRefused
-from apc_contracts.limits import MAX_SAFE_INTEGER, Limits
+from apc_contracts.limits import MAX_SAFE_INTEGER, DocumentLimits
 from apc_contracts.model import EARLIEST_TIME, LATEST_TIME
 from apc_contracts.wire.receipt import Receipt, ReceiptKind, Usage, merge, steps_of
 from apc_contracts.wire.receipt_fields import ReceiptFields
@@ -28,8 +28,8 @@ __all__ = [
     "steps_of",
 ]
 
-RECEIPT_LIMITS = Limits(size_bytes=64 * 1024)
-"""Limits of one receipts message; a sender with more splits them."""
+RECEIPT_LIMITS = DocumentLimits(size_bytes=64 * 1024)
+"""DocumentLimits of one receipts message; a sender with more splits them."""
 
 _decoder = msgspec.json.Decoder(list[Receipt])
 _encoder = msgspec.json.Encoder()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.limits import DEFAULT_LIMITS, Limits
+from apc_contracts.limits import DEFAULT_LIMITS, DocumentLimits
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.strict_json import read_strict_json
@@ -22,7 +22,7 @@ class SealedPacket:
     packet_hash: bytes
 
 
-def seal(packet: Packet, limits: Limits = DEFAULT_LIMITS) -> SealedPacket:
+def seal(packet: Packet, limits: DocumentLimits = DEFAULT_LIMITS) -> SealedPacket:
     """Return the packet's RFC 8785 bytes; optional fields that are None are left out.
 
     Raises:

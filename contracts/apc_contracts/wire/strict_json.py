@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import orjson
 
 from apc_contracts.errors import PacketRefused
-from apc_contracts.limits import DEFAULT_LIMITS, MAX_SAFE_INTEGER, Limits
+from apc_contracts.limits import DEFAULT_LIMITS, MAX_SAFE_INTEGER, DocumentLimits
 
 # Possessive, so that hostile bytes cannot make them backtrack; an unclosed string runs to the end.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -27,7 +27,7 @@ _EXPONENT_FROM = 1e21
 _USE_ARTIFACTS = "put the content into the artifact store and send its hash (claim check)"
 
 
-def read_strict_json(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
+def read_strict_json(body: bytes, limits: DocumentLimits = DEFAULT_LIMITS) -> Any:
     """Return the JSON value in `body`.
 
     Raises:

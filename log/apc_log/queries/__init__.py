@@ -9,7 +9,7 @@ from apc_log.queries.dead import (
     delivery_states,
     list_dead,
 )
-from apc_log.queries.invocations import Invocation, list_invocations
+from apc_log.queries.invocations import InvocationRow, list_invocations
 from apc_log.queries.lineage.impact import ImpactRow, PacketImpact, get_packet_impact
 from apc_log.queries.lineage.summary import (
     AfterProtocol,
@@ -58,7 +58,7 @@ __all__ = [
     "DeliveryId",
     "HeldRow",
     "ImpactRow",
-    "Invocation",
+    "InvocationRow",
     "LineageSummary",
     "LogRow",
     "PacketImpact",

@@ -47,7 +47,7 @@ ORDER BY own.judged_at DESC, own.cause_packet_id
 
 
 @dataclass(frozen=True, slots=True)
-class Invocation:
+class InvocationRow:
     """A handler of an agent at work on one packet."""
 
     session_id: str
@@ -65,17 +65,17 @@ class Invocation:
 
 async def list_invocations(
     pool: asyncpg.Pool, contract: Contract, agent_id: str, *, limit: int = 20
-) -> list[Invocation]:
+) -> list[InvocationRow]:
     """Return the handler invocations of an agent that emitted something, the newest first."""
     rows = await pool.fetch(_INVOCATIONS, agent_id, limit)
     return [_invocation(row, contract) for row in rows]
 
 
-def _invocation(row: asyncpg.Record, contract: Contract) -> Invocation:
+def _invocation(row: asyncpg.Record, contract: Contract) -> InvocationRow:
     machine = contract.machine(INTRA_AGENT_MACHINE)
     answers = [Answer(answer) for answer in row["answers"]]
     steps = walk_from_log(machine, answers, has_failed=row["ended"] not in (None, "outcome"))
-    return Invocation(
+    return InvocationRow(
         session_id=row["session_id"],
         cause_packet_id=row["cause_packet_id"],
         cause_type=row["cause_type"],

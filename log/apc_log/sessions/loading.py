@@ -12,7 +12,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.references import CLAIM_PREFIX, defines, refers_to
 from apc_contracts.judging.loop_state import read_loop
 from apc_contracts.judging.verdict import Refusal, VerdictKind
-from apc_contracts.limits import Limits
+from apc_contracts.limits import DocumentLimits
 from apc_contracts.session import (
     HeldPacket,
     Hop,
@@ -173,9 +173,9 @@ def _content(row: asyncpg.Record, bodies: Bodies) -> SealedContent | None:
     return None if row["sealed"] is None else bodies.content(row["sealed"])
 
 
-def _limits(contract: Contract) -> Limits:
+def _limits(contract: Contract) -> DocumentLimits:
     bounds = contract.limits
-    return Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+    return DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
 
 
 def _add_references(session: Session, row: asyncpg.Record, content: SealedContent | None, contract: Contract) -> None:

@@ -10,7 +10,7 @@ import orjson
 import structlog
 
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.limits import Limits
+from apc_contracts.limits import DocumentLimits
 from apc_contracts.session import Denial, decode_document
 from apc_contracts.wire.parsing import read_packet
 from apc_log.sessions.bodies import open_bodies
@@ -64,7 +64,7 @@ async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
 
 
 async def unanswered_denials(
-    pool: asyncpg.Pool, shard: int, now: datetime, limits: Limits, ring: KeyRing | None = None
+    pool: asyncpg.Pool, shard: int, now: datetime, limits: DocumentLimits, ring: KeyRing | None = None
 ) -> list[Denial]:
     """Unexpired packets of the shard that were held and then refused, and not erased since."""
     async with pool.acquire() as connection:

@@ -17,7 +17,7 @@ from apc_log.batch import (
     LineageEntry,
     PacketEntry,
     RegistryEntry,
-    SessionRow,
+    SessionUpdate,
 )
 
 _FIELDS, _FIELDS_OF_A_PACKET, _ID_BYTES = 250, 700, 66
@@ -123,12 +123,12 @@ def coordination_entry(session_id: str, row: Transition) -> CoordinationEntry:
     )
 
 
-def session_row(session: Session) -> SessionRow:
+def session_row(session: Session) -> SessionUpdate:
     """Return the projection of a session after the batch."""
     document = session.document
     encoded = document.encode()
     session.document_bytes = len(encoded)
-    return SessionRow(
+    return SessionUpdate(
         document.session_id,
         document.run_id,
         document.state,

@@ -9,7 +9,7 @@ from apc_bus.port import Delivery, Message
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.registry import Right
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, parse_registry_change
-from apc_contracts.limits import Limits
+from apc_contracts.limits import DocumentLimits
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, parse_receipts
 from apc_orchestrator.judging.registry import Registry
@@ -44,7 +44,7 @@ ORCHESTRATOR_KINDS = frozenset(
 OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
 
 
-def read_input(delivery: Delivery, limits: Limits) -> Input:
+def read_input(delivery: Delivery, limits: DocumentLimits) -> Input:
     """Return the input in a delivery; an unreadable body is returned as its refusal, which is an input too."""
     message = delivery.message
     if headers.UNREADABLE in message.headers:

@@ -16,7 +16,7 @@ HANDED_OVER_SECONDS = 0.05
 Stopping = asyncio.Task[Literal[True]]
 
 
-class Intake:
+class InputIntake:
     """Receives waiting inputs, up to one batch. Deliveries that were not taken wait for the next batch."""
 
     def __init__(self, resources: ShardResources) -> None:

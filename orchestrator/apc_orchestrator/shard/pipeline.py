@@ -16,7 +16,7 @@ from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.judging.quarantine import flood_entry
 from apc_orchestrator.packet_logging import tell_judged
 from apc_orchestrator.shard import sending
-from apc_orchestrator.shard.intake import Intake
+from apc_orchestrator.shard.intake import InputIntake
 from apc_orchestrator.shard.resources import ShardResources
 from apc_orchestrator.tracing import end_spans, logged
 
@@ -28,7 +28,9 @@ _log = structlog.get_logger("apc_orchestrator")
 class Pipeline:
     """One log batch in flight. The deliveries of a batch go out while the next one is judged, in the same order."""
 
-    def __init__(self, resources: ShardResources, intake: Intake, report: sending.Report, stop: asyncio.Event) -> None:
+    def __init__(
+        self, resources: ShardResources, intake: InputIntake, report: sending.Report, stop: asyncio.Event
+    ) -> None:
         self._resources = resources
         self._intake = intake
         self._report = report

@@ -11,7 +11,7 @@ from apc_contracts.wire.receipts import Receipt, ReceiptKind
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.judge import Judge
-from apc_orchestrator.shard.intake import Intake
+from apc_orchestrator.shard.intake import InputIntake
 from apc_orchestrator.shard.session_loader import SessionLoader
 
 _log = structlog.get_logger("apc_orchestrator")
@@ -20,7 +20,7 @@ _log = structlog.get_logger("apc_orchestrator")
 class Reports:
     """Collects reports while a batch is sent, and judges them with the next one."""
 
-    def __init__(self, judge: Judge, loader: SessionLoader, intake: Intake) -> None:
+    def __init__(self, judge: Judge, loader: SessionLoader, intake: InputIntake) -> None:
         self._judge = judge
         self._loader = loader
         self._intake = intake

@@ -15,7 +15,7 @@ from apc_bus.concurrency import cancelled
 from apc_bus.crash_points import crash_point
 from apc_bus.observability.tracing import NO_TRACE
 from apc_bus.port import Delivery
-from apc_contracts.limits import Limits
+from apc_contracts.limits import DocumentLimits
 from apc_log.sessions.recovery import open_sessions, unanswered_denials
 from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
@@ -24,7 +24,7 @@ from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.metrics import count_batch
 from apc_orchestrator.packet_logging import ids_of
-from apc_orchestrator.shard.intake import Intake, Stopping
+from apc_orchestrator.shard.intake import InputIntake, Stopping
 from apc_orchestrator.shard.pipeline import Pipeline
 from apc_orchestrator.shard.reports import Reports
 from apc_orchestrator.shard.resources import ShardResources
@@ -45,11 +45,11 @@ class ShardServer:
         self._resources = resources
         self._stop = stop
         bounds = resources.contract.limits
-        self._limits = Limits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+        self._limits = DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
         self._memory = _memory_of(resources)
         self._judge = Judge(self._memory)
         self._loader = SessionLoader(resources, self._memory.sessions, self._judge)
-        self._intake = Intake(resources)
+        self._intake = InputIntake(resources)
         self._reports = Reports(self._judge, self._loader, self._intake)
         self._pipeline = Pipeline(resources, self._intake, self._reports.note, stop)
         self._timers = Timers(resources, self._loader, self._judge)

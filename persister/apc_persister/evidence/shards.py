@@ -2,7 +2,7 @@
 
 from apc_log.connection import AnyConnection
 from apc_log.entries import KINDS
-from apc_persister.evidence.verification.findings import Finding
+from apc_persister.evidence.verification.findings import LogFinding
 
 _TABLES = (*KINDS.values(), "log_tiles", "log_checkpoints", "log_edges", "shards", "shard_epochs")
 _FIRST = "SELECT min(shard) FROM apc_log.{table} WHERE shard IS NOT NULL"
@@ -21,11 +21,11 @@ async def list_shards(connection: AnyConnection) -> list[int]:
     return sorted(found)
 
 
-async def find_strays(connection: AnyConnection) -> list[Finding]:
+async def find_strays(connection: AnyConnection) -> list[LogFinding]:
     """Rows that are of no shard, a finding for each table that has some."""
     found = []
     for table in _TABLES:
         count = await connection.fetchval(_STRAYS.format(table=table))
         if count:
-            found.append(Finding(None, 1, f"{count} rows of {table} are of no shard", table))
+            found.append(LogFinding(None, 1, f"{count} rows of {table} are of no shard", table))
     return found

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID, uuid4
 
-from apc_log.batch import CoordinationEntry, HopEntry, PacketEntry, SessionRow
+from apc_log.batch import CoordinationEntry, HopEntry, PacketEntry, SessionUpdate
 
 
 def packet_entry(
@@ -130,9 +130,9 @@ def coordination(cause: PacketEntry, step: int, event: str, from_state: str, to_
 
 def session_row(
     session_id: str = "session-1", step: int = 0, state: str = "SESSION_OPEN", document: bytes = b"{}"
-) -> SessionRow:
+) -> SessionUpdate:
     """Return the state of a session of run-1."""
-    return SessionRow(
+    return SessionUpdate(
         session_id=session_id,
         run_id="run-1",
         state=state,

@@ -15,7 +15,7 @@ from apc_log.batch import (
     Entry,
     EpochOpen,
     LogBatch,
-    SessionRow,
+    SessionUpdate,
     encode,
 )
 
@@ -36,14 +36,14 @@ class ScriptedGate:
         self.epoch, self.batch_no = self.epoch + 1, 0
         await self.publish(encode(EpochOpen(LOG_BATCH_VERSION, self.shard, self.holder)), EPOCH_OPEN_TYPE)
 
-    async def log(self, entries: Sequence[Entry], sessions: Sequence[SessionRow] = ()) -> LogBatch:
+    async def log(self, entries: Sequence[Entry], sessions: Sequence[SessionUpdate] = ()) -> LogBatch:
         """Publish the next batch."""
         self.batch_no += 1
         batch = self.batch(entries, sessions)
         await self.publish(encode(batch), LOG_BATCH_TYPE)
         return batch
 
-    def batch(self, entries: Sequence[Entry], sessions: Sequence[SessionRow] = ()) -> LogBatch:
+    def batch(self, entries: Sequence[Entry], sessions: Sequence[SessionUpdate] = ()) -> LogBatch:
         """Return a batch with the present number."""
         return LogBatch(
             LOG_BATCH_VERSION,

@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import msgspec
 
-from apc_log.batch import ConflictEntry, Entry, PacketEntry, SessionRow
+from apc_log.batch import ConflictEntry, Entry, PacketEntry, SessionUpdate
 
 DUPLICATE_ID = "duplicate_id"
 """The packet's id is in the log already: the first row stands."""
@@ -37,7 +37,7 @@ def duplicate_id(entry: PacketEntry, first_hash: bytes) -> ConflictEntry:
     )
 
 
-def unstorable(entry: Entry | SessionRow, kind: str, error: Exception) -> ConflictEntry:
+def unstorable(entry: Entry | SessionUpdate, kind: str, error: Exception) -> ConflictEntry:
     """Replaces an entry that cannot be stored. Its texts may be the culprit: they stay inside `raw`."""
     raw = msgspec.msgpack.Encoder(uuid_format="bytes").encode(entry)
     reason = f"{type(error).__name__}: {error}".replace("\0", "\\0")

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from apc_log.batch import EpochOpen, LogBatch
 from apc_log.connection import AnyConnection
-from apc_persister.writing.intake import Epoch, Head, Intake, Received
+from apc_persister.writing.intake import BatchIntake, Epoch, Head, Received
 
 _LOCK = """
 SELECT epoch, holder, batch_no, next_seq, now() AS now
@@ -41,11 +41,11 @@ async def lock_head(connection: AnyConnection, shard: int) -> tuple[Head, dateti
     return Head(shard, row["epoch"], row["holder"], row["batch_no"], row["next_seq"]), row["now"]
 
 
-async def begin_intake(connection: AnyConnection, head: Head, messages: Sequence[Received]) -> Intake:
+async def begin_intake(connection: AnyConnection, head: Head, messages: Sequence[Received]) -> BatchIntake:
     """Return an empty intake that knows the earlier epochs which these messages ask for."""
     holders = [m.content.holder for m in messages if isinstance(m.content, EpochOpen)]
     older = {m.content.epoch for m in messages if isinstance(m.content, LogBatch)} - {head.epoch}
-    intake = Intake(head, {}, {})
+    intake = BatchIntake(head, {}, {})
     if holders or older:
         for row in await connection.fetch(_EPOCHS, head.shard, holders, sorted(older)):
             epoch = Epoch(**row)
@@ -54,7 +54,7 @@ async def begin_intake(connection: AnyConnection, head: Head, messages: Sequence
     return intake
 
 
-async def move_head(connection: AnyConnection, intake: Intake) -> None:
+async def move_head(connection: AnyConnection, intake: BatchIntake) -> None:
     """Write the epochs that were given, the contracts of their holders, and where the log ends now."""
     head = intake.head
     for epoch in intake.opened:

@@ -22,7 +22,7 @@ from apc_log.batch import (
     Entry,
     EpochOpen,
     LogBatch,
-    SessionRow,
+    SessionUpdate,
     decode_batch,
     decode_epoch_open,
 )
@@ -108,7 +108,7 @@ class Epoch:
 
 
 @dataclass(slots=True)
-class Intake:
+class BatchIntake:
     """The content of one transaction, built message by message."""
 
     head: Head
@@ -118,7 +118,7 @@ class Intake:
     """epoch -> its last batch, for the older epochs that the messages name."""
     placed: list[Placed] = field(default_factory=list)
     opened: list[Epoch] = field(default_factory=list)
-    sessions: dict[str, tuple[int, int, SessionRow]] = field(default_factory=dict)
+    sessions: dict[str, tuple[int, int, SessionUpdate]] = field(default_factory=dict)
     """session_id -> epoch, batch_no and the last row; an earlier one of the same transaction is overtaken."""
     contracts: set[bytes] = field(default_factory=set)
     """The contract files that the openings brought along."""

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from apc_contracts.vocabulary import PacketType
-from apc_log.batch import HopEntry, PacketEntry, SessionRow
+from apc_log.batch import HopEntry, PacketEntry, SessionUpdate
 from apc_log.connection import AnyConnection
 from apc_log.rows import Placed
 from apc_persister.writing.conflicts import UNSTORABLE, unstorable
-from apc_persister.writing.intake import Intake
+from apc_persister.writing.intake import BatchIntake
 from apc_persister.writing.store import ENTRY_ERRORS, store
 
 _UPSERT_SESSIONS = """
@@ -26,7 +26,7 @@ ON CONFLICT (session_id) DO UPDATE SET
 _TALLY = "SELECT apc_log.tally($1, $2, $3)"
 _TALLIED = frozenset({PacketType.TRANSFER, PacketType.EVAL})
 
-SessionState = tuple[int, int, SessionRow]
+SessionState = tuple[int, int, SessionUpdate]
 """epoch, batch_no, row."""
 
 
@@ -41,11 +41,11 @@ async def project_sessions(connection: AnyConnection, shard: int, states: Sequen
         shard,
         [epoch for epoch, _, _ in states],
         [batch_no for _, batch_no, _ in states],
-        *([getattr(row, name) for row in rows] for name in SessionRow.__struct_fields__),
+        *([getattr(row, name) for row in rows] for name in SessionUpdate.__struct_fields__),
     )
 
 
-async def project_sessions_carefully(connection: AnyConnection, intake: Intake, now: datetime) -> None:
+async def project_sessions_carefully(connection: AnyConnection, intake: BatchIntake, now: datetime) -> None:
     """As `project_sessions`, one by one: a state that cannot be stored is recorded as a conflict, at the
     end."""
     for state in intake.sessions.values():

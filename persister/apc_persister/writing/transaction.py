@@ -12,7 +12,7 @@ from apc_persister.errors import LogStopped
 from apc_persister.evidence.tree.tree_signer import TreeSigner
 from apc_persister.registry import check_changes, with_checked_changes
 from apc_persister.writing.head import begin_intake, lock_head, move_head
-from apc_persister.writing.intake import Intake, Received
+from apc_persister.writing.intake import BatchIntake, Received
 from apc_persister.writing.projection import project_sessions, project_sessions_carefully, tally
 from apc_persister.writing.store import ENTRY_ERRORS, replace_duplicates, store, store_carefully
 
@@ -91,7 +91,7 @@ async def _attempt(
     return Committed(taken, len(intake.placed), intake.duplicates, intake.fenced, unstored)
 
 
-def _take(intake: Intake, messages: Sequence[Received], now: datetime) -> int:
+def _take(intake: BatchIntake, messages: Sequence[Received], now: datetime) -> int:
     for taken, message in enumerate(messages):
         try:
             intake.take(message, now)
@@ -102,7 +102,7 @@ def _take(intake: Intake, messages: Sequence[Received], now: datetime) -> int:
     return len(messages)
 
 
-async def _write_carefully(connection: AnyConnection, intake: Intake, now: datetime) -> list[bytes]:
+async def _write_carefully(connection: AnyConnection, intake: BatchIntake, now: datetime) -> list[bytes]:
     checked = with_checked_changes(intake.placed)
     intake.placed[:] = await store_carefully(connection, checked, now)
     await project_sessions_carefully(connection, intake, now)

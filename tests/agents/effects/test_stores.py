@@ -17,7 +17,7 @@ from apc_agents.effects import (
     MemoryEffectStore,
     PostgresEffectStore,
 )
-from apc_agents.effects.model import Claim
+from apc_agents.effects.model import EffectClaim
 from apc_agents.errors import StateUnavailable
 from apc_bus.database import open_pool
 
@@ -30,8 +30,8 @@ def an_id(key: str = "charge", agent_id: str = "payer-1", packet_id: UUID | None
     return EffectId(packet_id or uuid4(), agent_id, key)
 
 
-def a_claim(effect_id: EffectId, *, expired_for: timedelta = -A_DAY) -> Claim:
-    return Claim(
+def a_claim(effect_id: EffectId, *, expired_for: timedelta = -A_DAY) -> EffectClaim:
+    return EffectClaim(
         effect_id=effect_id,
         claim_id=uuid4(),
         session_id="s-1",

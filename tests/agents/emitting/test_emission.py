@@ -9,7 +9,7 @@ import pytest
 from apc_agents import ALL, ROOT, SUBSTRATE, EmitRefused
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emission import Builder
-from apc_agents.phase import SessionPosition, Sessions
+from apc_agents.phase import KnownSessions, SessionPosition
 from apc_contracts import (
     ORCHESTRATOR,
     Actor,
@@ -23,12 +23,12 @@ from apc_contracts import (
 
 
 @pytest.fixture
-def sessions() -> Sessions:
-    return Sessions("sentinel-1")
+def sessions() -> KnownSessions:
+    return KnownSessions("sentinel-1")
 
 
 @pytest.fixture
-def builder(sessions: Sessions) -> Builder:
+def builder(sessions: KnownSessions) -> Builder:
     return Builder(Actor(agent_id="sentinel-1", role="sentinel", swarm_id="hybrid"), sessions)
 
 
@@ -61,7 +61,7 @@ def test_the_same_run_makes_the_same_ids(builder: Builder, make_packet: Any, ide
     assert builder.build(Draft(payload=idea()), cause, 0).packet.packet_id == first.packet.packet_id
 
 
-def test_a_parent_keeps_its_root(builder: Builder, sessions: Sessions, make_packet: Any, idea: Any) -> None:
+def test_a_parent_keeps_its_root(builder: Builder, sessions: KnownSessions, make_packet: Any, idea: Any) -> None:
     grandparent, other = make_packet(idea()), make_packet(idea())
     cause = make_packet(idea(), parent=grandparent)
     sessions.learn(cause, None)
@@ -110,7 +110,7 @@ def test_a_refusal_of_the_gate_is_no_cause(builder: Builder, make_packet: Any, i
     assert again.packet.trace.parent_packet_id == lost.packet_id
 
 
-def test_the_newest_moment_is_stamped(builder: Builder, sessions: Sessions, make_packet: Any, idea: Any) -> None:
+def test_the_newest_moment_is_stamped(builder: Builder, sessions: KnownSessions, make_packet: Any, idea: Any) -> None:
     cause = make_packet(idea())
     sessions.learn(cause, SessionPosition(9, RunPhase.REFINEMENT, 1, 12))
     sessions.learn(cause, SessionPosition(8, RunPhase.DISCOVERY, 1, 10))
@@ -120,7 +120,7 @@ def test_the_newest_moment_is_stamped(builder: Builder, sessions: Sessions, make
     assert (own.run_phase, own.trace.generation, own.trace.step) == (RunPhase.RESEARCH, 2, 9)
 
 
-def test_the_vector_clock_grows(builder: Builder, sessions: Sessions, make_packet: Any, idea: Any) -> None:
+def test_the_vector_clock_grows(builder: Builder, sessions: KnownSessions, make_packet: Any, idea: Any) -> None:
     cause = make_packet(idea(), vector_clock={"builder-1": 4})
     sessions.learn(cause, None)
     builder.build(Draft(payload=idea()), cause, 0)

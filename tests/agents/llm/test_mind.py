@@ -16,8 +16,8 @@ from apc_agents.context import ContextSession, InMemoryContextStore, SessionConf
 from apc_agents.llm import (
     AnswerInvalid,
     AnswerTooLong,
-    Exchange,
     LLMSettings,
+    MessageExchange,
     Mind,
     ModelAway,
     Persona,
@@ -30,7 +30,7 @@ from .models import Answer, data_of, document, last_told, model_of, model_saying
 ACTIONS = ActionContext(agent_id="helper-1", session_id="s-1")
 
 
-async def talk(mind: Mind, message: str, session: ContextSession | None = None, **options: Any) -> Exchange:
+async def talk(mind: Mind, message: str, session: ContextSession | None = None, **options: Any) -> MessageExchange:
     session = session or ContextSession("s-1")
     recording = options.pop("recording", None) or Recording(InMemoryContextStore(), "s-1", 0, "m-1")
     options.setdefault("usage", RunUsage())

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from apc_agents.memory import (
     MAX_MESSAGE_BYTES,
-    ArgumentInvalid,
     BaseMemoryStore,
     ConversationContext,
     ConversationInvalid,
     DatabaseMemoryStore,
     InMemoryMemoryStore,
+    MemoryArgumentInvalid,
     MemoryUnavailable,
     Message,
     OwnerForeign,
@@ -182,7 +182,7 @@ class MemoryStoreSuite:
             (5, None),
         ]
         for limit, offset in pages:
-            with pytest.raises(ArgumentInvalid, match=r"limit|offset"):
+            with pytest.raises(MemoryArgumentInvalid, match=r"limit|offset"):
                 await store.list_conversations_for_user("u-1", limit, offset)
 
     async def test_without_a_revision_the_last_writer_wins(self, store: BaseMemoryStore) -> None:
@@ -331,7 +331,7 @@ class MemoryStoreSuite:
             lambda: store.erase_user(wrong),
         ]
         for call in calls:
-            with pytest.raises(ArgumentInvalid):
+            with pytest.raises(MemoryArgumentInvalid):
                 await call()
 
     async def test_a_search_finds_all_words_in_messages_and_summary(self, store: BaseMemoryStore) -> None:
@@ -352,7 +352,7 @@ class MemoryStoreSuite:
         await store.store_conversation("s-2", "u-1", talk("s-2", "another subject"))
         assert await found("motor") == []
         for query in ("", "!?", "a " * 21):
-            with pytest.raises(ArgumentInvalid):
+            with pytest.raises(MemoryArgumentInvalid):
                 await store.search_conversations("u-1", query)
 
     @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ class MemoryStoreSuite:
 
     @pytest.mark.parametrize("query", ["-pump", "pump OR -valve", '"', "OR"])
     async def test_a_query_that_names_nothing_is_refused(self, store: BaseMemoryStore, query: str) -> None:
-        with pytest.raises(ArgumentInvalid):
+        with pytest.raises(MemoryArgumentInvalid):
             await store.search_conversations("u-1", query)
 
     async def test_a_conversation_of_many_words_can_be_stored(self, store: BaseMemoryStore) -> None:
@@ -431,9 +431,9 @@ class MemoryStoreSuite:
         assert await store.forget_before(moment) == Removed(1, 1)
         assert await store.forget_before(moment) == Removed(0, 0)
         assert [one["session_id"] for one in await store.list_conversations_for_user("u-1")] == ["s-2"]
-        with pytest.raises(ArgumentInvalid, match="offset"):
+        with pytest.raises(MemoryArgumentInvalid, match="offset"):
             await store.forget_before(datetime(2026, 1, 1))
-        with pytest.raises(ArgumentInvalid, match="moment"):
+        with pytest.raises(MemoryArgumentInvalid, match="moment"):
             await store.forget_before("2026-01-01")  # type: ignore[arg-type]
 
     async def test_a_user_can_be_exported_and_erased(self, store: BaseMemoryStore) -> None:

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from apc_agents.effects import EffectId, PostgresEffectStore
-from apc_agents.effects.model import Claim
+from apc_agents.effects.model import EffectClaim
 from apc_bus.database import open_pool
 from apc_console.doctor.effects import FIX, look_at_effects
 from apc_console.doctor.finding import ok, warning
@@ -25,7 +25,7 @@ async def test_unknown_effects_are_told_until_they_are_settled(pool: asyncpg.Poo
     store, effect_id = PostgresEffectStore(pool), EffectId(uuid4(), "payer-1", "charge")
     assert await look_at_effects(pool) == [ok("effects", "none is unknown")]
     expires_at = datetime.now(UTC) + timedelta(days=1)
-    claim = Claim(effect_id=effect_id, claim_id=uuid4(), session_id="s-1", worker="w", expires_at=expires_at)
+    claim = EffectClaim(effect_id=effect_id, claim_id=uuid4(), session_id="s-1", worker="w", expires_at=expires_at)
     await store.claim(claim, timedelta(0))
     told = "1 wait to be settled (of payer-1), the oldest for 0.0 h"
     assert await look_at_effects(pool) == [warning("effects", told, FIX)]

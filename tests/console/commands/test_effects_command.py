@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from apc_agents.effects import EffectId, PostgresEffectStore
-from apc_agents.effects.model import Claim
+from apc_agents.effects.model import EffectClaim
 from apc_bus.database import open_pool
 from apc_console.testing import ApcCommand
 
@@ -24,7 +24,7 @@ async def test_an_operator_looks_at_effects_and_settles_them(postgres_url: str, 
     for key in ("charge", "mail"):
         effect_id = EffectId(packet_id, "payer-1", key)
         expires_at = datetime.now(UTC) + timedelta(days=1)
-        claim = Claim(
+        claim = EffectClaim(
             effect_id=effect_id, claim_id=uuid4(), session_id="s-1", worker="payer-1@host:1", expires_at=expires_at
         )
         await store.claim(claim, timedelta(0))

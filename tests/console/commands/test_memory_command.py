@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 
 from apc_agents.memory import (
-    ArgumentInvalid,
     ConversationContext,
     DatabaseMemoryStore,
+    MemoryArgumentInvalid,
     MemoryStoreError,
     Message,
     UnknownSession,
@@ -109,9 +109,13 @@ async def test_what_is_not_there_or_no_id_is_named(pool: asyncpg.Pool) -> None:
     mistakes: list[tuple[Any, type[MemoryStoreError | InputUnusable], str]] = [
         (memory_view.print_conversation("apc", "t-0", as_json=True), UnknownSession, "unknown session 't-0'"),
         (memory_view.print_states("apc", "t-0", "fitter-acme", as_json=True), InputUnusable, "nothing of agent"),
-        (memory_view.print_conversation("apc", long, as_json=True), ArgumentInvalid, "session_id: it has 600 bytes"),
-        (listed(long, "u", None, limit=1, offset=0, as_json=True), ArgumentInvalid, "owner: it has 600 bytes"),
-        (listed("apc", "u", "...", limit=1, offset=0, as_json=True), ArgumentInvalid, "query: it has 0 words"),
+        (
+            memory_view.print_conversation("apc", long, as_json=True),
+            MemoryArgumentInvalid,
+            "session_id: it has 600 bytes",
+        ),
+        (listed(long, "u", None, limit=1, offset=0, as_json=True), MemoryArgumentInvalid, "owner: it has 600 bytes"),
+        (listed("apc", "u", "...", limit=1, offset=0, as_json=True), MemoryArgumentInvalid, "query: it has 0 words"),
         (memory_view.export_user("apc", "u", Path("/dev/null/x")), InputUnusable, "cannot write /dev/null/x"),
     ]
     for call, error, words in mistakes:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from apc_contracts import parse_packet, payload_hash, seal
 from apc_contracts.envelope.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.limits import DEFAULT_LIMITS, Limits
+from apc_contracts.limits import DEFAULT_LIMITS, DocumentLimits
 from apc_contracts.payloads.by_type import IdeaPayload
 from apc_contracts.wire.canonical import canonical_json
 
@@ -30,7 +30,7 @@ def idea(document: Any, *, metadata: Any = None, **payload: Any) -> Packet:
     fields.pop("metadata", None)
     if metadata is not None:
         fields["metadata"] = metadata
-    return parse_packet(canonical_json(fields), Limits(size_bytes=1 << 30))
+    return parse_packet(canonical_json(fields), DocumentLimits(size_bytes=1 << 30))
 
 
 def test_a_long_text_becomes_its_hash_and_comes_back(document: Any) -> None:
@@ -92,7 +92,7 @@ def test_the_text_that_the_gate_reads_stays(document: Any) -> None:
     header = {"task_id": "t", "run_id": "r", "swarm_id": "s", "dialect_id": "d", "dialect_hash": "h"}
     budget = {"type": "Constraint", "id": "c", "constraint_kind": "BUDGET", "expression": "packets=1" + " " * 300_000}
     task = {**document("TASK_IR"), "payload": {"ir_header": header, "objects": [budget]}}
-    assert check_in(parse_packet(canonical_json(task), Limits(size_bytes=1 << 30)), somewhere) is None
+    assert check_in(parse_packet(canonical_json(task), DocumentLimits(size_bytes=1 << 30)), somewhere) is None
 
 
 TEXT = "t" * 300_000
@@ -164,7 +164,7 @@ values = texts | st.lists(texts, max_size=3) | st.dictionaries(words, texts, max
     metadata=st.dictionaries(st.sampled_from(["", "a", "a/b", "~0", "~1", "0"]), values),
 )
 def test_whatever_was_checked_in_comes_back(document: Any, intent: str, assumptions: list[str], metadata: Any) -> None:
-    limits = Limits(size_bytes=8_000, levels=100)
+    limits = DocumentLimits(size_bytes=8_000, levels=100)
     packet = idea(document, intent=intent, assumptions=assumptions, metadata=metadata or None)
     checked = check_in(packet, somewhere, limits)
     if checked is not None:

@@ -15,10 +15,10 @@ from apc_contracts import (
     PACKET_TYPES,
     PAYLOAD_TYPES,
     TYPE_OF_PAYLOAD,
+    DocumentLimits,
     EvalPayload,
     IdeaPacket,
     IdeaPayload,
-    Limits,
     Packet,
     PacketRefused,
     PacketType,
@@ -154,9 +154,9 @@ def test_the_schema_is_judged_last() -> None:
     with pytest.raises(PacketRefused, match=r"^MALFORMED"):
         parse_packet(b'{"a":1,"a":2}')
     with pytest.raises(PacketRefused, match=r"^TOO_LARGE"):
-        parse_packet(SEED_EXAMPLE, Limits(size_bytes=100))
+        parse_packet(SEED_EXAMPLE, DocumentLimits(size_bytes=100))
     with pytest.raises(PacketRefused, match=r"^TOO_DEEP"):
-        parse_packet(SEED_EXAMPLE, Limits(levels=2))
+        parse_packet(SEED_EXAMPLE, DocumentLimits(levels=2))
 
 
 def test_sealing_refuses_what_no_receiver_would_take(document: Documents) -> None:

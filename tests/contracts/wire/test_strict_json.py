@@ -7,7 +7,7 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apc_contracts import Limits, PacketRefused
+from apc_contracts import DocumentLimits, PacketRefused
 from apc_contracts.wire.strict_json import read_strict_json
 
 BIG = 2**53
@@ -80,7 +80,7 @@ def test_well_formed(body: bytes) -> None:
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_levels(levels: int, is_refused: bool, opening: bytes, closing: bytes) -> None:
     body = opening * levels + b"0" + closing * levels
-    limits = Limits(size_bytes=10**7)
+    limits = DocumentLimits(size_bytes=10**7)
     if is_refused:
         with pytest.raises(PacketRefused, match=r"^TOO_DEEP at \$: more than 32 levels"):
             read_strict_json(body, limits)
@@ -102,7 +102,7 @@ def test_levels_are_counted_before_the_syntax_is_read() -> None:
 
 
 def test_size_comes_first() -> None:
-    limits = Limits()
+    limits = DocumentLimits()
     assert read_strict_json(b" " * (limits.size_bytes - 2) + b"{}") == {}
     with pytest.raises(PacketRefused, match=r"^TOO_LARGE at \$: 262145 bytes, the limit is 262144"):
         read_strict_json(b"[" * (limits.size_bytes + 1))
@@ -119,11 +119,11 @@ def test_nodes_come_last() -> None:
 
 def test_the_limits_are_the_callers() -> None:
     with pytest.raises(PacketRefused, match=r"^TOO_LARGE"):
-        read_strict_json(b"[1]", Limits(size_bytes=2))
+        read_strict_json(b"[1]", DocumentLimits(size_bytes=2))
     with pytest.raises(PacketRefused, match=r"^TOO_DEEP"):
-        read_strict_json(b"[[]]", Limits(levels=1))
+        read_strict_json(b"[[]]", DocumentLimits(levels=1))
     with pytest.raises(PacketRefused, match=r"^TOO_DEEP"):
-        read_strict_json(b"[1]", Limits(nodes=1))
+        read_strict_json(b"[1]", DocumentLimits(nodes=1))
 
 
 def test_many_big_floats_cost_one_second_look() -> None:

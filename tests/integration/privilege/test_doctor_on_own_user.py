@@ -3,18 +3,18 @@
 import pytest
 from tests.integration.privilege.conftest import GuardedBroker
 
-from apc_bus.rabbit.administration.rights import Rights, probe_rights
+from apc_bus.rabbit.administration.rights import BrokerRights, probe_rights
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, LOG, RECEIPTS, RETRY
 from apc_console.doctor import Finding, Status
 from apc_console.doctor.permissions import PROBED, look_at_permissions
 
 RIGHTS = {
-    "orchestrator": Rights(False, frozenset({RECEIPTS, INTER_AGENT, LOG, RETRY})),
-    "persister": Rights(False, frozenset()),
-    "operator": Rights(False, frozenset({INGRESS, RECEIPTS})),
-    "agent.alpha": Rights(False, frozenset({INGRESS, RECEIPTS})),
-    "topology": Rights(True, frozenset(PROBED)),
+    "orchestrator": BrokerRights(False, frozenset({RECEIPTS, INTER_AGENT, LOG, RETRY})),
+    "persister": BrokerRights(False, frozenset()),
+    "operator": BrokerRights(False, frozenset({INGRESS, RECEIPTS})),
+    "agent.alpha": BrokerRights(False, frozenset({INGRESS, RECEIPTS})),
+    "topology": BrokerRights(True, frozenset(PROBED)),
 }
 
 

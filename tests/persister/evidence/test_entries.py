@@ -28,7 +28,7 @@ from apc_log.offline_verifier import COLUMNS, parse_entry
 from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.evidence.reading import prepare_reader, read_entries, read_leaves
 from apc_persister.testing import packet_entry
-from apc_persister.writing.intake import Head, Intake
+from apc_persister.writing.intake import BatchIntake, Head
 from apc_persister.writing.store import ENTRY_ERRORS, store
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
@@ -145,7 +145,7 @@ async def test_a_stored_row_gives_the_leaf_that_was_computed_before(bench: Any) 
         transaction = bench.transaction()
         await transaction.start()
         now: datetime = await bench.fetchval("SELECT now()")
-        intake = Intake(Head(0), {}, {})
+        intake = BatchIntake(Head(0), {}, {})
         intake.place(example, 1, 1, datetime(2026, 1, 1, tzinfo=UTC))
         try:
             async with bench.transaction():

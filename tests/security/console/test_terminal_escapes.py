@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from apc_agents.effects import EffectId, PostgresEffectStore
-from apc_agents.effects.model import Claim
+from apc_agents.effects.model import EffectClaim
 from apc_agents.memory import ConversationContext, DatabaseMemoryStore, Message
 from apc_agents.tasks import NewTask, PostgresTaskStore, TaskSpec
 from apc_bus.database import open_pool
@@ -157,7 +157,7 @@ async def _fill(url: str, broker: MemoryBroker) -> None:
             security_level=SecurityLevel.USER,
         )
         await PostgresTaskStore(pool).add(NewTask(TASK, "builder-1", "s-1", task, ()))
-        effect = Claim(
+        effect = EffectClaim(
             effect_id=EffectId(PACKET, "payer-1", HOSTILE),
             claim_id=uuid4(),
             session_id="session-1",

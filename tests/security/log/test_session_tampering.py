@@ -12,7 +12,7 @@ from apc_log.batch import LOG_BATCH_TYPE, encode
 from apc_log.connection import AnyConnection
 from apc_persister.evidence.verification.coverage import is_covered
 from apc_persister.evidence.verification.derived import compare_derived
-from apc_persister.evidence.verification.findings import Finding
+from apc_persister.evidence.verification.findings import LogFinding
 from apc_persister.evidence.verification.sessions import compare_sessions
 from apc_persister.rebuild import rebuild_projections
 from apc_persister.testing import LogBench, disable_guards
@@ -22,7 +22,7 @@ _KEEP = "INSERT INTO apc_log.contracts (contract_hash, document) VALUES ($1, $2)
 _CHECKS = "SELECT conname FROM pg_constraint WHERE conrelid = 'apc_log.contracts'::regclass AND contype = 'c'"
 
 
-async def compare(connection: AnyConnection) -> list[Finding]:
+async def compare(connection: AnyConnection) -> list[LogFinding]:
     sessions = await compare_sessions(connection, [CONTRACT])
     assert (sessions.compared, sessions.unplayed) == (1, [])
     return sessions.findings

@@ -18,7 +18,7 @@ from apc_log.connection import AnyConnection
 from apc_persister.evidence.shards import find_strays, list_shards
 from apc_persister.evidence.verification.coverage import is_covered
 from apc_persister.evidence.verification.derived import compare_derived
-from apc_persister.evidence.verification.findings import Finding
+from apc_persister.evidence.verification.findings import LogFinding
 from apc_persister.evidence.verification.verify import verify_shard
 
 TAMPERINGS = int(os.environ.get("APC_TAMPERINGS", "10"))
@@ -26,7 +26,7 @@ SEED = int(os.environ.get("APC_TAMPERING_SEED", time.time_ns() % 1_000_000))
 _FAILED = "apc/failed_tamperings"
 
 
-async def verify(connection: AnyConnection, long_log: LongLog) -> list[Finding]:
+async def verify(connection: AnyConnection, long_log: LongLog) -> list[LogFinding]:
     findings = await find_strays(connection)
     for shard in sorted({0, *await list_shards(connection)}):
         outside = long_log.outside if shard == 0 else ()

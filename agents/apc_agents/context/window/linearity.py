@@ -30,7 +30,7 @@ class ResourceClass(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
+class ProvenanceEvent:
     """One event in the life of a resource: `event` is tagged, promoted or dropped; `source` says by whom or why."""
 
     event: str
@@ -43,7 +43,7 @@ class Resource:
     """What is known of one resource."""
 
     resource_class: ResourceClass
-    provenance: tuple[Provenance, ...]
+    provenance: tuple[ProvenanceEvent, ...]
     is_dropped: bool = False
 
 
@@ -88,7 +88,7 @@ class LinearityMap:
             raise LinearityError(resource_id, f"it is {known.resource_class.name}, and only DROPPABLE may be dropped")
         if known.is_dropped:
             return self
-        event = Provenance("dropped", known.resource_class, checked_text(rationale, "rationale", ArgumentInvalid))
+        event = ProvenanceEvent("dropped", known.resource_class, checked_text(rationale, "rationale", ArgumentInvalid))
         return self._with(resource_id, Resource(known.resource_class, (*known.provenance, event), is_dropped=True))
 
     def restore(self, resource_id: str) -> "LinearityMap":
@@ -102,7 +102,7 @@ class LinearityMap:
         """Return the class of a resource. Raises UnknownResource."""
         return self.resource(resource_id).resource_class
 
-    def provenance(self, resource_id: str) -> tuple[Provenance, ...]:
+    def provenance(self, resource_id: str) -> tuple[ProvenanceEvent, ...]:
         """Return how a resource got its class, oldest event first. Raises UnknownResource."""
         return self.resource(resource_id).provenance
 
@@ -149,7 +149,7 @@ class LinearityMap:
         if known is not _NEW and resource_class < known.resource_class:
             what = f"it is {known.resource_class.name}, and a class never sinks to {resource_class.name}"
             raise LinearityError(resource_id, what)
-        happened = Provenance(event, resource_class, checked_text(source, "rationale", ArgumentInvalid))
+        happened = ProvenanceEvent(event, resource_class, checked_text(source, "rationale", ArgumentInvalid))
         return self._with(resource_id, Resource(resource_class, (*known.provenance, happened), known.is_dropped))
 
     def _with(self, resource_id: str, resource: Resource) -> "LinearityMap":
@@ -170,5 +170,7 @@ def _to_document(resource: Resource) -> dict[str, Any]:
 
 
 def _from_document(document: Mapping[str, Any]) -> Resource:
-    events = tuple(Provenance(event, ResourceClass[name], source) for event, name, source in document["provenance"])
+    events = tuple(
+        ProvenanceEvent(event, ResourceClass[name], source) for event, name, source in document["provenance"]
+    )
     return Resource(ResourceClass[document["class"]], events, is_dropped=document["dropped"])

@@ -17,14 +17,14 @@ NO_KEY = "apc.doctor"
 
 
 @dataclass(frozen=True, slots=True)
-class Rights:
+class BrokerRights:
     """What was not refused. Reading cannot be asked for: only consuming tells, and that takes messages."""
 
     may_configure: bool
     may_write: frozenset[str]
 
 
-async def probe_rights(url: str, exchanges: Iterable[str], *, timing: Timing | None = None) -> Rights:
+async def probe_rights(url: str, exchanges: Iterable[str], *, timing: Timing | None = None) -> BrokerRights:
     """Declare a queue that vanishes at once, and publish to each exchange with a key that leads nowhere.
 
     Args:
@@ -39,7 +39,7 @@ async def probe_rights(url: str, exchanges: Iterable[str], *, timing: Timing | N
     try:
         may_configure = await _may_configure(link, timing.answer)
         may_write = [name for name in exchanges if await _may_write(link, timing.answer, name)]
-        return Rights(may_configure, frozenset(may_write))
+        return BrokerRights(may_configure, frozenset(may_write))
     except CHANNEL_GONE as error:
         raise BusUnavailable(f"the broker did not tell the rights of its user: {error!r}") from error
     finally:

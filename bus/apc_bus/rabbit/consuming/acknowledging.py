@@ -18,7 +18,7 @@ PART_OF_PREFETCH = 4
 """When a quarter of what the broker may hand over is acknowledged, it is told at once: it must not run dry."""
 
 
-class Acknowledgements:
+class AckBuffer:
     """Those of one consumer, which is alone on its channel."""
 
     def __init__(self, channel: BulkChannel, prefetch: int) -> None:

@@ -25,7 +25,7 @@ from apc_bus.errors import (
 from apc_bus.port import Delivery, Publication
 from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Timing
-from apc_bus.rabbit.consuming.acknowledging import Acknowledgements
+from apc_bus.rabbit.consuming.acknowledging import AckBuffer
 from apc_bus.rabbit.transport import Silence
 
 _log = structlog.get_logger("apc_bus")
@@ -50,7 +50,7 @@ class RabbitSubscription:
         self._silence = silence
         self._timing = timing
         self._first_offset = first_offset
-        self._acknowledgements = Acknowledgements(channel, prefetch)
+        self._acknowledgements = AckBuffer(channel, prefetch)
         self._inbox: deque[Delivery] = deque()
         self._received = 0
         self._unsettled: dict[int, None] = {}

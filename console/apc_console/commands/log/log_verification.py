@@ -22,8 +22,8 @@ from apc_persister.evidence.shards import find_strays, list_shards
 from apc_persister.evidence.verification.chunks import Helpers, check_note, start_helpers
 from apc_persister.evidence.verification.coverage import UNCOVERED
 from apc_persister.evidence.verification.derived import compare_derived
-from apc_persister.evidence.verification.findings import Finding, Report
-from apc_persister.evidence.verification.sessions import Sessions, compare_sessions
+from apc_persister.evidence.verification.findings import LogFinding, Report
+from apc_persister.evidence.verification.sessions import SessionComparison, compare_sessions
 from apc_persister.evidence.verification.verify import verify_shard
 
 LONG_LOG = 200_000
@@ -102,7 +102,9 @@ async def _verify(
     try:
         key, *older = trusted.all_of(shard)
     except InputUnusable as error:
-        return Report(shard, findings=[Finding(shard, 1, f"there are rows of this shard: {error}", f"shard {shard}")])
+        return Report(
+            shard, findings=[LogFinding(shard, 1, f"there are rows of this shard: {error}", f"shard {shard}")]
+        )
     held = outside.get(shard, ())
     return await verify_shard(
         connection, shard, key, older=older, first=first, outside=held, progress=advance, helpers=helpers
@@ -181,7 +183,7 @@ def _nothing_exported() -> str:
     return f"checkpoints held outside{where}"
 
 
-def _say_unplayed(sessions: Sessions) -> None:
+def _say_unplayed(sessions: SessionComparison) -> None:
     for sentence in sessions.unplayed[:_MOST_UNPLAYED]:
         echo(f"not compared: {sentence}", file=sys.stderr)
     if len(sessions.unplayed) > _MOST_UNPLAYED:

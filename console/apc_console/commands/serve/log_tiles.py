@@ -33,7 +33,7 @@ _AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, T
 
 def make_app(pool: asyncpg.Pool) -> Starlette:
     """Return the application, over the database of the pool; it only reads."""
-    routes = _Routes(pool)
+    routes = _TileRoutes(pool)
     paths = [("/checkpoint", routes.checkpoint), ("/tile/{level:int}/{index:path}", routes.tile)]
     return Starlette(
         routes=[Route(prefix + path, endpoint) for prefix in ("", "/{shard:int}") for path, endpoint in paths],
@@ -41,7 +41,7 @@ def make_app(pool: asyncpg.Pool) -> Starlette:
     )
 
 
-class _Routes:
+class _TileRoutes:
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
 

@@ -6,7 +6,7 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.payloads import by_type as payloads
 from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload, EvalPayload
 from apc_contracts.session import emissions
-from apc_contracts.session.document import CANDIDATES_KEPT, Arbitration, Candidate, SessionDocument
+from apc_contracts.session.document import CANDIDATES_KEPT, Arbitration, SessionDocument, VerifiedCandidate
 from apc_contracts.session.movement import Advance, start_timer, transition
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import CommitmentLevel, PacketType, RunPhase
@@ -26,7 +26,7 @@ def register_outcome(session: Session, packet: Packet) -> None:
     outcome = packet.payload_as(EvalPayload).metric_set.outcome
     kept = document.candidates.setdefault(swarm, [])
     kept.append(
-        Candidate(packet.packet_id, swarm, packet.sender.agent_id, outcome, identity.round, identity.generation)
+        VerifiedCandidate(packet.packet_id, swarm, packet.sender.agent_id, outcome, identity.round, identity.generation)
     )
     # Excluded candidates go first, so that no number of vetoes empties a swarm's list.
     kept.sort(key=lambda one: (one.packet_id in document.excluded, one.rank))
@@ -137,7 +137,7 @@ def _decision(moment: Advance, arbitration: Arbitration, level: CommitmentLevel)
     )
 
 
-def _rows(ranked: list[Candidate], session: Session) -> list[payloads.Candidate]:
+def _rows(ranked: list[VerifiedCandidate], session: Session) -> list[payloads.Candidate]:
     best = ranked[0].outcome
     rows = [
         payloads.Candidate(

@@ -25,7 +25,7 @@ from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 
 
-class Finding(NamedTuple):
+class FailedCheck(NamedTuple):
     """A failed check: its name in section `verification` of the contract, and what is wrong."""
 
     check: str
@@ -37,7 +37,7 @@ class Verification:
     """A packet to verify, with what its session found when it was first applied."""
 
     received: ReceivedPacket
-    findings: tuple[Finding, ...]
+    findings: tuple[FailedCheck, ...]
 
 
 def requested(session: Session, received: ReceivedPacket, contract: Contract) -> Verification | None:
@@ -66,7 +66,7 @@ def evidence_artifacts(packet: Packet) -> Iterator[tuple[int, str]]:
                 yield at, reference
 
 
-def ruling(findings: Sequence[Finding], rules: VerificationRules) -> tuple[bool, str | None]:
+def ruling(findings: Sequence[FailedCheck], rules: VerificationRules) -> tuple[bool, str | None]:
     """Return whether the packet passes, and the reason of a failure or the text of a warning."""
     for mode in ("enforce", "warn"):
         for finding in findings:
@@ -81,14 +81,14 @@ def note_claims(session: Session, packet: Packet) -> None:
         session.claims.update(name.removeprefix(CLAIM_PREFIX) for name in defines(packet))
 
 
-def _findings(session: Session, packet: Packet) -> Iterator[Finding]:
+def _findings(session: Session, packet: Packet) -> Iterator[FailedCheck]:
     bundle = packet.proof_bundle
     if bundle is None:
         return
     for at, falsifier in enumerate(bundle.falsifiers):
         if falsifier.target_claim_id not in session.claims:
             place = f"proof_bundle.falsifiers[{at}].target_claim_id"
-            yield Finding("falsifiers", f"{place}: no claim {falsifier.target_claim_id!r} was made in this session")
+            yield FailedCheck("falsifiers", f"{place}: no claim {falsifier.target_claim_id!r} was made in this session")
     for at, text in enumerate(bundle.evidence_refs):
         # A bare UUID may be anything; `packet:` says that it is a packet.
         reference = reference_of(text) if text.startswith(PACKET_PREFIX) else None
@@ -96,7 +96,7 @@ def _findings(session: Session, packet: Packet) -> Iterator[Finding]:
         identity = session.identity(packet_id) if packet_id is not None else None
         if packet_id is not None and (identity is None or identity.verdict is VerdictKind.REFUSED):
             message = f"proof_bundle.evidence_refs[{at}]: {packet_id} is no admitted packet of this session"
-            yield Finding("evidence_packets", message)
+            yield FailedCheck("evidence_packets", message)
 
 
 def _needs_others(packet: Packet, rules: VerificationRules) -> bool:

@@ -57,7 +57,7 @@ class ReplayPage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _ReplayRun:
     """What is read of the log, and how far it went when the reading began: an entry that is logged between two queries
     of a page would come without those before it."""
 
@@ -98,13 +98,13 @@ async def replay(
         page = await _page(pool, run, PAGE, page.after)
 
 
-async def _find(pool: asyncpg.Pool, run_id: str, task_id: str | None) -> _Run:
+async def _find(pool: asyncpg.Pool, run_id: str, task_id: str | None) -> _ReplayRun:
     ends = await read_ends(pool)
     sessions = [record["session_id"] for record in await pool.fetch(_SESSIONS, run_id, task_id)]
-    return _Run(run_id, task_id, sessions, ends)
+    return _ReplayRun(run_id, task_id, sessions, ends)
 
 
-async def _page(pool: asyncpg.Pool, run: _Run, limit: int, after: Position) -> ReplayPage:
+async def _page(pool: asyncpg.Pool, run: _ReplayRun, limit: int, after: Position) -> ReplayPage:
     packets = await list_agent_packets(pool, run_id=run.run_id, task_id=run.task_id, limit=limit, after=after)
     hops = await pool.fetch(_HOPS, run.sessions, *after, limit, run.run_id, run.task_id)
     moves = await pool.fetch(_COORDINATION, run.run_id, *after, limit)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import asyncpg
 
 from apc_log.connection import AnyConnection
-from apc_persister.evidence.verification.findings import MOST_FINDINGS, Finding
+from apc_persister.evidence.verification.findings import MOST_FINDINGS, LogFinding
 from apc_persister.evidence.verification.verify import UNREADABLE
 
 _COMPARED: Mapping[str, tuple[str, str]] = {
@@ -96,28 +96,28 @@ LIMIT $1
 _LONGEST = 300
 
 
-async def compare_derived(connection: AnyConnection) -> list[Finding]:
+async def compare_derived(connection: AnyConnection) -> list[LogFinding]:
     """Compare the tables beside the log with its entries, as both are now; a finding for each row that differs.
 
     Raises:
         asyncpg.InsufficientPrivilegeError: the database's user may not read the log.
     """
-    findings: list[Finding] = []
+    findings: list[LogFinding] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         for table, (columns, wanted) in _COMPARED.items():
             query = _DIFFERENCES.format(table=table, columns=columns, wanted=wanted)
             for row in await _rows(connection, query, table, findings):
                 message = f"a row of {table} is {row['what']}: {row['row'][:_LONGEST]}"
-                findings.append(Finding(None, 1, message, table))
+                findings.append(LogFinding(None, 1, message, table))
         for row in await _rows(connection, _DERIVED_COLUMNS, "agent_packets", findings):
             message = "refers_to and defines are not what the bytes of the packet say"
-            findings.append(Finding(row["shard"], row["seq"], message, f"entry {row['seq']}"))
+            findings.append(LogFinding(row["shard"], row["seq"], message, f"entry {row['seq']}"))
         for row in await _rows(connection, _CONTRACTS, "contracts", findings):
-            findings.append(Finding(None, 1, f"contract {row['name']}: {row['what']}", f"contracts {row['name']}"))
+            findings.append(LogFinding(None, 1, f"contract {row['name']}: {row['what']}", f"contracts {row['name']}"))
     return findings
 
 
-async def _rows(connection: AnyConnection, query: str, table: str, findings: list[Finding]) -> list[asyncpg.Record]:
+async def _rows(connection: AnyConnection, query: str, table: str, findings: list[LogFinding]) -> list[asyncpg.Record]:
     """Return the rows; none, and a finding, where the tables cannot be read."""
     try:
         async with connection.transaction():
@@ -125,5 +125,5 @@ async def _rows(connection: AnyConnection, query: str, table: str, findings: lis
     except asyncpg.InsufficientPrivilegeError:
         raise
     except UNREADABLE as error:
-        findings.append(Finding(None, 1, f"{table} cannot be compared: {str(error).splitlines()[0]}", table))
+        findings.append(LogFinding(None, 1, f"{table} cannot be compared: {str(error).splitlines()[0]}", table))
         return []

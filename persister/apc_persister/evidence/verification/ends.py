@@ -38,7 +38,7 @@ _TILES = "SELECT coalesce(level, -1), coalesce(index, -1) FROM apc_log.log_tiles
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class StoredHead:
     """A row of table shards."""
 
     epoch: int
@@ -51,7 +51,7 @@ class Head:
 class Ends:
     """One moment of a log: what is read of it before its entries are."""
 
-    head: Head | None
+    head: StoredHead | None
     tree: Tree | None
     """By the stored edge; None where there is none, or one that no writer can have stored."""
     size: int
@@ -71,7 +71,7 @@ class Ends:
 async def read_ends(connection: AnyConnection, shard: int, report: Report) -> Ends:
     """Read where a shard ends, and report what does not fit. Call inside a transaction that sees one moment."""
     heads = [
-        Head(row["epoch"] or 0, row["holder"], row["batch_no"] or 0, row["next_seq"] or 1)
+        StoredHead(row["epoch"] or 0, row["holder"], row["batch_no"] or 0, row["next_seq"] or 1)
         for row in await connection.fetch(_HEAD, shard)
     ]
     head = heads[0] if heads else None
@@ -215,7 +215,7 @@ def compare_epochs(ends: Ends, batches: Mapping[int, int], report: Report, *, is
     _compare_holders(head, {row["epoch"]: row["holder"] for row in ends.epochs}, after, report)
 
 
-def _compare_holders(head: Head, holders: Mapping[int, UUID], after: int, report: Report) -> None:
+def _compare_holders(head: StoredHead, holders: Mapping[int, UUID], after: int, report: Report) -> None:
     for before, epoch in pairwise([0, *sorted(epoch for epoch in holders if epoch > 0), head.epoch + 1]):
         if epoch > before + 1 and before < head.epoch:
             report.add(after, f"epoch {before + 1} is missing", f"shard_epochs {before + 1}")

@@ -7,7 +7,7 @@ MOST_FINDINGS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LogFinding:
     """Something that does not fit."""
 
     shard: int | None
@@ -37,18 +37,18 @@ class Report:
     """Checkpoints held outside that were compared."""
     pending: int = 0
     """Entries that wait for the writer to take them into the tree (maintenance by SQL)."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LogFinding] = field(default_factory=list)
     unlisted: int = 0
     """Findings beyond the most that are listed."""
 
     def add(self, seq: int, message: str, place: str | None = None) -> None:
         """Take a finding in; without a place it is about entry `seq`."""
         if len(self.findings) < MOST_FINDINGS:
-            self.findings.append(Finding(self.shard, seq, message, place or f"entry {seq}"))
+            self.findings.append(LogFinding(self.shard, seq, message, place or f"entry {seq}"))
         else:
             self.unlisted += 1
 
     @property
-    def first(self) -> Finding | None:
+    def first(self) -> LogFinding | None:
         """The finding about the earliest entry."""
         return min(self.findings, key=lambda finding: finding.seq, default=None)

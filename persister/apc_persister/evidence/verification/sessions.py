@@ -15,7 +15,7 @@ from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.connection import AnyConnection
 from apc_log.queries.replaying.recorded import DatabaseRecords
 from apc_log.queries.replaying.verify import ContractBook
-from apc_persister.evidence.verification.findings import Finding
+from apc_persister.evidence.verification.findings import LogFinding
 from apc_persister.evidence.verification.verify import UNREADABLE
 
 _IDS = """
@@ -35,16 +35,16 @@ UNPLAYABLE = (ApcError, ValueError, TypeError, LookupError, AttributeError, Arit
 
 
 @dataclass(slots=True)
-class Sessions:
+class SessionComparison:
     """What was compared."""
 
     compared: int = 0
     unplayed: list[str] = field(default_factory=list)
     """Why a session could not be played again, a sentence each: its bodies are encrypted, its contract is not held."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LogFinding] = field(default_factory=list)
 
 
-async def compare_sessions(connection: AnyConnection, contracts: Iterable[Contract]) -> Sessions:
+async def compare_sessions(connection: AnyConnection, contracts: Iterable[Contract]) -> SessionComparison:
     """Compare every session's row with its entries, as both are now.
 
     `contracts` are at hand beside those that the log holds.
@@ -52,13 +52,13 @@ async def compare_sessions(connection: AnyConnection, contracts: Iterable[Contra
     Raises:
         asyncpg.InsufficientPrivilegeError: the database's user may not read the log.
     """
-    sessions = Sessions()
+    sessions = SessionComparison()
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         records = DatabaseRecords(connection)
         book = ContractBook(records, contracts)
         unnamed = await connection.fetchval(_UNNAMED)
         if unnamed:
-            sessions.findings.append(Finding(None, 1, f"{unnamed} rows of sessions name no session", "sessions"))
+            sessions.findings.append(LogFinding(None, 1, f"{unnamed} rows of sessions name no session", "sessions"))
         for session_id in await list_sessions(connection):
             try:
                 async with connection.transaction():
@@ -97,7 +97,11 @@ async def play_session(
 
 
 async def _compare(
-    connection: AnyConnection, records: DatabaseRecords, book: ContractBook, session_id: str, sessions: Sessions
+    connection: AnyConnection,
+    records: DatabaseRecords,
+    book: ContractBook,
+    session_id: str,
+    sessions: SessionComparison,
 ) -> None:
     replay, last = await play_session(records, book, session_id)
     sessions.compared += 1
@@ -130,5 +134,5 @@ def _expected(session: Session, last: Entry) -> Mapping[str, Any]:
     }
 
 
-def _finding(shard: int | None, seq: int, session_id: str, message: str) -> Finding:
-    return Finding(shard, seq, f"session {session_id!r}: {message}", f"sessions {session_id}")
+def _finding(shard: int | None, seq: int, session_id: str, message: str) -> LogFinding:
+    return LogFinding(shard, seq, f"session {session_id!r}: {message}", f"sessions {session_id}")

@@ -8,15 +8,15 @@ from apc_persister.evidence.tree.merkle import HASH_SIZE, TILE_WIDTH
 from apc_persister.evidence.tree.tiles import Tiles
 from apc_persister.evidence.tree.tree_signer import load_tree
 from apc_persister.evidence.verification.ends import read_ends
-from apc_persister.evidence.verification.findings import Finding, Report
+from apc_persister.evidence.verification.findings import LogFinding, Report
 
 _LAST_ROOT = "SELECT root_hash FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1"
 _CHANGES = "SELECT shard, array_agg(seq ORDER BY seq) AS numbers FROM apc_log.registry_events GROUP BY shard ORDER BY 1"
 
 
-async def check_ends(connection: AnyConnection) -> list[Finding]:
+async def check_ends(connection: AnyConnection) -> list[LogFinding]:
     """Rows behind the last checkpoint that no gate sent, and heads and edges that do not fit."""
-    findings: list[Finding] = []
+    findings: list[LogFinding] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         for shard in await list_shards(connection):
             report = Report(shard)
@@ -29,9 +29,9 @@ async def check_ends(connection: AnyConnection) -> list[Finding]:
     return findings
 
 
-async def check_registry(connection: AnyConnection) -> list[Finding]:
+async def check_registry(connection: AnyConnection) -> list[LogFinding]:
     """Changes of the registry that are not in the tree, where the gate takes them from."""
-    findings: list[Finding] = []
+    findings: list[LogFinding] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         await prepare_reader(connection)
         for row in await connection.fetch(_CHANGES):
@@ -39,18 +39,18 @@ async def check_registry(connection: AnyConnection) -> list[Finding]:
     return findings
 
 
-async def _check_changes(connection: AnyConnection, shard: int, numbers: list[int]) -> list[Finding]:
+async def _check_changes(connection: AnyConnection, shard: int, numbers: list[int]) -> list[LogFinding]:
     try:
         tiles = Tiles(connection, shard, await load_tree(connection, shard))
     except TreeBroken:
-        return [Finding(shard, numbers[0], "the tree of the shard cannot be read", "log_edges")]
+        return [LogFinding(shard, numbers[0], "the tree of the shard cannot be read", "log_edges")]
     findings = []
     for seq in numbers:
         leaves = await read_leaves(connection, shard, seq, seq)
         is_covered = 1 <= seq <= tiles.tree.size and leaves.hashes[0] == await _leaf(tiles, seq)
         if leaves.doubled or not is_covered:
             message = f"entry {seq} is a change of the registry that is not in the tree"
-            findings.append(Finding(shard, seq, message, f"entry {seq}"))
+            findings.append(LogFinding(shard, seq, message, f"entry {seq}"))
     return findings
 
 

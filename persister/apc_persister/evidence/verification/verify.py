@@ -16,9 +16,9 @@ from apc_persister.evidence.tree.merkle import HASH_SIZE, TILE_WIDTH, Frontier, 
 from apc_persister.evidence.tree.tiles import Tiles
 from apc_persister.evidence.verification.chunks import Chunk, Helpers, Keys, StoredCheckpoint, read_here
 from apc_persister.evidence.verification.ends import Ends, compare_epochs, first_below, read_ends
-from apc_persister.evidence.verification.findings import Finding, Report
+from apc_persister.evidence.verification.findings import LogFinding, Report
 
-__all__ = ["UNREADABLE", "Finding", "Report", "verify_shard"]
+__all__ = ["UNREADABLE", "LogFinding", "Report", "verify_shard"]
 
 UNREADABLE = (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.InternalServerError)
 """What a database raises whose tables are not those of the log, or are damaged."""

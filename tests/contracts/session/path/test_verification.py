@@ -6,7 +6,7 @@ import pytest
 
 from apc_contracts import ClaimPayload, ProofBundle, RetractionPayload, new_packet_id
 from apc_contracts.envelope.parts import Falsifier
-from apc_contracts.session.path.verification import Finding, ruling
+from apc_contracts.session.path.verification import FailedCheck, ruling
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.receipts import ReceiptKind
 
@@ -138,6 +138,6 @@ def test_nothing_is_verifying_once_every_result_is_there(simulation: Any) -> Non
 )
 def test_the_contract_says_what_a_finding_does(contract: Any, mode: str, expected: Any) -> None:
     rules = contract.verification.model_copy(update={"endorsements": mode})
-    assert ruling([Finding("endorsements", "m")], rules) == expected
-    enforced = ruling([Finding("endorsements", "m"), Finding("falsifiers", "n")], rules)
+    assert ruling([FailedCheck("endorsements", "m")], rules) == expected
+    enforced = ruling([FailedCheck("endorsements", "m"), FailedCheck("falsifiers", "n")], rules)
     assert enforced == ((False, "m") if mode == "enforce" else (False, "n"))

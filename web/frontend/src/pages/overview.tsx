@@ -113,7 +113,7 @@ const AGENTS: Column<Agent>[] = [
   { name: "role", title: "Role", value: (row) => row.role, isExtra: true },
   { name: "swarm", title: "Swarm", value: (row) => row.swarm, cell: (row) => <Foreign>{row.swarm}</Foreign>, isExtra: true },
   { name: "state", title: "State", value: (row) => (row.is_revoked ? "revoked" : row.is_alive ? "alive" : "silent"), cell: (row) => <Badge tone={row.is_revoked ? "bad" : row.is_alive ? "good" : "neutral"}>{row.is_revoked ? "revoked" : row.is_alive ? "alive" : "silent"}</Badge>, width: "90px" },
-  { name: "open", title: "Open", value: (row) => row.open_deliveries, width: "60px", isNumber: true },
+  { name: "open", title: "Open", value: (row) => row.open_deliveries, width: "60px", isNumber: true, isExtra: true },
   { name: "last_seen", title: "Seen", value: (row) => row.last_seen, cell: (row) => (row.last_seen ? <Ago at={row.last_seen} /> : <span className="quiet">never</span>), width: "96px" },
 ];
 

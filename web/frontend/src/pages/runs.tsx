@@ -12,7 +12,7 @@ import { useStream } from "../state/live";
 type Run = Schemas["RunSummary"];
 
 export const RUN_COLUMNS: Column<Run>[] = [
-  { name: "run_id", title: "Run", value: (row) => row.run_id, cell: (row) => <span className="mono"><Foreign>{row.run_id}</Foreign></span>, width: "minmax(150px, 2fr)" },
+  { name: "run_id", title: "Run", value: (row) => row.run_id, cell: (row) => <span className="mono"><Foreign>{row.run_id}</Foreign></span>, width: "minmax(110px, 2fr)" },
   {
     name: "state",
     title: "State",
@@ -27,10 +27,10 @@ export const RUN_COLUMNS: Column<Run>[] = [
         ))}
       </span>
     ),
-    width: "minmax(110px, 1.2fr)",
+    width: "minmax(92px, 1.2fr)",
   },
   { name: "sessions", title: "Sessions", value: (row) => row.sessions, width: "76px", isNumber: true, isExtra: true },
-  { name: "packets", title: "Packets", value: (row) => row.spent.packets ?? 0, cell: (row) => compact(row.spent.packets ?? 0), width: "76px", isNumber: true },
+  { name: "packets", title: "Packets", value: (row) => row.spent.packets ?? 0, cell: (row) => compact(row.spent.packets ?? 0), width: "76px", isNumber: true, isExtra: true },
   { name: "tokens", title: "Tokens", value: (row) => row.spent.tokens ?? 0, cell: (row) => (row.spent.tokens ? compact(row.spent.tokens) : <span className="quiet">–</span>), width: "76px", isNumber: true, isExtra: true },
   { name: "cost_usd", title: "Cost", value: (row) => row.spent.cost_usd ?? 0, cell: (row) => (row.spent.cost_usd ? money(row.spent.cost_usd) : <span className="quiet">–</span>), width: "76px", isNumber: true, isExtra: true },
   { name: "open", title: "Open", value: (row) => row.open_deliveries, width: "60px", isNumber: true, isExtra: true },

@@ -26,6 +26,8 @@ class SessionPosition:
     run_phase: RunPhase = RunPhase.RESEARCH
     round: int = 0
     generation: int = 0
+    contract: str = ""
+    """The contract that the session's START named; empty = the deployment's default."""
 
 
 @dataclass(slots=True)
@@ -91,7 +93,7 @@ class KnownSessions:
         if not isinstance(state, SessionState) or packet.sender.agent_id != ORCHESTRATOR:
             return
         if state.step >= known.moment.step:
-            known.moment = SessionPosition(state.step, state.run_phase, state.round, state.generation)
+            known.moment = SessionPosition(state.step, state.run_phase, state.round, state.generation, state.contract or "")
         if known.sync is None or state.step >= known.sync.step:
             known.sync = state
 

@@ -13,6 +13,8 @@ STATE_STEP = "apc-state-step"
 PHASE = "apc-phase"
 ROUND = "apc-round"
 GENERATION = "apc-generation"
+CONTRACT = "apc-contract"
+"""The name of the session's contract, where its START named one: a worker skips its early check of other contracts."""
 RIGHTS = "apc-sender-rights"
 """The rights of the packet's sender, sorted, with commas between them; not there when it has none."""
 

@@ -155,6 +155,12 @@ class LogBatch(msgspec.Struct, frozen=True, array_like=True):
     sessions: list[SessionUpdate]
 
 
+class OpeningBatch(LogBatch, frozen=True, array_like=True):
+    """A log batch that opens a session of a contract that is not the deployment's default, and carries its file."""
+
+    contracts: list[bytes] = []
+
+
 class EpochOpen(msgspec.Struct, frozen=True, array_like=True):
     """A gate takes a shard: the persister gives the holder epoch + 1 and batch_no 0 in table `shards`."""
 
@@ -166,7 +172,7 @@ class EpochOpen(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
-_batch_decoder = msgspec.msgpack.Decoder(LogBatch)
+_batch_decoder = msgspec.msgpack.Decoder(OpeningBatch)
 _epoch_decoder = msgspec.msgpack.Decoder(EpochOpen)
 
 
@@ -177,7 +183,12 @@ def encode(value: LogBatch | EpochOpen) -> bytes:
 
 def decode_batch(body: bytes) -> LogBatch:
     """Raises msgspec.DecodeError (a ValidationError is one) on anything else."""
-    return _batch_decoder.decode(body)
+    found = _batch_decoder.decode(body)
+    if found.contracts:
+        return found
+    return LogBatch(
+        found.version, found.shard, found.epoch, found.batch_no, found.judged_at, found.entries, found.sessions
+    )
 
 
 def decode_epoch_open(body: bytes) -> EpochOpen:

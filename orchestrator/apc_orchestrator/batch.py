@@ -12,7 +12,7 @@ from apc_bus.observability.tracing import NO_TRACE, TraceHeaders
 from apc_bus.port import Publication
 from apc_contracts.session import Session, Verification
 from apc_contracts.wire.refused_input import Flood
-from apc_log.batch import LOG_BATCH_VERSION, Entry, LogBatch
+from apc_log.batch import LOG_BATCH_VERSION, Entry, LogBatch, OpeningBatch
 from apc_orchestrator.judging.entries import session_row, size_of
 
 FULL_BYTES = 1_310_720
@@ -39,6 +39,8 @@ class Batch:
     touched: dict[str, Session] = field(default_factory=dict)
     outgoing: list[Outgoing] = field(default_factory=list)
     verifications: list[Verification] = field(default_factory=list)
+    contracts: set[bytes] = field(default_factory=set)
+    """Contract files of sessions that this batch opens: the log keeps each one once."""
     trace: TraceHeaders = field(default_factory=lambda: NO_TRACE)
     """The trace of the input that is being judged."""
     spans: list[Span] = field(default_factory=list)
@@ -70,4 +72,7 @@ class Batch:
     def seal(self, shard: int, epoch: int) -> LogBatch:
         """Return the message: entries in the order in which they happened, then the sessions as they are now."""
         rows = [session_row(session) for session in self.touched.values()]
+        if self.contracts:
+            held = sorted(self.contracts)
+            return OpeningBatch(LOG_BATCH_VERSION, shard, epoch, self.number, self.now, self.entries, rows, held)
         return LogBatch(LOG_BATCH_VERSION, shard, epoch, self.number, self.now, self.entries, rows)

@@ -15,7 +15,7 @@ from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health, reason_of
 from apc_bus.topology import RECEIPTS, gate_queue
-from apc_contracts.contract.contract import Contract
+from apc_contracts.contract.collection import Contracts
 from apc_contracts.identity.ids import new_packet_id
 from apc_log.protocol_evidence import Positions
 from apc_orchestrator.errors import ShardLost
@@ -54,7 +54,7 @@ class Gate:
     def __init__(
         self,
         settings: OrchestratorSettings,
-        contract: Contract,
+        contracts: Contracts,
         bus: Bus,
         pool: asyncpg.Pool,
         artifacts: ArtifactStore,
@@ -62,7 +62,7 @@ class Gate:
         health: Health,
     ) -> None:
         self._settings = settings
-        self._contract = contract
+        self._contracts = contracts
         self._bus = bus
         self._pool = pool
         self._artifacts = artifacts
@@ -121,19 +121,19 @@ class Gate:
         registry = await Registry.load(self._pool, self._bus.user, self._shard)
         for user, agents in registry.shared_users().items():
             _log.warning("broker_user_shared", user=user, agents=agents, reason="each can speak as the others")
-        protocols, positions = await load_protocols(self._pool, self._contract)
+        protocols, positions = await load_protocols(self._pool, self._contracts.default)
         verifier = Verifier(
             self._bus,
             self._artifacts,
             self._shard,
             registry.by_id,
-            self._contract,
+            self._contracts.default,
             self._health,
             Bounds.of(self._settings),
         )
         resources = ShardResources(
             settings=self._settings,
-            contract=self._contract,
+            contracts=self._contracts,
             bus=self._bus,
             pool=self._pool,
             inputs=inputs,
@@ -163,7 +163,7 @@ class Gate:
             await cancelled(*tasks)
 
     async def _acquire(self, inputs: Subscription) -> Lease:
-        return await take_shard(inputs, self._pool, self._shard, self._bus.user, self._contract.body)
+        return await take_shard(inputs, self._pool, self._shard, self._bus.user, self._contracts.default.body)
 
     async def _stand_by(self, inputs: Subscription, stop: asyncio.Event) -> list[Delivery] | None:
         """Wait to become the active consumer: the one that receives a message.

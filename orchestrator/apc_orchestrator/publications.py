@@ -172,12 +172,15 @@ def inbox_key(packet: Packet, recipient: Registration) -> str:
 
 def state_headers(session: Session) -> dict[str, HeaderValue]:
     """Return the headers that the SDK copies into its next packets."""
-    return {
+    state: dict[str, HeaderValue] = {
         headers.STATE_STEP: session.step,
         headers.PHASE: session.run_phase.value,
         headers.ROUND: session.round,
         headers.GENERATION: session.generation,
     }
+    if session.work is not None:
+        state[headers.CONTRACT] = session.work.contract
+    return state
 
 
 def _rights_header(sender: Registration | None) -> dict[str, HeaderValue]:

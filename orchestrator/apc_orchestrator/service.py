@@ -10,7 +10,7 @@ from apc_bus.concurrency import cancelled
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health
-from apc_contracts.contract.contract import check_guards, load_contract
+from apc_contracts.contract.collection import load_contracts
 from apc_contracts.limits import DocumentLimits
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import Gate
@@ -25,16 +25,14 @@ class Orchestrator:
 
     def __init__(self, settings: OrchestratorSettings, bus: Bus, pool: asyncpg.Pool, artifacts: ArtifactStore) -> None:
         """Create the gates. Raises ContractInvalid when the contract file of the settings cannot be used."""
-        contract = load_contract(settings.contract)
-        # Compile now: the first packet must not wait for it.
-        check_guards(contract)
-        bounds = contract.limits
+        contracts = load_contracts(settings.contract, settings.contracts)
+        bounds = contracts.default.limits
         self._limits = DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
         self._settings = settings
         self._bus = bus
         self._health = Health()
         self._gates = [
-            Gate(settings, contract, bus, pool, artifacts, shard, self._health) for shard in settings.own_shards
+            Gate(settings, contracts, bus, pool, artifacts, shard, self._health) for shard in settings.own_shards
         ]
         follow_gates(self)
 

@@ -34,7 +34,7 @@ def contract_file(path: Path, change: Change) -> str:
 
 
 async def test_the_contract_is_changed_under_load(deployment: Any, record: Callable[..., None]) -> None:
-    """With a hole in it no gate starts, and the one that runs goes on. Under another, an open session is refused."""
+    """With a hole in it no gate starts, and the one that runs goes on. An open session keeps its own contract."""
     path = deployment.folder / "contract.json"
     await deployment.open_session()
     await deployment.serve("persister")
@@ -58,8 +58,8 @@ async def test_the_contract_is_changed_under_load(deployment: Any, record: Calla
         await deployment.drain()
     await deployment.check()
     told = deployment.workers["red-1"].nacks
-    assert {told[packet.packet_id] for packet in late} == {"DRIFT_CHECK_FAILED"}
-    assert await hashes(deployment) == {load_contract().hash, load_contract(Path(other)).hash}
+    assert not {packet.packet_id for packet in late} & told.keys()
+    assert load_contract(Path(other)).hash not in await hashes(deployment)
     record("a contract with a hole, another contract", deployment, repaired_at, injected=len(HOLES) + DOZENS)
 
 

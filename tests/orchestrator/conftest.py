@@ -276,7 +276,7 @@ def make_packet(
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
     packet_id = fields.pop("packet_id", None) or new_packet_id()
     return PACKET_TYPES[packet_type](
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=fields.pop("version", PROTOCOL_VERSION),
         packet_id=packet_id,
         packet_type=packet_type,
         channel=Channel.INTER_AGENT,

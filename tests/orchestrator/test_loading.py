@@ -14,6 +14,7 @@ from apc_bus.port import Delivery, Message
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import RETRY
 from apc_contracts import Packet, load_contract, read_packet
+from apc_contracts.contract.collection import Contracts
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.protocol.ledger import ProtocolLedger
@@ -56,7 +57,7 @@ class JudgedSimulation(Simulation):
         self.sessions = Sessions()
         registry, protocols = Registry(ORCHESTRATOR, REGISTRY, set()), ProtocolLedger(CONTRACT.effectiveness)
         lease = Lease(0, 1, "0.0", ORCHESTRATOR, UUID(int=2))
-        self.judge = Judge(ShardMemory(CONTRACT, lease, 1, "operator", registry, protocols, self.sessions))
+        self.judge = Judge(ShardMemory(Contracts(CONTRACT), lease, 1, "operator", registry, protocols, self.sessions))
 
     def take(self, packet: Packet) -> Any:
         batch = self._begin()
@@ -199,7 +200,7 @@ async def test_what_is_loaded_is_what_was_in_memory(postgres_url: str, seed: int
             new = simulation.batches[written:]
             written += len(new)
             await write(pool, [encode(batch.seal(0, 1)) for batch in new], encryption)
-            loaded = await load_session(pool, "s-1", CONTRACT, ring)
+            loaded = await load_session(pool, "s-1", Contracts(CONTRACT), ring)
             assert isinstance(loaded, Session)
             found, expected = as_seen(loaded), as_seen(walk.session)
             if is_encrypted:

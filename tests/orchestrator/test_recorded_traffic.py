@@ -15,7 +15,8 @@ from typing import Any
 from uuid import UUID
 
 from apc_bus.port import Delivery, Message, Publication
-from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract
+from apc_contracts.contract.collection import Contracts
+from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract, task_contract
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.protocol.ledger import ProtocolLedger
@@ -59,7 +60,8 @@ class Gate:
         known = {one["agent_id"]: registration(one) for one in lease["registry"]}
         registry = Registry(held.user, known, set())
         protocols = ProtocolLedger(contract.effectiveness)
-        self.memory = ShardMemory(contract, held, lease["shards"], lease["operator"], registry, protocols)
+        contracts = Contracts(contract, [task_contract()])
+        self.memory = ShardMemory(contracts, held, lease["shards"], lease["operator"], registry, protocols)
         self.judge = Judge(self.memory)
         self.batch: Batch | None = None
 

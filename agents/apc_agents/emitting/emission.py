@@ -33,7 +33,10 @@ from apc_contracts.envelope.packet import (
     Trace,
 )
 from apc_contracts.identity.ids import new_packet_id, reply_id
+from apc_contracts.payloads.by_type import Payload, SignalFields
+from apc_contracts.payloads.session_signals import first_new_field
 from apc_contracts.vocabulary import (
+    PROTOCOL_1_1,
     PROTOCOL_VERSION,
     Channel,
     DeliveryMode,
@@ -61,6 +64,10 @@ class Builder:
     def agent_id(self) -> str:
         """The agent whose packets are built."""
         return self._actor.agent_id
+
+    def names_contract(self, packet: Packet) -> bool:
+        """Return whether the packet's session has a contract of its own, as far as this worker has heard."""
+        return bool(self._sessions.of(packet.trace.session_id).moment.contract)
 
     def build(self, draft: Draft, cause: Packet | None, ordinal: int) -> Built:
         """Return the packet of a draft.
@@ -102,7 +109,7 @@ class Builder:
         tags = options.get("capability_tags")
         run_phase = options.get("run_phase") or self._sessions.of(trace.session_id).moment.run_phase
         return PACKET_TYPES[packet_type](
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=_version(draft.payload),
             packet_id=packet_id,
             packet_type=packet_type,
             channel=options.get("channel", Channel.INTER_AGENT),
@@ -188,3 +195,9 @@ def _delivery_mode(recipients: Sequence[Recipient]) -> DeliveryMode:
 
 def _milliseconds(duration: timedelta) -> int:
     return round(duration / timedelta(milliseconds=1))
+
+
+def _version(payload: Payload) -> str:
+    """Return the oldest version of the protocol that has everything in this payload."""
+    session = payload.session if isinstance(payload, SignalFields) else None
+    return PROTOCOL_VERSION if session is None or first_new_field(session) is None else PROTOCOL_1_1

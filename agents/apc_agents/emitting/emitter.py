@@ -111,7 +111,8 @@ class Emitter:
     ) -> tuple[Built, Publication]:
         try:
             built = self._builder.build(draft, cause, ordinal)
-            sealed = await sealed_to_fit(built.packet, self.contract, self._claim_checks)
+            own = None if self._builder.names_contract(built.packet) else self.contract
+            sealed = await sealed_to_fit(built.packet, own, self._claim_checks)
         except EmitRefused:
             emission.criticised(False)
             raise
@@ -152,7 +153,7 @@ class Emitter:
         return Publication(exchange, str(shard_of(packet.trace.session_id, self._settings.shards)), message)
 
 
-async def sealed_to_fit(packet: Packet, contract: Contract, claim_checks: ClaimChecks) -> SealedPacket:
+async def sealed_to_fit(packet: Packet, contract: Contract | None, claim_checks: ClaimChecks) -> SealedPacket:
     """As seal_judged; the longest texts of a packet that is too large go to the artifact store.
 
     Raises:
@@ -167,8 +168,10 @@ async def sealed_to_fit(packet: Packet, contract: Contract, claim_checks: ClaimC
     return seal_judged(await claim_checks.check_in(packet), contract)
 
 
-def seal_judged(packet: Packet, contract: Contract) -> SealedPacket:
+def seal_judged(packet: Packet, contract: Contract | None) -> SealedPacket:
     """The sealed packet, if the local admit() lets it pass: what needs a session or a registry is not judged here.
+
+    Without a contract only its form is judged: the session has one that this worker does not know.
 
     Raises:
         EmitRefused: the contract refuses it.
@@ -177,6 +180,8 @@ def seal_judged(packet: Packet, contract: Contract) -> SealedPacket:
         sealed = seal(packet)
     except PacketRefused as refused:
         raise EmitRefused(refused.code, refused.path, refused.message) from refused
+    if contract is None:
+        return sealed
     refusal = admit(packet, None, Facts(now=packet.created_at), contract).refusal
     if refusal is not None:
         raise EmitRefused(refusal.code, refusal.path, refusal.message)

@@ -115,6 +115,7 @@ def _position(values: Mapping[str, HeaderValue]) -> SessionPosition:
         run_phase=RunPhase(str(values.get(headers.PHASE, RunPhase.RESEARCH))),
         round=_number(values, headers.ROUND),
         generation=_number(values, headers.GENERATION),
+        contract=str(values.get(headers.CONTRACT, "")),
     )
 
 

@@ -15,5 +15,8 @@ class DeploymentSettings(ApcSettings):
     contract: str | None = None
     """Path of the contract file; none = the packaged apc/1.0. The gate judges packets by its contract;
     `limits.outstanding_deliveries` also sets the size of inboxes."""
+    contracts: str | None = None
+    """Folder of further contract files (`*.json`), read once at the start; a START of apc/1.1 names one by the `name`
+    in it. `apc-1.0` and `task` are always there; a file with such a name replaces it."""
     data_dir: Path = Path(".apc")
     """Folder of the embedded database, the artifacts and the keys."""

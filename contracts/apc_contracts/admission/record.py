@@ -12,6 +12,7 @@ from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.admission.rules.capacity import bytes_have_room, first_full, session_has_room
 from apc_contracts.admission.rules.drift import DRIFT_FACTS
 from apc_contracts.admission.rules.routing import swarm_of, unreachable
+from apc_contracts.admission.rules.task import places_of, unready_members
 from apc_contracts.admission.stage import Stage
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Right
@@ -19,8 +20,9 @@ from apc_contracts.judging.facts import SignatureState
 from apc_contracts.judging.loop_state import NO_LOOP
 from apc_contracts.judging.session_view import Identity, Part, SessionView
 from apc_contracts.judging.verdict import Refusal, VerdictKind
-from apc_contracts.payloads.by_type import RetractionPayload, TaskIrPayload, TransferPayload
-from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType
+from apc_contracts.payloads.by_type import RetractionPayload, SignalFields, TaskIrPayload, TransferPayload
+from apc_contracts.payloads.session_signals import TaskSpec
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PROTOCOL_VERSION, PacketType
 
 Record = dict[str, Any]
 
@@ -41,6 +43,8 @@ def facts_record(case: Case, stage: Stage, ruling: Ruling) -> Record:
             record["parent"] = _parent(case.parent, case)
         if case.packet.packet_type is PacketType.TRANSFER:
             record["transfer"] = _transfer(case, case.session)
+    elif facts.registry is not None and _opens_task(case):
+        record["places"] = {place: list(agents) for place, agents in places_of(case).items()}
     if facts.decay is not None:
         record["decay"] = dict(facts.decay)
     if case.loop is not NO_LOOP:
@@ -154,6 +158,15 @@ def _known_before(case: Case) -> Record:
     }
 
 
+def _opens_task(case: Case) -> bool:
+    payload = case.packet.payload
+    return isinstance(payload, SignalFields) and isinstance(payload.session, TaskSpec)
+
+
+def _contract(case: Case) -> Record:
+    return {"is_contract_known": case.facts.is_contract_known}
+
+
 def _shard(case: Case) -> Record:
     return {"hashes_to_shard": case.facts.hashes_to_shard}
 
@@ -173,6 +186,10 @@ def _authority(case: Case) -> Record:
         record["registered"] = [case.sender.role, case.sender.swarm_id]
     if case.session is not None:
         record["is_member"] = case.session.is_member(case.sender_id)
+        standing = case.session.standing_of(case.sender_id)
+        if standing is not None:
+            done = None if standing.done is None else str(standing.done)
+            record["standing"] = [standing.is_decider, standing.is_reviewer, done]
     return record | _target(case)
 
 
@@ -191,7 +208,15 @@ def _recipients(case: Case) -> Record:
     if packet_type is PacketType.TRANSFER:
         swarms = {recipient.agent_id: swarm_of(recipient, registry) for recipient in case.packet.recipients}
         record["recipient_swarms"] = {agent_id: swarm for agent_id, swarm in swarms.items() if swarm is not None}
-    return record
+    return record | _unready(case)
+
+
+def _unready(case: Case) -> Record:
+    """Return the members that cannot take part, for a START of apc/1.1."""
+    if case.session is not None or case.packet.packet_type is not PacketType.SIGNAL:
+        return {}
+    found = unready_members(case)
+    return {"unready": dict(found)} if found and case.packet.protocol_version != PROTOCOL_VERSION else {}
 
 
 def _decayed(case: Case) -> Record:
@@ -259,6 +284,7 @@ _EVIDENCE: dict[str, Callable[[Case], Record]] = {
     VerdictKind.REPEAT: _known_before,
     VerdictKind.RERUN: _known_before,
     "UNKNOWN_SESSION": _shard,
+    "UNKNOWN_CONTRACT": _contract,
     "SESSION_TERMINAL": _ended,
     "SESSION_PAUSED": _paused,
     VerdictKind.HELD: _paused,

@@ -14,7 +14,7 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.judging.loop_state import read_loop
-from apc_contracts.judging.session_view import Identity, Part, SessionView
+from apc_contracts.judging.session_view import Identity, Part, SessionView, Standing
 from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.payloads.by_type import RetractionPayload, TransferPayload
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
@@ -61,6 +61,9 @@ def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
         ordinal=record.get("ordinal"),
         is_cause_delivered=_is_cause_delivered(received.packet, record),
         is_contract_deployed=drift.get("contract_is_deployed", True),
+        is_contract_known=record.get("is_contract_known", True),
+        places=record.get("places"),
+        unready=record.get("unready", {}),
         outstanding={agent_id: record["bound"] for agent_id in record.get("full", ())},
         own_outstanding={agent_id: record["bound"] for agent_id in record["full"]} if "shared" in record else None,
         outstanding_bound=record.get("bound"),
@@ -162,8 +165,16 @@ def _session(packet: Packet, record: Record) -> SessionSnapshot:
         last_generations=_last_generations(record, now),
         accepted=_accepted(packet, transfer),
         loop=read_loop(record.get("loop")),
+        standing=_standing(record.get("standing")),
         top_k={packet.payload_as(TransferPayload).to_swarm: transfer["top_k"]} if "top_k" in transfer else {},
     )
+
+
+def _standing(recorded: list[Any] | None) -> Standing | None:
+    if recorded is None:
+        return None
+    is_decider, is_reviewer, done = recorded
+    return Standing(is_decider, is_reviewer, None if done is None else UUID(done))
 
 
 def _parts(recorded: Record) -> dict[str, Part]:

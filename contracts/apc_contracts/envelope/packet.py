@@ -39,7 +39,8 @@ from apc_contracts.payloads.by_type import (
     TaskIrPayload,
     TransferPayload,
 )
-from apc_contracts.vocabulary import Channel, PacketType, RunPhase
+from apc_contracts.payloads.session_signals import first_new_field
+from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, Channel, PacketType, RunPhase
 
 PayloadT = TypeVar("PayloadT", bound=Payload, covariant=True, default=Payload)
 """What a packet carries. `Packet` without brackets may carry any payload: check before reading it."""
@@ -53,7 +54,7 @@ class Packet(Model, Generic[PayloadT]):
     # Built on first use: most console commands read no packet, and building 28 schemas takes 0.1 s.
     model_config = ConfigDict(defer_build=True)
 
-    protocol_version: Literal["apc/1.0"]
+    protocol_version: Literal["apc/1.0", "apc/1.1"]
     packet_id: Uuid
     packet_type: PacketType
     channel: Channel
@@ -129,6 +130,16 @@ class ArtifactPacket(Packet[ArtifactPayload]):
 
 class SignalPacket(Packet[SignalPayload]):
     packet_type: Literal[PacketType.SIGNAL] = PacketType.SIGNAL
+
+    @model_validator(mode="after")
+    def _session_fits_version(self) -> Self:
+        session = self.payload.session
+        if session is None or self.protocol_version != PROTOCOL_VERSION:
+            return self
+        name = first_new_field(session)
+        if name is not None:
+            raise broken(f"payload.session.{name}", f"unknown field of {PROTOCOL_VERSION}: send {PROTOCOL_1_1}")
+        return self
 
 
 class EvalPacket(Packet[EvalPayload]):

@@ -48,6 +48,12 @@ class Facts(msgspec.Struct, frozen=True):
     """The part of `outstanding` that came from this sender; None = all."""
     is_contract_deployed: bool = True
     """The session was opened under the contract file that is judging now."""
+    is_contract_known: bool = True
+    """The contract that a START names can be loaded."""
+    places: Mapping[str, list[str]] | None = None
+    """Deciders and reviewers of a START, roles resolved, as a record has them; None = by the registry."""
+    unready: Mapping[str, list[str]] | None = None
+    """Members of a START that cannot take part -> why, and similar ids, recorded; None = by the registry."""
     outstanding_bound: int | None = None
     quota_wait_ms: int = 0
     """Milliseconds until the sender's quota admits a packet; 0 = now."""

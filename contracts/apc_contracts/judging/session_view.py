@@ -51,6 +51,15 @@ class Part:
     left: float
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The places of an agent in a session of the coordinator `task`, and the DONE under review."""
+
+    is_decider: bool
+    is_reviewer: bool
+    done: UUID | None
+
+
 class SessionView(Protocol):
     """Read-only view of a session; `apc_contracts.session.Session` is one."""
 
@@ -126,6 +135,10 @@ class SessionView(Protocol):
 
     def task_giver(self, task_id: str) -> str | None:
         """Return who reserved a part for the task; None when it has none."""
+        ...
+
+    def standing_of(self, agent_id: str) -> Standing | None:
+        """Return an agent's places in a session of the coordinator `task`; None in other sessions."""
         ...
 
     def identity(self, packet_id: UUID) -> Identity | None: ...

@@ -19,7 +19,7 @@ from apc_contracts.model import (
     Uuid,
     broken,
 )
-from apc_contracts.payloads.session_signals import SessionSpec, SessionState
+from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSpec
 from apc_contracts.payloads.task_ir import FormulaBundle, IrHeader, IrObject, Normalization
 from apc_contracts.vocabulary import AckStatus, ArtifactKind, CommitmentLevel, Signal, TransferMode
 
@@ -109,20 +109,34 @@ class ArtifactPayload(Payload):
     formula_bundle: FormulaBundle | None = None
 
 
+TASK_TAG = "TASK"
+
+
 def _session_kind(value: Any) -> str:
-    is_spec = isinstance(value, SessionSpec) or (isinstance(value, Mapping) and "swarms" in value)
-    return Signal.START if is_spec else Signal.SYNC
+    is_mapping = isinstance(value, Mapping)
+    if isinstance(value, SessionSpec) or (is_mapping and "swarms" in value):
+        return Signal.START
+    if isinstance(value, TaskSpec) or (is_mapping and "contract" in value and "state" not in value):
+        return TASK_TAG
+    return Signal.SYNC
+
+
+def _goes_with(session: Any) -> str:
+    kind = _session_kind(session)
+    return Signal.START if kind == TASK_TAG else kind
 
 
 class SignalFields(Payload):
-    """A control signal. `session`: a SessionSpec with START, a SessionState with SYNC, absent with others."""
+    """A control signal. `session`: a SessionSpec or TaskSpec with START, a SessionState with SYNC, else absent."""
 
     signal: Signal
     reason: str | None = None
     expected_response_by: Time | None = None
     session: (
         Annotated[
-            Annotated[SessionSpec, Tag(Signal.START)] | Annotated[SessionState, Tag(Signal.SYNC)],
+            Annotated[SessionSpec, Tag(Signal.START)]
+            | Annotated[TaskSpec, Tag(TASK_TAG)]
+            | Annotated[SessionState, Tag(Signal.SYNC)],
             Discriminator(_session_kind),
         ]
         | None
@@ -130,7 +144,7 @@ class SignalFields(Payload):
 
     @model_validator(mode="after")
     def _session_fits_signal(self) -> Self:
-        if self.session is None or _session_kind(self.session) == self.signal:
+        if self.session is None or _goes_with(self.session) == self.signal:
             return self
         if self.signal is Signal.START:
             raise broken("session", "START carries a SessionSpec: give swarms, generation_limit and the deadlines")

@@ -1,7 +1,7 @@
 """Payloads of the SIGNALs that open a session and report its state (docs/specification/contract.md section 10)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,10 @@ from apc_contracts.vocabulary import RunPhase
 
 MAX_VETO_WINDOW_MS = 86_400_000
 MAX_ROUNDS = 1_000
+MAX_APPROVALS = 64
+DAY_MS = 86_400_000
+ROLE_PREFIX = "role:"
+"""`role:lead` in deciders or reviewers stands for every member with that role."""
 
 
 class SwarmSpec(Model):
@@ -29,7 +33,12 @@ class Budgets(Model):
 
 
 class SessionSpec(Model):
-    """How to run a session; sent with SIGNAL START. `members` are agents beside those of the swarms."""
+    """How to run a session; sent with SIGNAL START. `members` are agents beside those of the swarms.
+
+    `contract` names another contract of the coordinator `research` than the deployment's default (apc/1.1 only).
+    """
+
+    contract: Name | None = None
 
     swarms: Annotated[tuple[SwarmSpec, ...], Field(min_length=1)]
     members: tuple[Id, ...] = ()
@@ -61,11 +70,43 @@ class SessionSpec(Model):
         return self
 
 
+class TaskSpec(Model):
+    """How to run a session of the coordinator `task`; sent with SIGNAL START of apc/1.1.
+
+    `deciders` (default: the sender of START) may end the work, `reviewers` approve it: agent ids of members, or
+    `role:NAME` for all members with that role. A reviewer who also decides does not count. `approvals` is how many
+    reviewers must agree. With `on_failure: halt` the session halts when a handler fails for good.
+    """
+
+    contract: Name
+    members: Annotated[tuple[Id, ...], Field(min_length=1)]
+    deciders: tuple[Id, ...] = ()
+    reviewers: tuple[Id, ...] = ()
+    approvals: Annotated[int, Field(ge=1, le=MAX_APPROVALS)] = 1
+    on_failure: Literal["halt", "continue"] = "halt"
+    task_ids: tuple[Id, ...] = ()
+    max_rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS)] = 2
+    deadline_ms: DurationMs = DAY_MS
+    """How long the whole session may last."""
+    budgets: Budgets = Budgets()
+
+    @model_validator(mode="after")
+    def _names_are_distinct(self) -> Self:
+        for field in ("members", "deciders", "reviewers"):
+            seen: set[str] = set()
+            for index, name in enumerate(getattr(self, field)):
+                if name in seen:
+                    raise broken(f"{field}[{index}]", f"{name} is listed twice: list it once")
+                seen.add(name)
+        return self
+
+
 class SessionState(Model):
     """The state of a session; sent with the orchestrator's SIGNAL SYNC.
 
     `scores` maps swarm_id to its verified score; `subjects` holds the packets concerned (arbitrated EVALs, winner,
-    ARTIFACT to validate).
+    ARTIFACT to validate, the DONE under review). `contract`, `deciders` and `reviewers` are those of a session of
+    apc/1.1 that named its contract.
     """
 
     state: Name
@@ -76,3 +117,14 @@ class SessionState(Model):
     paused: bool
     scores: Mapping[str, Fraction]
     subjects: tuple[Uuid, ...]
+    contract: Name | None = None
+    deciders: tuple[Id, ...] | None = None
+    reviewers: tuple[Id, ...] | None = None
+
+
+def first_new_field(session: SessionSpec | TaskSpec | SessionState) -> str | None:
+    """Return the first field that apc/1.0 does not have; None when there is none."""
+    for name in ("contract", "deciders", "reviewers"):
+        if getattr(session, name, None) is not None:
+            return name
+    return None

@@ -119,7 +119,7 @@ class SessionReplay:
         verdict = self._judge(entry, received, contract)
         is_refused = verdict.refusal is not None
         if self.session is None and not is_refused and self._session_id != PRESENCE_SESSION:
-            self.session = open_session(packet, entry.judged_at, contract)
+            self.session = open_session(packet, entry.judged_at, contract, verdict.facts.get("places"))
             for packet_id, identity in self._strangers.items():
                 self.session.remember(packet_id, identity)
         note_place(verdict.facts, packet, self.session)

@@ -27,6 +27,8 @@ from apc_contracts.session.movement import Advance
 from apc_contracts.session.path import barrier, completion, promotion_path, verification
 from apc_contracts.session.path.candidates import register_outcome
 from apc_contracts.session.session import HeldPacket, OpenPacket, Session
+from apc_contracts.session.task.conditions import watch
+from apc_contracts.session.task.counting import note_failure
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_contracts.wire.receipts import ReceiptKind
@@ -87,6 +89,7 @@ def _finish(moment: Advance, *, may_sync: bool = True, must_sync: bool = False) 
         settle(moment)
         if session.is_terminal:
             _end(moment)
+        watch(moment)
     if must_sync or (effects.is_sync_due and may_sync):
         # First, because other emissions may move the session on and cause their own SYNC.
         effects.emissions.insert(0, emissions.sync(session, moment.cause, moment.now, moment.contract))
@@ -203,6 +206,7 @@ def _tell_of_failure(moment: Advance) -> None:
         opened = moment.session.open.get(hop.packet_id)
         if hop.to_state == "DEAD_LETTERED" and opened is not None:
             failures.tell_sender(moment, opened, hop)
+            note_failure(moment, opened, hop)
 
 
 def _hear_recipient(session: Session, agent_id: str, effects: Effects) -> None:
@@ -257,9 +261,9 @@ def _rights(verdict: Verdict) -> frozenset[str]:
 
 
 def _round_of(session: Session, packet: Packet) -> int:
-    """Return a packet's round: the session's for the orchestrator's packets, the parent's for an agent's."""
+    """Return a packet's round: the parent's for an agent's packet of research, else the session's."""
     parent = packet.trace.parent_packet_id
-    if parent is None or packet.sender.agent_id == ORCHESTRATOR:
+    if parent is None or packet.sender.agent_id == ORCHESTRATOR or session.work is not None:
         return session.round
     identity = session.identity(parent)
     return session.round if identity is None else identity.round

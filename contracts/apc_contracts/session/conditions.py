@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import combinations
 
+from apc_contracts.contract.coordinators import STOP
 from apc_contracts.session.movement import (
     GENERATION_STATES,
     Advance,
@@ -12,8 +13,7 @@ from apc_contracts.session.movement import (
     transition,
 )
 from apc_contracts.session.path import barrier, candidates, promotion_path
-
-STOP = "stop_signal_or_budget_exhausted"
+from apc_contracts.session.task import conditions as task
 
 
 def settle(moment: Advance) -> None:
@@ -23,9 +23,16 @@ def settle(moment: Advance) -> None:
         before = document.step, document.halt_reason
         _halt_if_needed(moment)
         if not moment.session.is_terminal:
-            _BY_STATE[document.state](moment)
+            _settle_state(moment)
         if (document.step, document.halt_reason) == before:
             return
+
+
+def _settle_state(moment: Advance) -> None:
+    if moment.session.work is not None:
+        task.work(moment)
+    else:
+        _BY_STATE[moment.session.document.state](moment)
 
 
 def _halt_if_needed(moment: Advance) -> None:
@@ -46,7 +53,7 @@ def _spent_budget(moment: Advance) -> str | None:
 
 
 def _nobody_left(moment: Advance) -> str | None:
-    return None if moment.session.live_swarms else "NO_LIVE_SWARM"
+    return None if moment.session.live_swarms or moment.session.work is not None else "NO_LIVE_SWARM"
 
 
 def _research(moment: Advance) -> None:

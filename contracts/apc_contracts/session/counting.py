@@ -13,8 +13,12 @@ from apc_contracts.session.knowledge.novelty import note_symbols, note_transfer
 from apc_contracts.session.movement import Advance, pause, resume, start_timer
 from apc_contracts.session.path import candidates, completion, promotion_path
 from apc_contracts.session.session import OpenPacket
+from apc_contracts.session.task import counting as task
 from apc_contracts.session.timers import expire
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, Signal
+
+LONGEST_OPENING_MS = 60_000
+"""A session of the coordinator `task` halts when its opener sends no task for this long."""
 
 
 def count(moment: Advance, opened: OpenPacket) -> None:
@@ -24,6 +28,9 @@ def count(moment: Advance, opened: OpenPacket) -> None:
     note_evidence(session, packet, moment.contract)
     if packet.packet_type is PacketType.RETRACTION:
         _retraction(moment, packet)
+    work = session.work
+    if work is not None and not session.is_terminal:
+        task.count(moment, packet, work)
     if session.is_terminal or (opened.round != session.round and not _is_operation(packet)):
         return
     counter = _COUNTERS.get(packet.packet_type)
@@ -71,7 +78,11 @@ def _signal(moment: Advance, opened: OpenPacket) -> None:
 
 def _start(moment: Advance) -> None:
     document = moment.session.document
-    start_timer(moment, "state", document.state_deadline_ms)
+    if moment.session.work is None:
+        start_timer(moment, "state", document.state_deadline_ms)
+    else:
+        start_timer(moment, "deadline", document.state_deadline_ms)
+        start_timer(moment, "open", min(LONGEST_OPENING_MS, document.state_deadline_ms))
     wall = document.budgets.get("wall_ms")
     if wall is not None:
         start_timer(moment, "wall", int(wall))

@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 import orjson
 
-from apc_contracts.vocabulary import RunPhase
+from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, RunPhase
 
 CANDIDATES_KEPT = 16
 """Verified EVALs remembered per swarm, best first: enough to outlast every round, veto and retraction."""
@@ -226,6 +226,11 @@ class SessionDocument:
     """Packet -> the recipients whose ACK is no longer waited for; the oldest are forgotten."""
 
     @property
+    def protocol_version(self) -> str:
+        """The version of the orchestrator's own packets in this session."""
+        return PROTOCOL_VERSION
+
+    @property
     def last_generation(self) -> int:
         """The generation whose barrier opens the candidate pool."""
         return self.generation_limit + self.convergence_generations
@@ -235,14 +240,56 @@ class SessionDocument:
         return orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
 
 
+@dataclass(slots=True)
+class Work:
+    """Where a session of the coordinator `task` stands."""
+
+    contract: str
+    deciders: list[str]
+    """Agents whose DECISION DONE ends the work."""
+    reviewers: list[str]
+    """Agents who approve it; none of them decides."""
+    approvals: int
+    """How many of them must agree."""
+    halts_on_failure: bool
+    is_started: bool = False
+    """The opener's task was admitted."""
+    done: UUID | None = None
+    """The DECISION DONE of this round."""
+    done_by: str = ""
+    approved_by: list[str] = field(default_factory=list)
+    failed: str | None = None
+    """Why the review of this round failed."""
+    last_end: str = ""
+    """The delivery that ended last, in words."""
+
+
+@dataclass(slots=True)
+class TaskDocument(SessionDocument):
+    """The document of a session of the coordinator `task`."""
+
+    work: Work = field(default_factory=lambda: Work("", [], [], 1, True))
+
+    @property
+    def protocol_version(self) -> str:
+        return PROTOCOL_1_1
+
+
+class _Kind(msgspec.Struct):
+    work: msgspec.Raw = msgspec.Raw()
+
+
 def checksum(text: str) -> int:
     """Return a 32-bit checksum of a text: enough to recognise it."""
     return crc32(text.encode())
 
 
 _decoder = msgspec.json.Decoder(SessionDocument)
+_task_decoder = msgspec.json.Decoder(TaskDocument)
+_kind_decoder = msgspec.json.Decoder(_Kind)
 
 
 def decode_document(data: bytes | str) -> SessionDocument:
     """Return the document in JSON bytes. Raises msgspec.ValidationError when the shape is different."""
-    return _decoder.decode(data)
+    is_task = bool(bytes(_kind_decoder.decode(data).work))
+    return _task_decoder.decode(data) if is_task else _decoder.decode(data)

@@ -18,12 +18,11 @@ from apc_contracts.envelope.packet import (
 from apc_contracts.identity.ids import reply_id, timer_id
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.session_signals import SessionState
-from apc_contracts.session.document import SessionDocument, VerifiedCandidate
+from apc_contracts.session.document import SessionDocument, TaskDocument, VerifiedCandidate
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     ORCHESTRATOR,
-    PROTOCOL_VERSION,
     Channel,
     DeliveryMode,
     PacketType,
@@ -60,7 +59,7 @@ def emission(
         document.emitted += 1
     identity = session.identity(parent) if parent else None
     return PACKET_TYPES[packet_type](
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=document.protocol_version,
         packet_id=packet_id or reply_id(cause, ORCHESTRATOR, document.emitted),
         packet_type=packet_type,
         channel=Channel.INTER_AGENT,
@@ -85,7 +84,7 @@ def emission(
 
 def sync(session: Session, cause: UUID, now: datetime, contract: Contract) -> Packet:
     """Return SIGNAL SYNC to everyone: the state the session has reached."""
-    document = session.document
+    document, work = session.document, session.work
     state = SessionState(
         state=document.state,
         run_phase=document.run_phase,
@@ -95,6 +94,9 @@ def sync(session: Session, cause: UUID, now: datetime, contract: Contract) -> Pa
         paused=session.is_paused,
         scores=dict(session.verified_scores),
         subjects=subjects(document),
+        contract=None if work is None else work.contract,
+        deciders=None if work is None else tuple(work.deciders),
+        reviewers=None if work is None else tuple(work.reviewers),
     )
     payload = SignalPayload(signal=Signal.SYNC, session=state)
     return emission(session, PacketType.SIGNAL, payload, cause, now, contract, parent=document.start_packet_id)
@@ -120,6 +122,9 @@ def timer(session: Session, kind: str, now: datetime, contract: Contract) -> Pac
 
 def subjects(document: SessionDocument) -> tuple[UUID, ...]:
     """Return the packets that the state is about: arbitrated EVALs, winner first, or the ARTIFACT to validate."""
+    if isinstance(document, TaskDocument):
+        done = document.work.done
+        return () if done is None else (done,)
     current = document.round_state
     if document.state == "ARBITRATION":
         return tuple(candidate.packet_id for candidate in ranked_candidates(document))

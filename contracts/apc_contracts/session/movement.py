@@ -32,6 +32,13 @@ class Advance:
     def guard_facts(self) -> dict[str, Any]:
         """Return the facts that the guards of the session's machine read."""
         document = self.session.document
+        work = self.session.work
+        if work is not None:
+            return {
+                "round": float(document.round),
+                "max_rounds": float(document.max_rounds),
+                "approvals": float(len(work.approved_by)),
+            }
         arbitration = document.round_state.arbitration
         return {
             "generation": float(document.generation),
@@ -127,6 +134,8 @@ def _enter(moment: Advance, state: str) -> None:
     if moment.session.is_terminal:
         document.deadlines.clear()
         document.paused_at = None
+        return
+    if moment.session.work is not None:
         return
     start_timer(moment, "state", document.state_deadline_ms)
     if state == "DIFFERENTIATED_RESEARCH":

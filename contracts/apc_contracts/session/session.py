@@ -9,10 +9,10 @@ from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.loop_state import NO_LOOP, LoopState, extend, longest
-from apc_contracts.judging.session_view import Identity, Part
+from apc_contracts.judging.session_view import Identity, Part, Standing
 from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.session import budgets
-from apc_contracts.session.document import LONGEST_KEY, SessionDocument, checksum
+from apc_contracts.session.document import LONGEST_KEY, SessionDocument, TaskDocument, Work, checksum
 from apc_contracts.session.knowledge.grounds import Grounds
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 from apc_contracts.wire.parsing import ReceivedPacket
@@ -149,17 +149,24 @@ class Session:
     """Ids of the claims that admitted CLAIMs and TASK_IRs have made."""
     admitted_items: int = 0
     """Admitted packets among the identities, with their recipients."""
+    work: Work | None = field(init=False, compare=False)
+    """Where a session of the coordinator `task` stands; None in the others."""
     document_bytes: int = field(default=4096, compare=False)
     """How large the document was when it was last logged."""
 
     def __post_init__(self) -> None:
         document = self.document
+        self.work = document.work if isinstance(document, TaskDocument) else None
         self.open, self.held = Waiting(self.waiting_bytes), Waiting(self.waiting_bytes)
         self.swarm_of = {agent: swarm for swarm, agents in document.swarms.items() for agent in agents}
         self.members = frozenset({*self.swarm_of, *document.members, document.opener, ORCHESTRATOR})
         self.keys = set(document.symbolic_keys)
         self.evidence = set(document.evidence)
         self.tasks = set(document.task_ids)
+
+    def standing_of(self, agent_id: str) -> Standing | None:
+        work = self.work
+        return work and Standing(agent_id in work.deciders, agent_id in work.reviewers, work.done)
 
     @property
     def session_id(self) -> str:
@@ -305,7 +312,8 @@ class Session:
         chain = None
         if parent is not None or cause is not None:
             known = self._answered(parent, cause)
-            if known and not self._brings_something_new(packet):
+            is_news = self.work is not None and repeats == 0  # in a task, a payload that was not sent before is news
+            if known and not is_news and not self._brings_something_new(packet):
                 chain = longest(extend(one.chain, one.sender, sender) for one in known)
         return NO_LOOP if repeats == 0 and chain is None else LoopState(repeats, chain)
 
@@ -321,9 +329,7 @@ class Session:
             if key[:LONGEST_KEY] not in self.keys:
                 return True
         bundle = packet.proof_bundle
-        if bundle is None:
-            return False
-        return any(checksum(reference) not in self.evidence for reference in bundle.evidence_refs)
+        return bundle is not None and any(checksum(one) not in self.evidence for one in bundle.evidence_refs)
 
     @property
     def live_swarms(self) -> list[str]:

@@ -59,10 +59,28 @@ def _veto(moment: Advance) -> None:
     moment.session.document.halt_reason = candidates.end_veto_window(moment)
 
 
+def _deadline(moment: Advance) -> None:
+    moment.session.document.halt_reason = f"DEADLINE in {moment.session.state}"
+
+
+def _open(moment: Advance) -> None:
+    opener = moment.session.document.opener
+    moment.session.document.halt_reason = f"NOT_STARTED {opener} sent no task"
+
+
+def _stall(moment: Advance) -> None:
+    work = moment.session.work
+    last = work.last_end if work is not None else ""
+    moment.session.document.halt_reason = f"STALLED nothing is open; the last end: {last or 'none'}"
+
+
 _EXPIRED: dict[str, Callable[[Advance], None]] = {
     "generation": _generation,
     "state": _state,
     "wall": _wall,
     "search": _search,
     "veto": _veto,
+    "deadline": _deadline,
+    "open": _open,
+    "stall": _stall,
 }

@@ -24,7 +24,7 @@ MAX_MESSAGE_LENGTH = 400
 
 # Parts of a location that are not in the document: the chosen member of a union.
 _OBJECT_TAGS = frozenset({"Claim", "Falsifier", "Decision", "Constraint", "Evidence"})
-_SESSION_TAGS = frozenset({Signal.START, Signal.SYNC})
+_SESSION_TAGS = frozenset({Signal.START, Signal.SYNC, "TASK"})
 
 # The validator shows an enum's member as Python does: <PacketType.IDEA: 'IDEA'>.
 _ENUM_MEMBER = re.compile(r"<[^<>]*: ('[^']*')>")

@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from apc_contracts.contract.collection import Contracts, stored_contract
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.references import CLAIM_PREFIX, defines, refers_to
 from apc_contracts.judging.loop_state import read_loop
@@ -36,6 +37,7 @@ from apc_contracts.vocabulary import (
 )
 from apc_contracts.wire.parsing import ReceivedPacket, parse_packet, read_packet
 from apc_log.body_encryption import SealedContent
+from apc_log.connection import AnyConnection
 from apc_log.sessions.bodies import Bodies, open_bodies
 from apc_log.subject_keys import KeyRing
 
@@ -110,6 +112,7 @@ WITH machine AS (
 )
 SELECT * FROM marked WHERE is_unfinished ORDER BY seq, place
 """
+CONTRACT = "SELECT document FROM apc_log.contracts WHERE contract_hash = $1"
 LOCAL_RECIPIENTS = [ORCHESTRATOR, SUBSTRATE_RECIPIENT]
 """The gate applies these itself; their deliveries have no end to wait for."""
 ERASED = "erased"
@@ -119,7 +122,7 @@ ERASED = "erased"
 async def load_session(
     pool: asyncpg.Pool,
     session_id: str,
-    contract: Contract,
+    contracts: Contracts,
     ring: KeyRing | None = None,
     erased: list[Hop] | None = None,
 ) -> Session | dict[UUID, Identity]:
@@ -141,7 +144,9 @@ async def load_session(
             rows = await connection.fetch(UNKNOWN_SESSION_IDENTITIES, session_id)
             bodies = await open_bodies(connection, ring, (row["sealed"] for row in rows))
             return {row["packet_id"]: _identity(row, _content(row, bodies)) for row in reversed(rows)}
-        session = Session(decode_document(text), contract.selection.verified_score_epsilon)
+        document = decode_document(text)
+        contract = await _contract_of(connection, document.contract_hash, contracts)
+        session = Session(document, contract.selection.verified_score_epsilon)
         rows = await connection.fetch(IDENTITIES, session_id)
         bodies = await open_bodies(connection, ring, (row["sealed"] for row in rows))
         _add_identities(session, rows, bodies, contract)
@@ -156,6 +161,16 @@ async def load_session(
             erased += ended
         _add_ends(session, await connection.fetch(ENDED, session_id, terminal))
     return session
+
+
+async def _contract_of(connection: AnyConnection, digest: str, contracts: Contracts) -> Contract:
+    """Return the contract that a session was opened under, from the log if need be; the default as the last resort."""
+    known = contracts.of_hash(digest)
+    if known is not None:
+        return known
+    body = await connection.fetchval(CONTRACT, bytes.fromhex(digest))
+    stored = None if body is None else stored_contract(body)
+    return contracts.default if stored is None else contracts.keep(stored)
 
 
 def _add_identities(session: Session, rows: Iterable[asyncpg.Record], bodies: Bodies, contract: Contract) -> None:

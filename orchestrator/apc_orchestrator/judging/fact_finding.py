@@ -13,7 +13,8 @@ from apc_contracts.identity.ids import shard_of
 from apc_contracts.identity.signing import verify
 from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.session import HeldPacket
-from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
+from apc_contracts.session.opening import contract_named
+from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator.judging.memory import ShardMemory
 
@@ -23,7 +24,7 @@ class FactFinder:
 
     def __init__(self, memory: ShardMemory) -> None:
         self._memory = memory
-        self._contract_hash = memory.contract.hash.hex()
+        self._contracts = memory.contracts
         self._bound = memory.contract.limits.outstanding_deliveries
         self._registry = memory.registry
         self._outstanding = memory.outstanding
@@ -47,6 +48,7 @@ class FactFinder:
             ordinal=ordinal if isinstance(ordinal, int) else None,
             is_cause_delivered=self._is_cause_delivered(packet, cause),
             is_contract_deployed=self._is_contract_deployed(packet),
+            is_contract_known=self._is_contract_known(packet),
             outstanding=self._outstanding.totals,
             own_outstanding=self._outstanding.of(packet.sender.agent_id),
             outstanding_bound=self._bound,
@@ -92,7 +94,11 @@ class FactFinder:
 
     def _is_contract_deployed(self, packet: Packet) -> bool:
         session = self._memory.sessions.get(packet.trace.session_id)
-        return session is None or session.document.contract_hash == self._contract_hash
+        return session is None or self._contracts.of_hash(session.document.contract_hash) is not None
+
+    def _is_contract_known(self, packet: Packet) -> bool:
+        name = contract_named(packet) if packet.packet_type is PacketType.SIGNAL else None
+        return name is None or self._contracts.named(name) is not None
 
     def _signature(self, received: ReceivedPacket, header: str | None) -> SignatureState:
         sender = self._registry.by_id.get(received.packet.sender.agent_id)

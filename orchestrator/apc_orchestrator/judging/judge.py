@@ -61,7 +61,7 @@ class Judge:
 
     def __init__(self, memory: ShardMemory) -> None:
         self._memory = memory
-        self._contract = memory.contract
+        self._contract_of = memory.contract_of
         self._sessions = memory.sessions
         self._quarantine = Quarantine(memory.contract.limits.refused)
         self._facts = FactFinder(memory)
@@ -123,7 +123,7 @@ class Judge:
     ) -> None:
         """Advance a session by authenticated receipts of one (packet, recipient, attempt)."""
         given = ReceiptsInput(receipts, batch.now, self._memory.protocols.decayed(batch.now))
-        advanced = advance(session, given, self._contract)
+        advanced = advance(session, given, self._contract_of(session))
         for receipt in advanced.effects.misdirected:
             reason = f"{receipt.kind} of a packet that was not delivered to {receipt.recipient}"
             self._quarantine_receipts(batch, receipt, reason, encode_receipt(receipt), user_id)
@@ -158,8 +158,9 @@ class Judge:
     def _decide(self, batch: Batch, received: ReceivedPacket, facts: Facts, signature: str | None) -> Verdict:
         packet = received.packet
         session = self._sessions.get(packet.trace.session_id)
+        contract = self._contract_of(session) if session is not None else self._memory.contract_for(packet)
         began = perf_counter()
-        verdict = admit(packet, session, facts, self._contract)
+        verdict = admit(packet, session, facts, contract)
         batch.admit_seconds.append(perf_counter() - began)
         refusal, repeats = verdict.refusal, self._repeats
         known = (
@@ -175,32 +176,41 @@ class Judge:
             if repeats.record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason):
                 self._answers.refusal(batch, received, refusal, facts.user_id)
         else:
-            self._record(batch, received, verdict, facts, signature)
+            self._record(batch, received, verdict, facts, signature, contract)
         return verdict
 
     def _is_crowded(self, session: Session | None, refusal: Refusal) -> bool:
         """Return whether the session remembers so many refused packets that another one takes no id in it."""
-        if session is None or session.refused_items < self._contract.limits.refused_items:
+        if session is None or session.refused_items < self._contract_of(session).limits.refused_items:
             return False
         return not ends_session(session, refusal)
 
     def _record(
-        self, batch: Batch, received: ReceivedPacket, verdict: Verdict, facts: Facts, signature: str | None
+        self,
+        batch: Batch,
+        received: ReceivedPacket,
+        verdict: Verdict,
+        facts: Facts,
+        signature: str | None,
+        contract: Contract,
     ) -> None:
         """Log a verdict that takes an id: the packet's row first, then everything that it caused."""
         packet, refusal = received.packet, verdict.refusal
         if refusal is not None and facts.is_received:
             if not self._quarantine.has_room(batch, received.body, facts.user_id):
                 return
-        session = self._session_for(batch, packet, is_refused=refusal is not None)
+        if contract is not self._memory.contract and self._sessions.get(packet.trace.session_id) is None:
+            # A START, refused or not: the log holds every contract that its entries name.
+            batch.contracts.add(contract.body)
+        session = self._session_for(batch, packet, verdict, contract)
         recipients = _recipients(packet, session, self._memory.registry)
         note_place(verdict.facts, packet, session)
         advanced = None
         if session is not None:
             decayed = self._memory.protocols.decayed(batch.now)
             given = PacketInput(received, verdict, recipients, facts.proven_cause, batch.now, decayed)
-            advanced = advance(session, given, self._contract)
-        row = packet_entry(received, verdict, recipients, session, self._contract.hash, facts, signature)
+            advanced = advance(session, given, contract)
+        row = packet_entry(received, verdict, recipients, session, contract.hash, facts, signature)
         batch.entries.append(row)
         lineage = lineage_entry(packet)
         if lineage is not None:
@@ -212,16 +222,16 @@ class Judge:
         else:
             self._apply(batch, session, advanced, packet.packet_id)
 
-    def _session_for(self, batch: Batch, packet: Packet, *, is_refused: bool) -> Session | None:
+    def _session_for(self, batch: Batch, packet: Packet, verdict: Verdict, contract: Contract) -> Session | None:
         """Return the packet's session. An admitted packet draws its sender's quota, and a START opens its session."""
         sender, session_id = packet.sender, packet.trace.session_id
         session = self._sessions.get(session_id)
-        if is_refused:
+        if verdict.refusal is not None:
             return session
         if packet.packet_type not in CONTROL_TYPES and sender.agent_id != ORCHESTRATOR:
             self._memory.quotas.draw(sender.agent_id, sender.role, batch.now)
         if session is None and session_id != PRESENCE_SESSION:
-            session = open_session(packet, batch.now, self._contract)
+            session = open_session(packet, batch.now, contract, verdict.facts.get("places"))
             # A packet refused earlier under this name keeps its id and its refusal.
             for packet_id, identity in self._sessions.refused_packets(session_id).items():
                 session.remember(packet_id, identity)
@@ -269,15 +279,18 @@ class Judge:
             elif isinstance(item, ProtocolVerdict):
                 self._count_protocol(batch, item.session, item.final)
             else:
-                packet = decay_packet(item.session, item.decision, item.cause, batch.now, self._contract)
+                packet = decay_packet(
+                    item.session, item.decision, item.cause, batch.now, self._contract_of(item.session)
+                )
                 self._judge_own(batch, packet, item.decision.record)
 
     def _release(self, batch: Batch, item: Release) -> None:
         """Judge a packet that was held by a pause as if it arrived now."""
         facts = self._facts.of_held(item.held, batch.now)
-        verdict = judge_held(item.held.received.packet, item.session, facts, self._contract)
+        contract = self._contract_of(item.session)
+        verdict = judge_held(item.held.received.packet, item.session, facts, contract)
         given = ReleaseInput(item.held, verdict, item.cause, batch.now, item.is_last, facts.decayed_protocols)
-        self._apply(batch, item.session, advance(item.session, given, self._contract), item.cause)
+        self._apply(batch, item.session, advance(item.session, given, contract), item.cause)
 
     def _count_protocol(self, batch: Batch, session: Session, final: FinalVerdict) -> None:
         """Count a final verdict for its protocol; a block or a recovery is logged in the session that caused it."""
@@ -296,7 +309,7 @@ class Judge:
     def confirm_substrate(self, batch: Batch, session: Session, packet_id: UUID) -> None:
         """Advance a session by the substrate stream's confirm of a packet."""
         decayed = self._memory.protocols.decayed(batch.now)
-        advanced = confirm_substrate(session, packet_id, batch.now, self._contract, decayed)
+        advanced = confirm_substrate(session, packet_id, batch.now, self._contract_of(session), decayed)
         self._apply(batch, session, advanced, packet_id)
         self._finish(batch)
 

@@ -6,6 +6,7 @@ import asyncpg
 
 from apc_bus.port import Bus, Subscription
 from apc_bus.settings import OrchestratorSettings
+from apc_contracts.contract.collection import Contracts
 from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_orchestrator.judging.registry import Registry
@@ -19,7 +20,7 @@ class ShardResources:
     """The resources of one lease; they do not change until it ends."""
 
     settings: OrchestratorSettings
-    contract: Contract
+    contracts: Contracts
     bus: Bus
     pool: asyncpg.Pool
     inputs: Subscription
@@ -29,3 +30,8 @@ class ShardResources:
     protocols: ProtocolLedger
     verifier: Verifier
     unjudgeable: Unjudgeable
+
+    @property
+    def contract(self) -> Contract:
+        """The deployment's default contract: its limits hold for all sessions."""
+        return self.contracts.default

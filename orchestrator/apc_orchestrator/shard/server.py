@@ -52,7 +52,7 @@ class ShardServer:
         self._intake = InputIntake(resources)
         self._reports = Reports(self._judge, self._loader, self._intake)
         self._pipeline = Pipeline(resources, self._intake, self._reports.note, stop)
-        self._timers = Timers(resources, self._loader, self._judge)
+        self._timers = Timers(resources, self._loader, self._judge, self._memory.contract_of)
         self._waiting: list[Delivery] = []
         self._open: set[str] = set()
         self._now = datetime.now(UTC)
@@ -210,7 +210,7 @@ class ShardServer:
 def _memory_of(resources: ShardResources) -> ShardMemory:
     settings = resources.settings
     return ShardMemory(
-        contract=resources.contract,
+        contracts=resources.contracts,
         lease=resources.lease,
         shards=settings.shards,
         operator=settings.operator_user or resources.bus.user,

@@ -58,7 +58,7 @@ class SessionLoader:
         try:
             erased: list[Hop] = []
             resources = self._resources
-            found = await load_session(resources.pool, session_id, resources.contract, self._ring, erased)
+            found = await load_session(resources.pool, session_id, resources.contracts, self._ring, erased)
         except UNAVAILABLE as error:
             _log.warning("session_unloadable", session_id=session_id, reason=str(error))
             raise SessionUnloadable(f"session {session_id}: {error}") from error

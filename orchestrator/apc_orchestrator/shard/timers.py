@@ -1,7 +1,9 @@
 """Deadlines of the shard's sessions: each one that passes becomes a packet of the orchestrator."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from apc_contracts.contract.contract import Contract
 from apc_contracts.session import Session, timer
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import SessionUnloadable
@@ -16,8 +18,14 @@ RETRY_SECONDS = 0.5
 class Timers:
     """Fires the deadlines that have passed."""
 
-    def __init__(self, resources: ShardResources, loader: SessionLoader, judge: Judge) -> None:
-        self._contract = resources.contract
+    def __init__(
+        self,
+        resources: ShardResources,
+        loader: SessionLoader,
+        judge: Judge,
+        contract_of: Callable[[Session], Contract],
+    ) -> None:
+        self._contract_of = contract_of
         self._loader = loader
         self._judge = judge
         self._unjudgeable = resources.unjudgeable
@@ -60,7 +68,7 @@ class Timers:
             if tag in self._unjudgeable:
                 continue
             try:
-                self._judge.judge_own(batch, timer(session, kind, batch.now, self._contract))
+                self._judge.judge_own(batch, timer(session, kind, batch.now, self._contract_of(session)))
             except Exception as error:
                 raise self._unjudgeable.give_up(tag, error) from error
 

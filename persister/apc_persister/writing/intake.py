@@ -23,6 +23,7 @@ from apc_log.batch import (
     EpochOpen,
     LogBatch,
     SessionUpdate,
+    OpeningBatch,
     decode_batch,
     decode_epoch_open,
 )
@@ -172,6 +173,8 @@ class BatchIntake:
             raise BatchGap(head.shard, head.epoch, last + 1, batch.batch_no)
         else:
             head.batch_no = batch.batch_no
+            if isinstance(batch, OpeningBatch):
+                self.contracts.update(batch.contracts)
             self.place(batch.entries, batch.epoch, batch.batch_no, batch.judged_at)
             for row in batch.sessions:
                 self.sessions[row.session_id] = (batch.epoch, batch.batch_no, row)

@@ -7,7 +7,7 @@ from apc_contracts.admission.case import Case
 from apc_contracts.identity.registry import Right
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields, TransferPayload
-from apc_contracts.payloads.session_signals import SessionSpec
+from apc_contracts.payloads.session_signals import SessionSpec, TaskSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, RunPhase, Signal
 
 
@@ -52,11 +52,11 @@ def leaves_reserved_ids(case: Case) -> Refusal | None:
 def spec_leaves_reserved_ids(case: Case) -> Refusal | None:
     """Refuse a SessionSpec in which a swarm, agent or task has a reserved id."""
     spec = case.packet.payload_as(SignalFields).session
-    if not isinstance(spec, SessionSpec):
+    if not isinstance(spec, SessionSpec | TaskSpec):
         return None
     named = [(f"members[{index}]", agent) for index, agent in enumerate(spec.members)]
     named += [(f"task_ids[{index}]", task) for index, task in enumerate(spec.task_ids)]
-    for index, swarm in enumerate(spec.swarms):
+    for index, swarm in enumerate(spec.swarms if isinstance(spec, SessionSpec) else ()):
         named.append((f"swarms[{index}].swarm_id", swarm.swarm_id))
         named += [(f"swarms[{index}].agents[{place}]", agent) for place, agent in enumerate(swarm.agents)]
     for path, name in named:

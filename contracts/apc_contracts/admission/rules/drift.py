@@ -85,7 +85,7 @@ def _has_artifact_hash(case: Case) -> bool:
 
 
 def _protocol_is_deployed(case: Case) -> bool:
-    return case.packet.protocol_version == case.contract.file.protocol_version
+    return case.packet.protocol_version in case.contract.speaks
 
 
 def _contract_is_deployed(case: Case) -> bool:

@@ -1,0 +1,93 @@
+"""The contracts that a gate can judge by: the deployment's default, the packaged ones, and those of a folder."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from apc_contracts.contract.contract import Contract, check_guards, contract_from_bytes, load_contract, task_contract
+from apc_contracts.contract.limit_sections import Limits
+from apc_contracts.errors import ContractInvalid
+
+DEPLOYMENT_WIDE = (
+    "packet_bytes nesting_levels nodes clock_skew_ms outstanding_deliveries quota refused retry_after_ms".split()
+)
+"""Limits that only the default contract sets."""
+
+
+class Contracts:
+    """Contracts by name and by hash. `default` judges what names no contract, and holds the deployment's limits."""
+
+    def __init__(self, default: Contract, others: Iterable[Contract] = ()) -> None:
+        self.default = default
+        self._by_name: dict[str, Contract] = {}
+        self._by_hash: dict[str, Contract] = {}
+        # The default first: its file may be among the others, and keeps its own limits.
+        self.keep(default)
+        for contract in (*others, default):
+            self._by_name[contract.name] = self.keep(contract)
+
+    def named(self, name: str) -> Contract | None:
+        """Return the contract that a START names; None when there is none."""
+        return self._by_name.get(name)
+
+    def of_hash(self, digest: str) -> Contract | None:
+        """Return the contract with this SHA-256 in hex; None when it was not loaded."""
+        return self._by_hash.get(digest)
+
+    def keep(self, contract: Contract) -> Contract:
+        """Keep a contract by its hash, for the sessions that it opens; return it with the deployment's limits."""
+        digest = contract.hash.hex()
+        if digest in self._by_hash:
+            return self._by_hash[digest]
+        kept = contract if contract is self.default else replace(contract, limits=self._deployed(contract.limits))
+        self._by_hash[digest] = kept
+        return kept
+
+    def _deployed(self, limits: Limits) -> Limits:
+        """Return limits whose deployment-wide ones are the default's."""
+        return limits.model_copy(update={name: getattr(self.default.limits, name) for name in DEPLOYMENT_WIDE})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that a START may give, sorted."""
+        return tuple(sorted(self._by_name))
+
+
+def load_contracts(default: Path | str | None = None, folder: Path | str | None = None) -> Contracts:
+    """Return the default contract, the packaged ones and the folder's `*.json`; a file replaces a packaged name.
+
+    Raises:
+        ContractInvalid: a file cannot be used, or two files have the same name.
+    """
+    first = load_contract(default)
+    packaged = (load_contract(), task_contract())
+    found: dict[str, tuple[Contract, Path]] = {}
+    for path in _files(folder):
+        contract = load_contract(path)
+        if contract.name in found:
+            raise ContractInvalid("name", f"{found[contract.name][1]} has the name {contract.name!r} too", str(path))
+        found[contract.name] = contract, path
+    contracts = Contracts(first, (*packaged, *(contract for contract, _ in found.values())))
+    for name in contracts.names:
+        contract_of_name = contracts.named(name)
+        assert contract_of_name is not None
+        # Compile now: the first packet must not wait for it.
+        check_guards(contract_of_name)
+    return contracts
+
+
+def stored_contract(body: bytes) -> Contract | None:
+    """Return the contract that the log stores; None when this version cannot judge by it any more."""
+    try:
+        return contract_from_bytes(body)
+    except ContractInvalid:
+        return None
+
+
+def _files(folder: Path | str | None) -> list[Path]:
+    if folder is None:
+        return []
+    place = Path(folder)
+    if not place.is_dir():
+        raise ContractInvalid("$", "APC_CONTRACTS is no folder: name one that exists", str(place))
+    return sorted(place.glob("*.json"))

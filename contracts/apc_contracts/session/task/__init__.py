@@ -1,0 +1,1 @@
+"""The coordinator `task`: work, review, an end (docs/explanation/contracts.md)."""

@@ -1,0 +1,72 @@
+"""How an accepted packet counts in a session of the coordinator `task`, whatever round its parent is of."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields
+from apc_contracts.session.document import Work
+from apc_contracts.session.effects import Hop
+from apc_contracts.session.movement import Advance
+from apc_contracts.session.session import OpenPacket
+from apc_contracts.vocabulary import CommitmentLevel, PacketType, Signal
+
+HANDLER_FAILED = "handler_error"
+_LONGEST_REASON = 200
+
+
+def count(moment: Advance, packet: Packet, work: Work) -> None:
+    """Note what a packet does to the work: it begins, ends, is approved or objected to."""
+    counter = _COUNTERS.get(packet.packet_type)
+    if counter is not None:
+        counter(moment, packet, work)
+
+
+def note_failure(moment: Advance, opened: OpenPacket, hop: Hop) -> None:
+    """Halt the session when a handler failed for good, unless its spec says that it continues."""
+    work, reason = moment.session.work, (hop.metadata or {}).get("error")
+    if work is None or not work.halts_on_failure or reason != HANDLER_FAILED or moment.session.is_terminal:
+        return
+    packet = opened.packet
+    moment.session.document.halt_reason = (
+        f"HANDLER_FAILED {hop.recipient} could not handle {packet.packet_type} {packet.packet_id}"
+    )
+
+
+def _task_ir(moment: Advance, packet: Packet, work: Work) -> None:
+    if packet.sender.agent_id == moment.session.document.opener:
+        work.is_started = True
+
+
+def _decision(moment: Advance, packet: Packet, work: Work) -> None:
+    level, sender = packet.payload_as(DecisionPayload).commitment_level, packet.sender.agent_id
+    if level is CommitmentLevel.DONE and sender in work.deciders and work.done is None:
+        work.done, work.done_by = packet.packet_id, sender
+    elif level is CommitmentLevel.APPROVED and _is_on_done(moment, packet, work) and sender not in work.approved_by:
+        work.approved_by.append(sender)
+
+
+def _signal(moment: Advance, packet: Packet, work: Work) -> None:
+    payload = packet.payload_as(SignalFields)
+    if payload.signal is Signal.VETO and _is_on_done(moment, packet, work):
+        reason = f": {payload.reason[:_LONGEST_REASON]}" if payload.reason else ""
+        work.failed = f"VETO by {packet.sender.agent_id}{reason}"
+
+
+def _retraction(moment: Advance, packet: Packet, work: Work) -> None:
+    target: UUID = packet.payload_as(RetractionPayload).target_packet_id
+    if moment.session.state == "REVIEW" and target == work.done:
+        work.failed = f"the DONE was retracted by {packet.sender.agent_id}"
+
+
+def _is_on_done(moment: Advance, packet: Packet, work: Work) -> bool:
+    is_reviewer = packet.sender.agent_id in work.reviewers
+    return moment.session.state == "REVIEW" and is_reviewer and packet.trace.parent_packet_id == work.done
+
+
+_COUNTERS: dict[PacketType, Callable[[Advance, Packet, Work], None]] = {
+    PacketType.TASK_IR: _task_ir,
+    PacketType.DECISION: _decision,
+    PacketType.SIGNAL: _signal,
+    PacketType.RETRACTION: _retraction,
+}

@@ -148,7 +148,7 @@ class Simulation:
         if isinstance(payload, ClaimPayload | EvalPayload):
             fields.setdefault("proof_bundle", ProofBundle(evidence_refs=("sha256:" + "0" * 64,), falsifiers=()))
         return PACKET_TYPES[packet_type](
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=fields.pop("version", PROTOCOL_VERSION),
             packet_id=packet_id,
             packet_type=packet_type,
             channel=fields.pop("channel", Channel.INTER_AGENT),

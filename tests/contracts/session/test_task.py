@@ -1,0 +1,156 @@
+"""The coordinator `task` without broker and database: what ends a session, and what never happens in a random walk."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apc_contracts import ClaimPayload, DecisionPayload, Packet, RetractionPayload, SignalPayload, TaskIrPayload
+from apc_contracts.contract.contract import task_contract
+from apc_contracts.contract.coordinators import TERMS, Coordinator
+from apc_contracts.judging.verdict import VerdictKind
+from apc_contracts.payloads.session_signals import Budgets, TaskSpec
+from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
+from apc_contracts.session import decode_document
+from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, Signal
+from apc_contracts.wire.receipts import ReceiptKind
+
+from .conftest import Simulation
+
+TASK = TaskIrPayload(
+    ir_header=IrHeader(task_id="task-1", run_id="run-1", swarm_id="library", dialect_id="d", dialect_hash="h"),
+    objects=(IrConstraint(id="c", constraint_kind="QUALITY", expression="best"),),
+)
+DONE, APPROVED = CommitmentLevel.DONE, CommitmentLevel.APPROVED
+AGENTS = ("librarian", "red-1", "blue-1", "sentinel")
+
+
+def decision(level: CommitmentLevel) -> DecisionPayload:
+    return DecisionPayload(
+        decision_id="d", recommendation="go", priority_distribution={}, next_actions=(), commitment_level=level
+    )
+
+
+def opened(**spec: Any) -> Simulation:
+    """A session that red-1 decides, before its task."""
+    simulation = Simulation(task_contract())
+    fields: dict[str, Any] = {"contract": "task", "members": AGENTS[1:], "deciders": ("red-1",)} | spec
+    payload = SignalPayload(signal=Signal.START, session=TaskSpec(**fields))
+    _, verdict = simulation.send("librarian", payload, version="apc/1.1", run_phase="EXECUTION")
+    assert verdict.kind is VerdictKind.ACCEPTED, verdict.refusal
+    return simulation
+
+
+def working(**spec: Any) -> tuple[Simulation, Packet]:
+    simulation = opened(**spec)
+    task, verdict = simulation.send("librarian", TASK, "red-1")
+    assert verdict.kind is VerdictKind.ACCEPTED, verdict.refusal
+    return simulation, task
+
+
+def reason(simulation: Simulation) -> str:
+    assert simulation.session is not None and simulation.session.state == "HALTED"
+    return str(simulation.session.document.halt_reason)
+
+
+def test_a_session_without_task_does_not_wait_for_its_deadline() -> None:
+    simulation = opened()
+    simulation.pass_time(seconds=61)
+
+    assert reason(simulation) == "NOT_STARTED librarian sent no task"
+
+
+def test_the_deadline_ends_a_task_that_is_at_work() -> None:
+    simulation, _ = working(deadline_ms=600_000)
+    simulation.pass_time(seconds=599)
+    assert simulation.session is not None and simulation.session.state == "WORKING"
+    simulation.pass_time(seconds=2)
+
+    assert reason(simulation) == "DEADLINE in WORKING"
+
+
+def test_a_session_in_which_nothing_is_open_stalls() -> None:
+    """A handler at work keeps it open; when all have ended, it halts after a minute and names the last end."""
+    simulation, task = working()
+    simulation.receipts(task, "red-1", 1, (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY))
+    simulation.pass_time(seconds=3000)
+    assert simulation.session is not None and simulation.session.state == "WORKING"
+    simulation.receipts(task, "red-1", 1, (ReceiptKind.OUTCOME,))
+    simulation.pass_time(seconds=59)
+    assert simulation.session.state == "WORKING"
+    simulation.pass_time(seconds=2)
+
+    assert reason(simulation) == f"STALLED nothing is open; the last end: packet {task.packet_id} at red-1"
+
+
+def test_a_dead_letter_keeps_a_session_open() -> None:
+    simulation, task = working(on_failure="continue", deadline_ms=600_000)
+    simulation.receipts(task, "red-1", 1, (ReceiptKind.DEAD_LETTERED,), error="handler_error")
+    simulation.pass_time(seconds=300)
+    assert simulation.session is not None and simulation.session.state == "WORKING"
+    simulation.pass_time(seconds=301)
+
+    assert reason(simulation) == "DEADLINE in WORKING"
+
+
+@pytest.mark.parametrize("on_failure", ["halt", "continue"])
+def test_a_dead_letter_of_another_kind_halts_nothing(on_failure: str) -> None:
+    simulation, task = working(on_failure=on_failure)
+    simulation.receipts(task, "red-1", 1, (ReceiptKind.DEAD_LETTERED,), error="overflow")
+
+    assert simulation.session is not None and simulation.session.state == "WORKING"
+
+
+def test_a_claim_needs_no_proof_and_a_budget_ends_the_work() -> None:
+    simulation, task = working(budgets=Budgets(packets=2))
+    claim = ClaimPayload(claim_id="c", hypothesis_id="h", text="t", confidence_pre=0.5, confidence_post=0.6)
+    packet = simulation.build("red-1", claim, "blue-1", parent=task)
+    assert simulation.take(packet.model_copy(update={"proof_bundle": None})).kind is VerdictKind.ACCEPTED
+    _, verdict = simulation.send("blue-1", decision(CommitmentLevel.PROPOSED), "red-1", parent=task)
+
+    assert verdict.refusal is not None and verdict.refusal.code == "BUDGET_EXHAUSTED"
+    assert reason(simulation) == "BUDGET_EXHAUSTED packets"
+
+
+def test_the_document_is_read_back() -> None:
+    simulation, _ = working(reviewers=("blue-1",))
+    assert simulation.session is not None
+    document = simulation.session.document
+
+    assert decode_document(document.encode()) == document
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000))
+def test_a_random_walk_keeps_the_rules(seed: int) -> None:
+    """Only legal events; CLOSED by enough distinct approvals of a decider's DONE; rounds within their limit."""
+    random = Random(seed)
+    approvals, max_rounds = random.choice((1, 2)), random.choice((1, 2, 3))
+    reviewers = random.choice(((), ("blue-1", "sentinel")))
+    simulation, task = working(reviewers=reviewers, approvals=approvals, max_rounds=max_rounds)
+    session = simulation.session
+    assert session is not None
+    sent: list[Packet] = [task]
+    for _ in range(25):
+        agent, parent = random.choice(AGENTS), random.choice(sent[-3:])
+        payload = random.choice(
+            (
+                decision(DONE),
+                decision(APPROVED),
+                SignalPayload(signal=Signal.VETO),
+                RetractionPayload(target_packet_id=parent.packet_id, reason="r"),
+            )
+        )
+        packet, verdict = simulation.send(agent, payload, ORCHESTRATOR, parent=parent)
+        if verdict.kind is VerdictKind.ACCEPTED:
+            sent.append(packet)
+    last = simulation.transitions[-1]
+    assert {one.event for one in simulation.transitions} <= TERMS[Coordinator.TASK].events
+    assert session.round <= max_rounds
+    if last.event == "review_passed":
+        assert len(set(last.facts["approved_by"])) >= approvals and set(last.facts["approved_by"]) <= set(reviewers)
+    if last.to_state == "CLOSED":
+        assert last.facts["done_by"] == "red-1"
+        assert (last.event == "work_done") == (not reviewers)

@@ -186,10 +186,10 @@ def _authority(case: Case) -> Record:
         record["registered"] = [case.sender.role, case.sender.swarm_id]
     if case.session is not None:
         record["is_member"] = case.session.is_member(case.sender_id)
-        standing = case.session.standing_of(case.sender_id)
-        if standing is not None:
-            done = None if standing.done is None else str(standing.done)
-            record["standing"] = [standing.is_decider, standing.is_reviewer, done]
+        held = case.session.task_places_of(case.sender_id)
+        if held is not None:
+            done = None if held.done is None else str(held.done)
+            record["task_places"] = [held.is_decider, held.is_reviewer, done]
     return record | _target(case)
 
 

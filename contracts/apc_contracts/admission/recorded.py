@@ -14,7 +14,7 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.judging.loop_state import read_loop
-from apc_contracts.judging.session_view import Identity, Part, SessionView, Standing
+from apc_contracts.judging.session_view import Identity, Part, SessionView, TaskPlaces
 from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.payloads.by_type import RetractionPayload, TransferPayload
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
@@ -165,16 +165,16 @@ def _session(packet: Packet, record: Record) -> SessionSnapshot:
         last_generations=_last_generations(record, now),
         accepted=_accepted(packet, transfer),
         loop=read_loop(record.get("loop")),
-        standing=_standing(record.get("standing")),
+        task_places=_task_places(record.get("task_places")),
         top_k={packet.payload_as(TransferPayload).to_swarm: transfer["top_k"]} if "top_k" in transfer else {},
     )
 
 
-def _standing(recorded: list[Any] | None) -> Standing | None:
+def _task_places(recorded: list[Any] | None) -> TaskPlaces | None:
     if recorded is None:
         return None
     is_decider, is_reviewer, done = recorded
-    return Standing(is_decider, is_reviewer, None if done is None else UUID(done))
+    return TaskPlaces(is_decider, is_reviewer, None if done is None else UUID(done))
 
 
 def _parts(recorded: Record) -> dict[str, Part]:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.loop_state import NO_LOOP, LoopState
-from apc_contracts.judging.session_view import Identity, Part, Standing
+from apc_contracts.judging.session_view import Identity, Part, TaskPlaces
 from apc_contracts.vocabulary import RunPhase
 
 
@@ -49,11 +49,11 @@ class SessionSnapshot:
     accepted: Mapping[str, int] = field(default_factory=dict)
     top_k: Mapping[str, int] = field(default_factory=dict)
     loop: LoopState = NO_LOOP
-    standing: Standing | None = None
+    task_places: TaskPlaces | None = None
 
-    def standing_of(self, agent_id: str) -> Standing | None:
+    def task_places_of(self, agent_id: str) -> TaskPlaces | None:
         """Return the places of this snapshot's sender."""
-        return self.standing
+        return self.task_places
 
     def identity(self, packet_id: UUID) -> Identity | None:
         """Return what is remembered of a packet."""

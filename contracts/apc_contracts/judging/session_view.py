@@ -52,7 +52,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TaskPlaces:
     """The places of an agent in a session of the coordinator `task`, and the DONE under review."""
 
     is_decider: bool
@@ -137,7 +137,7 @@ class SessionView(Protocol):
         """Return who reserved a part for the task; None when it has none."""
         ...
 
-    def standing_of(self, agent_id: str) -> Standing | None:
+    def task_places_of(self, agent_id: str) -> TaskPlaces | None:
         """Return an agent's places in a session of the coordinator `task`; None in other sessions."""
         ...
 

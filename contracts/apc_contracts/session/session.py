@@ -9,7 +9,7 @@ from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.loop_state import NO_LOOP, LoopState, extend, longest
-from apc_contracts.judging.session_view import Identity, Part, Standing
+from apc_contracts.judging.session_view import Identity, Part, TaskPlaces
 from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.session import budgets
 from apc_contracts.session.document import LONGEST_KEY, SessionDocument, TaskDocument, Work, checksum
@@ -164,9 +164,9 @@ class Session:
         self.evidence = set(document.evidence)
         self.tasks = set(document.task_ids)
 
-    def standing_of(self, agent_id: str) -> Standing | None:
+    def task_places_of(self, agent_id: str) -> TaskPlaces | None:
         work = self.work
-        return work and Standing(agent_id in work.deciders, agent_id in work.reviewers, work.done)
+        return work and TaskPlaces(agent_id in work.deciders, agent_id in work.reviewers, work.done)
 
     @property
     def session_id(self) -> str:

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from apc_contracts.admission.case import Case
 from apc_contracts.contract.coordinators import Coordinator
 from apc_contracts.identity.registry import Registration
-from apc_contracts.judging.session_view import Standing
+from apc_contracts.judging.session_view import TaskPlaces
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import DecisionPayload, SignalFields
 from apc_contracts.payloads.session_signals import ROLE_PREFIX, SessionSpec, TaskSpec
@@ -71,29 +71,29 @@ def places_are_filled(case: Case) -> Refusal | None:
 
 def may_finish(case: Case) -> Refusal | None:
     """Refuse a DONE that is not a decider's, or not the time for it, and an approval that would not count."""
-    session, standing = case.session, _standing(case)
-    if session is None or standing is None:
+    session, held = case.session, _task_places(case)
+    if session is None or held is None:
         return None
     level = case.packet.payload_as(DecisionPayload).commitment_level
     path = "payload.commitment_level"
     if level is CommitmentLevel.DONE:
-        if not standing.is_decider:
+        if not held.is_decider:
             return _refused("may_finish", path, f"{case.sender_id} does not decide here: a decider sends DONE")
         if session.state != "WORKING":
             return _refused("may_finish", path, f"DONE ends the state WORKING, and the session is in {session.state}")
     elif level is CommitmentLevel.APPROVED and session.state == "REVIEW":
-        return _answers_the_done(case, standing, "an approval")
+        return _answers_the_done(case, held, "an approval")
     return None
 
 
 def may_object(case: Case) -> Refusal | None:
     """Refuse a VETO that is not a reviewer's on the DONE under review."""
-    session, standing = case.session, _standing(case)
-    if session is None or standing is None or case.packet.payload_as(SignalFields).signal is not Signal.VETO:
+    session, held = case.session, _task_places(case)
+    if session is None or held is None or case.packet.payload_as(SignalFields).signal is not Signal.VETO:
         return None
     if session.state != "REVIEW":
         return _refused("may_object", "payload.signal", f"nothing is under review: the session is in {session.state}")
-    return _answers_the_done(case, standing, "a VETO")
+    return _answers_the_done(case, held, "a VETO")
 
 
 def places_of(case: Case) -> Places:
@@ -169,17 +169,17 @@ def _spec(case: Case) -> SessionSpec | TaskSpec | None:
     return payload.session if isinstance(payload.session, SessionSpec | TaskSpec) else None
 
 
-def _standing(case: Case) -> Standing | None:
-    return None if case.session is None else case.session.standing_of(case.sender_id)
+def _task_places(case: Case) -> TaskPlaces | None:
+    return None if case.session is None else case.session.task_places_of(case.sender_id)
 
 
-def _answers_the_done(case: Case, standing: Standing, what: str) -> Refusal | None:
-    if not standing.is_reviewer:
+def _answers_the_done(case: Case, held: TaskPlaces, what: str) -> Refusal | None:
+    if not held.is_reviewer:
         message = f"{case.sender_id} does not review here: a reviewer sends {what}"
         return _refused("answers_the_done", "sender.agent_id", message)
-    if case.packet.trace.parent_packet_id == standing.done:
+    if case.packet.trace.parent_packet_id == held.done:
         return None
-    message = f"{what} answers the DONE under review: name {standing.done} as its parent"
+    message = f"{what} answers the DONE under review: name {held.done} as its parent"
     return _refused("answers_the_done", "trace.parent_packet_id", message)
 
 

@@ -93,7 +93,9 @@ class KnownSessions:
         if not isinstance(state, SessionState) or packet.sender.agent_id != ORCHESTRATOR:
             return
         if state.step >= known.moment.step:
-            known.moment = SessionPosition(state.step, state.run_phase, state.round, state.generation, state.contract or "")
+            known.moment = SessionPosition(
+                state.step, state.run_phase, state.round, state.generation, state.contract or ""
+            )
         if known.sync is None or state.step >= known.sync.step:
             known.sync = state
 

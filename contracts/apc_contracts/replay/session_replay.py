@@ -95,11 +95,13 @@ class SessionReplay:
         `entry` is the last entry (shard, seq) that was taken. Raises ReplayDiffers.
         """
         mine = None if self.session is None else as_json(self.session.document)
-        if mine is None or mine.keys() != document.keys():
+        # A field that a later version added is null in a session that was opened before.
+        added = {name for name in mine or {} if name not in document and (mine or {})[name] is None}
+        if mine is None or mine.keys() - added != document.keys():
             raise ReplayDiffers(*entry, "sessions.document", sorted(document), sorted(mine or {}))
-        for name, value in mine.items():
-            if document[name] != value:
-                raise ReplayDiffers(*entry, f"sessions.document.{name}", document[name], value)
+        for name, value in document.items():
+            if mine[name] != value:
+                raise ReplayDiffers(*entry, f"sessions.document.{name}", value, mine[name])
 
     def _take_input(self, entry: Entry) -> None:
         """Replay an input of the gate: an entry that no earlier entry caused."""

@@ -166,7 +166,7 @@ class Session:
 
     def task_places_of(self, agent_id: str) -> TaskPlaces | None:
         work = self.work
-        return work and TaskPlaces(agent_id in work.deciders, agent_id in work.reviewers, work.done)
+        return None if work is None else TaskPlaces(agent_id in work.deciders, agent_id in work.reviewers, work.done)
 
     @property
     def session_id(self) -> str:

@@ -22,8 +22,8 @@ from apc_log.batch import (
     Entry,
     EpochOpen,
     LogBatch,
-    SessionUpdate,
     OpeningBatch,
+    SessionUpdate,
     decode_batch,
     decode_epoch_open,
 )

@@ -19,7 +19,7 @@ def fold_entry(row: EntryRow, contract: Contract) -> FoldEntry:
     if row.kind == "coordination" and row.to_state is not None:
         of_state = contract.phase_of(row.to_state)
         phase = None if of_state is None else of_state.value
-    return FoldEntry(
+    return FoldEntry.model_construct(  # the database has checked the types
         shard=row.shard,
         seq=row.seq,
         kind=row.kind,

@@ -1,4 +1,4 @@
-"""Snapshots of folded sessions in the server's memory: one every 2,000 entries."""
+"""Snapshots of folded sessions in the server's memory: one every 500 entries."""
 
 from bisect import bisect_right
 from collections import OrderedDict
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from apc_web.fold.fold import Folded
 
-EVERY = 2_000
+EVERY = 500
 """Entries between two snapshots."""
 MOST_SESSIONS = 32
 """Sessions whose snapshots are kept; the one that was asked for longest ago is forgotten first."""

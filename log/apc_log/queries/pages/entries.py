@@ -8,17 +8,18 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-# A hop that routes the whole packet tells to whom: its deliveries begin there.
+# Each part is limited by itself: a page must not read the rest of a large session. A hop that routes the whole packet
+# tells to whom: its deliveries begin there.
 _PARTS = """
-SELECT shard, seq, 'packet' AS kind, session_id, run_id, judged_at AS at, packet_id, packet_type,
+(SELECT shard, seq, 'packet' AS kind, session_id, run_id, judged_at AS at, packet_id, packet_type,
        sender_agent_id AS sender, recipients, NULL AS recipient, verdict, refusal_code, run_phase, round,
        generation::bigint, step::bigint,
        cause_packet_id, parent_packet_id, NULL::text AS event, NULL::text AS from_state, NULL::text AS to_state,
        NULL::integer AS attempt, NULL::text AS metadata,
        CASE WHEN packet_type = 'SIGNAL' THEN body_stored END AS body
-FROM apc_log.agent_packets WHERE {narrowed}
+FROM apc_log.agent_packets WHERE {narrowed})
 UNION ALL
-SELECT shard, seq, 'hop', session_id, NULL, occurred_at[array_length(occurred_at, 1)], packet_id, NULL, actor,
+(SELECT shard, seq, 'hop', session_id, NULL, occurred_at[array_length(occurred_at, 1)], packet_id, NULL, actor,
        CASE WHEN recipient = '' AND to_state = 'ROUTED' THEN (
                 SELECT packet.recipients FROM apc_log.packet_ids AS ids JOIN apc_log.agent_packets AS packet
                   ON packet.shard = ids.shard AND packet.seq = ids.seq
@@ -28,15 +29,17 @@ SELECT shard, seq, 'hop', session_id, NULL, occurred_at[array_length(occurred_at
             WHEN to_state = 'ROUTED' THEN 'accepted' WHEN metadata ? 'refusal' THEN 'refused' END,
        metadata -> 'refusal' ->> 'code', NULL, NULL, NULL, NULL, NULL, NULL, events[array_length(events, 1)],
        from_state, to_state, attempt, metadata::text, NULL
-FROM apc_log.packet_events AS hop WHERE {narrowed}
+FROM apc_log.packet_events AS hop WHERE {narrowed})
 UNION ALL
-SELECT shard, seq, 'coordination', session_id, NULL, recorded_at, cause_packet_id, NULL, NULL, '{{}}', NULL, NULL,
+(SELECT shard, seq, 'coordination', session_id, NULL, recorded_at, cause_packet_id, NULL, NULL, '{{}}', NULL, NULL,
        NULL, NULL, round, generation, step, cause_packet_id, NULL, event, from_state, to_state, NULL, NULL, NULL
-FROM apc_log.coordination_events WHERE {narrowed}
+FROM apc_log.coordination_events WHERE {narrowed})
 """
 _OF_SESSION = (
     "SELECT * FROM ("
-    + _PARTS.format(narrowed="session_id = $1 AND shard = $2 AND seq > $3 AND seq <= $4")
+    + _PARTS.format(
+        narrowed="session_id = $1 AND shard = $2 AND seq > $3 AND seq <= $4 ORDER BY session_id, shard, seq LIMIT $5"
+    )
     + ") AS entry ORDER BY seq LIMIT $5"
 )
 _OF_SHARD = (

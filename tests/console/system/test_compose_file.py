@@ -1,6 +1,7 @@
 """The compose file against the code: it could not be run where it was written."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -169,5 +170,9 @@ def test_one_service_builds_the_image_from_all_that_it_copies(services: dict[str
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
     allowed = set(re.findall(r"^!(\S+)$", (ROOT / "deploy/Dockerfile.dockerignore").read_text(), re.MULTILINE))
 
-    assert {source for line in copied for source in line.split()} == allowed
-    assert all((ROOT / source).exists() for source in allowed)
+    sources = {source for line in copied for source in line.split()}
+    assert {source.partition("/")[0] for source in sources} == allowed
+    assert all((ROOT / source).exists() for source in sources)
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    packed = {*wheel["packages"], *wheel["force-include"]}
+    assert {name for name in packed if not {name, name.partition("/")[0]} & sources} == set()

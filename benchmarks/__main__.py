@@ -15,6 +15,7 @@ from benchmarks.growth import measure_growth
 from benchmarks.impact import measure_impact
 from benchmarks.in_process import measure_in_process
 from benchmarks.log import measure_log
+from benchmarks.machine import tell_machine
 from benchmarks.memory import measure_memory
 from benchmarks.persisting import measure_persister
 from benchmarks.pipeline import measure_pipeline
@@ -103,6 +104,7 @@ def main() -> int:
     arguments = parser.parse_args()
     configure_logs("WARNING")
     figures = Figures()
+    tell_machine("before")
     try:
         if arguments.growth is not None:
             run(measure_only_growth(arguments.growth, figures))
@@ -111,6 +113,7 @@ def main() -> int:
     except BusUnavailable as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
+    tell_machine("after")
     figures.print()
     figures.write(arguments.out)
     print(f"{len(figures.missed)} figures below their bar; written to {arguments.out}")

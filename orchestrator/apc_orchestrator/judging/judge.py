@@ -50,7 +50,7 @@ from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.judging.quarantine import Quarantine
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.judging.repeats import Repeats
-from apc_orchestrator.judging.routing import Routing
+from apc_orchestrator.judging.routing import DeliveryRouting
 from apc_orchestrator.judging.unreadable import Unreadable
 from apc_orchestrator.judging.work import DecayNotice, OwnPacket, ProtocolVerdict, Release, Work, WorkQueue
 from apc_orchestrator.tracing import note_verdict
@@ -66,7 +66,7 @@ class Judge:
         self._quarantine = Quarantine(memory.contract.limits.refused)
         self._facts = FactFinder(memory)
         self._answers = Answers(memory)
-        self._routing = Routing(memory)
+        self._routing = DeliveryRouting(memory)
         self._repeats = Repeats(memory, self._quarantine, self._answers, self._routing)
         self._unreadable = Unreadable(self._quarantine, self._answers, memory.lease.user)
         self._work = WorkQueue()

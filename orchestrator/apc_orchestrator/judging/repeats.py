@@ -13,13 +13,13 @@ from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.answers import Answers
 from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.judging.quarantine import Quarantine
-from apc_orchestrator.judging.routing import Routing
+from apc_orchestrator.judging.routing import DeliveryRouting
 
 
 class Repeats:
     """Repeats the effects of a packet's first copy that may be missing, as far as its sender's quota allows."""
 
-    def __init__(self, memory: ShardMemory, quarantine: Quarantine, answers: Answers, routing: Routing) -> None:
+    def __init__(self, memory: ShardMemory, quarantine: Quarantine, answers: Answers, routing: DeliveryRouting) -> None:
         self._memory = memory
         self._quarantine = quarantine
         self._answers = answers

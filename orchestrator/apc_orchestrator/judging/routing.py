@@ -8,7 +8,7 @@ from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.judging.memory import ShardMemory
 
 
-class Routing:
+class DeliveryRouting:
     """Puts deliveries into a batch and counts those that are open."""
 
     def __init__(self, memory: ShardMemory) -> None:

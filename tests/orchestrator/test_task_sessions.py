@@ -24,7 +24,7 @@ from apc_contracts import (
     parse_packet,
 )
 from apc_contracts.contract.contract import task_contract
-from apc_contracts.payloads.session_signals import TaskSpec
+from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, RunPhase, Signal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 
@@ -37,7 +37,7 @@ MEMBERS = ("red-1", "blue-1", "sentinel")
 def open_task(session_id: str = SESSION, **spec: Any) -> Packet:
     """START of a task that red-1 decides."""
     fields: dict[str, Any] = {"contract": "task", "members": MEMBERS, "deciders": ("red-1",)} | spec
-    payload = SignalPayload(signal=Signal.START, session=TaskSpec(**fields))
+    payload = SignalPayload(signal=Signal.START, session=TaskSessionSpec(**fields))
     return make_packet("librarian", payload, version="apc/1.1", session_id=session_id)
 
 

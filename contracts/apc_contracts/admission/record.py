@@ -21,7 +21,7 @@ from apc_contracts.judging.loop_state import NO_LOOP
 from apc_contracts.judging.session_view import Identity, Part, SessionView
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.payloads.by_type import RetractionPayload, SignalFields, TaskIrPayload, TransferPayload
-from apc_contracts.payloads.session_signals import TaskSpec
+from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PROTOCOL_VERSION, PacketType
 
 Record = dict[str, Any]
@@ -160,7 +160,7 @@ def _known_before(case: Case) -> Record:
 
 def _opens_task(case: Case) -> bool:
     payload = case.packet.payload
-    return isinstance(payload, SignalFields) and isinstance(payload.session, TaskSpec)
+    return isinstance(payload, SignalFields) and isinstance(payload.session, TaskSessionSpec)
 
 
 def _contract(case: Case) -> Record:

@@ -19,7 +19,7 @@ from apc_contracts.model import (
     Uuid,
     broken,
 )
-from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSpec
+from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSessionSpec
 from apc_contracts.payloads.task_ir import FormulaBundle, IrHeader, IrObject, Normalization
 from apc_contracts.vocabulary import AckStatus, ArtifactKind, CommitmentLevel, Signal, TransferMode
 
@@ -116,7 +116,7 @@ def _session_kind(value: Any) -> str:
     is_mapping = isinstance(value, Mapping)
     if isinstance(value, SessionSpec) or (is_mapping and "swarms" in value):
         return Signal.START
-    if isinstance(value, TaskSpec) or (is_mapping and "contract" in value and "state" not in value):
+    if isinstance(value, TaskSessionSpec) or (is_mapping and "contract" in value and "state" not in value):
         return TASK_TAG
     return Signal.SYNC
 
@@ -127,7 +127,7 @@ def _goes_with(session: Any) -> str:
 
 
 class SignalFields(Payload):
-    """A control signal. `session`: a SessionSpec or TaskSpec with START, a SessionState with SYNC, else absent."""
+    """A control signal: START has a SessionSpec or TaskSessionSpec as `session`, SYNC a SessionState, others none."""
 
     signal: Signal
     reason: str | None = None
@@ -135,7 +135,7 @@ class SignalFields(Payload):
     session: (
         Annotated[
             Annotated[SessionSpec, Tag(Signal.START)]
-            | Annotated[TaskSpec, Tag(TASK_TAG)]
+            | Annotated[TaskSessionSpec, Tag(TASK_TAG)]
             | Annotated[SessionState, Tag(Signal.SYNC)],
             Discriminator(_session_kind),
         ]

@@ -70,7 +70,7 @@ class SessionSpec(Model):
         return self
 
 
-class TaskSpec(Model):
+class TaskSessionSpec(Model):
     """How to run a session of the coordinator `task`; sent with SIGNAL START of apc/1.1.
 
     `deciders` (default: the sender of START) may end the work, `reviewers` approve it: agent ids of members, or
@@ -122,7 +122,7 @@ class SessionState(Model):
     reviewers: tuple[Id, ...] | None = None
 
 
-def first_new_field(session: SessionSpec | TaskSpec | SessionState) -> str | None:
+def first_new_field(session: SessionSpec | TaskSessionSpec | SessionState) -> str | None:
     """Return the first field that apc/1.0 does not have; None when there is none."""
     for name in ("contract", "deciders", "reviewers"):
         if getattr(session, name, None) is not None:

@@ -9,7 +9,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.payloads.by_type import SignalFields
-from apc_contracts.payloads.session_signals import SessionSpec, TaskSpec
+from apc_contracts.payloads.session_signals import SessionSpec, TaskSessionSpec
 from apc_contracts.session.document import SessionDocument, TaskDocument, Work
 from apc_contracts.session.movement import COORDINATION
 from apc_contracts.session.session import Session
@@ -27,7 +27,7 @@ def open_session(start: Packet, now: datetime, contract: Contract, places: Place
     """
     spec = start.payload_as(SignalFields).session
     common = _common(start, now, contract)
-    if isinstance(spec, TaskSpec):
+    if isinstance(spec, TaskSessionSpec):
         document: SessionDocument = _task_document(start, spec, places, common)
     else:
         assert isinstance(spec, SessionSpec), "an accepted START has a spec"
@@ -38,7 +38,7 @@ def open_session(start: Packet, now: datetime, contract: Contract, places: Place
 def contract_named(packet: Packet) -> str | None:
     """Return the contract that a START names; None when it names none, and for other packets."""
     payload = packet.payload
-    if not isinstance(payload, SignalFields) or not isinstance(payload.session, SessionSpec | TaskSpec):
+    if not isinstance(payload, SignalFields) or not isinstance(payload.session, SessionSpec | TaskSessionSpec):
         return None
     return payload.session.contract
 
@@ -80,7 +80,7 @@ def _research_document(start: Packet, spec: SessionSpec, common: dict[str, Any])
     )
 
 
-def _task_document(start: Packet, spec: TaskSpec, places: Places | None, common: dict[str, Any]) -> TaskDocument:
+def _task_document(start: Packet, spec: TaskSessionSpec, places: Places | None, common: dict[str, Any]) -> TaskDocument:
     """Return the document of a task: no generations, and one deadline for the whole session."""
     held = places if places is not None else resolve_places(spec, start.sender.agent_id, {})
     return TaskDocument(

@@ -39,6 +39,7 @@ from apc_contracts.wire.parsing import ReceivedPacket, parse_packet, read_packet
 from apc_log.body_encryption import SealedContent
 from apc_log.connection import AnyConnection
 from apc_log.sessions.bodies import Bodies, open_bodies
+from apc_log.sessions.erased import end_of_erased
 from apc_log.subject_keys import KeyRing
 
 REFUSED_KEPT = 1000
@@ -115,8 +116,6 @@ SELECT * FROM marked WHERE is_unfinished ORDER BY seq, place
 CONTRACT = "SELECT document FROM apc_log.contracts WHERE contract_hash = $1"
 LOCAL_RECIPIENTS = [ORCHESTRATOR, SUBSTRATE_RECIPIENT]
 """The gate applies these itself; their deliveries have no end to wait for."""
-ERASED = "erased"
-"""Why a delivery ended whose packet cannot be read any more."""
 
 
 async def load_session(
@@ -272,7 +271,7 @@ def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], bodies: Bo
         rights[row["packet_id"]] = frozenset(orjson.loads(row["rights"] or "[]"))
         body = bodies.received(row["body_stored"])
         if body is None:
-            hops = _end_of_erased(session, row, now, contract)
+            hops = end_of_erased(session, row, now, contract)
             ended += hops
             unverified.update(hop.packet_id for hop in hops if hop.from_state == "APPLIED" and hop.to_state)
             continue
@@ -286,35 +285,6 @@ def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], bodies: Bo
         rest(session, opened, rights[opened.packet.packet_id], contract)
     session.document.verifying = max(0, session.document.verifying - len(unverified))
     return ended
-
-
-_WAYS_OUT = {
-    "SCHEMA_VALIDATED": ("ttl_expired", "EXPIRED"),
-    "ROUTED": ("ttl_expired", "EXPIRED"),
-    "APPLIED": ("verification_fail", "REJECTED_POLICY"),
-    "DEAD_LETTERED": ("discarded", "ARCHIVED"),
-}
-"""Where a delivery can rest -> how it ends when there is nothing left to deliver or to verify."""
-
-
-def _end_of_erased(session: Session, row: asyncpg.Record, now: datetime, contract: Contract) -> list[Hop]:
-    """Return how one recipient's delivery of an erased packet ends; nothing when it has come to rest."""
-    packet_id, recipient, attempt, state = row["packet_id"], row["recipient"], row["attempt"] or 1, row["state"]
-    if row["shared_state"] == "SCHEMA_VALIDATED":  # it waits as a whole
-        if row["place"] > 1:
-            return []
-        recipient, attempt, state = "", 1, row["shared_state"]
-    state = state or "ROUTED"
-    is_open = row["ended_attempt"] != row["attempt"] and not row["is_local"]
-    is_resting = state == "APPLIED" and session.identities[packet_id].packet_type in contract.superseding.types
-    if state in _WAYS_OUT and not is_resting:
-        event, after = _WAYS_OUT[state]
-    elif is_open:
-        event, after = "expired", ""
-    else:
-        return []
-    metadata = {"ended": "expired", "error": ERASED}
-    return [Hop(packet_id, recipient, attempt, state, after, [event], [now], ORCHESTRATOR, metadata)]
 
 
 def _add_ends(session: Session, rows: Iterable[asyncpg.Record]) -> None:

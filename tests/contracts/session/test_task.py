@@ -11,7 +11,7 @@ from apc_contracts import ClaimPayload, DecisionPayload, Packet, RetractionPaylo
 from apc_contracts.contract.contract import task_contract
 from apc_contracts.contract.coordinators import TERMS, Coordinator
 from apc_contracts.judging.verdict import VerdictKind
-from apc_contracts.payloads.session_signals import Budgets, TaskSpec
+from apc_contracts.payloads.session_signals import Budgets, TaskSessionSpec
 from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
 from apc_contracts.session import decode_document
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, Signal
@@ -37,7 +37,7 @@ def opened(**spec: Any) -> Simulation:
     """A session that red-1 decides, before its task."""
     simulation = Simulation(task_contract())
     fields: dict[str, Any] = {"contract": "task", "members": AGENTS[1:], "deciders": ("red-1",)} | spec
-    payload = SignalPayload(signal=Signal.START, session=TaskSpec(**fields))
+    payload = SignalPayload(signal=Signal.START, session=TaskSessionSpec(**fields))
     _, verdict = simulation.send("librarian", payload, version="apc/1.1", run_phase="EXECUTION")
     assert verdict.kind is VerdictKind.ACCEPTED, verdict.refusal
     return simulation

@@ -7,7 +7,7 @@ from apc_contracts.admission.case import Case
 from apc_contracts.identity.registry import Right
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields, TransferPayload
-from apc_contracts.payloads.session_signals import SessionSpec, TaskSpec
+from apc_contracts.payloads.session_signals import SessionSpec, TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, RunPhase, Signal
 
 
@@ -52,7 +52,7 @@ def leaves_reserved_ids(case: Case) -> Refusal | None:
 def spec_leaves_reserved_ids(case: Case) -> Refusal | None:
     """Refuse a SessionSpec in which a swarm, agent or task has a reserved id."""
     spec = case.packet.payload_as(SignalFields).session
-    if not isinstance(spec, SessionSpec | TaskSpec):
+    if not isinstance(spec, SessionSpec | TaskSessionSpec):
         return None
     named = [(f"members[{index}]", agent) for index, agent in enumerate(spec.members)]
     named += [(f"task_ids[{index}]", task) for index, task in enumerate(spec.task_ids)]

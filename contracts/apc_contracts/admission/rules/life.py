@@ -3,14 +3,14 @@
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.payloads.by_type import ArbitrationPayload, SignalFields, TaskIrPayload
-from apc_contracts.payloads.session_signals import SessionSpec, TaskSpec
+from apc_contracts.payloads.session_signals import SessionSpec, TaskSessionSpec
 from apc_contracts.vocabulary import PRESENCE_SESSION, PacketType, Signal
 
 
 def spec_has_room(case: Case) -> Refusal | None:
     """Refuse a SessionSpec with more swarms than a SYNC can hold scores for."""
     spec, bound = case.packet.payload_as(SignalFields).session, case.contract.limits.swarms
-    if isinstance(spec, TaskSpec) and len(spec.members) > case.contract.limits.list_items:
+    if isinstance(spec, TaskSessionSpec) and len(spec.members) > case.contract.limits.list_items:
         return _too_long("payload.session.members", len(spec.members), case.contract.limits.list_items)
     if not isinstance(spec, SessionSpec) or len(spec.swarms) <= bound:
         return None

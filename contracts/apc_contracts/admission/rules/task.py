@@ -9,7 +9,7 @@ from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.session_view import TaskPlaces
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import DecisionPayload, SignalFields
-from apc_contracts.payloads.session_signals import ROLE_PREFIX, SessionSpec, TaskSpec
+from apc_contracts.payloads.session_signals import ROLE_PREFIX, SessionSpec, TaskSessionSpec
 from apc_contracts.vocabulary import PROTOCOL_VERSION, CommitmentLevel, PacketType, Signal
 
 Places = Mapping[str, list[str]]
@@ -29,7 +29,7 @@ def contract_is_known(case: Case) -> Refusal | None:
     if not case.facts.is_contract_known:
         message = f"there is no contract {session.contract!r} here: put its file into the folder APC_CONTRACTS"
         return Refusal("UNKNOWN_CONTRACT", "contract_is_known", "payload.session.contract", message)
-    if isinstance(session, TaskSpec) == (coordinator is Coordinator.TASK):
+    if isinstance(session, TaskSessionSpec) == (coordinator is Coordinator.TASK):
         return None
     takes = "contract and members, no swarms" if coordinator is Coordinator.TASK else "swarms and generation_limit"
     message = f"contract {case.contract.name} has the coordinator {coordinator}: give {takes}"
@@ -48,9 +48,9 @@ def members_are_ready(case: Case) -> Refusal | None:
 
 
 def places_are_filled(case: Case) -> Refusal | None:
-    """Refuse a TaskSpec whose deciders or reviewers are no members, or are too few."""
+    """Refuse a TaskSessionSpec whose deciders or reviewers are no members, or are too few."""
     spec = _spec(case)
-    if not isinstance(spec, TaskSpec):
+    if not isinstance(spec, TaskSessionSpec):
         return None
     here = {*spec.members, case.sender_id}
     for field in ("deciders", "reviewers"):
@@ -101,11 +101,11 @@ def places_of(case: Case) -> Places:
     if case.facts.places is not None:
         return case.facts.places
     spec = _spec(case)
-    assert isinstance(spec, TaskSpec)
+    assert isinstance(spec, TaskSessionSpec)
     return resolve_places(spec, case.sender_id, case.facts.registry or {})
 
 
-def resolve_places(spec: TaskSpec, opener: str, registry: Mapping[str, Registration]) -> dict[str, list[str]]:
+def resolve_places(spec: TaskSessionSpec, opener: str, registry: Mapping[str, Registration]) -> dict[str, list[str]]:
     """Return deciders and reviewers as agent ids; a reviewer who decides is left out."""
     deciders = _resolved(spec.deciders or (opener,), spec, registry)
     reviewers = [one for one in _resolved(spec.reviewers, spec, registry) if one not in deciders]
@@ -117,7 +117,7 @@ def unready_members(case: Case) -> Mapping[str, list[str]]:
     if case.facts.unready is not None:
         return case.facts.unready
     spec, registry = _spec(case), case.facts.registry or {}
-    reviewers = places_of(case)["reviewers"] if isinstance(spec, TaskSpec) else ()
+    reviewers = places_of(case)["reviewers"] if isinstance(spec, TaskSessionSpec) else ()
     found: dict[str, list[str]] = {}
     for agent_id in _members(spec):
         known = registry.get(agent_id)
@@ -130,7 +130,7 @@ def unready_members(case: Case) -> Mapping[str, list[str]]:
     return found
 
 
-def _resolved(names: Iterable[str], spec: TaskSpec, registry: Mapping[str, Registration]) -> list[str]:
+def _resolved(names: Iterable[str], spec: TaskSessionSpec, registry: Mapping[str, Registration]) -> list[str]:
     found: dict[str, None] = {}
     for name in names:
         role = name.removeprefix(ROLE_PREFIX)
@@ -142,14 +142,14 @@ def _resolved(names: Iterable[str], spec: TaskSpec, registry: Mapping[str, Regis
     return list(found)
 
 
-def _members(spec: SessionSpec | TaskSpec | None) -> tuple[str, ...]:
+def _members(spec: SessionSpec | TaskSessionSpec | None) -> tuple[str, ...]:
     if spec is None:
         return ()
-    swarms = () if isinstance(spec, TaskSpec) else spec.swarms
+    swarms = () if isinstance(spec, TaskSessionSpec) else spec.swarms
     return (*(agent for swarm in swarms for agent in swarm.agents), *spec.members)
 
 
-def _path_of(spec: SessionSpec | TaskSpec, agent_id: str) -> str:
+def _path_of(spec: SessionSpec | TaskSessionSpec, agent_id: str) -> str:
     if agent_id in spec.members:
         return f"payload.session.members[{spec.members.index(agent_id)}]"
     return "payload.session.swarms"
@@ -159,14 +159,14 @@ def _similar(agent_id: str, registry: Mapping[str, Registration]) -> list[str]:
     return get_close_matches(agent_id, sorted(registry), 3)
 
 
-def _spec(case: Case) -> SessionSpec | TaskSpec | None:
+def _spec(case: Case) -> SessionSpec | TaskSessionSpec | None:
     """Return the spec of a START that would open a session."""
     if case.session is not None:
         return None
     payload = case.packet.payload_as(SignalFields)
     if payload.signal is not Signal.START:
         return None
-    return payload.session if isinstance(payload.session, SessionSpec | TaskSpec) else None
+    return payload.session if isinstance(payload.session, SessionSpec | TaskSessionSpec) else None
 
 
 def _task_places(case: Case) -> TaskPlaces | None:

@@ -1,15 +1,19 @@
 """What an operator mistypes is named: where it stands, what is wrong, what to do."""
 
+import errno
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from pydantic import ValidationError
+from pydantic_settings.sources.providers import dotenv
 
 from apc_bus.settings import BusSettings
+from apc_console.commands import main
 from apc_console.commands.agent.agents import AgentForm, add_agent
 from apc_console.commands.log.log_verification import read_checkpoint_files
 from apc_console.configuration import settings_in_force
@@ -113,3 +117,20 @@ async def test_wrong_arguments_of_agents_add_come_before_a_missing_broker() -> N
     assert not BusSettings().amqp_nodes
     with pytest.raises(InputUnusable, match="--rights: 'fly' is none of"):
         await add_agent(AgentForm("a-1", "role", "swarm", "fly", "", (), None))
+
+
+def test_a_folder_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A container that runs as another user than its folder's owner. Root may read all, so the error is raised."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), ".env")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dotenv, "_resolve_config_file", refuse)
+    with pytest.raises(SystemExit) as ended:
+        main(["config"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"cannot look for .env in {tmp_path}: Permission denied" in said

@@ -7,6 +7,7 @@ add their own groups.
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -111,6 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(f"this needs {error.name}, which is not installed: pip install 'apc-bus[server,embedded,automl,llm]'", 2)
     except ValidationError as error:
         _fail(sentence_of(error), 2)
+    except PermissionError as error:
+        if error.filename is None or Path(error.filename).name != ".env":
+            raise
+        _fail(f"cannot look for .env in {os.getcwd()}: {error.strerror}; start it in a folder that you may read", 2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:

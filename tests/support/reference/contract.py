@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.reference.markdown import code, table
 
 import apc_contracts
+from apc_contracts.contract.checks import REFUSAL_ORDER_1_1
 from apc_contracts.contract.contract import load_contract
 
 SESSIONS = "inter_agent_coordination"
@@ -114,8 +115,8 @@ def refusals() -> str:
 
 
 def refusal_order() -> list[str]:
-    """Return the refusal codes in the order in which they are checked."""
-    return list(_contract()["refusals"]["order"])
+    """Return the refusal codes in the order in which they are checked, those of apc/1.1 included."""
+    return list(REFUSAL_ORDER_1_1)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

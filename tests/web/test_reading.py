@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.orchestrator.conftest import make_packet, make_start
 from tests.web.conftest import WebBench
 
+from apc_contracts import IdeaPayload, SignalPayload
+from apc_contracts.vocabulary import RunPhase, Signal
 from apc_log.offline_verifier import main as check
 from apc_log.queries.pages.sessions import find_session
 
@@ -45,6 +48,34 @@ async def test_a_timeline_comes_in_pages_and_names_causes_by_rows(told: WebBench
     first = await told.get(f"/sessions/{SESSION}/timeline", limit=3)
     rest = await told.get(f"/sessions/{SESSION}/timeline", after=first["next"])
     assert first["seq"] + rest["seq"] == whole["seq"] and rest["next"] is None
+
+
+async def test_a_held_packet_shows_its_ruling_everywhere(told: WebBench, idea: IdeaPayload) -> None:
+    opening = make_start(budgets={"packets": 50})
+    held = make_packet("blue-1", idea, ("sentinel",), phase=RunPhase.DISCOVERY, parent=opening, keys=("held",))
+
+    async def shown() -> tuple[str, str, int]:
+        whole = await told.get(f"/sessions/{SESSION}/timeline")
+        row = [one["packet_id"] for one in (await told.get("/packets", session_id=SESSION, limit=500))["items"]].index(
+            str(held.packet_id)
+        )
+        session = await told.get(f"/sessions/{SESSION}")
+        at = await told.get(f"/sessions/{SESSION}/at/{session['last_seq']}")
+        counts = {one["name"]: one["count"] for one in session["verdicts"]}
+        assert counts == {name: count for name, count in at["verdicts"].items() if count}
+        packet = await told.get(f"/packets/{held.packet_id}")
+        return whole["verdicts"][whole["verdict"][row]], packet["ruling"]["verdict"], counts.get("held", 0)
+
+    await told.house.publish(make_packet("librarian", SignalPayload(signal=Signal.PAUSE), parent=opening))
+    await told.house.publish(held)
+    await told.house.quiet()
+    assert await shown() == ("held", "held", 1)
+    await told.house.publish(make_packet("librarian", SignalPayload(signal=Signal.RESUME), parent=opening))
+    await told.house.quiet()
+    ruled, ruling, left = await shown()
+    assert ruled == ruling != "held" and left == 0
+    alike = (await told.get("/packets", session_id=SESSION, verdict=ruled, limit=500))["items"]
+    assert str(held.packet_id) in [one["packet_id"] for one in alike]
 
 
 async def test_a_refused_packet_says_why_and_what_would_have_passed(told: WebBench) -> None:

@@ -8,12 +8,13 @@ from uuid import UUID
 
 import asyncpg
 
+from apc_log.queries.pages.rulings import CODE, RULING, VERDICT
 from apc_log.queries.rows import Position
 
-_COLUMNS = """
+_COLUMNS = f"""
 packet.shard, packet.seq, packet.packet_id, packet.packet_type, packet.session_id, packet.run_id, packet.task_id,
 packet.run_phase, packet.round, packet.generation, packet.step, packet.sender_agent_id, packet.sender_role,
-packet.sender_swarm_id, packet.recipients, packet.judged_at, packet.verdict, packet.refusal_code,
+packet.sender_swarm_id, packet.recipients, packet.judged_at, {VERDICT} AS verdict, {CODE} AS refusal_code,
 packet.parent_packet_id, packet.cause_packet_id
 """
 _STATED = """
@@ -30,8 +31,8 @@ FILTERS: Mapping[str, str] = {
     "trace_id": "packet.root_packet_id = {}",
     "sender": "packet.sender_agent_id = {}",
     "recipient": "{} = ANY (packet.recipients)",
-    "verdict": "packet.verdict = {}",
-    "refusal_code": "packet.refusal_code = {}",
+    "verdict": VERDICT + " = {}",
+    "refusal_code": CODE + " = {}",
     "generation": "packet.generation = {}",
     "round": "packet.round = {}",
 }
@@ -39,10 +40,10 @@ FILTERS: Mapping[str, str] = {
 SCOPES = frozenset({"run_id", "session_id", "task_id"})
 """Filters of which each has an index in the order of the log; those of `UNINDEXED` need one of them."""
 UNINDEXED = frozenset({"sender", "recipient", "verdict", "refusal_code", "generation", "round"})
-_LINKS = """
-SELECT packet.shard, packet.seq, packet.packet_id, packet.packet_type, packet.sender_agent_id, packet.verdict,
+_LINKS = f"""
+SELECT packet.shard, packet.seq, packet.packet_id, packet.packet_type, packet.sender_agent_id, {VERDICT} AS verdict,
        link.edge
-FROM ({}) AS link(shard, seq, edge) JOIN apc_log.agent_packets AS packet USING (shard, seq)
+FROM ({{}}) AS link(shard, seq, edge) JOIN apc_log.agent_packets AS packet USING (shard, seq) {RULING}
 ORDER BY packet.shard, packet.seq LIMIT $3
 """
 _ABOVE = _LINKS.format(
@@ -64,14 +65,14 @@ _BELOW = _LINKS.format(
 )
 _LOOKED = """
 SELECT looked.shard, looked.seq, coalesce(strpos(lower(content.packet::text), lower(${text})) > 0, false) AS is_match
-FROM (SELECT packet.shard, packet.seq FROM apc_log.agent_packets AS packet {where}
+FROM (SELECT packet.shard, packet.seq FROM apc_log.agent_packets AS packet {ruling} {where}
       ORDER BY packet.shard {order}, packet.seq {order} LIMIT ${at}) AS looked
 LEFT JOIN apc_log.packets AS content USING (shard, seq)
 ORDER BY looked.shard {order}, looked.seq {order}
 """
 _AT_PLACES = f"""
 SELECT {_COLUMNS}{_STATED} FROM unnest($1::integer[], $2::bigint[]) WITH ORDINALITY AS place(shard, seq, number)
-JOIN apc_log.agent_packets AS packet USING (shard, seq) ORDER BY place.number
+JOIN apc_log.agent_packets AS packet USING (shard, seq) {RULING} ORDER BY place.number
 """
 _AT = "SELECT packet_id, session_id FROM apc_log.agent_packets WHERE shard = $1 AND seq = $2"
 _SESSIONS_OF = "SELECT session_id FROM apc_log.packet_ids WHERE packet_id = $1 ORDER BY shard, seq LIMIT 20"
@@ -139,7 +140,7 @@ async def page_of_packets(
     where, values = _where(given, newest, after)
     order = "DESC" if newest else "ASC"
     statement = (
-        f"SELECT {_COLUMNS}{_STATED} FROM apc_log.agent_packets AS packet {where} "
+        f"SELECT {_COLUMNS}{_STATED} FROM apc_log.agent_packets AS packet {RULING} {where} "
         f"ORDER BY packet.shard {order}, packet.seq {order} LIMIT ${len(values) + 1}"
     )
     return [PacketLine(**row) for row in await pool.fetch(statement, *values, limit)]
@@ -157,9 +158,9 @@ async def search_packets(
     """Return the packets of the next `look_at` ones whose readable body contains a text, whatever its case."""
     where, values = _where(given, newest, after)
     order = "DESC" if newest else "ASC"
-    looked = await pool.fetch(
-        _LOOKED.format(where=where, order=order, at=len(values) + 1, text=len(values) + 2), *values, look_at, text
-    )
+    at, text_at = len(values) + 1, len(values) + 2
+    statement = _LOOKED.format(ruling=RULING, where=where, order=order, at=at, text=text_at)
+    looked = await pool.fetch(statement, *values, look_at, text)
     matching = [Position(row["shard"], row["seq"]) for row in looked if row["is_match"]]
     last = Position(looked[-1]["shard"], looked[-1]["seq"]) if looked else None
     return SearchStep(await _lines_at(pool, matching), len(looked), last)

@@ -7,6 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_contracts.session import SessionDocument, decode_document
+from apc_log.queries.pages.rulings import CODE, RULING, VERDICT
 
 _SESSIONS = """
 SELECT session_id, shard, is_terminal, open_deliveries, updated_at, document FROM apc_log.sessions
@@ -32,13 +33,10 @@ SELECT run_id, session_id, state, document FROM apc_log.sessions WHERE run_id = 
 ORDER BY updated_at DESC, session_id DESC LIMIT $2
 """
 _MOST_SESSIONS = 2_000
-_VERDICTS = """
-SELECT verdict, refusal_code, count(*) AS count, min(seq) AS first FROM apc_log.agent_packets
-WHERE session_id = $1 GROUP BY verdict, refusal_code
-"""
-_RULED = """
-SELECT metadata -> 'refusal' ->> 'code' AS code, count(*) AS count FROM apc_log.packet_events
-WHERE session_id = $1 AND recipient = '' AND to_state = 'REJECTED_POLICY' AND metadata ? 'refusal' GROUP BY 1
+_VERDICTS = f"""
+SELECT {VERDICT} AS verdict, {CODE} AS refusal_code, count(*) AS count, min(packet.seq) AS first
+FROM apc_log.agent_packets AS packet {RULING}
+WHERE packet.session_id = $1 GROUP BY 1, 2
 """
 _LAST = """
 SELECT greatest(
@@ -145,9 +143,6 @@ async def session_figures(pool: asyncpg.Pool, place: SessionPlace) -> SessionFig
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + row["count"]
         if row["refusal_code"] is not None:
             refusals[row["refusal_code"]] = refusals.get(row["refusal_code"], 0) + row["count"]
-    for row in await pool.fetch(_RULED, place.session_id):
-        if row["code"] is not None:
-            refusals[row["code"]] = refusals.get(row["code"], 0) + row["count"]
     return SessionFigures(
         packets=sum(verdicts.values()),
         first_seq=min((row["first"] for row in rows), default=0),

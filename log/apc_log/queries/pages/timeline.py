@@ -7,10 +7,14 @@ from uuid import UUID
 
 import asyncpg
 
-_TIMELINE = """
-SELECT seq, (extract(epoch FROM judged_at) * 1000)::bigint AS ms, sender_agent_id, packet_type, verdict,
-       coalesce(refusal_code, ''), generation, packet_id, cause_packet_id, parent_packet_id
-FROM apc_log.agent_packets WHERE session_id = $1 AND shard = $2 AND seq > $3 ORDER BY seq LIMIT $4
+from apc_log.queries.pages.rulings import CODE, RULING, VERDICT
+
+_TIMELINE = f"""
+SELECT packet.seq, (extract(epoch FROM packet.judged_at) * 1000)::bigint AS ms, packet.sender_agent_id,
+       packet.packet_type, {VERDICT} AS verdict, coalesce({CODE}, ''), packet.generation, packet.packet_id,
+       packet.cause_packet_id, packet.parent_packet_id
+FROM apc_log.agent_packets AS packet {RULING}
+WHERE packet.session_id = $1 AND packet.shard = $2 AND packet.seq > $3 ORDER BY packet.seq LIMIT $4
 """
 _SCORES = """
 SELECT packet.seq, packet.judged_at, packet.packet_id, packet.sender_agent_id, packet.sender_swarm_id, packet.round,
@@ -20,20 +24,11 @@ SELECT packet.seq, packet.judged_at, packet.packet_id, packet.sender_agent_id, p
 FROM apc_log.agent_packets AS packet LEFT JOIN apc_log.packets AS content USING (shard, seq)
 WHERE packet.session_id = $1 AND packet.packet_type = 'EVAL' ORDER BY packet.seq LIMIT $2
 """
-_TRANSFERS = """
+_TRANSFERS = f"""
 SELECT packet.seq, packet.judged_at, packet.packet_id, packet.round, packet.generation, block.protocol_id,
-       block.from_swarm, block.to_swarm,
-       CASE WHEN packet.verdict = 'held' AND ruling.to_state = 'ROUTED' THEN 'accepted'
-            WHEN packet.verdict = 'held' AND ruling.to_state IS NOT NULL THEN 'refused'
-            ELSE packet.verdict END AS verdict,
-       coalesce(packet.refusal_code, ruling.code) AS refusal_code
+       block.from_swarm, block.to_swarm, {VERDICT} AS verdict, {CODE} AS refusal_code
 FROM apc_log.agent_packets AS packet
-JOIN apc_log.packet_lineage AS block USING (session_id, packet_id)
-LEFT JOIN LATERAL (
-    SELECT hop.to_state, hop.metadata -> 'refusal' ->> 'code' AS code FROM apc_log.packet_events AS hop
-    WHERE hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id AND hop.recipient = ''
-      AND hop.from_state = 'SCHEMA_VALIDATED' ORDER BY hop.seq LIMIT 1
-) AS ruling ON packet.verdict = 'held'
+JOIN apc_log.packet_lineage AS block USING (session_id, packet_id) {RULING}
 WHERE packet.session_id = $1 AND packet.packet_type = 'TRANSFER' ORDER BY packet.seq LIMIT $2
 """
 

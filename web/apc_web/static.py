@@ -18,7 +18,9 @@ _FOREVER = "public, max-age=31536000, immutable"
 
 
 class PageFiles:
-    """Serves the files of a folder; every other path without a dot gets `index.html`, which has the page's routes.
+    """Serves the files of a folder; every other path gets `index.html`, which has the page's routes.
+
+    Names of runs and agents may hold dots: only what is below `assets/`, or is a file beside `index.html`, is a file.
 
     Args:
         folder: the built page.
@@ -39,7 +41,7 @@ class PageFiles:
             raise HTTPException(405)
         if path.partition("/")[0] == "api":
             raise HTTPException(404)
-        if path and "." in path.rpartition("/")[2]:
+        if self._is_file(path):
             response = await self._files.get_response(path, scope)
             if path.startswith("assets/") and response.status_code == 200:
                 response.headers["Cache-Control"] = _FOREVER
@@ -48,3 +50,6 @@ class PageFiles:
         if not index.is_file():
             return HTMLResponse(_MISSING, headers={"Cache-Control": "no-store"})
         return FileResponse(index, headers={"Cache-Control": "no-cache"})
+
+    def _is_file(self, path: str) -> bool:
+        return path.startswith("assets/") or (path != "" and "/" not in path and (self._folder / path).is_file())

@@ -102,7 +102,9 @@ async def test_static_files_stay_in_their_folder(bench: WebBench, tmp_path: Path
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
     transport = httpx.ASGITransport(make_app(bench.services, folder))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        assert (await client.get("/runs/1")).text == "page"
+        for path in ("/runs/1", "/runs/release-1.2.png", "/packets/a.b"):
+            assert (await client.get(path)).text == "page", path
+        assert (await client.get("/assets/gone.js")).status_code == 404
         for path in ("/../secret.txt", "/%2e%2e/secret.txt", "/..%2fsecret.txt", "/link.txt", "//secret.txt"):
             response = await client.get(path)
             assert response.text != "secret", path

@@ -136,7 +136,7 @@ async def test_a_deleted_queue_is_consumed_again_when_it_is_back(node: PrivateNo
         async with handle(bus, INBOX, handler):
             await asyncio.to_thread(node.ctl, "delete_queue", "-p", url.path.strip("/"), INBOX)
             # Made again within a moment, RabbitMQ 3.10 never tells the consumer, and it starves (measured).
-            await until(lambda: any(line["event"] == "consumer_repair_failed" for line in logs))
+            await until(lambda: any(line["event"] == "consumer_lost" and "no queue" in line["reason"] for line in logs))
             topology = build_topology(1, [AgentQueues("alpha", "red", frozenset({PacketType.IDEA}))])
             await apply_rabbit(str(url), topology)
             await publish_until_confirmed(bus, to_alpha("after"))

@@ -31,7 +31,7 @@ READ_THE_ENVIRONMENT = {
     "apps/apc_automl/model/model_reader.py",  # hands on what the numeric libraries read
     "bus/apc_bus/crash_points.py",  # before any settings
     "bus/apc_bus/observability/trace_export.py",  # a variable of OpenTelemetry
-    "console/apc_console/commands/config.py",  # looks for what nobody reads
+    "console/apc_console/commands/__init__.py",  # looks for what nobody reads
     "console/apc_console/system/supervisor.py",  # hands all of it on
     "apps/apc_automl/run/summary.py",  # repeats in a command what was typed
 }

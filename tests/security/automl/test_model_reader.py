@@ -17,8 +17,8 @@ REQUEST = Request(b"model", b"{}", b"", again=False)
 PROBE = """
 import json, os, socket, subprocess, sys
 if sys.argv[1] == "confined":
-    from apc_agents.confinement import Limits, confine
-    still_open = confine(Limits(2**30), [*sys.path])
+    from apc_agents.confinement import ProcessLimits, confine
+    still_open = confine(ProcessLimits(2**30), [*sys.path])
 else:
     still_open = ()
 

@@ -22,6 +22,9 @@ CAUSES: Mapping[str, str] = {
     "EXPIRED": "the packet expired before the gate judged it",
     "CLOCK_SKEW": "created_at is more than 5 minutes in the future",
     "UNKNOWN_SESSION": "no such session in this shard",
+    "UNKNOWN_CONTRACT": (
+        "a START of apc/1.1 names a contract that the gate does not have, or one for another kind of session"
+    ),
     "SESSION_TERMINAL": "the session is CLOSED or HALTED",
     "SESSION_PAUSED": "the session is paused and already holds 1,000 packets",
     "NOT_AUTHORIZED": (

@@ -9,14 +9,14 @@ NEIGHBOURS = """
 import sys
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.utils import parallel
-from apc_agents.confinement import Limits, confine
+from apc_agents.confinement import ProcessLimits, confine
 from apc_automl.model.reading import find_thread_pools
 
 model = KNeighborsClassifier(n_neighbors=1, algorithm="brute").fit([[0.0], [1.0]], ["a", "b"])
 parallel._threadpool_controller = None
 if sys.argv[1] == "prepared":
     find_thread_pools()
-still_open = confine(Limits(4 * 2**30), sys.path)
+still_open = confine(ProcessLimits(4 * 2**30), sys.path)
 try:
     said = model.predict([[0.9]])[0]
 except PermissionError as error:

@@ -161,21 +161,22 @@ def _postmaster_pid(data: Path) -> int | None:
 
 
 def _bury(server: Postmaster) -> None:
-    """Remove the lock files of a postmaster that is dead but never reaped (containers whose process 1 does
-    not wait).
+    """Wait for what a dead postmaster left, and remove the lock files of one that was never reaped.
 
-    Its pid still answers to signals, so PostgreSQL would refuse to start and we would take it for running. Its
-    orphaned backends notice the death and leave; the files stay until they have.
+    Its orphaned backends notice the death and leave; until they have, PostgreSQL refuses to start. In containers whose
+    process 1 does not wait, the pid of the dead still answers to signals: PostgreSQL would refuse to start forever.
     """
     import psutil
 
     pid = _postmaster_pid(server.data)
-    if pid is None or not _is_zombie(pid):
+    if pid is None or _is_running(server.data):
         return
+    is_unreaped = _is_zombie(pid)
     orphans = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(server.data)]
     psutil.wait_procs(orphans, timeout=PATIENCE_S)
-    for stale in (server.data / "postmaster.pid", *server.socket_folder.glob(".s.PGSQL.*")):
-        stale.unlink(missing_ok=True)
+    if is_unreaped:
+        for stale in (server.data / "postmaster.pid", *server.socket_folder.glob(".s.PGSQL.*")):
+            stale.unlink(missing_ok=True)
 
 
 def _is_zombie(pid: int) -> bool:

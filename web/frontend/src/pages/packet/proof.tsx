@@ -113,7 +113,7 @@ export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
             <dd>
               <Foreign>{String(shown.fields.sender_agent_id)}</Foreign>
             </dd>
-            <dt>Verdict</dt>
+            <dt>On arrival</dt>
             <dd>{String(shown.fields.verdict)}</dd>
             <dt>Log</dt>
             <dd>

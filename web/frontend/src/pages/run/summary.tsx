@@ -141,7 +141,7 @@ function amount(resource: string, value: number): string {
 export function Budgets({ detail }: { detail: Detail }) {
   const now = useNow(1000);
   const parts = detail.budgets.filter((part) => part.limit != null);
-  if (parts.length === 0) return <p className="soft">No budget is recorded.</p>;
+  if (parts.length === 0) return <p className="soft">No budget for packets, tokens or cost was set.</p>;
   return (
     <div className="stack" style={{ gap: 10 }}>
       {parts.slice(0, 12).map((part) => {

@@ -17,7 +17,7 @@ from apc_orchestrator.testing import make_idea, until
 from .hostile import AWAY, DOZENS, POISON
 
 pytestmark = pytest.mark.faults
-SOON_MS = 2000
+SOON_MS = 8000
 """Long enough for the gate, too short for who is away."""
 REASONS = """
 SELECT packet_id, metadata ->> 'error' AS reason FROM apc_log.packet_events WHERE to_state = 'DEAD_LETTERED'

@@ -91,7 +91,10 @@ def test_a_hostile_node_is_found_however_deep_it_stands(tmp_path: Path) -> None:
             )
         with pytest.raises(ModelRefused, match=r"os\.system"):
             load_model(zipped(tree))
-    assert not marker.exists()
+        assert not marker.exists()
+        skops.io.loads(zipped(tree), trusted=["os.system"])
+        assert marker.exists(), "without the guard it is run at this depth"
+        marker.unlink()
 
 
 def test_types_that_skops_trusts_and_no_model_needs_are_refused() -> None:
@@ -117,24 +120,29 @@ def test_a_trusted_loader_builds_no_type_of_another() -> None:
 
 
 def test_older_formats_have_older_loaders_and_are_refused() -> None:
+    old = zipped(text("a") | {"protocol": 0})
+    assert skops.io.loads(old) == "a", "skops itself reads it"
     with pytest.raises(ModelRefused, match="format 0"):
-        load_model(zipped(text("a") | {"protocol": 0}))
+        load_model(old)
 
 
 def test_a_compressed_entry_is_refused_before_it_grows() -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr(SCHEMA, b" " * 10_000_000)
+        file.writestr(SCHEMA, json.dumps(text("a") | {"protocol": FORMAT}).ljust(10_000_000))
+    assert len(buffer.getvalue()) < 100_000 and skops.io.loads(buffer.getvalue()) == "a", "skops itself unpacks it"
     with pytest.raises(ModelRefused, match="compressed"):
         load_model(buffer.getvalue())
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_two_entries_of_one_name_are_refused() -> None:
+def test_two_entries_of_one_name_are_refused(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
-        for tree in (text("harmless"), call_of("true")):
+        for tree in (text("harmless"), call_of(f"touch {tmp_path / 'marker'}")):
             file.writestr(SCHEMA, json.dumps(tree | {"protocol": FORMAT}))
+    skops.io.loads(buffer.getvalue(), trusted=["os.system"])
+    assert (tmp_path / "marker").exists(), "the one that a reader of the first would not see is run"
     with pytest.raises(ModelRefused, match="two entries"):
         load_model(buffer.getvalue())
 

@@ -75,6 +75,9 @@ async def test_the_level_of_a_row_does_not_authorise_its_tool(logins: Logins) ->
     ended = await bank.run_until_ended(task, SecurityLevel.USER)
     assert (ended.status, bank.transfers) == (TaskStatus.FAILED, 0)
     assert ended.error == "'transfer' needs the security_level admin now, this is user"
+    task = await bank.store.add(transfer(logins.agent("bank"), SecurityLevel.ADMIN))
+    assert (await bank.run_until_ended(task, SecurityLevel.ADMIN)).status is TaskStatus.SUCCEEDED
+    assert bank.transfers == 1, "the act works for a runner of that level"
 
 
 async def test_the_tasks_of_another_are_neither_seen_nor_changed(logins: Logins) -> None:
@@ -99,6 +102,14 @@ async def test_the_tasks_of_another_are_neither_seen_nor_changed(logins: Logins)
             await thief.execute(statement, task.task_id)
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
         await victim.execute("UPDATE apc_app.agent_tasks SET agent_id = $1", logins.agent("thief"))
+    for table in TABLES[:3]:
+        await logins.open_to_all(table)
+    for statement in (event, effect_row):
+        await thief.execute(statement, task.task_id)
+    await victim.execute("UPDATE apc_app.agent_tasks SET agent_id = $1", logins.agent("thief"))
+    for table in reversed(TABLES[:3]):
+        assert await thief.fetchval(f"SELECT count(*) FROM apc_app.{table}") > 0
+        assert await thief.execute(f"DELETE FROM apc_app.{table}") != "DELETE 0", "the acts work without the guard"
 
 
 async def test_an_effect_of_another_is_not_claimed(logins: Logins) -> None:
@@ -194,6 +205,8 @@ async def test_a_state_of_another_agent_cannot_be_planted(logins: Logins) -> Non
     thief = await logins.pool("thief")
     with pytest.raises(OwnerForeign):
         await DatabaseMemoryStore(thief).store_agent_state(logins.agent("bank"), "s-1", "plan", {"pay": "me"})
+    await logins.open_to_all("agent_state_store")
+    await DatabaseMemoryStore(thief).store_agent_state(logins.agent("bank"), "s-1", "plan", {"pay": "me"})
 
 
 async def test_other_sessions_names_do_not_help(logins: Logins) -> None:
@@ -211,3 +224,9 @@ async def test_other_sessions_names_do_not_help(logins: Logins) -> None:
         await connection.execute("SET row_security = off")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await connection.fetch("SELECT * FROM apc_app.agent_tasks")
+        await logins.open_to_all("agent_tasks")
+        await connection.fetch("SELECT * FROM apc_app.agent_tasks")
+        for role in (f"agent.{logins.agent('bank')}", "apc_owner"):
+            await logins.admin.execute(f'GRANT "{role}" TO "agent.{logins.agent("thief")}"')
+            await connection.execute(f'SET ROLE "{role}"; RESET ROLE')
+            await logins.admin.execute(f'REVOKE "{role}" FROM "agent.{logins.agent("thief")}"')

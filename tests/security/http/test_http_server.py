@@ -127,16 +127,28 @@ async def test_a_slow_client_is_cut(sent: str) -> None:
         await _until_cut(reader)
         writer.close()
         assert await _ask(port, HOST) == 200
+    async with _serving(_unguarded()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent.encode())
+        with pytest.raises(TimeoutError):  # nothing happens at all: without the guard the client stays
+            await asyncio.wait_for(_until_cut(reader), 3 * QUICK.header_seconds)
+        writer.close()
 
 
-async def test_a_client_that_does_not_read_is_cut() -> None:
-    async with _serving(_guarded(QUICK)) as port:
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_a_client_that_does_not_read_is_cut(is_guarded: bool) -> None:
+    async with _serving(_guarded(QUICK) if is_guarded else _unguarded()) as port:
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(client, ("127.0.0.1", port))
         await loop.sock_sendall(client, b"GET /flood HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        if not is_guarded:
+            await asyncio.sleep(3 * QUICK.write_seconds)  # nothing happens at all: there is no condition to wait for
+            assert await _can_send(client), "without the guard it stays"
+            client.close()
+            return
         others = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         # Both are cut, and the flood too: only then is there room for as many connections as are allowed.
         for reader, writer in others:
@@ -160,6 +172,11 @@ async def test_one_client_too_many_is_cut_and_the_others_are_served() -> None:
         for reader, writer in open_ones:
             writer.write(b"Host: 127.0.0.1\r\nConnection: close\r\n\r\n")
             assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 200")
+            writer.close()
+    async with _serving(_unguarded()) as port:
+        waiting = [await asyncio.open_connection("127.0.0.1", port) for _ in range(limits.connections)]
+        assert await _ask(port, HOST) == 200, "without the guard one more is served"
+        for _, writer in waiting:
             writer.close()
 
 

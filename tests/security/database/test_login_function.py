@@ -1,6 +1,8 @@
 """Whoever may make logins of agents, and what else he would like to get by it."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import asyncpg
 import pytest
@@ -10,6 +12,9 @@ from apc_bus.database import open_pool
 from apc_persister.database.logins import end_login, make_login, may_make_logins, scram_verifier
 
 VERIFIER = scram_verifier(PASSWORD)
+ANY_NAME = ("agent_id !~ '^[A-Za-z0-9][A-Za-z0-9._:-]*$' OR octet_length(agent_id) > 57", "false")
+"""What takes the check of a login's name away."""
+MAKE = "SELECT apc_access.make_login($1, $2)"
 MEMBERSHIPS = """
 SELECT array_agg(DISTINCT roleid::regrole::text) FROM pg_auth_members WHERE member = to_regrole($1)
 """
@@ -20,6 +25,27 @@ async def as_registrar(logins: Logins, statement: str, *arguments: object) -> ob
     async with logins.admin.acquire() as connection, connection.transaction():
         await connection.execute("SET LOCAL ROLE apc_registrar")
         return await connection.fetchval(statement, *arguments)
+
+
+@asynccontextmanager
+async def unguarded(logins: Logins, **checks: tuple[str, str]) -> AsyncIterator[asyncpg.Connection]:
+    """As a registrar, until the end: functions of apc_access whose text says the second where it says the first."""
+    async with logins.admin.acquire() as connection:
+        attempt = connection.transaction()
+        await attempt.start()
+        try:
+            query = "SELECT oid::regprocedure::text, pg_get_functiondef(oid) FROM pg_proc WHERE proname = $1"
+            for function, (check, instead) in checks.items():
+                name, text = await connection.fetchrow(
+                    f"{query} AND pronamespace = 'apc_access'::regnamespace", function
+                )
+                assert check in text
+                await connection.execute(text.replace(check, instead))
+                await connection.execute(f"ALTER FUNCTION {name} OWNER TO CURRENT_USER")
+            await connection.execute("SET LOCAL ROLE apc_registrar")
+            yield connection
+        finally:
+            await attempt.rollback()
 
 
 async def everything_of(logins: Logins, roles: list[str]) -> list[asyncpg.Record]:
@@ -52,16 +78,20 @@ async def test_nobody_but_a_registrar_may_call_it(logins: Logins) -> None:
     pool = await logins.pool("a")
     async with pool.acquire() as connection:
         assert not await may_make_logins(connection)
-    for statement in (
-        f"SELECT apc_access.make_login('x', '{VERIFIER}')",
-        "SELECT apc_access.close_login('x')",
-        "SELECT apc_access.end_login('x')",
-    ):
+    other = logins.agent("x")
+    statements = (
+        f"SELECT apc_access.make_login('{other}', '{VERIFIER}')",
+        f"SELECT apc_access.close_login('{other}')",
+        f"SELECT apc_access.end_login('{other}')",
+    )
+    for statement in statements:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await pool.execute(statement)
     async with logins.admin.acquire() as connection, connection.transaction():
         await connection.execute("SET LOCAL ROLE apc_registrar")
         assert await may_make_logins(connection)
+        for statement in statements:
+            assert await connection.fetchval(statement), "the acts work for a registrar"
 
 
 async def test_no_other_role_is_got_by_it(logins: Logins) -> None:
@@ -83,6 +113,11 @@ async def test_no_other_role_is_got_by_it(logins: Logins) -> None:
         with pytest.raises(asyncpg.InvalidParameterValueError):
             await as_registrar(logins, "SELECT apc_access.make_login($1, $2)", logins.agent("a"), verifier)
     assert await everything_of(logins, roles) == before
+    async with unguarded(logins, login_of=ANY_NAME, make_login=("%I", '"%s"')) as registrar:
+        await registrar.execute(MAKE, f'{logins.agent("x")}" SUPERUSER IN ROLE "apc_reader"; --', VERIFIER)
+        made = f"agent.{logins.agent('x')}"
+        assert await registrar.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = $1", made), "without the guards"
+        assert await registrar.fetchval(MEMBERSHIPS, f'"{made}"') == ["apc_reader"]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +143,11 @@ async def test_a_mightier_role_of_such_a_name_is_not_taken_over(logins: Logins, 
         ):
             with pytest.raises(asyncpg.InsufficientPrivilegeError, match="its administrator changes it"):
                 await as_registrar(logins, statement, agent_id)
+        async with unguarded(logins, is_ours=("RAISE EXCEPTION", "RAISE NOTICE"), make_login=("%I", "%I")) as registrar:
+            await registrar.execute(MAKE, agent_id, VERIFIER)
+            await registrar.execute("RESET ROLE")
+            query = "SELECT rolpassword FROM pg_authid WHERE rolcanlogin AND rolname = $1"
+            assert await registrar.fetchval(query, f"agent.{agent_id}") == VERIFIER, "taken over without the guard"
     finally:
         await logins.admin.execute(f'DROP ROLE "agent.{agent_id}"')
 
@@ -116,20 +156,26 @@ async def test_a_name_is_never_cut_short(logins: Logins) -> None:
     """Postgres cuts names at 63 bytes: two agents would share a login."""
     with pytest.raises(asyncpg.InvalidParameterValueError, match="57 characters"):
         await make_login(logins.admin, "a" * 58, PASSWORD)
+    async with unguarded(logins, login_of=ANY_NAME, make_login=("%I", "%I")) as registrar:
+        assert await registrar.fetchval(MAKE, "a" * 58, VERIFIER)
+        assert not await registrar.fetchval(MAKE, "a" * 57, VERIFIER), "without the guard it is the login of the other"
 
 
-async def test_what_a_schema_in_the_way_says_does_not_count(logins: Logins) -> None:
-    async with logins.admin.acquire() as connection, connection.transaction():
-        await connection.execute("CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO apc_registrar")
-        await connection.execute(
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_what_a_schema_in_the_way_says_does_not_count(logins: Logins, is_guarded: bool) -> None:
+    path = "SET search_path TO 'pg_catalog', 'pg_temp'"
+    async with unguarded(logins, make_login=(path, path if is_guarded else "")) as registrar:
+        await registrar.execute("RESET ROLE")
+        await registrar.execute("CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO apc_registrar")
+        await registrar.execute(
             "CREATE FUNCTION evil.format(text, VARIADIC text[]) RETURNS text LANGUAGE sql AS "
             "$$ SELECT 'ALTER ROLE apc_registrar SUPERUSER' $$"
         )
-        await connection.execute("SET LOCAL search_path = evil, pg_catalog; SET LOCAL ROLE apc_registrar")
-        await connection.fetchval("SELECT apc_access.make_login($1, $2)", logins.agent("evil"), VERIFIER)
-        await connection.execute("RESET ROLE")
-        assert not await connection.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = 'apc_registrar'")
-        await connection.execute(f'DROP ROLE "agent.{logins.agent("evil")}"')
+        await registrar.execute("SET LOCAL search_path = evil, pg_catalog; SET LOCAL ROLE apc_registrar")
+        await registrar.fetchval(MAKE, logins.agent("evil"), VERIFIER)
+        await registrar.execute("RESET ROLE")
+        is_super = await registrar.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = 'apc_registrar'")
+        assert is_super is not is_guarded
 
 
 async def test_a_revoked_login_is_sent_away_and_cannot_come_back(logins: Logins) -> None:

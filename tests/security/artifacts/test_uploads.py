@@ -131,7 +131,12 @@ async def test_slow_clients_are_cut(tmp_path: Path) -> None:
     assert not stored(tmp_path / "store")
 
 
-async def test_too_many_clients_are_told_to_come_again(url: str) -> None:
+async def test_too_many_clients_are_told_to_come_again(url: str, tmp_path: Path) -> None:
+    async with service(tmp_path / "other", UploadLimits(1 << 20, free_bytes=0)) as unguarded:
+        waiting = [await connect(unguarded) for _ in range(2)]
+        assert b" 201 " in await send(unguarded, put(PATH, DATA)), "without the bound one more is served"
+        for _, writer in waiting:
+            writer.close()
     waiting = [await connect(url) for _ in range(2)]
     while b" 503 " not in await send(url, put(PATH, DATA)):  # until the service has seen them
         pass
@@ -144,6 +149,8 @@ async def test_too_many_clients_are_told_to_come_again(url: str) -> None:
 
 
 async def test_a_full_disk_is_not_filled(tmp_path: Path) -> None:
+    async with service(tmp_path / "other") as url:
+        assert await ArtifactStore(tmp_path / "other", uploads=url).put(DATA) == HASH, "without the bound it is stored"
     async with service(tmp_path / "store", UploadLimits(1 << 20, free_bytes=1 << 60)) as url:
         with pytest.raises(ArtifactError, match="nearly full"):
             await ArtifactStore(tmp_path / "store", uploads=url).put(DATA)
@@ -193,6 +200,8 @@ async def test_only_agents_with_a_login_bring_artifacts(tmp_path: Path) -> None:
     server = await asyncio.start_server(ArtifactUploads(tmp_path / "store", LIMITS, may_log_in).answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     assert b" 401 " in await send(url, put(PATH, DATA))
+    async with service(tmp_path / "open") as unguarded:
+        assert b" 201 " in await send(unguarded, put(PATH, DATA)), "without the guard anybody brings them"
     for login in (("agent.a-1", "bad"), ("agent.a-2", "good:one")):
         with pytest.raises(ArtifactError, match="401"):
             await ArtifactStore(tmp_path / "store", uploads=url, login=login).put(DATA)

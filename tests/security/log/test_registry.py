@@ -101,6 +101,8 @@ async def test_a_forged_change_is_not_obeyed_and_is_named(log: LogBench) -> None
     await log.gate.log([packet_entry()])
     with pytest.raises(EntryForeign):
         await log.write()
+    await log.pool.execute("UPDATE apc_log.log_edges SET tree_size = 2")
+    assert (await mallory(log)).rights == {Right.VETO, Right.OPERATE}, "obeyed where the tree is said to hold it"
 
 
 async def test_doctor_reports_a_change_beside_an_entry(log: LogBench) -> None:
@@ -114,6 +116,7 @@ async def test_doctor_reports_a_change_beside_an_entry(log: LogBench) -> None:
         forged.change_id,
         forged.change.decode(),
     )
+    assert (await mallory(log)).rights == {Right.VETO, Right.OPERATE}, "the act works: only a look at the tree shows it"
     [finding] = [one for one in await look_at_evidence(log.pool) if one.status is Status.WRONG]
     assert (
         finding.check == "registry" and "entry 2 is a change of the registry that is not in the tree" in finding.finding
@@ -134,3 +137,5 @@ async def test_a_change_in_a_shard_that_is_no_log_is_not_obeyed(log: LogBench) -
             forged.change.decode(),
         )
     assert (await mallory(log)).rights == {Right.VETO}
+    await log.pool.execute("INSERT INTO apc_log.log_edges VALUES (9, 3, '{}')")
+    assert (await mallory(log)).rights == {Right.OPERATE}, "obeyed where a tree is said to hold it"

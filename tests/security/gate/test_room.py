@@ -61,24 +61,27 @@ async def test_refused_packets_take_no_id_beyond_the_bound(
     assert (await found(house, CONFLICTS)).get("UNROUTABLE", 0) == (45 if is_guarded else 0), "with their bytes"
 
 
+@pytest.mark.parametrize("is_guarded", [False, True])
 @pytest.mark.parametrize("limit", ["session_items", "open_bytes"])
 async def test_a_session_is_full(
-    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str], limit: str
+    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str], limit: str, is_guarded: bool
 ) -> None:
     """One sender meets its share of the open bodies, and the bound on items that holds for all."""
     bound, code = {"session_items": (80, "BUDGET_EXHAUSTED"), "open_bytes": (20_000, "OVERLOADED")}[limit]
-    async with house.persister(), house.gate(contract=contract_with(**{limit: bound})):
+    async with house.persister(), house.gate(contract=contract_with(**{limit: bound}) if is_guarded else None):
         await house.open(start())
         for number in range(60):
             one = idea.model_copy(update={"method_id": f"m-{number}"})
             await house.publish(packet("red-1", one, ("sentinel",), parent=house.opening))
         await house.quiet()
         verdicts = await found(house, VERDICTS)
-        assert verdicts[code] > 20
+        assert verdicts[code] > 20 if is_guarded else code not in verdicts
         honest = packet("blue-1", idea, ("sentinel",), parent=house.opening)
         await house.publish(honest)
         await house.quiet()
-        assert await house.state_of(honest) == ("ROUTED" if limit == "open_bytes" else "REJECTED_POLICY")
+        assert await house.state_of(honest) == (
+            "ROUTED" if limit == "open_bytes" or not is_guarded else "REJECTED_POLICY"
+        )
 
 
 async def test_what_is_counted_is_the_same_after_a_takeover(
@@ -137,11 +140,14 @@ def test_an_ended_session_leaves_though_a_member_is_silent() -> None:
     assert kept.evict(2, 1000) == ["s"] and kept.was_evicted("s")
 
 
-def test_outdated_timers_do_not_pile_up() -> None:
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_outdated_timers_do_not_pile_up(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+    if not is_guarded:
+        monkeypatch.setattr(deadlines, "OUTDATED_KEPT", MANY)
     timers, now = Deadlines(), datetime.now(UTC)
     for number in range(10_000):
         timers.note("s", now + timedelta(days=1, seconds=number % 2))
-    assert len(timers) <= deadlines.OUTDATED_KEPT + 2
+    assert (len(timers) <= 1024 + 2) is is_guarded
     assert timers.next == now + timedelta(days=1, seconds=1)
 
 

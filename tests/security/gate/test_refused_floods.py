@@ -64,11 +64,12 @@ async def test_beyond_its_quota_refused_input_is_counted(
     assert {(row["code"], row["user_id"]) for row in floods} <= {("QUOTA_EXCEEDED", "agent.red-1")}
 
 
+@pytest.mark.parametrize("is_guarded", [False, True])
 async def test_packets_that_are_refused_draw_the_same_quota(
-    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str]
+    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str], is_guarded: bool
 ) -> None:
     """What would stand in the log under an id of its own does not, and is judged anew when it comes again."""
-    async with house.persister(), house.gate(contract=contract_with(refused=SMALL)):
+    async with house.persister(), house.gate(contract=contract_with(refused=SMALL) if is_guarded else None):
         await house.open(start())
         await house.handle_all()
         for _ in range(TIMES):
@@ -80,5 +81,5 @@ async def test_packets_that_are_refused_draw_the_same_quota(
         await house.publish(good)
         await house.quiet()
         assert await house.state_of(good) == "ROUTED", "what is admitted draws nothing of it"
-    assert refused == BURST
-    assert sum(int(reason.split()[0]) for reason in reasons) == TIMES - BURST
+    assert refused == (BURST if is_guarded else TIMES)
+    assert sum(int(reason.split()[0]) for reason in reasons) == TIMES - refused

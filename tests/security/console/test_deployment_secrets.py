@@ -40,6 +40,8 @@ def test_a_link_in_the_place_of_a_secret_is_not_written_through(compose: Path, t
     written = write_secrets([compose])
 
     assert victim.read_text() == "precious"
+    (folder / "url").write_text("spoilt")
+    assert victim.read_text() == "spoilt", "what is written without a look goes through the link"
     assert written.differing == [folder / "url"]
     (folder / "url").unlink()
     assert write_secrets([compose]).made == [folder / "url"]

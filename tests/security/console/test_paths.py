@@ -20,6 +20,7 @@ def test_a_key_is_written_for_an_agent_id_alone(apc: ApcCommand, agent_id: str) 
     assert refused.returncode == 2
     assert "is no agent id" in refused.stderr
     assert not list(apc.folder.rglob("*.pem"))
+    assert apc("key", "new", "an-agent").returncode == 0 and list(apc.folder.rglob("*.pem")), "of a name it is written"
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ async def test_a_checkpoint_that_is_being_written_is_passed_over(exported: LogBe
     ],
 )
 async def test_each_is_found(exported: LogBench, act: str) -> None:
+    assert await verify()
     await disable_guards(exported.pool)
     await exported.pool.execute(act)
     assert not await verify()

@@ -102,6 +102,13 @@ async def test_a_stranger_does_not_get_in(data: Path) -> None:
 async def test_a_restart_closes_what_was_open(data: Path) -> None:
     server = await start_embedded(data)
     await let_everybody_in(server, data)
+    open_the_folders(socket_folder(server.url), data)
+    for _ in range(100):  # the reload is a signal
+        if (let_in := ask_as_stranger(socket_folder(server.url), WHO)).returncode == 0:
+            break
+    assert let_in.stdout == "t\n", "it was open"
+    for opened in (socket_folder(server.url), data / "postgres"):  # else PostgreSQL does not start
+        opened.chmod(0o700)
     await server.stop()
     server = await start_embedded(data)
     try:

@@ -176,13 +176,20 @@ async def test_a_head_that_was_moved_is_found(log: LogBench, by: int) -> None:
     assert "entry 5, behind the last checkpoint, is missing" in report.first.message
 
 
-async def test_a_fresh_log_is_not_begun_by_others(bench: LogBench) -> None:
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_a_fresh_log_is_not_begun_by_others(bench: LogBench, is_guarded: bool) -> None:
     """Where nothing is signed yet, there is nothing that vouches for a row either."""
     await bench.pool.execute("INSERT INTO apc_log.shards VALUES (0, 0, NULL, 0, 2)")
     await bench.pool.execute(
         "INSERT INTO apc_log.registry_events (shard, seq, epoch, batch_no, change_id, agent_id, change) "
         "VALUES (0, 1, 0, 0, gen_random_uuid(), 'mallory', '{}')"
     )
+    if not is_guarded:
+        await bench.gate.open()
+        with every_kind_is_believed():
+            await bench.write()
+        assert await bench.pool.fetchval(SIGNED) == 1, "the forged entry"
+        return
     async with bench.pool.acquire() as connection:
         report = await verify.verify_shard(connection, 0, SIGNER.public_key(0))
     assert report.first is not None and "entry 1" in report.first.message

@@ -9,6 +9,7 @@ import pytest
 from tests.security.database.conftest import PASSWORD, Logins
 
 from apc_bus.database import open_pool
+from apc_log.connection import AnyConnection
 from apc_persister.database.logins import end_login, make_login, may_make_logins, scram_verifier
 
 VERIFIER = scram_verifier(PASSWORD)
@@ -28,7 +29,7 @@ async def as_registrar(logins: Logins, statement: str, *arguments: object) -> ob
 
 
 @asynccontextmanager
-async def unguarded(logins: Logins, **checks: tuple[str, str]) -> AsyncIterator[asyncpg.Connection]:
+async def unguarded(logins: Logins, **checks: tuple[str, str]) -> AsyncIterator[AnyConnection]:
     """As a registrar, until the end: functions of apc_access whose text says the second where it says the first."""
     async with logins.admin.acquire() as connection:
         attempt = connection.transaction()
@@ -36,9 +37,9 @@ async def unguarded(logins: Logins, **checks: tuple[str, str]) -> AsyncIterator[
         try:
             query = "SELECT oid::regprocedure::text, pg_get_functiondef(oid) FROM pg_proc WHERE proname = $1"
             for function, (check, instead) in checks.items():
-                name, text = await connection.fetchrow(
-                    f"{query} AND pronamespace = 'apc_access'::regnamespace", function
-                )
+                row = await connection.fetchrow(f"{query} AND pronamespace = 'apc_access'::regnamespace", function)
+                assert row is not None
+                name, text = row
                 assert check in text
                 await connection.execute(text.replace(check, instead))
                 await connection.execute(f"ALTER FUNCTION {name} OWNER TO CURRENT_USER")

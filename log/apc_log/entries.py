@@ -35,6 +35,8 @@ BYTES_COLUMN: Mapping[str, tuple[str, str]] = {
     "conflict": ("raw", "raw_hash"),
 }
 """kind -> the column of bytes that stands in the entry by its SHA-256 alone, and the name of that hash there."""
+WITHOUT_COLUMN = "raw_hash"
+"""The one of these hashes that no table stores: a row is read with NULL in its place."""
 
 JSON = frozenset({"facts", "refusal", "metadata", "change", "detail"})
 NULLABLE_JSON = frozenset({"refusal", "metadata"})
@@ -184,7 +186,8 @@ def stored_entry(text: str, raw: bytes | None) -> bytes:
     if kind in BYTES_COLUMN:
         if raw is None:
             raise ValueError(f"the bytes of entry {values[3]} are missing")
-        _put_hash(values, layout.columns.index(BYTES_COLUMN[kind][1]) + 4, raw)
+        name = BYTES_COLUMN[kind][1]
+        _put_hash(values, layout.columns.index(name) + 4, raw, is_stored=name != WITHOUT_COLUMN)
     for place in layout.json:
         if values[place] is not None:
             values[place] = canonical_value(values[place])
@@ -198,9 +201,9 @@ def stored_entry(text: str, raw: bytes | None) -> bytes:
     return orjson.dumps(values, option=_OPTIONS)
 
 
-def _put_hash(values: list[Any], place: int, raw: bytes) -> None:
+def _put_hash(values: list[Any], place: int, raw: bytes, *, is_stored: bool) -> None:
     found = sha256(raw).hexdigest()
-    if values[place] not in (None, found):
+    if values[place] != (found if is_stored else None):
         found = f"{found} is not {values[place]}"
     values[place] = found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from apc_log.connection import AnyConnection
-from apc_log.entries import BYTES_COLUMN, HASHES, KINDS, NULLABLE_JSON, stored_entry
+from apc_log.entries import BYTES_COLUMN, HASHES, KINDS, NULLABLE_JSON, WITHOUT_COLUMN, stored_entry
 from apc_log.offline_verifier import COLUMNS, leaf_hash
 
 NO_LEAF = b""
@@ -28,7 +28,7 @@ def _array(kind: str, version: int) -> str:
 
 
 def _value(column: str) -> str:
-    if column == "raw_hash":
+    if column == WITHOUT_COLUMN:
         return "NULL"
     if column in NULLABLE_JSON:
         # JSON's null would stand in the array as SQL's does. The writer stores none: a string fits no leaf.

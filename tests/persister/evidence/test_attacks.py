@@ -37,6 +37,11 @@ SIMPLE_ATTACKS = {
         f"UPDATE apc_log.agent_packets SET body_stored = {FORGED} WHERE seq = 303",
         303,
     ),
+    "body without its hash": (
+        "ALTER TABLE apc_log.agent_packets ALTER COLUMN stored_hash DROP NOT NULL; "
+        "UPDATE apc_log.agent_packets SET stored_hash = NULL WHERE seq = 303",
+        303,
+    ),
     "delete": ("DELETE FROM apc_log.packet_events WHERE seq = 304", 304),
     "swap": (
         "WITH two AS (SELECT a.body_stored AS body_a, a.stored_hash AS hash_a, b.body_stored AS body_b, "

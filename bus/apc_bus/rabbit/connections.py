@@ -216,7 +216,7 @@ class SharedLink:
             await link.close(self._nodes.timing.connect)
 
     async def close(self) -> None:
-        """Close for good; idempotent."""
+        """Close permanently; idempotent."""
         self._is_closed = True
         await self.drop()
 

@@ -75,7 +75,7 @@ class TaskSessionSpec(Model):
 
     `deciders` (default: the sender of START) may end the work, `reviewers` approve it: agent ids of members, or
     `role:NAME` for all members with that role. A reviewer who also decides does not count. `approvals` is how many
-    reviewers must agree. With `on_failure: halt` the session halts when a handler fails for good.
+    reviewers must agree. With `on_failure: halt` the session halts when a handler fails permanently.
     """
 
     contract: Name

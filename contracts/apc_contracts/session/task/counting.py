@@ -23,7 +23,7 @@ def count(moment: Advance, packet: Packet, work: Work) -> None:
 
 
 def note_failure(moment: Advance, opened: OpenPacket, hop: Hop) -> None:
-    """Halt the session when a handler failed for good, unless its spec says that it continues."""
+    """Halt the session when a handler failed permanently, unless its spec says that it continues."""
     work, reason = moment.session.work, (hop.metadata or {}).get("error")
     if work is None or not work.halts_on_failure or reason != HANDLER_FAILED or moment.session.is_terminal:
         return

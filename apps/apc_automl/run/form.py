@@ -36,7 +36,7 @@ class SourceForm:
         return words if self.header is None else [*words, "--header" if self.header else "--no-header"]
 
     def rewrite(self, path: Path, folder: Path) -> Path:
-        """Return the table as every role reads it: written anew if an option says how to read it."""
+        """Return the table as every role reads it: rewritten if an option says how to read it."""
         if self == SourceForm():
             return path
         from apc_automl.data.source import SourceOptions, read_source, write_plain

@@ -8,7 +8,7 @@ import structlog
 from apc_agents.emitting.acknowledgements import Acknowledgements
 from apc_agents.phase import KnownSessions
 from apc_agents.receiving.dedupe import DeliveryKey, FencingTokens, RecentKeys
-from apc_agents.receiving.delivery import DeliveryHeaders, Inbound, is_refusal, read_headers
+from apc_agents.receiving.delivery import DeliveryHeaders, Inbound, is_refusal, read_body, read_headers
 from apc_agents.receiving.refusals import log_refusal
 from apc_bus.errors import DeadLetter
 from apc_bus.observability.telemetry import packet_ids
@@ -18,7 +18,6 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.vocabulary import Channel
-from apc_contracts.wire.parsing import parse_packet
 
 _log = structlog.get_logger("apc_agents")
 
@@ -89,7 +88,7 @@ class Intake:
 
     def _read(self, delivery: Delivery) -> tuple[Packet, DeliveryHeaders | None]:
         try:
-            packet, told = parse_packet(delivery.message.body), read_headers(delivery.message.headers)
+            packet, told = read_body(delivery.message), read_headers(delivery.message.headers)
             if told is None:
                 self._check_own(packet)
             return packet, told

@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 import structlog
 
 from apc_agents.phase import KnownSessions
-from apc_agents.receiving.delivery import Inbound, read_headers
+from apc_agents.receiving.delivery import Inbound, read_body, read_headers
 from apc_bus.observability.tracing import trace_headers
 from apc_bus.port import Bus, Delivery
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
-from apc_contracts.wire.parsing import parse_packet
 
 _log = structlog.get_logger("apc_agents")
 
@@ -44,7 +43,7 @@ class SubstrateListener:
     def _read(self, delivery: Delivery) -> Inbound | None:
         """Return the packet of another agent that has not expired; None for everything else."""
         try:
-            packet = parse_packet(delivery.message.body)
+            packet = read_body(delivery.message)
             told = read_headers(delivery.message.headers)
         except (PacketRefused, ValueError) as error:
             _log.warning("substrate_unreadable", agent_id=self._agent_id, offset=delivery.offset, reason=str(error))

@@ -11,7 +11,7 @@ from apc_agents.receiving.intake import Intake
 from apc_bus import headers
 from apc_bus.errors import DeadLetter, PublishRefused, TopologyInvalid
 from apc_bus.memory import MemoryBroker
-from apc_bus.port import Delivery, Message, Publication
+from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.rabbit.administration.grants import permissions
 from apc_bus.topology import INTER_AGENT, SUBSTRATE, AgentQueues, agent_queue, build_topology
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
@@ -20,7 +20,13 @@ IDEA = (Path(__file__).parents[2] / "contracts" / "wire" / "seed_idea.json").rea
 DOUBLED = IDEA.replace(b'"confidence"', b'"confidence": 0.01, "confidence"', 1)
 """Two readers may take two packets from these bytes: one reads the first confidence, the other the last."""
 TOO_MANY = IDEA.rstrip()[:-1] + b', "metadata": {"list": [' + b",".join([b"1"] * 200_000) + b"]}}"
-TOLD = {headers.SHARD: 0, headers.EPOCH: 1, headers.BATCH: 1, headers.MARK: "0.0", headers.ATTEMPT: 1}
+TOLD: dict[str, HeaderValue] = {
+    headers.SHARD: 0,
+    headers.EPOCH: 1,
+    headers.BATCH: 1,
+    headers.MARK: "0.0",
+    headers.ATTEMPT: 1,
+}
 VICTIM = AgentQueues("victim-1", "red", frozenset({PacketType.IDEA}))
 ATTACKER = AgentQueues("attacker-1", "red", frozenset({PacketType.IDEA}))
 

@@ -2,65 +2,41 @@
 
 import asyncio
 import hashlib
+import os
+import re
+import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from tests.security.artifacts.uploading import (
+    DATA,
+    HASH,
+    LIMITS,
+    PATH,
+    believe_the_client,
+    connect,
+    put,
+    send,
+    service,
+    stored,
+)
 
 from apc_bus.artifacts.store import ArtifactStore, object_key
 from apc_bus.errors import ArtifactError, ArtifactServiceAway, BusUnavailable
 from apc_bus.rabbit.administration.logins import may_log_in
 from apc_bus.settings import BusSettings
+from apc_console.commands.serve import artifact_uploads
 from apc_console.commands.serve.artifact_uploads import ArtifactUploads, UploadLimits, login_check
 from apc_console.errors import InputUnusable
-
-DATA = b"a model" * 1000
-HASH = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
-PATH = f"/sha256/{HASH.removeprefix('sha256:')}"
-LIMITS = UploadLimits(1 << 20, clients=3, clients_of_one_address=2, head_seconds=0.5, free_bytes=0)
-
-
-@asynccontextmanager
-async def service(folder: Path, limits: UploadLimits = LIMITS) -> AsyncIterator[str]:
-    """The service over a folder; its URL."""
-    server = await asyncio.start_server(ArtifactUploads(folder, limits).answer, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
 
 
 @pytest.fixture
 async def url(tmp_path: Path) -> AsyncIterator[str]:
     async with service(tmp_path / "store") as found:
         yield found
-
-
-async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-
-
-async def send(url: str, request: bytes) -> bytes:
-    """Return the first line that comes back; nothing when the connection is cut without one."""
-    reader, writer = await connect(url)
-    try:
-        writer.write(request)
-        async with asyncio.timeout(20):
-            return (await reader.readline()).strip()
-    finally:
-        writer.close()
-
-
-def put(path: str, body: bytes, length: int | str | None = None) -> bytes:
-    size = len(body) if length is None else length
-    return f"PUT {path} HTTP/1.1\r\nHost: artifacts\r\nContent-Length: {size}\r\n\r\n".encode() + body
-
-
-def stored(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 async def test_an_agent_stores_and_reads_without_writing_the_folder(url: str, tmp_path: Path) -> None:
@@ -77,9 +53,34 @@ async def test_an_agent_stores_and_reads_without_writing_the_folder(url: str, tm
     assert not list((tmp_path / "store" / "incoming").iterdir())
 
 
-async def test_bytes_under_another_hash_are_refused(url: str, tmp_path: Path) -> None:
+async def test_bytes_under_another_hash_are_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as unguarded:
+        believe_the_client(unguarded, PATH.rpartition("/")[2])
+        async with service(tmp_path / "other") as believing:
+            assert b" 201 " in await send(believing, put(PATH, b"other bytes"))
+    assert (tmp_path / "other" / object_key(HASH)).read_bytes() == b"other bytes"
     assert b" 422 " in await send(url, put(PATH, b"other bytes"))
     assert not stored(tmp_path / "store")
+
+
+@pytest.mark.parametrize("linked_once", [False, True])
+async def test_without_the_guards_it_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked_once: bool
+) -> None:
+    """Two guards: the look at what is there, and behind it the link that is made once."""
+
+    async def nothing(_: ArtifactUploads, __: str) -> bool:
+        return False
+
+    async with service(tmp_path / "store") as url:
+        assert b" 201 " in await send(url, put(PATH, DATA))
+        believe_the_client(monkeypatch, PATH.rpartition("/")[2])
+        monkeypatch.setattr(ArtifactUploads, "_is_there", nothing)
+        if not linked_once:
+            monkeypatch.setattr(os, "link", shutil.copyfile)
+        assert b" 201 " in await send(url, put(PATH, b"other bytes"))
+    content = (tmp_path / "store" / object_key(HASH)).read_bytes()
+    assert content == (DATA if linked_once else b"other bytes")
 
 
 async def test_what_is_there_is_never_overwritten(url: str, tmp_path: Path) -> None:
@@ -99,6 +100,73 @@ async def test_many_who_bring_the_same_bytes_store_them_once(tmp_path: Path) -> 
         answers = await asyncio.gather(*(send(url, put(PATH, DATA)) for _ in range(8)))
     assert all(b" 200 " in answer or b" 201 " in answer for answer in answers)
     assert stored(tmp_path / "store") == [tmp_path / "store" / object_key(HASH)]
+
+
+def any_path(unguarded: pytest.MonkeyPatch) -> None:
+    """Take away the rule for a path: what follows the first folder is the name."""
+    unguarded.setattr(artifact_uploads, "_PATH", re.compile(r"/sha256/(.+)", re.IGNORECASE))
+    unguarded.setattr(artifact_uploads, "object_key", lambda name: f"sha256/{name.removeprefix('sha256:')}")
+
+    async def nothing(_: ArtifactUploads, __: str) -> bool:
+        return False
+
+    unguarded.setattr(ArtifactUploads, "_is_there", nothing)
+
+
+@pytest.mark.parametrize("path", ["/sha256/../../planted", f"{PATH}/../x", PATH.upper()])
+async def test_a_path_leads_elsewhere_without_the_guard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    name = path[len("/sha256/") :]
+    async with service(tmp_path / "store") as url:
+        with monkeypatch.context() as unguarded:
+            any_path(unguarded)
+            believe_the_client(unguarded, name)
+            (tmp_path / "store" / "sha256" / PATH.rpartition("/")[2]).mkdir(parents=True)
+            assert b" 201 " in await send(url, put(path, b"x"))
+        place = tmp_path / "store" / "sha256" / name
+        assert place.read_bytes() == b"x", "it stands where the path leads"
+        place.unlink()
+        assert b" 404 " in await send(url, put(path, b"x"))
+        assert not place.exists()
+
+
+def any_size(_: ArtifactUploads, fields: dict[str, str]) -> int:
+    return int(fields["content-length"])
+
+
+@pytest.mark.parametrize("length", ["-1", "9" * 30])
+async def test_a_body_without_end_is_taken_without_the_guard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str
+) -> None:
+    body = b"x" * (2 * LIMITS.max_bytes)
+    with monkeypatch.context() as unguarded:
+        unguarded.setattr(ArtifactUploads, "_size", any_size)
+        believed = believe_the_client(unguarded, PATH.rpartition("/")[2])
+        async with service(tmp_path / "store", UploadLimits(LIMITS.max_bytes, head_seconds=60, free_bytes=0)) as url:
+            reader, writer = await connect(url)
+            writer.write(put(PATH, body, length))
+            writer.write_eof()
+            assert b" 408 " in await reader.readline(), "only the client ended it"
+            writer.close()
+    assert believed.taken == len(body), "more than one artifact may have"
+
+
+async def test_sizes_and_methods_are_accepted_without_the_guard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = b"x" * (1 << 21)
+    path = f"/sha256/{hashlib.sha256(large).hexdigest()}"
+    chunked = put(PATH, DATA).replace(b"Host", b"Transfer-Encoding: chunked\r\nHost")
+    async with service(tmp_path / "store", UploadLimits(1 << 22, free_bytes=0)) as url:
+        assert b" 201 " in await send(url, put(path, large)), "413 is the bound's answer"
+        with monkeypatch.context() as unguarded:
+            unguarded.setattr(ArtifactUploads, "_size", any_size)
+            assert b" 201 " in await send(url, chunked), "411 is the answer to a body of two lengths"
+        with monkeypatch.context() as unguarded:
+            unguarded.setattr(artifact_uploads, "_digits", lambda _, path: path.rpartition("/")[2])
+            for method in (b"DELETE", b"GET"):
+                assert b" 200 " in await send(url, put(PATH, DATA).replace(b"PUT", method)), "405 is the method's"
 
 
 @pytest.mark.parametrize(
@@ -125,9 +193,19 @@ async def test_odd_requests_are_refused(url: str, tmp_path: Path, request_: byte
 
 async def test_slow_clients_are_cut(tmp_path: Path) -> None:
     limits = UploadLimits(1 << 20, head_seconds=0.2, bytes_per_second=1 << 20, free_bytes=0)
-    async with service(tmp_path / "store", limits) as url:
-        for request in (b"", b"PUT ", put(PATH, DATA[:100], len(DATA))):
-            assert b" 408 " in await send(url, request)
+    unlimited = UploadLimits(1 << 20, head_seconds=1e6, free_bytes=0)
+    whole = put(PATH, DATA)
+    beginnings = (b"", b"PUT ", put(PATH, DATA[:100], len(DATA)))
+    async with service(tmp_path / "other", unlimited) as unguarded, service(tmp_path / "store", limits) as url:
+        waiting = [await connect(unguarded) for _ in beginnings]
+        for beginning, (_, writer) in zip(beginnings, waiting, strict=True):
+            writer.write(beginning)
+        for beginning in beginnings:
+            assert b" 408 " in await send(url, beginning)
+        for beginning, (reader, writer) in zip(beginnings, waiting, strict=True):
+            writer.write(whole[len(beginning) :])
+            assert re.search(rb" 20[01] ", await reader.readline()), "without the limit it kept its place all the time"
+            writer.close()
     assert not stored(tmp_path / "store")
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import struct
 import zipfile
@@ -14,6 +15,7 @@ from skops.io._audit import NODE_TYPE_MAPPING
 from skops.io.exceptions import UntrustedTypesFoundException
 
 from apc_automl.errors import ModelRefused
+from apc_automl.model import model_file
 from apc_automl.model.model_file import SCHEMA, load_model
 from apc_automl.model.model_types import FORMAT, TRUSTED
 
@@ -53,6 +55,25 @@ def call_of(command: str) -> dict[str, Any]:
     """Return a skops tree that calls os.system: a type whose constructor is that function."""
     arguments = node("TupleNode", "builtins", "tuple", content=[text(command)])
     return node("ConstructorFromReduceNode", "os", "system", content=arguments)
+
+
+def asked_without_the_guard(loader: str, data: bytes) -> bool:
+    """Return whether skops hands a node to this loader when no list of ours stands before it."""
+    asked = []
+
+    def note(state: dict[str, Any], *_: Any, **__: Any) -> None:
+        asked.append(state["__loader__"])
+        raise ValueError("this is as far as it goes")
+
+    with pytest.MonkeyPatch.context() as unguarded:
+        unguarded.setitem(NODE_TYPE_MAPPING, (loader, FORMAT), note)
+        with pytest.raises(ModelRefused, match="which no model of ours needs"):
+            load_model(data)
+        assert not asked, "with the guard it is never asked"
+        unguarded.setattr(model_file, "_check", lambda _: None)
+        with pytest.raises(ModelRefused, match="as far as it goes"):
+            load_model(data)
+    return asked == [loader]
 
 
 @pytest.mark.parametrize(("module", "name"), NUMERIC_MODULES)
@@ -108,15 +129,21 @@ def test_every_loader_that_no_model_needs_is_refused() -> None:
     others = {loader for loader, _ in NODE_TYPE_MAPPING} - set(TRUSTED)
     assert {"MethodNode", "PartialNode", "OperatorFuncNode", "ConstructorFromReduceNode", "CachedNode"} <= others
     for loader in others:
+        bytes_ = zipped(node(loader, "builtins", "str"))
+        assert asked_without_the_guard(loader, bytes_), loader
         with pytest.raises(ModelRefused, match=loader):
-            load_model(zipped(node(loader, "builtins", "str")))
+            load_model(bytes_)
 
 
 def test_a_trusted_loader_builds_no_type_of_another() -> None:
     for loader, names in TRUSTED.items():
         assert "os.system" not in names
+        bytes_ = zipped(node(loader, "os", "system"))
+        assert asked_without_the_guard(loader, bytes_), loader
         with pytest.raises(ModelRefused, match=r"os\.system"):
-            load_model(zipped(node(loader, "os", "system")))
+            load_model(bytes_)
+    for loader in ("TypeNode", "FunctionNode"):
+        assert skops.io.loads(zipped(node(loader, "os", "system")), trusted=["os.system"]) is os.system
 
 
 def test_older_formats_have_older_loaders_and_are_refused() -> None:

@@ -1,15 +1,16 @@
 """What a model could do to the process that reads it stays there: no files, no network, no secrets, no end of time."""
 
 import json
-import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from apc_automl.errors import ModelRefused, TrainingUnavailable
-from apc_automl.model.frames import Request
+from apc_automl.model import model_reader
+from apc_automl.model.frames import LARGEST_ANSWER, Request, read_frame
 from apc_automl.model.model_reader import ModelReader
 
 REQUEST = Request(b"model", b"{}", b"", again=False)
@@ -71,17 +72,26 @@ def stub(rest: str, seconds: float = 60) -> ModelReader:
     return ModelReader((sys.executable, "-I", "-c", STUB + rest), seconds)
 
 
-def test_secrets_of_the_environment_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("APC_DATABASE_URL", "postgres://apc:secret@localhost")
-    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    names = "import os, json; print(json.dumps({'refused': ' '.join(sorted(os.environ)), 'sizes': []}), flush=True)"
-    reader = stub(names)
+def names_in_the_environment() -> str:
+    """Return what a model can read of the environment."""
+    reader = stub(
+        "import os, json; print(json.dumps({'refused': ' '.join(sorted(os.environ)), 'sizes': []}), flush=True)"
+    )
     with pytest.raises(ModelRefused) as refused:
         reader.predict(REQUEST)
     reader.close()
-    assert "OPENBLAS_CORETYPE" in str(refused.value)
-    assert "APC_DATABASE_URL" not in str(refused.value)
-    assert "APC_DATABASE_URL" in os.environ
+    return str(refused.value)
+
+
+def test_secrets_of_the_environment_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APC_DATABASE_URL", "postgres://apc:secret@localhost")
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    with monkeypatch.context() as unguarded:
+        unguarded.setattr(model_reader, "ENVIRONMENT", ("APC_", "OPENBLAS_"))
+        assert "APC_DATABASE_URL" in names_in_the_environment(), "without the list the secret is there to be read"
+    names = names_in_the_environment()
+    assert "OPENBLAS_CORETYPE" in names
+    assert "APC_DATABASE_URL" not in names
 
 
 def test_a_model_that_ends_the_process_is_refused() -> None:
@@ -92,10 +102,27 @@ def test_a_model_that_ends_the_process_is_refused() -> None:
 
 
 def test_a_model_that_takes_for_ever_is_refused() -> None:
-    reader = stub("import threading; threading.Event().wait()", seconds=3)
+    endless = "import threading; threading.Event().wait()"
+    ended: list[Exception] = []
+
+    def wait_without_the_guard() -> None:
+        try:
+            unguarded.predict(REQUEST)
+        except TrainingUnavailable as error:
+            ended.append(error)
+
+    unguarded, reader = stub(endless, seconds=threading.TIMEOUT_MAX), stub(endless, seconds=3)
+    waiting = threading.Thread(target=wait_without_the_guard)
+    waiting.start()
     with pytest.raises(ModelRefused, match="longer than 3 s"):
         reader.predict(REQUEST)
     reader.close()
+    assert waiting.is_alive() and not ended, "without the limit the other still waits"
+    while not unguarded.is_running and waiting.is_alive():
+        waiting.join(0.01)
+    unguarded.close()
+    waiting.join(60)
+    assert len(ended) == 1, "it is ended from outside only"
 
 
 @pytest.mark.parametrize(
@@ -108,9 +135,29 @@ def test_a_model_that_takes_for_ever_is_refused() -> None:
         "'x' * 100_000",
     ],
 )
-def test_an_answer_that_no_reader_gives_is_a_refusal(answer: str) -> None:
-    reader = stub(f"print({answer}, flush=True); sys.stdin.read()")
+def test_an_answer_that_no_reader_gives_is_a_refusal(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = f"print({answer}, flush=True); sys.stdin.read()"
+    with monkeypatch.context() as unguarded:
+        unguarded.setattr(model_reader, "_read", lambda process: read_frame(process.stdout, LARGEST_ANSWER))
+        reader = stub(odd)
+        with pytest.raises((ValueError, TypeError)):  # it ends the handler as if the fault were ours
+            reader.predict(REQUEST)
+        reader.close()
+    reader = stub(odd)
     with pytest.raises(ModelRefused):
+        reader.predict(REQUEST)
+    reader.close()
+
+
+def test_an_answer_too_large_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 1 << 20
+    large = f"""print('{{"sizes": [{size}]}}'); sys.stdout.write('x' * {size}); sys.stdout.flush(); sys.stdin.read()"""
+    reader = stub(large)
+    assert reader.predict(REQUEST) == [b"x" * size], "within the bound it is taken into memory"
+    reader.close()
+    monkeypatch.setattr(model_reader, "LARGEST_ANSWER", size - 1)
+    reader = stub(large)
+    with pytest.raises(ModelRefused, match="ended the process"):
         reader.predict(REQUEST)
     reader.close()
 

@@ -4,18 +4,21 @@ import json
 import os
 import pwd
 import shutil
+import signal
+import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
-import asyncpg
 import pytest
-from tests.security.strangers import STRANGER, ask_as_stranger
+from tests.security.strangers import STRANGER, as_stranger, ask_as_stranger
 
-from apc_persister.database.embedded import EmbeddedPostgres, start_embedded
+from apc_persister.database import embedded
+from apc_persister.database.embedded import start_embedded
 
 LONG = "long" * 30
 """The path of a socket would have more than 107 bytes."""
@@ -73,12 +76,14 @@ def open_the_folders(place: Path, data: Path) -> None:
     (place / ".s.PGSQL.5432").chmod(0o777)
 
 
-async def let_everybody_in(server: EmbeddedPostgres, data: Path) -> None:
-    """As it was: every local connection is trusted."""
+def let_everybody_in(data: Path, place: Path) -> None:
+    """Trust every local connection, as it was once; the stranger then comes in as the superuser."""
     (data / "postgres" / "pg_hba.conf").write_text("local all all trust\n")
-    connection = await asyncpg.connect(server.url)
-    await connection.execute("SELECT pg_reload_conf()")
-    await connection.close()
+    os.kill(int((data / "postgres" / "postmaster.pid").read_text().splitlines()[0]), signal.SIGHUP)
+    for _ in range(100):  # the server reads it when it gets to the signal
+        if (let_in := ask_as_stranger(place, WHO)).returncode == 0:
+            break
+    assert let_in.stdout == "t\n", "the act works once the guards are away"
 
 
 async def test_a_stranger_does_not_get_in(data: Path) -> None:
@@ -89,11 +94,7 @@ async def test_a_stranger_does_not_get_in(data: Path) -> None:
         open_the_folders(place, data)
         refused = ask_as_stranger(place, WHO)
         assert "Peer authentication failed" in refused.stderr
-        await let_everybody_in(server, data)
-        for _ in range(100):  # the reload is a signal
-            if (let_in := ask_as_stranger(place, WHO)).returncode == 0:
-                break
-        assert let_in.stdout == "t\n", "the act works once both guards are away"
+        let_everybody_in(data, place)
     finally:
         place.chmod(0o700)
         await server.stop()
@@ -101,12 +102,8 @@ async def test_a_stranger_does_not_get_in(data: Path) -> None:
 
 async def test_a_restart_closes_what_was_open(data: Path) -> None:
     server = await start_embedded(data)
-    await let_everybody_in(server, data)
     open_the_folders(socket_folder(server.url), data)
-    for _ in range(100):  # the reload is a signal
-        if (let_in := ask_as_stranger(socket_folder(server.url), WHO)).returncode == 0:
-            break
-    assert let_in.stdout == "t\n", "it was open"
+    let_everybody_in(data, socket_folder(server.url))
     for opened in (socket_folder(server.url), data / "postgres"):  # else PostgreSQL does not start
         opened.chmod(0o700)
     await server.stop()
@@ -130,29 +127,62 @@ def test_an_ordinary_users_server_is_closed_too(folder: Path, name: str) -> None
         assert "Permission denied" in ask_as_stranger(place, WHO).stderr
         open_the_folders(place, folder / name)
         assert "Peer authentication failed" in ask_as_stranger(place, WHO).stderr
+        let_everybody_in(folder / name, place)
         place.chmod(0o700)
         process.stdin.close()
         assert process.wait(60) == 0
 
 
-async def test_a_runtime_folder_of_a_stranger_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def take_it_for_ours(unguarded: pytest.MonkeyPatch, planted: Path) -> None:
+    """Let the look at one folder say that it is no link, and belongs to us."""
+    look = Path.lstat
+
+    def lstat(path: Path) -> object:
+        return SimpleNamespace(st_mode=stat.S_IFDIR, st_uid=os.geteuid()) if path == planted else look(path)
+
+    unguarded.setattr(Path, "lstat", lstat)
+
+
+@pytest.mark.parametrize("plant", [("ln", "-s", "elsewhere"), ("mkdir", "-m", "777")], ids=["a link", "a folder"])
+async def test_a_runtime_folder_of_a_stranger_is_not_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, plant: tuple[str, ...]
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     planted = folder / f"apc-postgres-{os.geteuid()}"
     (folder / "elsewhere").mkdir()
-    planted.symlink_to(folder / "elsewhere")
+    assert as_stranger(*plant, str(planted)).returncode == 0
+    if os.geteuid() == 0:  # for others the kernel keeps the mode of a folder that is not theirs
+        with monkeypatch.context() as unguarded:
+            take_it_for_ours(unguarded, planted)
+            server = await start_embedded(folder / LONG)
+        found = list(planted.resolve().iterdir())
+        await server.stop()
+        assert found == [socket_folder(server.url).resolve()], "the server's socket stands where the stranger chose"
     with pytest.raises(Exception, match="set TMPDIR"):
         await start_embedded(folder / LONG)
-    assert not list((folder / "elsewhere").iterdir())
+    assert not list(planted.iterdir())
 
 
-async def test_the_folders_above_stay_as_they_are(folder: Path) -> None:
+async def test_the_folders_above_stay_as_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = folder / "closed"
     closed.mkdir(0o700)
+
+    def open_the_way(made: Path) -> None:
+        made.mkdir(0o755, parents=True, exist_ok=True)
+        closed.chmod(0o755)
+
+    with monkeypatch.context() as unguarded:
+        unguarded.setattr(embedded, "make_private_folder", open_the_way)
+        server = await start_embedded(closed / "other")
+        await server.stop()
+    assert as_stranger("ls", str(closed)).stdout == "other\n", "without the guard a stranger reads it"
+    closed.chmod(0o700)
     server = await start_embedded(closed / "made" / "data")
     await server.stop()
     modes = {path.name: path.stat().st_mode & 0o777 for path in (closed, closed / "made", closed / "made" / "data")}
     assert modes == {"closed": 0o700, "made": 0o700, "data": 0o700}
     assert (closed / "made" / "data" / "postgres").stat().st_mode & 0o077 == 0
+    assert "Permission denied" in as_stranger("ls", str(closed)).stderr
 
 
 def test_the_stranger_is_another_user() -> None:

@@ -1,0 +1,73 @@
+"""What a client of the artifact service sends, and the service without its comparison of hashes."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from apc_console.commands.serve import artifact_uploads
+from apc_console.commands.serve.artifact_uploads import ArtifactUploads, UploadLimits
+
+DATA = b"a model" * 1000
+HASH = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
+PATH = f"/sha256/{HASH.removeprefix('sha256:')}"
+LIMITS = UploadLimits(1 << 20, clients=3, clients_of_one_address=2, head_seconds=0.5, free_bytes=0)
+
+
+@asynccontextmanager
+async def service(folder: Path, limits: UploadLimits = LIMITS) -> AsyncIterator[str]:
+    """The service over a folder; its URL."""
+    server = await asyncio.start_server(ArtifactUploads(folder, limits).answer, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+
+
+async def send(url: str, request: bytes) -> bytes:
+    """Return the first line that comes back; nothing when the connection is cut without one."""
+    reader, writer = await connect(url)
+    try:
+        writer.write(request)
+        async with asyncio.timeout(20):
+            return (await reader.readline()).strip()
+    finally:
+        writer.close()
+
+
+def put(path: str, body: bytes, length: int | str | None = None) -> bytes:
+    size = len(body) if length is None else length
+    return f"PUT {path} HTTP/1.1\r\nHost: artifacts\r\nContent-Length: {size}\r\n\r\n".encode() + body
+
+
+def stored(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+class AnyHash:
+    """A hash that says of all bytes what the client says, and counts them."""
+
+    def __init__(self, digits: str) -> None:
+        self._digits = digits
+        self.taken = 0
+
+    def update(self, part: bytes) -> None:
+        self.taken += len(part)
+
+    def hexdigest(self) -> str:
+        return self._digits
+
+
+def believe_the_client(unguarded: pytest.MonkeyPatch, digits: str) -> AnyHash:
+    """Take away the comparison of the bytes with the path."""
+    believed = AnyHash(digits)
+    unguarded.setattr(artifact_uploads, "hashlib", SimpleNamespace(sha256=lambda: believed))
+    return believed

@@ -25,6 +25,7 @@ from benchmarks.relevance import measure_relevance
 from benchmarks.round_trip import measure_round_trip
 from benchmarks.servers import start_servers
 from benchmarks.sessions import measure_sessions
+from benchmarks.shards import measure_shards
 from benchmarks.starting import measure_start
 from benchmarks.system import start_system
 from benchmarks.takeover import measure_takeover
@@ -34,11 +35,11 @@ PARTS = (
     *("policy", "telling", "context", "relevance", "pipeline", "round_trip", "fan_out", "persister"),
     *("log", "impact", "memory", "in_process", "start"),
 )
-LONG = ("sessions", "takeover")
+LONG = ("sessions", "takeover", "shards")
 """Parts that run only when they are named."""
 ALONE = frozenset({"policy", "telling", "context", "relevance"})
 """Parts that need neither broker nor database."""
-OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start", *LONG})
+OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start", "sessions", "takeover"})
 
 
 async def measure_only_growth(rows: int, figures: Figures) -> None:
@@ -74,6 +75,8 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
                     await measure_sessions(servers, system, figures)
                 if "takeover" in parts:
                     await measure_takeover(system, figures)
+        if "shards" in parts:
+            await measure_shards(servers, figures, count)
         if "persister" in parts:
             await measure_persister(servers, figures, count)
         if "log" in parts:

@@ -20,6 +20,7 @@ from apc_contracts import (
     seal,
 )
 from apc_contracts.envelope.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
+from apc_contracts.identity.ids import shard_of
 from apc_contracts.payloads.by_type import ExpectedImpact, FailureMode
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.vocabulary import PROTOCOL_VERSION, Channel, DeliveryMode, RunPhase, Signal
@@ -96,8 +97,8 @@ def _packet(session_id: str, sender: Actor, recipients: Sequence[str], payload: 
     )
 
 
-def publication(sealed: SealedPacket, user: str) -> Publication:
-    """Return the message that takes a sealed packet to the gate of the only shard."""
+def publication(sealed: SealedPacket, user: str, shards: int = 1) -> Publication:
+    """Return the message that takes a sealed packet to the gate of its shard."""
     packet = sealed.packet
     message = Message(
         sealed.body,
@@ -106,9 +107,11 @@ def publication(sealed: SealedPacket, user: str) -> Publication:
         correlation_id=str(packet.trace.root_packet_id),
         user_id=user,
     )
-    return Publication(INGRESS, "0", message)
+    return Publication(INGRESS, str(shard_of(packet.trace.session_id, shards)), message)
 
 
-def publications(session_id: str, sender: Actor, recipients: Sequence[str], user: str, count: int) -> list[Publication]:
+def publications(
+    session_id: str, sender: Actor, recipients: Sequence[str], user: str, count: int, shards: int = 1
+) -> list[Publication]:
     """Typical packets, sealed and ready to be sent."""
-    return [publication(seal(typical_packet(session_id, sender, recipients)), user) for _ in range(count)]
+    return [publication(seal(typical_packet(session_id, sender, recipients)), user, shards) for _ in range(count)]

@@ -48,6 +48,7 @@ class System:
     pool: asyncpg.Pool
     environment: dict[str, str]
     services: dict[str, Service]
+    shards: int = 1
 
     @asynccontextmanager
     async def worker(self, agent: str, *, module: str = "agents", **settings: str) -> AsyncIterator[Service]:
@@ -65,7 +66,7 @@ class System:
 
     async def open_session(self, session_id: str, members: Sequence[Agent]) -> None:
         """Open a session; returns when it is logged and every SYNC was handled. `source` must run already."""
-        await open_session(self.bus, self.pool, session_id, members)
+        await open_session(self.bus, self.pool, session_id, members, self.shards)
 
 
 @asynccontextmanager
@@ -86,11 +87,13 @@ async def local_worker(agent: Agent, bus: Bus) -> AsyncIterator[Worker]:
         await task
 
 
-async def open_session(bus: Bus, pool: asyncpg.Pool, session_id: str, members: Sequence[Agent]) -> None:
+async def open_session(
+    bus: Bus, pool: asyncpg.Pool, session_id: str, members: Sequence[Agent], shards: int = 1
+) -> None:
     """Open a session; returns when it is logged and every SYNC was handled."""
     swarm = SwarmSpec(swarm_id=agents.SWARM, agents=tuple(member.agent_id for member in members))
     start = packets.start_packet(session_id, agents.source.actor, [swarm])
-    await bus.publish(packets.publication(seal(start), bus.user))
+    await bus.publish(packets.publication(seal(start), bus.user, shards))
     await until_applied(pool, [session_id], 0)
 
 
@@ -116,7 +119,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def start_system(servers: Servers) -> AsyncIterator[System]:
+async def start_system(servers: Servers, shards: int = 1) -> AsyncIterator[System]:
     """Start the services over a fresh virtual host and database, with every agent of the benchmarks registered."""
     amqp_url, database_url = servers.fresh_vhost(), await servers.fresh_database()
     environment = {
@@ -124,13 +127,14 @@ async def start_system(servers: Servers) -> AsyncIterator[System]:
         "APC_DATABASE_URL": database_url,
         "APC_DATA_DIR": "build/bench",
         "APC_LOG_KEY_FILE": os.environ["APC_LOG_KEY_FILE"],
+        "APC_SHARDS": str(shards),
     }
     everyone = [agents.source, agents.sink, agents.echo, agents.PingAgent(), *agents.crowd()]
     async with AsyncExitStack() as stack:
         bus = await connect_rabbit(BusSettings(amqp_url=amqp_url), purpose="benchmark")
         stack.push_async_callback(bus.close)
         registrations = [agent.registration(bus.user) for agent in everyone]
-        await apply_rabbit(amqp_url, build_topology(1, [queues_of(one) for one in registrations]))
+        await apply_rabbit(amqp_url, build_topology(shards, [queues_of(one) for one in registrations]))
         pool = await open_pool(database_url, max_size=2)
         stack.push_async_callback(pool.close)
         services = {}
@@ -138,9 +142,9 @@ async def start_system(servers: Servers) -> AsyncIterator[System]:
             service = running(name, "-m", "apc_console", "serve", name, environment=environment)
             services[name] = await stack.enter_async_context(service)
         changes = [addition(one) for one in registrations]
-        await publish_changes(bus, changes, 1)
-        await wait_until_recorded(pool, changes, 1, PATIENCE)
-        yield System(bus, pool, environment, services)
+        await publish_changes(bus, changes, shards)
+        await wait_until_recorded(pool, changes, shards, PATIENCE)
+        yield System(bus, pool, environment, services, shards)
 
 
 @dataclass(slots=True)

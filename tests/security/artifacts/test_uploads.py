@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 from tests.security.artifacts.uploading import (
     DATA,
     HASH,
@@ -176,6 +177,8 @@ async def test_sizes_and_methods_are_accepted_without_the_guard(
         (put(PATH, b"", "9" * 30), 411),
         (put(PATH, b"", "-1"), 411),
         (put(PATH, b"", "٣"), 411),
+        (put(PATH, DATA).replace(b"Host: artifacts", b"Content-Length: 3"), 400),
+        (put(PATH, DATA).replace(b"Length:", b"Length :"), 400),
         (f"PUT {PATH} HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n".encode(), 411),
         (put("/sha256/../../../etc/passwd", b"x"), 404),
         (put(f"{PATH}/../x", b"x"), 404),
@@ -207,6 +210,27 @@ async def test_slow_clients_are_cut(tmp_path: Path) -> None:
             assert re.search(rb" 20[01] ", await reader.readline()), "without the limit it kept its place all the time"
             writer.close()
     assert not stored(tmp_path / "store")
+
+
+async def test_a_client_that_breaks_off_is_no_fault_of_the_store(tmp_path: Path) -> None:
+    """An operator who reads `artifact_not_stored` looks at the disk: no client may write that into the log."""
+    uploads, ended = ArtifactUploads(tmp_path / "store", LIMITS), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reader.set_exception(ConnectionResetError(104, "Connection reset by peer"))
+        try:
+            await uploads.answer(reader, writer)
+        finally:
+            ended.set()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    with capture_logs() as said:
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async with asyncio.timeout(20):
+            await ended.wait()
+    writer.close()
+    server.close()
+    assert not said and not stored(tmp_path / "store")
 
 
 async def test_too_many_clients_are_told_to_come_again(url: str, tmp_path: Path) -> None:

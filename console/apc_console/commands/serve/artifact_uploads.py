@@ -109,7 +109,7 @@ class ArtifactUploads:
             return await self._take(reader, writer)
         except _Refused as refused:
             return refused.status, str(refused)
-        except (TimeoutError, asyncio.IncompleteReadError):
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
             return HTTPStatus.REQUEST_TIMEOUT, "the request came too slowly, or not whole"
         except OSError as error:
             log.error("artifact_not_stored", error=str(error))
@@ -232,8 +232,12 @@ async def _head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]
         method, path, _ = lines[0].split(" ")
     except (ValueError, asyncio.LimitOverrunError) as error:
         raise _Refused(HTTPStatus.BAD_REQUEST, "this is no request of HTTP") from error
-    fields = (line.partition(":") for line in lines[1:] if line)
-    return method, path, {name.strip().lower(): value.strip() for name, _, value in fields}
+    fields = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines[1:] if line)]
+    names = [name for name, _ in fields]
+    if names.count("content-length") > 1 or any(name != name.strip() for name in names):
+        # A proxy in front of the service could read another length or another field.
+        raise _Refused(HTTPStatus.BAD_REQUEST, "give one Content-Length, and no space beside the name of a field")
+    return method, path, dict(fields)
 
 
 def _basic(authorization: str) -> tuple[str, str]:

@@ -43,7 +43,7 @@ OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start", "sessions
 
 
 async def measure_only_growth(rows: int, figures: Figures) -> None:
-    """The growth figures; `rows` packets take about `rows` / 2,000 seconds."""
+    """Measure the growth; `rows` packets take about `rows` / 2,000 seconds."""
     async with start_servers() as servers, start_system(servers) as system:
         await measure_growth(servers, system, figures, rows)
 

@@ -22,7 +22,7 @@ echo = Agent("echo-1", role="sentinel", swarm=SWARM)
 
 @sink.on(PacketType.IDEA)
 async def _take(packet: Packet[IdeaPayload], context: HandlerContext) -> None:
-    """The handler has no work: what is measured is the bus."""
+    """Do nothing: what is measured is the bus."""
 
 
 @echo.on(PacketType.IDEA)
@@ -67,7 +67,7 @@ class PingAgent(Agent):
         self.on(PacketType.IDEA)(self._answered)
 
     def note_start(self) -> None:
-        """The first packet leaves now."""
+        """Note that the first packet leaves now."""
         self._sent_at = time.perf_counter()
 
     async def _answered(self, packet: Packet[IdeaPayload], context: HandlerContext) -> None:

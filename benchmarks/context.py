@@ -15,7 +15,7 @@ MANY, FEW = 16_000, 1_000
 
 
 async def measure_context(figures: Figures) -> None:
-    """The figures; the best of some rounds, because whatever disturbs a loop only makes it slower."""
+    """Measure; the best of some rounds, because whatever disturbs a loop only makes it slower."""
     mixed, required = _window(TURNS), _window(TURNS)
     for turn in required.all_turns():
         if turn.role is not TurnRole.USER:
@@ -53,7 +53,7 @@ async def _session_compression() -> float:
 
 
 def _growth(figures: Figures) -> None:
-    """The same act on a long and on a short window: `limit` is the short one, so a ratio near 1 means no copying."""
+    """Time the same act on a long and on a short window, `limit`; a ratio near 1 means no copying."""
     for name, act in (("append", _append), ("seek", _seek)):
         few, many = (min(act(window) for _ in range(ROUNDS)) for window in (_window(FEW), _window(MANY)))
         note = f"{MANY:,} turns beside {FEW:,}"

@@ -82,7 +82,7 @@ async def receive_raw(amqp_url: str, count: int) -> None:
 
 
 async def receive(amqp_url: str, count: int) -> None:
-    """The ten agents, each with a worker of its own; says when each has got everything, then serves until ended."""
+    """Run ten agents, each with a worker of its own; say when each has got everything, then serve until ended."""
     bus = await connect_rabbit(BusSettings(amqp_url=amqp_url), purpose="crowd")
     crowd = agents.crowd()
     ready = [asyncio.Event() for _ in crowd]

@@ -64,7 +64,7 @@ class Figures:
         path.write_bytes(orjson.dumps(documents, option=orjson.OPT_INDENT_2) + b"\n")
 
     def print(self) -> None:
-        """The table, bars included."""
+        """Print the table, bars included."""
         table = Table("figure", "value", "unit", "limit", "ratio", "bar", "", "note", title="apc-bus benchmarks")
         for figure in self.found:
             table.add_row(*_cells(figure))

@@ -28,7 +28,7 @@ Parents = Callable[[Random, int], int]
 
 
 async def measure_impact(servers: Servers, figures: Figures, count: int) -> None:
-    """A chain, a tree and a tangle of `count` packets, each in a fresh database that was never analysed."""
+    """Measure a chain, a tree and a tangle of `count` packets, each in a fresh database that was never analysed."""
     for name, parent, has_evidence in (
         ("chain", lambda _, at: at - 1, False),
         ("tree", lambda _, at: (at - 1) // 10, False),

@@ -59,7 +59,7 @@ async def read_log(pool: asyncpg.Pool) -> Readings:
 
 
 def add_readings(figures: Figures, first: Readings, last: Readings) -> None:
-    """The figures behind all rows, each with what the same took behind the first ones."""
+    """Add the figures behind all rows, each beside what the same took behind the first ones."""
     for name, value in last.items():
         note = f"{_NOTES[name]}; {first[name]:.0f} ms behind the first packets"
         figures.add(Figure(name, value, "ms p95", READ_BAR_MS, 1.0, is_time=True, note=note))

@@ -74,7 +74,7 @@ class Service:
 
 @asynccontextmanager
 async def running(name: str, *arguments: str, environment: Mapping[str, str]) -> AsyncIterator[Service]:
-    """A Python process in the repository's root; leaving the context drains it with SIGTERM.
+    """Start a Python process in the repository's root; leaving the context drains it with SIGTERM.
 
     Args:
         arguments: after `python`, such as `-m apc_console serve persister`.

@@ -12,7 +12,7 @@ ROUNDS = 3
 
 
 async def measure_start(system: System, figures: Figures) -> None:
-    """The best of a few: what disturbs a start only makes it slower."""
+    """Measure the start, best of a few: what disturbs one only makes it slower."""
     workers = []
     for _ in range(ROUNDS):
         async with system.worker("sink") as service:

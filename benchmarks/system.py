@@ -52,7 +52,7 @@ class System:
 
     @asynccontextmanager
     async def worker(self, agent: str, *, module: str = "agents", **settings: str) -> AsyncIterator[Service]:
-        """An agent of a module of the benchmarks in a process of its own, ready."""
+        """Start an agent of a module of the benchmarks in a process of its own, ready."""
         arguments = ("-m", "apc_console", "worker", f"benchmarks.{module}:{agent}")
         async with running(agent, *arguments, environment=self.environment | settings) as service:
             await service.said("worker_started")
@@ -60,7 +60,7 @@ class System:
 
     @asynccontextmanager
     async def local_worker(self, agent: Agent) -> AsyncIterator[Worker]:
-        """An agent in this process, ready."""
+        """Start an agent in this process, ready."""
         async with local_worker(agent, self.bus) as worker:
             yield worker
 
@@ -71,7 +71,7 @@ class System:
 
 @asynccontextmanager
 async def local_worker(agent: Agent, bus: Bus) -> AsyncIterator[Worker]:
-    """An agent in this process, over a given bus, ready."""
+    """Start an agent in this process, over a given bus, ready."""
     worker = Worker(agent, bus, settings=WorkerSettings(database_url=None))
     stop = asyncio.Event()
     task = asyncio.create_task(worker.run(stop))

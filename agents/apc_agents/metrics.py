@@ -91,7 +91,7 @@ REGISTRY.register(_figures)
 
 
 def time_handler(agent_id: str, kind: PacketType, began: float) -> None:
-    """A run of a handler ends now, however it does; `began` is of perf_counter."""
+    """Record that a run of a handler ends now; `began` is a time of perf_counter in seconds."""
     seconds = perf_counter() - began
     times = _figures.handlers[agent_label(agent_id), kind]
     times.buckets[bisect_left(BOUNDS, seconds)] += 1
@@ -99,7 +99,7 @@ def time_handler(agent_id: str, kind: PacketType, began: float) -> None:
 
 
 def count_end(agent_id: str, kind: PacketType, end: str) -> None:
-    """A packet has come to an end in this worker."""
+    """Count a packet that has ended in this worker."""
     _figures.packets[agent_label(agent_id), kind, end] += 1
 
 

@@ -83,7 +83,7 @@ class KnownSessions:
         return self._roots.get(packet_id)
 
     def tick(self, session_id: str) -> dict[str, int]:
-        """This agent's clock in the session grows by one; a copy of the whole vector clock."""
+        """Add one to this agent's clock in the session; return a copy of the whole vector clock."""
         clock = self.of(session_id).clock
         clock[self._agent_id] = clock.get(self._agent_id, 0) + 1
         return dict(clock)

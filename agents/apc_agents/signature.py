@@ -14,7 +14,7 @@ AnyHandler = Callable[..., Awaitable[Any]]
 
 
 def check_handler(function: AnyHandler, packet_type: PacketType) -> None:
-    """A handler is `async def handler(packet: Packet[XPayload], ctx: HandlerContext)`.
+    """Check that a handler is `async def handler(packet: Packet[XPayload], ctx: HandlerContext)`.
 
     Raises:
         AgentInvalid: it is not async, takes other parameters, or expects or returns another payload.
@@ -29,12 +29,15 @@ def check_handler(function: AnyHandler, packet_type: PacketType) -> None:
 
 
 def check_start(function: AnyHandler) -> None:
-    """An on_start function is `async def begin(ctx: HandlerContext) -> None`. Raises AgentInvalid."""
+    """Check that an on_start function is `async def begin(ctx: HandlerContext) -> None`. Raises AgentInvalid."""
     _check_shape(function, 1, "(ctx: HandlerContext)")
 
 
 def check_listener(function: AnyHandler) -> None:
-    """An on_substrate function is `async def heard(packet: Packet, ctx: HandlerContext)`. Raises AgentInvalid."""
+    """Check that an on_substrate function is `async def heard(packet: Packet, ctx: HandlerContext)`.
+
+    Raises AgentInvalid.
+    """
     _check_shape(function, 2, "(packet: Packet, ctx: HandlerContext)")
 
 

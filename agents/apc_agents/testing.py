@@ -67,7 +67,7 @@ class AgentTestClient:
         memory: BaseMemoryStore | None = None,
         states: StateStore | None = None,
     ) -> None:
-        """A client of one agent; for a restart give a second one the `memory` and the `states` of the first."""
+        """Make a client of one agent; for a restart give a second one the `memory` and the `states` of the first."""
         self.emitted: list[Packet] = []
         """What the agent has emitted, in order, heartbeats aside."""
         self.receipts: list[Receipt] = []

@@ -48,5 +48,5 @@ collector = _agent(COLLECTOR)
 
 @collector.on(PacketType.IDEA)
 async def collect(packet: Packet[IdeaPayload], context: HandlerContext) -> None:
-    """Takes the answers."""
+    """Take the answers."""
     _note(packet.packet_id, context)

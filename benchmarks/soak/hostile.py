@@ -176,7 +176,7 @@ class Run:
             await asyncio.sleep(CHURN_SECONDS)
 
     async def _share(self) -> None:
-        """The session of everybody ends now and then, and another one begins."""
+        """End the session of everybody now and then, and begin another one."""
         names = session_names("shared")
         next(names)
         for name in names:

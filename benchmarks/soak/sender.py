@@ -33,7 +33,7 @@ class Sender:
         self._number = len(journal.confirmed) + len(journal.unconfirmed)
 
     async def send_again(self) -> None:
-        """What the predecessor left without a confirm."""
+        """Send what the predecessor left without a confirm."""
         for packet_id, body in list(self._journal.unconfirmed.items()):
             await self._publish(packet_id, body)
 

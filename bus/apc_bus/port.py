@@ -84,7 +84,7 @@ class Subscription(Protocol):
         ...
 
     async def publish(self, publication: Publication) -> None:
-        """Confirmed publish on this consumer's own channel; errors as `Bus.publish`.
+        """Publish on this consumer's own channel and wait for the confirm; errors as `Bus.publish`.
 
         A gate that has lost its queue cannot get a confirm here (docs/specification/architecture.md section 2).
         """

@@ -30,11 +30,11 @@ class Health:
         return [f"{task} has failed: {reason}" for task, reason in failed]
 
     def fail(self, task: Hashable, reason: str) -> None:
-        """The task has stopped."""
+        """Record that the task has stopped."""
         self._failed[task] = reason
 
     def resume(self, task: Hashable) -> None:
-        """The task works again."""
+        """Record that the task works again."""
         self._failed.pop(task, None)
 
 

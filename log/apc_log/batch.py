@@ -182,7 +182,7 @@ def encode(value: LogBatch | EpochOpen) -> bytes:
 
 
 def decode_batch(body: bytes) -> LogBatch:
-    """Raises msgspec.DecodeError (a ValidationError is one) on anything else."""
+    """Decode a batch. Raises msgspec.DecodeError (a ValidationError is one) on anything else."""
     found = _batch_decoder.decode(body)
     if found.contracts:
         return found
@@ -192,5 +192,5 @@ def decode_batch(body: bytes) -> LogBatch:
 
 
 def decode_epoch_open(body: bytes) -> EpochOpen:
-    """Raises msgspec.DecodeError on anything else."""
+    """Decode the opening of an epoch. Raises msgspec.DecodeError on anything else."""
     return _epoch_decoder.decode(body)

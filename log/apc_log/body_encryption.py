@@ -57,7 +57,7 @@ class SubjectKey:
         return self.seal(_encoder.encode(content))
 
     def unseal(self, sealed: bytes) -> bytes:
-        """Raises BodyUnreadable when the bytes are not what this key sealed."""
+        """Decrypt bytes. Raises BodyUnreadable when they are not what this key sealed."""
         head, rest = sealed[:_HEAD_BYTES], sealed[_HEAD_BYTES:]
         try:
             return self.cipher.decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], head)
@@ -65,7 +65,7 @@ class SubjectKey:
             raise BodyUnreadable(f"a body does not fit key {self.key_id}: it was altered") from error
 
     def unseal_packet(self, sealed: bytes) -> SealedContent:
-        """Raises BodyUnreadable."""
+        """Decrypt and decode a packet. Raises BodyUnreadable."""
         try:
             return _decoder.decode(self.unseal(sealed))
         except msgspec.DecodeError as error:
@@ -111,7 +111,7 @@ class MasterKey:
         return key_id, nonce + self._cipher.encrypt(nonce, os.urandom(KEY_BYTES), key_id.bytes)
 
     def unwrap(self, key_id: UUID, wrapped: bytes) -> SubjectKey:
-        """Raises BodyUnreadable: it was wrapped by another master key."""
+        """Decrypt a subject key. Raises BodyUnreadable when another master key wrapped it."""
         try:
             secret = self._cipher.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], key_id.bytes)
         except (InvalidTag, ValueError) as error:

@@ -101,7 +101,7 @@ def root_by_inclusion(index: int, size: int, leaf: bytes, path: Sequence[bytes])
 
 
 def check_consistency(old: tuple[int, bytes], new: tuple[int, bytes], path: Sequence[bytes]) -> None:
-    """That the tree (size, root) `new` extends `old` (RFC 9162 section 2.1.4.2). Raises CheckFailed."""
+    """Check that the tree (size, root) `new` extends `old` (RFC 9162 section 2.1.4.2). Raises CheckFailed."""
     (first, old_root), (second, new_root) = old, new
     if not 0 < first <= second:
         raise CheckFailed(f"a tree of {second} cannot extend one of {first}")

@@ -54,7 +54,7 @@ async def read_scores(connection: Any) -> dict[RunTask, EvalTally]:
 
 
 async def read_transfers(connection: Any, *, shard: int | None = None, after: int = 0, last: int = 0) -> list[Any]:
-    """Final verdicts on TRANSFERs as (Place, JudgedTransfer): all, or those of a shard behind `after` up to `last`."""
+    """Read final verdicts on TRANSFERs as (Place, JudgedTransfer): all, or a shard's behind `after` up to `last`."""
     rows = await _rows(connection, TRANSFERS, shard, after, last)
     return [(EvidencePosition(row["judged_at"], 1, row["shard"], row["seq"]), _transfer(row)) for row in rows]
 

@@ -28,7 +28,7 @@ class Emit(Protocol):
     """Emits a packet, as HandlerContext.emit."""
 
     def __call__(self, payload: Payload, **options: Any) -> Awaitable[Packet]:
-        """Raises EmitError."""
+        """Emit a packet. Raises EmitError."""
         ...
 
 

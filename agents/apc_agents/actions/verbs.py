@@ -24,7 +24,7 @@ ANSWERS = frozenset({PacketType.CLAIM, PacketType.IDEA})
 
 
 async def remember(key: Name, value: JsonValue, context: ActionContext) -> None:
-    """Keeps a value under a key, for later responses of this session."""
+    """Keep a value under a key, for later responses of this session."""
     await _memory(context).remember(key, value)
 
 
@@ -43,7 +43,7 @@ async def emit(
     symbolic_keys: tuple[Name, ...] = (),
     proof_bundle: ProofBundle | None = None,
 ) -> dict[str, str]:
-    """Emits a packet through the gate; gives its packet_id."""
+    """Emit a packet through the gate; return its packet_id."""
     if context.emit is None:
         raise ActionError("there is no packet at hand: emit is for handlers")
     _check_answer(packet_type, to, call.security_level)
@@ -68,7 +68,7 @@ async def emit(
 
 
 async def stop(reason: str | None = None) -> str | None:
-    """Ends the loop after this response."""
+    """End the loop after this response."""
     return reason
 
 

@@ -116,7 +116,7 @@ def _record(folded: FoldedTurn) -> FoldRecord:
 
 
 def payload_of(metadata: Mapping[str, Any]) -> SignalPayload:
-    """The payload of a packet with this metadata of an audit: its reason holds the SHA-256, the session's id aside."""
+    """Build the payload for this metadata of an audit: its reason holds the SHA-256, without the session's id."""
     told = {name: value for name, value in metadata["context"].items() if name != "session"}
     digest = digest_of(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
     return SignalPayload(signal=Signal.QUERY, reason=f"context compressed, metadata sha256:{digest}")

@@ -49,7 +49,7 @@ class SessionConfig:
     """When turns are paged out, the share of the target that is left: the rest is for what comes."""
 
     def __post_init__(self) -> None:
-        """Raises ArgumentInvalid."""
+        """Check the shares and limits. Raises ArgumentInvalid."""
         checked_fraction("target_pressure", self.target_pressure)
         checked_fraction("paging_share", self.paging_share)
         checked_size(self.max_tokens)
@@ -143,7 +143,7 @@ class Conversation:
         return result
 
     def _is_enough(self, result: CompressionResult, cause: str) -> bool:
-        """A target that somebody asked for is kept to; a compression under pressure must get below the threshold."""
+        """Say whether a target that was asked for is met or, under pressure, the window is below the threshold."""
         if cause == "requested":
             return result.target_met
         return fits(result.compressed_tokens, result.window, self.threshold.effective_threshold)

@@ -69,7 +69,7 @@ class ContextSession:
         clock: Clock = utc_now,
         on_compression: OnCompression = _unheard,
     ) -> None:
-        """An empty session; `open` finds a saved one.
+        """Make an empty session; `open` finds a saved one.
 
         Args:
             session_id: names it in the store and in the audit.

@@ -52,7 +52,7 @@ ClassName = Literal["DROPPABLE", "REQUIRED", "PRESERVED"]
 
 
 def _at(path: str) -> Callable[[Operation], Operation]:
-    """Registers an operation; its arguments are validated by their types, texts of numbers are taken as numbers."""
+    """Register an operation; its arguments are validated by their types, texts of numbers are taken as numbers."""
 
     def register(operation: Operation) -> Operation:
         checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(operation)

@@ -47,12 +47,12 @@ class PostgresEffectStore:
     async def record(
         self, effect_id: EffectId, claim_id: UUID, result: JsonValue, *, problem: str | None = None
     ) -> EffectRecord | None:
-        """It was made."""
+        """Record that the effect was made."""
         await self._row(sql.RECORD, effect_id, claim_id, orjson.dumps(result).decode(), problem)
         return await self.get(effect_id)
 
     async def interrupt(self, effect_id: EffectId, claim_id: UUID, problem: str) -> None:
-        """It was begun, no more is known."""
+        """Record that the effect was begun and that no more is known."""
         await self._row(sql.INTERRUPT, effect_id, claim_id, problem)
 
     async def withdraw(self, effect_id: EffectId, claim_id: UUID) -> None:
@@ -60,7 +60,7 @@ class PostgresEffectStore:
         await self._row(sql.WITHDRAW, effect_id, claim_id)
 
     async def settle(self, effect_id: EffectId, result: JsonValue, by: str) -> EffectRecord:
-        """It has happened."""
+        """Settle an unknown effect: it has happened."""
         check_unsettled(effect_id, await self.get(effect_id))
         row = await self._row(sql.SETTLE, effect_id, orjson.dumps(result).decode(), by)
         kept = await self.get(effect_id)
@@ -70,7 +70,7 @@ class PostgresEffectStore:
         return kept
 
     async def release(self, effect_id: EffectId) -> None:
-        """It has not happened."""
+        """Settle an unknown effect: it has not happened."""
         check_unsettled(effect_id, await self.get(effect_id), may_be_made=False)
         if await self._row(sql.RELEASE, effect_id) is None:
             check_unsettled(effect_id, await self.get(effect_id), may_be_made=False)

@@ -93,7 +93,7 @@ class EffectMaker:
         return (await self._store.settle(self.effect_id(packet, key), value, self._agent_id)).result
 
     async def release(self, packet: Packet, key: str) -> None:
-        """The effect has not happened. Raises EffectSettled."""
+        """Settle an unknown effect: it has not happened. Raises EffectSettled."""
         await self._store.release(self.effect_id(packet, key))
 
     def effect_id(self, packet: Packet, key: str) -> EffectId:

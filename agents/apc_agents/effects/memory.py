@@ -53,13 +53,13 @@ class MemoryEffectStore:
     async def record(
         self, effect_id: EffectId, claim_id: UUID, result: JsonValue, *, problem: str | None = None
     ) -> EffectRecord | None:
-        """It was made."""
+        """Record that the effect was made."""
         if self._is_open(effect_id, claim_id):
             self._made(effect_id, result, problem, None)
         return self._seen(effect_id)
 
     async def interrupt(self, effect_id: EffectId, claim_id: UUID, problem: str) -> None:
-        """It was begun, no more is known."""
+        """Record that the effect was begun and that no more is known."""
         if self._is_open(effect_id, claim_id):
             self._leases[effect_id] = self._now()
             self._kept[effect_id] = replace(self._kept[effect_id], problem=problem)
@@ -70,12 +70,12 @@ class MemoryEffectStore:
             self._forget(effect_id)
 
     async def settle(self, effect_id: EffectId, result: JsonValue, by: str) -> EffectRecord:
-        """It has happened."""
+        """Settle an unknown effect: it has happened."""
         check_unsettled(effect_id, self._seen(effect_id))
         return self._made(effect_id, result, None, by)
 
     async def release(self, effect_id: EffectId) -> None:
-        """It has not happened."""
+        """Settle an unknown effect: it has not happened."""
         check_unsettled(effect_id, self._seen(effect_id), may_be_made=False)
         self._forget(effect_id)
 

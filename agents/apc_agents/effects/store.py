@@ -31,11 +31,11 @@ class EffectStore(Protocol):
     async def record(
         self, effect_id: EffectId, claim_id: UUID, result: JsonValue, *, problem: str | None = None
     ) -> EffectRecord | None:
-        """It was made, with this result, or with one that cannot be kept; returns what is kept, None for nothing."""
+        """Record that the effect was made; return what is kept: its result, why it cannot be kept, or None."""
         ...
 
     async def interrupt(self, effect_id: EffectId, claim_id: UUID, problem: str) -> None:
-        """It was begun, and its holder does not know how that ended."""
+        """Record that the effect was begun and that its holder does not know how it ended."""
         ...
 
     async def withdraw(self, effect_id: EffectId, claim_id: UUID) -> None:
@@ -43,11 +43,11 @@ class EffectStore(Protocol):
         ...
 
     async def settle(self, effect_id: EffectId, result: JsonValue, by: str) -> EffectRecord:
-        """It has happened, and this is its result. Raises EffectSettled."""
+        """Settle an unknown effect: it has happened, with this result. Raises EffectSettled."""
         ...
 
     async def release(self, effect_id: EffectId) -> None:
-        """It has not happened: who asks next makes it. Raises EffectSettled."""
+        """Settle an unknown effect: it has not happened, and who asks next makes it. Raises EffectSettled."""
         ...
 
     async def get(self, effect_id: EffectId) -> EffectRecord | None:

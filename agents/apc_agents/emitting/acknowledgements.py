@@ -37,7 +37,7 @@ class Expectation:
             raise EmitTimeout(self._packet_id, why) from None
 
     def take(self, answer: Packet) -> None:
-        """An ACK or NACK of this packet has come."""
+        """Take an ACK or NACK of this packet."""
         if self._answered.done():
             return
         if isinstance(answer, NackPacket):

@@ -169,7 +169,7 @@ async def sealed_to_fit(packet: Packet, contract: Contract | None, claim_checks:
 
 
 def seal_judged(packet: Packet, contract: Contract | None) -> SealedPacket:
-    """The sealed packet, if the local admit() lets it pass: what needs a session or a registry is not judged here.
+    """Return the sealed packet if the local admit() lets it pass; nothing that needs a session or a registry is judged.
 
     Without a contract only its form is judged: the session has one that this worker does not know.
 

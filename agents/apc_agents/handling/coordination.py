@@ -58,13 +58,13 @@ class LocalCoordination:
                 self.halt()  # neither taken nor refused: nobody knows what became of it
 
     def critique_fail(self, reason: str) -> None:
-        """The handler's own critique of an idea that it has not emitted. Raises AgentError while it emits one."""
+        """Record the handler's own critique of an idea not emitted yet. Raises AgentError while it emits one."""
         self._check_idle("critique_fail")
         self._take_idea()
         self.take("critique_fail", reason)
 
     def local_checks_fail(self, reason: str) -> None:
-        """The handler's own check of what it has built. Raises AgentError while it emits."""
+        """Record the handler's own check of what it has built. Raises AgentError while it emits."""
         self._check_idle("local_checks_fail")
         self._take_idea()
         self.take("critique_pass")
@@ -72,7 +72,7 @@ class LocalCoordination:
         self.take("local_checks_fail", reason)
 
     def halt(self) -> None:
-        """The invocation ends by a cancel or an error; one without an instance has nothing to end."""
+        """End the instance, if there is one, by a cancel or an error."""
         if self.transitions and self._state not in self._machine.terminal:
             self.take("cancel_or_error")
 
@@ -106,20 +106,20 @@ class Emission:
         return self._coordination is not None
 
     def criticised(self, passed: bool) -> None:
-        """The local admit() has judged the packet."""
+        """Record that the local admit() has judged the packet."""
         self._take("critique_pass" if passed else "critique_fail")
 
     def built(self) -> None:
-        """The bytes and their hash stand, within the limits of the contract."""
+        """Record that bytes and hash are final, within the limits of the contract."""
         self._take("artifact_local_ready")
         self._take("local_checks_pass")
 
     def published(self) -> None:
-        """The broker has confirmed the packet."""
+        """Record that the broker has confirmed the packet."""
         self._take("packet_emitted")
 
     def answered(self, accepted: bool) -> None:
-        """The gate has taken it: by the broker's confirm, or by the ACK where one is required."""
+        """Record that the gate has the packet: by the broker's confirm, or by the ACK where one is required."""
         self._take("ack_accepted" if accepted else "ack_rejected_or_deferred")
 
     def _take(self, event: str) -> None:

@@ -94,7 +94,7 @@ class PostgresStateStore:
 
 @contextmanager
 def _translated(agent_id: str, session_id: str) -> Iterator[None]:
-    """The memory's errors as those of a state."""
+    """Turn the memory's errors into those of a state."""
     try:
         yield
     except StaleRevision as stale:

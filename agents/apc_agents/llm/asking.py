@@ -101,7 +101,7 @@ def _for_responses() -> ModelAgent[Fitting, AgentResponse]:
 
 @contextmanager
 def _spending(usage: RunUsage) -> Iterator[None]:
-    """What pydantic-ai raises, as ours. Raises LLMError."""
+    """Turn what pydantic-ai raises into our errors. Raises LLMError."""
     try:
         yield
     except AnswerTooLong as answered:
@@ -129,7 +129,7 @@ def _read(text: str) -> AgentResponse:
 
 
 def _check_strictly(answer: AgentResponse) -> None:
-    """What came as a call of the function, as strictly as what came as text: with the bounds of a document."""
+    """Check an answer given as a call of the function as strictly as one given as text."""
     try:
         parse_response(answer.model_dump_json())
     except (ResponseInvalid, PydanticSerializationError) as invalid:

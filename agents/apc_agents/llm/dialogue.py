@@ -79,7 +79,7 @@ class Dialogue:
         tasks: TaskStore | None = None,
         on_compression: OnCompression | None = None,
     ) -> None:
-        """A conversation, begun or not.
+        """Open a conversation, begun or not.
 
         Args:
             agent: who answers.

@@ -62,7 +62,7 @@ class Recording:
         return response
 
     async def fact(self, name: str, value: str) -> str:
-        """What this was the first time: a text that becomes part of the prompt and may differ when all runs again."""
+        """Return what this text of the prompt was the first time, since it may differ when all runs again."""
         key = f"{self.prefix}fact/{name}"
         kept = (await self.store.get_turns(self.session_id, [key])).get(key)
         if kept is not None:
@@ -126,7 +126,7 @@ class RecordedModel(WrapperModel):
 
 
 def fill_price(usage: RequestUsage, settings: LLMSettings) -> None:
-    """What an answer costs by the prices of the settings, if there are any and the service does not say it itself."""
+    """Fill in what an answer costs by the prices of the settings, if any, where the service does not say it itself."""
     if usage.cost is None and (settings.input_price, settings.output_price) != (None, None):
         spent = usage.input_tokens * (settings.input_price or 0) + usage.output_tokens * (settings.output_price or 0)
         usage.cost = Decimal(str(spent)) / 1_000_000

@@ -105,7 +105,7 @@ class DatabaseMemoryStore(BaseMemoryStore):
     async def list_conversations_for_user(
         self, user_id: str, limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
-        """Reads no conversation: what is listed stands in columns of its own."""
+        """List conversations from columns of their own, without reading one."""
         check_page(limit, offset)
         checked_id("user_id", user_id)
         async with owned(self._pool, self.owner) as connection:
@@ -115,7 +115,7 @@ class DatabaseMemoryStore(BaseMemoryStore):
     async def search_conversations(
         self, user_id: str, query: str, limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
-        """Reads the words of every conversation of the user."""
+        """Search the words of every conversation of the user."""
         check_page(limit, offset)
         checked_id("user_id", user_id)
         stemmer = stemmer_of(LanguageSettings().language)

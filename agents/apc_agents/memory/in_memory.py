@@ -95,7 +95,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
     async def search_conversations(
         self, user_id: str, query: str, limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
-        """Reads every conversation of the user."""
+        """Search every conversation of the user."""
         check_page(limit, offset)
         stemmer = stemmer_of(LanguageSettings().language)
         wanted = parse_query(query, stemmer)
@@ -121,7 +121,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
         return True
 
     async def get_all_agent_states(self, agent_id: str, owner_id: str) -> dict[str, Any]:
-        """Copies."""
+        """Return copies of all states of the agent."""
         found = self._states_of(agent_id, owner_id)
         return {key: orjson.loads(row.document) for (_, _, key), row in sorted(found.items())}
 
@@ -176,7 +176,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
             self._tables.states[place] = _row(self._tables.states.get(place), document)
 
     async def get_agent_states(self, agent_id: str, owner_id: str, keys: Sequence[str]) -> dict[str, Any]:
-        """Copies."""
+        """Return copies of the states under these keys."""
         found = self._states_of(agent_id, owner_id)
         return {
             key: orjson.loads(found[place].document) for key in keys if (place := (agent_id, owner_id, key)) in found

@@ -56,7 +56,7 @@ order by state_key collate "C"
 
 @asynccontextmanager
 async def owned(pool: asyncpg.Pool, owner: str, *, is_snapshot: bool = False) -> AsyncIterator[Connection]:
-    """A transaction over one owner's rows; as a snapshot it reads alone. Raises MemoryUnavailable."""
+    """Open a transaction over one owner's rows; a snapshot only reads. Raises MemoryUnavailable."""
     isolation: Literal["repeatable_read"] | None = "repeatable_read" if is_snapshot else None
     try:
         async with pool.acquire() as connection, connection.transaction(isolation=isolation, readonly=is_snapshot):
@@ -68,7 +68,7 @@ async def owned(pool: asyncpg.Pool, owner: str, *, is_snapshot: bool = False) ->
 
 @contextmanager
 def refusals(what: str) -> Iterator[None]:
-    """What the database refuses, in the words of the memory. Raises OwnerForeign, ValueInvalid."""
+    """Turn the database's refusals into the memory's errors. Raises OwnerForeign, ValueInvalid."""
     try:
         yield
     except asyncpg.InsufficientPrivilegeError as error:

@@ -159,7 +159,7 @@ class BaseMemoryStore(ABC):
 
 
 def check_conversation(session_id: str, user_id: str, conversation: ConversationContext) -> None:
-    """Raises ArgumentInvalid, ConversationInvalid."""
+    """Check what is to be saved. Raises ArgumentInvalid, ConversationInvalid."""
     checked_id("session_id", session_id)
     checked_id("user_id", user_id)
     if not isinstance(conversation, ConversationContext):
@@ -174,7 +174,7 @@ def state_place(agent_id: str, owner_id: str, key: str) -> tuple[str, str, str]:
 
 
 def check_page(limit: int, offset: int) -> None:
-    """Raises ArgumentInvalid."""
+    """Check the page that is asked for. Raises ArgumentInvalid."""
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
         raise MemoryArgumentInvalid("limit", f"{limit!r} is no number in 1..{MAX_PAGE}: ask for the rest with offset")
     if type(offset) is not int or not 0 <= offset < 2**31:
@@ -182,6 +182,6 @@ def check_page(limit: int, offset: int) -> None:
 
 
 def check_timestamp(moment: datetime) -> None:
-    """Raises ArgumentInvalid."""
+    """Check that a time has an offset from UTC. Raises ArgumentInvalid."""
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         raise MemoryArgumentInvalid("moment", f"{moment!r} is no time with an offset from UTC: give one")

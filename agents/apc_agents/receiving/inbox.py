@@ -22,7 +22,7 @@ class Inbox:
         self._is_closed = False
 
     def put(self, inbound: Inbound) -> None:
-        """A packet has arrived."""
+        """Take a packet that has arrived."""
         (self._urgent if inbound.is_urgent else self._normal).append(inbound)
         self._changed.set()
 
@@ -37,7 +37,7 @@ class Inbox:
         return inbound
 
     def release(self, inbound: Inbound) -> None:
-        """The packet is handled: its session is free."""
+        """Free the session of a handled packet."""
         self._busy.discard(inbound.session_id)
         self._changed.set()
 

@@ -75,7 +75,7 @@ class Intake:
         )
 
     def end(self, inbound: Inbound, done: asyncio.Future[None]) -> None:
-        """The delivery's end is known: a failed one may come again, any other is remembered."""
+        """Record the delivery's end: a failed one may come again, any other is remembered."""
         self._open.pop(inbound.key, None)
         if not done.cancelled() and done.exception() is None:
             self._ended.add(inbound.key)

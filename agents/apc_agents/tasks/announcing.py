@@ -10,7 +10,7 @@ from apc_contracts.vocabulary import Channel, Signal
 
 
 def announce_with(emitter: Emitter, agent_id: str) -> Announce:
-    """Emits an event to those that the task names, else as an INTRA_AGENT packet of the agent to itself.
+    """Build what emits an event to those that the task names, else as an INTRA_AGENT packet of the agent to itself.
 
     An INTRA_AGENT packet is logged by the gate and handled by the agent's own SIGNAL handler. The packet has the
     trace of the one whose handler started the task, and the id that the event was given when it was kept: one that

@@ -200,7 +200,7 @@ class PostgresTaskStore:
         ]
 
     async def announced(self, task_id: UUID, number: int) -> None:
-        """The event was announced."""
+        """Record that the event was announced."""
         await self._patiently(lambda: self._pool.execute(sql.ANNOUNCED, task_id, number))
 
     async def _change(self, change: Callable[[Connection], Awaitable[ResultT]]) -> ResultT:

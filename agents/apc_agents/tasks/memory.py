@@ -190,7 +190,7 @@ class MemoryTaskStore:
         return [event for event in self._events if self._rows[event.task_id].task.agent_id == agent_id][:limit]
 
     async def announced(self, task_id: UUID, number: int) -> None:
-        """The event was announced."""
+        """Record that the event was announced."""
         self._events = [event for event in self._events if (event.task_id, event.number) != (task_id, number)]
 
     def _row(self, task_id: UUID) -> _TaskRow:

@@ -125,5 +125,5 @@ class TaskStore(Protocol):
         ...
 
     async def announced(self, task_id: UUID, number: int) -> None:
-        """The event was announced."""
+        """Record that the event was announced."""
         ...

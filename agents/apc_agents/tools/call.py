@@ -32,7 +32,7 @@ class Once(Protocol):
     """Makes an effect of a handler once, as HandlerContext.once."""
 
     def __call__(self, key: str, fn: Callable[[], Awaitable[JsonValue]]) -> Awaitable[JsonValue]:
-        """Raises EffectUnknown, EffectResultLost."""
+        """Make the effect, or return its result. Raises EffectUnknown, EffectResultLost."""
         ...
 
 

@@ -91,7 +91,7 @@ def substitute(value: JsonValue, resolve: Resolve) -> Any:
 def lookup(
     variables: Mapping[str, JsonValue], results: Mapping[str, JsonValue], *, unfinished: str = "no such action"
 ) -> Resolve:
-    """Resolves references from these; `unfinished` is said of a result that is not there."""
+    """Build what resolves references from these; `unfinished` is the message for a result that is not there."""
 
     def resolve(reference: Reference) -> JsonValue:
         known = variables if reference.root == "variables" else results

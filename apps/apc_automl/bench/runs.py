@@ -47,14 +47,14 @@ class SwarmRun:
 
 @contextmanager
 def bench_folder() -> Iterator[Path]:
-    """A folder for the logs of an experiment, gone afterwards."""
+    """Make a folder for the logs of an experiment; remove it afterwards."""
     with TemporaryDirectory(prefix="apc-bench-", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
 @contextmanager
 def training_processes() -> Iterator[Workbench]:
-    """The processes that train, shared by all runs of an experiment."""
+    """Start the processes that train, shared by all runs of an experiment."""
     workbench = Workbench(PROCESSES)
     try:
         yield workbench

@@ -59,7 +59,7 @@ def derive_all(frame: pd.DataFrame, columns: tuple[Column, ...]) -> pd.DataFrame
 
 
 def _columns_of(values: Values, name: str) -> tuple[list[Column], str]:
-    """(the features made of a column, what was done in words; '' = nothing to say)."""
+    """Return (the features made of a column, what was done in words; '' = nothing to say)."""
     has_missing = bool(values.isna().any())
     different = values.nunique()
     if different == 0:

@@ -176,7 +176,7 @@ def _separator(text: str) -> str:
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """A first line of numbers alone is no header."""
+    """Say whether the first line is a header: one of numbers alone is none."""
     first = rows[0] if rows else []
     return len(rows) < 2 or not first or not all(_is_number(cell) for cell in first)
 

@@ -95,7 +95,7 @@ class ModelReader:
         return process
 
     def _ask(self, process: "subprocess.Popen[bytes]", request: Request) -> tuple[Answer | None, bool]:
-        """(the answer, None where the process has ended; whether its time was up)."""
+        """Return (the answer, None where the process has ended; whether its time was up)."""
         assert process.stdin is not None
         with self._ended_in_time(process) as is_late:
             try:

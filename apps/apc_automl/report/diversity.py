@@ -27,7 +27,7 @@ def diversity(recipes: Sequence[Recipe]) -> float:
 
 
 def diversity_by_generation(tried: Mapping[int, Mapping[str, Recipe]]) -> dict[int, float]:
-    """generation -> diversity; `tried` is generation -> swarm -> its recipe."""
+    """Map generation to diversity; `tried` maps generation to swarm to its recipe."""
     return {generation: diversity(list(tried[generation].values())) for generation in sorted(tried)}
 
 

@@ -71,7 +71,7 @@ async def save_model(log: RunLog, artifacts: ArtifactStore, judged: Judged | Non
 
 
 def _chosen(log: RunLog) -> tuple[LoggedPacket, str, str] | None:
-    """(the packet that names the model, the model's hash, the recipe's hash)."""
+    """Return (the packet that names the model, the model's hash, the recipe's hash)."""
     recipe = log.validations[-1].evidence[2] if log.validations else ""
     if log.promoted is not None:
         return log.promoted, log.promoted.payload["artifact_hash"], recipe

@@ -74,7 +74,7 @@ async def write_report(run_id: str, out: Path) -> None:
 
 
 def _check_folder(out: Path) -> None:
-    """Raises InputUnusable when the results could not be written there in the end."""
+    """Check that the results can be written there. Raises InputUnusable."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -174,7 +174,7 @@ class _Bench:
         return next_recipe(place, schema, notebook.trials, imports, notebook.priors)
 
     async def execute(self, session: SessionState, ctx: HandlerContext) -> None:
-        """EXECUTION: the swarm whose EVAL won trains its recipe once more, on all data that may be seen."""
+        """Train the recipe of the swarm whose EVAL won once more, in EXECUTION, on all data that may be seen."""
         notebook = Notebook.read(ctx.state)
         entry = notebook.entry_of(session.subjects)
         if notebook.brief is None or entry is None or entry.eval_id in notebook.refits.values():

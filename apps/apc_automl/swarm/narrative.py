@@ -171,7 +171,7 @@ class Watch:
         self._state = state
 
     def hear(self, swarm: str, idea: str) -> None:
-        """A swarm has told its method of the open generation."""
+        """Note that a swarm has told its method of the open generation."""
         self._state.setdefault("ideas", {})[swarm] = idea
 
     def notes(self, session: SessionState) -> list[Note]:
@@ -186,7 +186,7 @@ class Watch:
         return notes
 
     def follow(self, session: SessionState) -> None:
-        """The SYNC is told: wait for the next one."""
+        """Wait for the next SYNC: this one is told."""
         place = [session.round, session.generation] if session.state in WORKING_STATES else None
         if place != self._state.get("open"):
             self._state |= {"open": place, "scores": dict(session.scores), "ideas": {}}

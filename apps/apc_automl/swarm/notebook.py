@@ -81,7 +81,7 @@ class Notebook(BaseModel):
         return max(sound, key=lambda entry: entry.trial.outcome, default=None)
 
     def usable_imports(self, round_number: int, generation: int) -> list[Imported]:
-        """Imports that every run of this seed has at this point."""
+        """Return the imports that every run of this seed has at this point."""
         return [
             Imported(recipe=one.recipe, score=one.score)
             for one in self.imports
@@ -98,7 +98,7 @@ class Notebook(BaseModel):
         return self.entry_of([self.refits[artifact] for artifact in artifacts if artifact in self.refits])
 
     def falsify(self, name: str) -> None:
-        """The sentinel could not reproduce this work."""
+        """Note that the sentinel could not reproduce this work."""
         for entry in self.entries:
             if entry.name == name:
                 entry.trial = entry.trial.model_copy(update={"is_falsified": True})

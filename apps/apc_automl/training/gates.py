@@ -83,7 +83,7 @@ def generalization_of(unseen_outcome: float, cross_validated_outcome: float) -> 
 
 
 def drift_risk_of(reference: Numbers, unseen: Numbers) -> float:
-    """Population stability index between two sets of predictions, scaled to 0..1; the mean over the classes.
+    """Compute the population stability index between two sets of predictions, in 0..1; the mean over the classes.
 
     What chance alone adds to the index, (bins - 1) (1/n + 1/m), is taken off first: else small tables would
     always look as if they drifted (Yurdakul, Statistical Properties of the Population Stability Index, 2018).

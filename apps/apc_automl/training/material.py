@@ -16,7 +16,7 @@ class Blob:
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """These bytes under their own hash."""
+        """Make material of these bytes, with their hash."""
         return cls("sha256:" + hashlib.sha256(data).hexdigest(), data)
 
     @property

@@ -135,7 +135,7 @@ def validate(
 
 
 def unusable(recipe_bytes: bytes, study: Study, untouched: Blob) -> JsonObject:
-    """The measurement document of a model that cannot be read: no better than the baseline, and no gate passed."""
+    """Describe a model that cannot be read: no better than the baseline, and no gate passed."""
     bench = _Bench.of(study, recipe_bytes)
     _, labels = _decoded(untouched.hash, untouched.data, study.schema.data)
     baseline = round(gates.baseline_loss(bench.labels, labels, bench.schema.classes), gates.DIGITS)

@@ -72,7 +72,7 @@ class Workbench:
         return await asyncio.wrap_future(self._reading.submit(self._reader.predict, request))
 
     def close(self) -> None:
-        """Ends the processes; idempotent. A later `run` or `predict` starts new ones."""
+        """End the processes; idempotent. A later `run` or `predict` starts new ones."""
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.shutdown(wait=False, cancel_futures=True)

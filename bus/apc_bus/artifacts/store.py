@@ -188,14 +188,14 @@ class ArtifactStore:
         return result
 
     async def _refuse_irregular(self, artifact_hash: str) -> None:
-        """What is no regular file, a pipe for instance, is not opened: it may never give a byte, or never end."""
+        """Refuse what is no regular file: a pipe, for instance, may never give a byte, or never end."""
         if self._folder is not None and not await asyncio.to_thread(
             _is_plain, self._folder / object_key(artifact_hash)
         ):
             raise ArtifactCorrupt(f"artifact {artifact_hash} is no regular file")
 
     async def _is_there_after_all(self, artifact_hash: str) -> bool:
-        """An answer to HEAD has no body: whether it is the whole bucket that is missing, only GET says."""
+        """Find out by GET whether the whole bucket is missing: an answer to HEAD has no body."""
         try:
             await self._open(artifact_hash, None)
         except ArtifactMissing:
@@ -322,7 +322,7 @@ async def _hash(data: bytes) -> str:
 
 
 def _is_plain(path: Path) -> bool:
-    """A regular file, or nothing; a link is neither."""
+    """Say whether the path is a regular file or nothing; a link is neither."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

@@ -98,7 +98,7 @@ class ChaosBus:
         return faults, chance
 
     async def _follow_up(self, publication: Publication, faults: Sequence[Fault], chance: Random) -> None:
-        """What comes after a message: itself once more, a damaged copy. How they fare is nobody's concern."""
+        """Publish what follows a message: itself once more, or a damaged copy, whatever comes of them."""
         kinds = {fault.kind for fault in faults}
         if FaultKind.DUPLICATE in kinds:
             await self._inner.publish_all([publication])

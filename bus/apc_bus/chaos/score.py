@@ -22,7 +22,7 @@ class Score:
         """packet_id of each packet whose publish ended in doubt, and was never confirmed."""
 
     def note(self, fault: Fault, side: Side) -> None:
-        """A fault has struck."""
+        """Count a fault."""
         self.struck[f"{fault.kind} {side}"] += 1
 
     def note_publish(self, exchange: str, message_id: str, *, is_confirmed: bool) -> None:

@@ -126,7 +126,7 @@ class ChaosSubscription:
             self._ready.append(self._tagged(delivery, None))
 
     def _hand_over(self, delivery: Delivery) -> None:
-        """This one, and then whatever waited for one to pass."""
+        """Hand over this one, and then whatever waited for one to pass."""
         self._ready.append(self._tagged(delivery, delivery))
         self._ready.extend(self._tagged(overtaken, overtaken) for _, overtaken in self._overtaken)
         self._overtaken.clear()

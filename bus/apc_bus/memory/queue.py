@@ -37,7 +37,7 @@ class MemoryQueue:
         return tuple(self._consumers)
 
     def check_room(self, message: Message) -> None:
-        """Raises PublishRefused when the queue is full."""
+        """Check for room. Raises PublishRefused when the queue is full."""
         limit, limit_bytes = self.description.max_messages, self.description.max_bytes
         if (limit is not None and len(self._ready) >= limit) or (
             limit_bytes is not None and self._ready_bytes + len(message.body) > limit_bytes
@@ -56,12 +56,12 @@ class MemoryQueue:
         self._dispatch()
 
     def attach(self, subscription: MemorySubscription) -> None:
-        """A new consumer."""
+        """Add a consumer."""
         self._consumers.append(subscription)
         self._dispatch()
 
     def detach(self, subscription: MemorySubscription, unacked: Iterable[Stored]) -> None:
-        """A consumer left: the next one of a single-active queue takes over."""
+        """Remove a consumer: the next one of a single-active queue takes over."""
         if subscription in self._consumers:
             self._consumers.remove(subscription)
         for stored in unacked:
@@ -69,7 +69,7 @@ class MemoryQueue:
         self._dispatch()
 
     def refill(self, subscription: MemorySubscription) -> None:
-        """A consumer has credit again."""
+        """Hand over messages to a consumer that has credit again."""
         self._dispatch()
 
     def give_back(self, stored: Stored) -> None:
@@ -77,7 +77,7 @@ class MemoryQueue:
         self._requeue(stored)
 
     def discard(self, stored: Stored) -> None:
-        """A consumer rejected a message."""
+        """Take a message that a consumer rejected."""
         self._dead_letter(self.description, stored, "rejected")
 
     def _requeue(self, stored: Stored) -> None:

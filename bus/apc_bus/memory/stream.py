@@ -29,7 +29,7 @@ class MemoryStream:
         return tuple(self._positions)
 
     def check_room(self, message: Message) -> None:
-        """A stream is never full."""
+        """Find room for everything: a stream is never full."""
 
     def append(self, message: Message, routing_key: str) -> None:
         """Store a message at the next offset and hand it to the readers that wait there."""
@@ -43,13 +43,13 @@ class MemoryStream:
             self.refill(reader)
 
     def attach(self, subscription: MemorySubscription, offset: int | str) -> None:
-        """A reader from `first`, `last`, `next` or an offset."""
+        """Add a reader from `first`, `last`, `next` or an offset."""
         starts = {"first": self._first, "last": max(self._first, self._next - 1), "next": self._next}
         self._positions[subscription] = starts[offset] if isinstance(offset, str) else offset
         self.refill(subscription)
 
     def detach(self, subscription: MemorySubscription, unacked: Iterable[Stored]) -> None:
-        """A reader left; the log stays as it is."""
+        """Remove a reader; the log stays as it is."""
         self._positions.pop(subscription, None)
 
     def refill(self, subscription: MemorySubscription) -> None:
@@ -61,7 +61,7 @@ class MemoryStream:
         self._positions[subscription] = position
 
     def give_back(self, stored: Stored) -> None:
-        """A stream takes nothing back."""
+        """Ignore what is given back: a stream takes nothing back."""
 
     def discard(self, stored: Stored) -> None:
-        """A stream discards nothing."""
+        """Ignore a rejection: a stream discards nothing."""

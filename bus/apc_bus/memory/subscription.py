@@ -33,11 +33,11 @@ class Source(Protocol):
     is_stream: bool
 
     def detach(self, subscription: "MemorySubscription", unacked: Iterable[Stored]) -> None:
-        """The subscription ended; what it holds goes back."""
+        """End the subscription; what it holds goes back."""
         ...
 
     def refill(self, subscription: "MemorySubscription") -> None:
-        """The subscription has credit again."""
+        """Hand over what waits: the subscription has credit again."""
         ...
 
     def give_back(self, stored: Stored) -> None:
@@ -78,7 +78,7 @@ class MemorySubscription:
         return len(self._unacked) < self._prefetch
 
     def push(self, stored: Stored) -> None:
-        """The broker hands over a message."""
+        """Take a message from the broker."""
         self._last_tag += 1
         self._unacked[self._last_tag] = stored
         self._inbox.append(_delivery(stored, self._last_tag, self._source.is_stream))

@@ -23,7 +23,7 @@ class CountedWarning:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, **fields: Any) -> None:
-        """It has happened once more."""
+        """Count one more event."""
         self._count += 1
         self._fields = fields
         if self._timer is None:

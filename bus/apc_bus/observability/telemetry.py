@@ -76,7 +76,7 @@ def begin_subject(ids: Callable[[], LogIds]) -> SubjectToken:
 
 
 def end_subject(token: SubjectToken) -> None:
-    """What was the subject before is it again."""
+    """Restore the previous subject."""
     _subject.reset(token)
 
 

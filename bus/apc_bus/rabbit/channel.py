@@ -47,7 +47,7 @@ class Window:
         return [index for index in range(len(self.publications)) if index not in self.results]
 
     def settle(self, index: int, result: BusError | None) -> None:
-        """The broker answered for one publish."""
+        """Take the broker's answer for one publish."""
         self.results[index] = result
         if len(self.results) == len(self.publications) and not self.is_complete.done():
             self.is_complete.set_result(None)
@@ -170,7 +170,7 @@ class BulkChannel(aiormq.Channel):
             raise ChannelInvalidStateError(f"{self!r} closed")
 
     def take_confirm(self, tag: int, *, is_multiple: bool, is_stored: bool) -> None:
-        """The broker has answered for a publish, or for all up to it."""
+        """Take the broker's answer for a publish, or for all up to it."""
         crash_point("publisher.before_confirm")
         self.answered_at = boottime()
         tags: Iterable[int] = (tag,)
@@ -208,7 +208,7 @@ class BulkChannel(aiormq.Channel):
             self._in_flight[tag].is_returned = True
 
     def take_delivery(self, method: bytes, header: bytes, body: bytes) -> None:
-        """A message for the consumer of this channel."""
+        """Take a message for the consumer of this channel."""
         if self.on_delivery is not None:
             self.on_delivery(read_delivery(method, header, body))
 

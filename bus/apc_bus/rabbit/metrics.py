@@ -60,5 +60,5 @@ def follow_bus(bus: Healthy) -> None:
 
 
 def forget_bus(bus: Healthy) -> None:
-    """It is closed."""
+    """Record that the connection is closed."""
     _buses.open.discard(bus)

@@ -101,7 +101,7 @@ class Proxy:
     @classmethod
     @asynccontextmanager
     async def open(cls, broker_url: str) -> AsyncIterator[Self]:
-        """A proxy in front of the broker of an AMQP URL; leaving cuts what goes through it."""
+        """Put a proxy in front of the broker of an AMQP URL; leaving cuts what goes through it."""
         proxy = cls(broker_url)
         server = await proxy._start()
         try:

@@ -15,7 +15,7 @@ from apc_log.subject_keys import KeyRing
 async def opened_bodies(
     pool: asyncpg.Pool, rows: Sequence[PacketRow], ring: KeyRing | None = None
 ) -> tuple[PacketRow, ...]:
-    """These packets with what was received: body, packet_hash, signature and refusal of each whose key exists.
+    """Read of these packets what was received: body, packet_hash, signature and refusal of each whose key exists.
 
     A body whose key was destroyed stays sealed, and so do all of them without a master key (`ring`, by default that of
     the settings). Raises BodyUnreadable when the keys were wrapped by another master key, or a body was altered.

@@ -261,7 +261,7 @@ def _add_aftermath(session: Session, rows: Iterable[asyncpg.Record]) -> None:
 
 
 def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], bodies: Bodies, contract: Contract) -> list[Hop]:
-    """Returns the hops that end what was erased."""
+    """Return the hops that end what was erased."""
     limits, now = _limits(contract), datetime.now(UTC)
     ended: list[Hop] = []
     unverified: set[UUID] = set()
@@ -320,7 +320,7 @@ def _add_open(session: Session, row: asyncpg.Record, received: ReceivedPacket) -
 
 
 def _restore_rest(session: Session, opened: OpenPacket, contract: Contract) -> None:
-    """What verification and rest were, from where the machines stand."""
+    """Restore verification and rest, as the states of the machines show them."""
     opened.completion = completion_of(session, opened)
     is_applied = any(progress.state == "APPLIED" for progress in opened.recipients.values())
     if is_applied and not opened.verification:

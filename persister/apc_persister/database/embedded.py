@@ -189,7 +189,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 async def _until_it_answers(server: Postmaster, users: _Users) -> None:
-    """A handle proves nothing: the postmaster may have died, or still recover."""
+    """Wait until the server answers: the postmaster may have died, or still recover."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

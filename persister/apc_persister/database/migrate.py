@@ -144,7 +144,7 @@ async def _connect(url: str) -> asyncpg.Connection:
 
 
 def _tell_notice(_connection: object, notice: asyncpg.PostgresLogMessage) -> None:
-    """What the scripts could not do (roles, owners) and go on without."""
+    """Log what the scripts could not do (roles, owners) and go on without."""
     log.warning("schema_notice", notice=str(notice))
 
 

@@ -77,7 +77,7 @@ async def find_packet(connection: AnyConnection, packet_id: UUID, session_id: st
 
 
 async def prove_entry(connection: AnyConnection, key: PublicKey, shard: int, seq: int) -> dict[str, Any]:
-    """The proof that entry `seq` is in the log of a shard as its newest checkpoint tells it, with a packet's bytes.
+    """Prove that entry `seq` is in the log of a shard as its newest checkpoint tells it, with a packet's bytes.
 
     Raises:
         ProofImpossible: no such entry, or not in the tree yet.

@@ -37,7 +37,7 @@ class LogBench:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Persister]:
-        """A persister that runs; leaving stops it and raises what it ran into."""
+        """Run a persister; leaving stops it and raises what it ran into."""
         persister = Persister(self.settings, self.bus, self.pool)
         stop = asyncio.Event()
         self._running = asyncio.create_task(persister.run(stop))

@@ -22,7 +22,7 @@ _MAX_REASON = 500
 
 
 def duplicate_id(entry: PacketEntry, first_hash: bytes) -> ConflictEntry:
-    """Replaces a packet whose id is known."""
+    """Build the entry that replaces a packet whose id is known."""
     same = "the same content" if first_hash == entry.packet_hash else "other content"
     return ConflictEntry(
         session_id=entry.session_id,
@@ -38,7 +38,7 @@ def duplicate_id(entry: PacketEntry, first_hash: bytes) -> ConflictEntry:
 
 
 def unstorable(entry: Entry | SessionUpdate, kind: str, error: Exception) -> ConflictEntry:
-    """Replaces an entry that cannot be stored. Its texts may be the culprit: they stay inside `raw`."""
+    """Build the entry that replaces one that cannot be stored. Its texts may be the culprit: they stay inside `raw`."""
     raw = msgspec.msgpack.Encoder(uuid_format="bytes").encode(entry)
     reason = f"{type(error).__name__}: {error}".replace("\0", "\\0")
     return ConflictEntry(
@@ -55,7 +55,7 @@ def unstorable(entry: Entry | SessionUpdate, kind: str, error: Exception) -> Con
 
 
 def whole_message(kind: str, reason: str, body: bytes) -> ConflictEntry:
-    """Records a message of which no entry was taken."""
+    """Build the entry for a message of which no entry was taken."""
     return ConflictEntry(
         session_id=None,
         packet_id=None,

@@ -16,7 +16,7 @@ _log = structlog.get_logger(__name__)
 
 @contextmanager
 def in_transaction(shard: int, messages: Sequence[Received]) -> Iterator[None]:
-    """The span of a transaction, with a link to the log batch of each message (fan-in)."""
+    """Open the span of a transaction, with a link to the log batch of each message (fan-in)."""
     if not is_tracing():
         yield
         return
@@ -34,7 +34,7 @@ def in_transaction(shard: int, messages: Sequence[Received]) -> Iterator[None]:
 
 
 def tell_committed(messages: Sequence[Received]) -> None:
-    """A line for each batch that is in the log now, and for each packet in it; costs nothing above DEBUG."""
+    """Write a line for each batch that is in the log now, and for each packet in it; costs nothing above DEBUG."""
     if not _log.is_enabled_for(DEBUG):
         return
     for batch in (message.content for message in messages if isinstance(message.content, LogBatch)):

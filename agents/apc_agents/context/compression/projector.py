@@ -29,7 +29,7 @@ class CompressionConfig:
     """So many of the newest turns are left alone, whatever their class."""
 
     def __post_init__(self) -> None:
-        """Raises ArgumentInvalid."""
+        """Check the limits. Raises ArgumentInvalid."""
         if type(self.summary_tokens) is not int or self.summary_tokens < 1:
             raise ArgumentInvalid("summary_tokens", f"{self.summary_tokens!r} leaves no summary: give at least 1")
         if type(self.keep_recent) is not int or self.keep_recent < 0:
@@ -172,7 +172,7 @@ class ContextProjector:
         return expanded(window, stored, resource_ids)
 
     def pressure(self, window: ContextWindow) -> float:
-        """Current pressure: tokens_used / max_tokens, clamped to 0..1."""
+        """Return the current pressure: tokens_used / max_tokens, clamped to 0..1."""
         return window.pressure
 
 

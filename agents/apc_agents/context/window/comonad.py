@@ -30,7 +30,7 @@ class Store(Generic[A]):
         return Store(self.peek, checked_position(position, self.last), self.last)
 
     def map(self, f: Callable[[A], B]) -> "Store[B]":
-        """(a → b) → W a → W b."""
+        """Map a function over every focus: (a → b) → W a → W b."""
         return Store(lambda position: f(self.peek(position)), self.position, self.last)
 
     def extend(self, f: Callable[["Store[A]"], B]) -> "Store[B]":

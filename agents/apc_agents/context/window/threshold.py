@@ -33,7 +33,7 @@ class AdaptiveThreshold:
     loop_detected: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ArgumentInvalid."""
+        """Check the signals. Raises ArgumentInvalid."""
         for name in ("base_threshold", "task_progress", "error_rate"):
             value = getattr(self, name)
             if value is not None or name != "task_progress":

@@ -116,7 +116,7 @@ class Turns(Sequence[Turn]):
         self._length = len(listed)
 
     def append(self, turn: Turn) -> "Turns":
-        """This sequence and one turn more."""
+        """Return this sequence with one more turn."""
         grown = Turns.__new__(Turns)
         grown._length = self._length + 1
         tail = (*self._tail, turn)

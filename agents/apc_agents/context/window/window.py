@@ -78,7 +78,7 @@ class ContextWindow:
     def __init__(
         self, max_tokens: int = DEFAULT_MAX_TOKENS, *, counter: TokenCounter | None = None, clock: Clock = utc_now
     ) -> None:
-        """An empty window.
+        """Make an empty window.
 
         Args:
             max_tokens: what the model may be given, ≥ 0.
@@ -138,7 +138,7 @@ class ContextWindow:
         return len(self._turns)
 
     def __bool__(self) -> bool:
-        """A window is a thing, empty or not."""
+        """Be true for every window, empty ones included."""
         return True
 
     def all_turns(self) -> list[Turn]:

@@ -76,7 +76,7 @@ def user_limits(topology: Topology) -> dict[str, Limits]:
 
 
 def agent_permission(agents: Iterable[AgentQueues]) -> Permission:
-    """The rights of a user whom these agents share: write to the gate and among themselves, read what is theirs."""
+    """Return the rights of a user that these agents share: write to the gate and to each other, read what is theirs."""
     writes, reads = [INGRESS, RECEIPTS], [SUBSTRATE_STREAM]
     for agent in agents:
         writes.append(intra_exchange(agent.agent_id))

@@ -130,7 +130,7 @@ class RabbitSubscription:
             self._raise_lost(error)
 
     async def publish(self, publication: Publication) -> None:
-        """Confirmed publish on this very channel.
+        """Publish on this very channel and wait for the confirm.
 
         Raises:
             SubscriptionLost: the channel was gone before; nothing was sent.
@@ -146,7 +146,7 @@ class RabbitSubscription:
             raise error
 
     def leave(self) -> None:
-        """What is acknowledged stays so; then the end."""
+        """Finish the acknowledgements, then end."""
         self._acknowledgements.finish()
         self.end("it was closed")
 
@@ -223,7 +223,7 @@ async def consume(
 
 
 async def _delivered_elsewhere(message: object) -> None:
-    """The channel hands deliveries over itself."""
+    """Do nothing: the channel hands deliveries over itself."""
 
 
 async def _close(link: Link, channel: BulkChannel, timing: Timing) -> None:

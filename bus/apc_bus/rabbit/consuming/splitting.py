@@ -22,15 +22,15 @@ class Taker(Protocol):
     """A channel that takes its content and confirms directly. The payloads are those of the frames."""
 
     def take_delivery(self, method: bytes, header: bytes, body: bytes) -> None:
-        """A message for a consumer of this channel."""
+        """Take a message for a consumer of this channel."""
         ...
 
     def take_return(self, method: bytes, header: bytes) -> None:
-        """A publish that no queue took; its confirm follows."""
+        """Take back a publish that no queue took; its confirm follows."""
         ...
 
     def take_confirm(self, tag: int, *, is_multiple: bool, is_stored: bool) -> None:
-        """The broker has confirmed (or refused) a publish, or all up to it."""
+        """Take the broker's confirm or refusal of a publish, or of all up to it."""
         ...
 
 

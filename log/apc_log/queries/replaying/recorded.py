@@ -41,7 +41,7 @@ _PREFETCH = 500
 
 @asynccontextmanager
 async def read_recorded(pool: asyncpg.Pool) -> AsyncIterator["DatabaseRecords"]:
-    """The log as it is now, for a replay: one snapshot, whatever is written meanwhile."""
+    """Read the log as it is now, for a replay: one snapshot, whatever is written meanwhile."""
     async with (
         pool.acquire() as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),

@@ -69,12 +69,12 @@ class TreeSigner:
         return extended
 
     def confirm(self, tree: Tree) -> None:
-        """The transaction of `attest` is committed."""
+        """Take note that the transaction of `attest` is committed."""
         self._tree = tree
 
     async def _load(self, connection: AnyConnection) -> Tree:
-        """The stored tree, once the last checkpoint vouches for it: an edge alone can be written by anybody who may
-        write the log."""
+        """Return the stored tree, once the last checkpoint vouches for it: an edge alone can be written by anybody who
+        may write the log."""
         tree = await load_tree(connection, self._shard)
         note = await connection.fetchval(_LAST_NOTE, self._shard)
         if note is None:

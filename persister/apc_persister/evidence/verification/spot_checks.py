@@ -30,7 +30,7 @@ async def check_ends(connection: AnyConnection) -> list[LogFinding]:
 
 
 async def check_registry(connection: AnyConnection) -> list[LogFinding]:
-    """Changes of the registry that are not in the tree, where the gate takes them from."""
+    """Find changes of the registry that are not in the tree, where the gate takes them from."""
     findings: list[LogFinding] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         await prepare_reader(connection)

@@ -1,11 +1,10 @@
 """One session: state, budgets, members, moves, scores."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.payloads.budget_expression import RESOURCES
-from apc_contracts.session import SessionDocument
-from apc_contracts.session.budgets import SESSION, left_of, parts, spent_of
+from apc_contracts.session.shares import budget_shares, memberships
 from apc_log.queries import list_dead, list_held_packets
 from apc_log.queries.pages.sessions import MoveRow, page_of_moves, session_figures
 from apc_log.queries.pages.timeline import session_scores, session_transfers
@@ -56,8 +55,8 @@ async def session_detail(services: Services, session_id: str) -> SessionDetail:
         refusals=_counts(figures.refusals),
         dead=len(dead),
         waits=waits_of(place, held, len(dead)),
-        budgets=_budgets(document, datetime.now(UTC)),
-        members=_members(document),
+        budgets=[BudgetPart(**asdict(one)) for one in budget_shares(document, datetime.now(UTC))],
+        members=[SessionMember(**asdict(one)) for one in memberships(document)],
         deadlines=[SessionDeadline(kind=kind, due=due) for kind, due in sorted(document.deadlines.items())],
         held=[
             HeldPacketSummary(
@@ -136,34 +135,6 @@ def _move(row: MoveRow) -> SessionMove:
         step=row.step,
         cause_packet_id=row.cause_packet_id,
     )
-
-
-def _budgets(document: SessionDocument, now: datetime) -> list[BudgetPart]:
-    rows = []
-    for task in (SESSION, *sorted(document.task_budgets)):
-        limits = document.budgets if task == SESSION else document.task_budgets[task].limits
-        for name in RESOURCES:
-            if name in limits and name != "wall_ms":
-                spent, left = spent_of(document, task, name), left_of(document, task, name)
-                rows.append(BudgetPart(task=task, resource=name, limit=limits[name], spent=spent, left=left))
-        # The rest of the time is a deadline: it passes, nobody spends it.
-        time = parts(document, task, now).get("wall_ms")
-        if time is not None and time.holder == task:
-            rows.append(BudgetPart(task=task, resource="wall_ms", limit=None, spent=None, left=int(time.left)))
-    return rows
-
-
-def _members(document: SessionDocument) -> list[SessionMember]:
-    swarms = [(agent, swarm) for swarm, agents in document.swarms.items() for agent in agents]
-    others = [(agent, None) for agent in dict.fromkeys((document.opener, *document.members))]
-    return [
-        SessionMember(
-            agent_id=agent,
-            swarm=swarm,
-            is_live=agent not in document.dead_agents and swarm not in document.dead_swarms,
-        )
-        for agent, swarm in (*swarms, *others)
-    ]
 
 
 def _machine(contract: Contract) -> SessionMachine:

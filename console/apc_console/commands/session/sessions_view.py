@@ -1,6 +1,7 @@
 """`apc session list` and `apc session show`: the state of sessions, and what they may still spend."""
 
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ from apc_console.errors import InputUnusable
 from apc_console.output.output import print_json, print_rows
 from apc_contracts.payloads.budget_expression import RESOURCES
 from apc_contracts.session import SessionDocument
-from apc_contracts.session.budgets import SESSION, left_of, parts, spent_of
+from apc_contracts.session.shares import budget_shares, memberships
 from apc_log.queries import HeldRow, SessionRow, get_session, list_held_packets, list_sessions
 
 Row = dict[str, Any]
@@ -33,8 +34,8 @@ async def print_session(session_id: str, *, as_json: bool) -> None:
         held = await list_held_packets(pool, session_id)
     sections = {
         "session": [_details(row)],
-        "budgets": _budgets(row.document, datetime.now(UTC)),
-        "members": _members(row.document),
+        "budgets": [asdict(one) for one in budget_shares(row.document, datetime.now(UTC))],
+        "members": [asdict(one) for one in memberships(row.document)],
         "pending_acks": _pending_acks(row.document),
         "deadlines": [{"kind": kind, "due": due} for kind, due in sorted(row.document.deadlines.items())],
         "held": [_held(one) for one in held],
@@ -74,36 +75,6 @@ def _details(row: SessionRow) -> Row:
         "opened_at": document.opened_at,
         "paused_at": document.paused_at,
     }
-
-
-def _budgets(document: SessionDocument, now: datetime) -> list[Row]:
-    """Return a row per part and resource; '' is the session's own part, from which the others were cut."""
-    rows = []
-    for task in (SESSION, *sorted(document.task_budgets)):
-        limits = document.budgets if task == SESSION else document.task_budgets[task].limits
-        for name in RESOURCES:
-            if name in limits and name != "wall_ms":
-                spent, left = spent_of(document, task, name), left_of(document, task, name)
-                rows.append({"task": task, "resource": name, "limit": limits[name], "spent": spent, "left": left})
-        # The rest of the time is a deadline: it passes, nobody spends it.
-        time = parts(document, task, now).get("wall_ms")
-        if time is not None and time.holder == task:
-            rows.append({"task": task, "resource": "wall_ms", "limit": None, "spent": None, "left": int(time.left)})
-    return rows
-
-
-def _members(document: SessionDocument) -> list[Row]:
-    """Return the agents of the swarms, then the others. Live: a barrier waits for it."""
-    swarms = [(agent, swarm) for swarm, agents in document.swarms.items() for agent in agents]
-    others = [(agent, None) for agent in dict.fromkeys((document.opener, *document.members))]
-    return [
-        {
-            "agent_id": agent,
-            "swarm": swarm,
-            "is_live": agent not in document.dead_agents and swarm not in document.dead_swarms,
-        }
-        for agent, swarm in (*swarms, *others)
-    ]
 
 
 def _pending_acks(document: SessionDocument) -> list[Row]:

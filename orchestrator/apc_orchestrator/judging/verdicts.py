@@ -1,0 +1,151 @@
+"""Decide about one packet: its verdict, the entries that record it, and the step of its session."""
+
+from time import perf_counter
+
+from apc_contracts.admission import admit, note_place
+from apc_contracts.contract.contract import Contract
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
+from apc_contracts.session import (
+    PacketInput,
+    Session,
+    advance,
+    ends_session,
+    hops_without_session,
+    identity_without_session,
+    open_session,
+    resolve_recipients,
+)
+from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSION
+from apc_contracts.wire.parsing import ReceivedPacket
+from apc_orchestrator.batch import Batch
+from apc_orchestrator.judging.answers import Answers
+from apc_orchestrator.judging.entries import hop_entry, lineage_entry, packet_entry
+from apc_orchestrator.judging.following import Following
+from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.quarantine import Quarantine
+from apc_orchestrator.judging.registry import Registry
+from apc_orchestrator.judging.repeats import Repeats
+
+
+class Verdicts:
+    """Decides about packets and records the verdicts. What follows from them waits in `following`."""
+
+    def __init__(
+        self, memory: ShardMemory, quarantine: Quarantine, answers: Answers, repeats: Repeats, following: Following
+    ) -> None:
+        self._memory = memory
+        self._sessions = memory.sessions
+        self._contract_of = memory.contract_of
+        self._quarantine = quarantine
+        self._answers = answers
+        self._repeats = repeats
+        self._following = following
+        self._id_codes = frozenset(_codes_without_id(memory.contract))
+
+    def decide(self, batch: Batch, received: ReceivedPacket, facts: Facts, signature: str | None) -> Verdict:
+        """Return the verdict on a packet; record it unless the packet was judged before or takes no id."""
+        packet = received.packet
+        session = self._sessions.get(packet.trace.session_id)
+        contract = self._contract_of(session) if session is not None else self._memory.contract_for(packet)
+        began = perf_counter()
+        verdict = admit(packet, session, facts, contract)
+        batch.admit_seconds.append(perf_counter() - began)
+        refusal, repeats = verdict.refusal, self._repeats
+        known = (
+            None if session is not None else self._sessions.refused_packet(packet.trace.session_id, packet.packet_id)
+        )
+        if known is not None and (refusal is None or refusal.code not in self._id_codes):
+            repeats.repeat_unknown(batch, received, known, facts)
+        elif verdict.kind is VerdictKind.REPEAT:
+            repeats.repeat(batch, received, session, facts)
+        elif verdict.kind is VerdictKind.RERUN:
+            repeats.record_conflict(batch, received, facts, "rerun", None, "another payload for the same cause")
+        elif refusal is not None and (refusal.code in self._id_codes or self._is_crowded(session, refusal)):
+            if repeats.record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason):
+                self._answers.refusal(batch, received, refusal, facts.user_id)
+        else:
+            self._record(batch, received, verdict, facts, signature, contract)
+        return verdict
+
+    def _is_crowded(self, session: Session | None, refusal: Refusal) -> bool:
+        """Return whether the session remembers so many refused packets that another one takes no id in it."""
+        if session is None or session.refused_items < self._contract_of(session).limits.refused_items:
+            return False
+        return not ends_session(session, refusal)
+
+    def _record(
+        self,
+        batch: Batch,
+        received: ReceivedPacket,
+        verdict: Verdict,
+        facts: Facts,
+        signature: str | None,
+        contract: Contract,
+    ) -> None:
+        """Log a verdict that takes an id: the packet's row first, then everything that it caused."""
+        packet, refusal = received.packet, verdict.refusal
+        if refusal is not None and facts.is_received:
+            if not self._quarantine.has_room(batch, received.body, facts.user_id):
+                return
+        if contract is not self._memory.contract and self._sessions.get(packet.trace.session_id) is None:
+            # A START, refused or not: the log holds every contract that its entries name.
+            batch.contracts.add(contract.body)
+        session = self._session_for(batch, packet, verdict, contract)
+        recipients = _recipients(packet, session, self._memory.registry)
+        note_place(verdict.facts, packet, session)
+        advanced = None
+        if session is not None:
+            decayed = self._memory.protocols.decayed(batch.now)
+            given = PacketInput(received, verdict, recipients, facts.proven_cause, batch.now, decayed)
+            advanced = advance(session, given, contract)
+        row = packet_entry(received, verdict, recipients, session, contract.hash, facts, signature)
+        batch.entries.append(row)
+        lineage = lineage_entry(packet)
+        if lineage is not None:
+            batch.entries.append(lineage)
+        if refusal is not None:
+            self._answers.refusal(batch, received, refusal, facts.user_id)
+        if session is None or advanced is None:
+            self._record_without_session(batch, received, verdict, facts)
+        else:
+            self._following.apply(batch, session, advanced, packet.packet_id)
+
+    def _session_for(self, batch: Batch, packet: Packet, verdict: Verdict, contract: Contract) -> Session | None:
+        """Return the packet's session. An admitted packet draws its sender's quota, and a START opens its session."""
+        sender, session_id = packet.sender, packet.trace.session_id
+        session = self._sessions.get(session_id)
+        if verdict.refusal is not None:
+            return session
+        if packet.packet_type not in CONTROL_TYPES and sender.agent_id != ORCHESTRATOR:
+            self._memory.quotas.draw(sender.agent_id, sender.role, batch.now)
+        if session is None and session_id != PRESENCE_SESSION:
+            session = open_session(packet, batch.now, contract, verdict.facts.get("places"))
+            # A packet refused earlier under this name keeps its id and its refusal.
+            for packet_id, identity in self._sessions.refused_packets(session_id).items():
+                session.remember(packet_id, identity)
+            self._sessions.add(session)
+        return session
+
+    def _record_without_session(self, batch: Batch, received: ReceivedPacket, verdict: Verdict, facts: Facts) -> None:
+        """Log the hops of a presence signal, or of a packet for a session that does not exist."""
+        packet, refusal = received.packet, verdict.refusal
+        session_id = packet.trace.session_id
+        hops = hops_without_session(packet, refusal, batch.now)
+        batch.entries.extend(hop_entry(session_id, hop) for hop in hops)
+        if refusal is not None and session_id != PRESENCE_SESSION:
+            known = identity_without_session(received, refusal, facts.proven_cause)
+            self._sessions.remember_refused(session_id, packet.packet_id, known)
+
+
+def _codes_without_id(contract: Contract) -> list[str]:
+    """Return the refusals that take no id: up to and including BAD_SIGNATURE, and conflicts."""
+    order = list(contract.refusals.order)
+    return [*order[: order.index(contract.refusals.last_without_id) + 1], "DUPLICATE_CONFLICT"]
+
+
+def _recipients(packet: Packet, session: Session | None, registry: Registry) -> tuple[str, ...]:
+    if session is None:
+        return tuple(recipient.agent_id for recipient in packet.recipients)
+    return resolve_recipients(packet, session, registry.by_id)

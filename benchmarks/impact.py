@@ -8,6 +8,7 @@ from random import Random
 from uuid import UUID
 
 import msgspec
+from tests.support.log import LogBench, ScriptedGate, packet_entry, session_row
 
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
@@ -16,7 +17,6 @@ from apc_contracts.session.knowledge.grounds import Grounds
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import PacketEntry
 from apc_log.queries import get_packet_impact
-from apc_persister.testing import LogBench, ScriptedGate, packet_entry, session_row
 from benchmarks.figures import Figure, Figures
 from benchmarks.servers import Servers
 

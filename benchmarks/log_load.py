@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from msgspec.structs import replace
+from tests.support.log import coordination, hop, lifecycle, packet_entry
 
 from apc_bus.port import Delivery, Message
 from apc_bus.settings import PersisterSettings
@@ -30,7 +31,6 @@ from apc_log.batch import (
 from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.tree.tree_signer import TreeSigner
-from apc_persister.testing import coordination, hop, lifecycle, packet_entry
 from apc_persister.writing.intake import read_message
 from apc_persister.writing.transaction import commit
 

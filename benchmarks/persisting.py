@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
+from tests.support.log import ScriptedGate, lifecycle, packet_entry, session_row, until
 
 from apc_bus.database import open_pool
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
@@ -16,7 +17,6 @@ from apc_contracts import seal
 from apc_log.batch import Entry
 from apc_log.rows import rows_of
 from apc_persister.service import Persister
-from apc_persister.testing import ScriptedGate, lifecycle, packet_entry, session_row, until
 from apc_persister.writing.intake import BatchIntake, Head
 from benchmarks import agents, packets
 from benchmarks.figures import Figure, Figures

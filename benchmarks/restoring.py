@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import asyncpg
+from tests.support.servers.private_postgres import PrivatePostgres, find_binaries, unprivileged_user
 
 from apc_bus.database import open_pool
 from apc_bus.settings import LogKeySettings, PersisterSettings
-from apc_bus.testing.private_postgres import PrivatePostgres, find_binaries, unprivileged_user
 from apc_log.offline_verifier import Checkpoint, parse_note
 from apc_persister.database.additions import Additions, read_additions
 from apc_persister.database.guard import read_guard

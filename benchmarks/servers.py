@@ -11,9 +11,9 @@ from pathlib import Path
 
 import asyncpg
 import psutil
+from tests.support.servers import PostgresServer, RabbitServer, start_given_postgres, start_rabbit
 
 from apc_bus.settings import LogKeySettings
-from apc_bus.testing import PostgresServer, RabbitServer, start_given_postgres, start_rabbit
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
 from apc_persister.evidence.tree.checkpoint import ensure_key

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-from apc_bus.memory import MemoryBroker
-from apc_bus.testing import (
+from tests.support.servers import (
     PostgresServer,
     PrivateNode,
     RabbitServer,
@@ -24,6 +22,8 @@ from apc_bus.testing import (
     start_given_postgres,
     start_rabbit,
 )
+
+from apc_bus.memory import MemoryBroker
 from apc_bus.topology import build_topology
 
 pytest_plugins = ["tests.faults.results", "tests.scheduling"]

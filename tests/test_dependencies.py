@@ -58,8 +58,6 @@ def _imports() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for component in COMPONENTS:
         for path in (ROOT / component).rglob("*.py"):
-            if "testing" in path.parts or path.name.startswith("testing"):
-                continue  # helpers of tests, with what the extra `dev` brings
             for module in _modules(ast.parse(path.read_text())):
                 found.setdefault(module.partition(".")[0], set()).add(str(path.relative_to(ROOT)))
     return found

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import orjson
+from tests.support.log import replay_everything
+from tests.support.traffic import Sent, violated_equalities
 
 from apc_agents.handling.state import PostgresStateStore
 from apc_bus.settings import LogKeySettings
 from apc_log.offline_verifier import parse_note, split_notes
-from apc_orchestrator.testing import Sent, violated_equalities
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.verify import verify_shard
-from apc_persister.testing import replay_everything
 from benchmarks.soak.agents import HANDLED
 from benchmarks.soak.cast import COLLECTOR, WORKERS
 from benchmarks.soak.system import SoakedSystem

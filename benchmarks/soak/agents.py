@@ -1,9 +1,10 @@
 """The agents that are killed in mid-handler: what they did is in their state, saved once with the packet's id."""
 
+from tests.support.traffic.packets import ROLE
+
 from apc_agents import Agent, HandlerContext
 from apc_contracts import IdeaPayload, Packet, PacketType
 from apc_contracts.payloads.by_type import ErrorPayload, SignalPayload
-from apc_orchestrator.testing.packets import ROLE
 from benchmarks.soak.cast import CAST, COLLECTOR, POISON, WORKERS, idea
 
 HANDLED = "handled"

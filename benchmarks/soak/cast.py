@@ -4,10 +4,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from tests.support.traffic import Cast, make_packet, make_start
+
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.payloads.by_type import ExpectedImpact
 from apc_contracts.payloads.session_signals import SwarmSpec
-from apc_orchestrator.testing import Cast, make_packet, make_start
 
 OPERATOR = "librarian"
 SENDERS = ("sender-1", "sender-2")

@@ -12,12 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+from tests.support.traffic import until
+
 from apc_bus.errors import BusUnavailable
 from apc_bus.observability.telemetry import configure_logs
 from apc_bus.port import Message, Publication
 from apc_bus.topology import INGRESS, gate_queue
 from apc_console.system.running import run
-from apc_orchestrator.testing import until
 from benchmarks.soak.hostile_acts import MALLORY
 from benchmarks.soak.hostile_system import PATIENCE_SECONDS, HostileSystem, hostile_system
 

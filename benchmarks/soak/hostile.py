@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
+from tests.support.traffic import ScriptedWorker, publish_until_confirmed, until
+
 from apc_bus.errors import BusUnavailable
 from apc_bus.observability.telemetry import configure_logs
 from apc_bus.port import Publication
 from apc_bus.topology import gate_queue
 from apc_console.system.running import run
 from apc_contracts import Packet
-from apc_orchestrator.testing import ScriptedWorker, publish_until_confirmed, until
 from benchmarks.soak.hostile_acts import (
     COLLECTOR,
     MALLORY,

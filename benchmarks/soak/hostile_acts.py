@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from tests.support.traffic import Cast, make_idea, make_packet, make_start
+
 from apc_bus import headers
 from apc_bus.port import HeaderValue, Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS
@@ -18,7 +20,6 @@ from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_contracts.vocabulary import Signal, TransferMode
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_contracts.wire.sealing import seal
-from apc_orchestrator.testing import Cast, make_idea, make_packet, make_start
 
 OPERATOR, SENDERS, COLLECTOR, MALLORY = "librarian", ("red-1", "blue-1"), "sentinel", "mallory"
 CAST: Cast = {

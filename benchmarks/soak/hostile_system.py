@@ -11,13 +11,13 @@ from pathlib import Path
 
 import asyncpg
 from pydantic import SecretStr
+from tests.support.servers import PrivateNode
+from tests.support.traffic import ScriptedAgents, until
 
 from apc_bus.database import open_pool
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings, LogKeySettings
-from apc_bus.testing import PrivateNode
 from apc_bus.topology import build_topology
-from apc_orchestrator.testing import ScriptedAgents, until
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
 from apc_persister.evidence.tree.checkpoint import ensure_key

@@ -6,7 +6,8 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 
-from apc_bus.testing.private_cluster import NODES
+from tests.support.servers.private_cluster import NODES
+
 from benchmarks.soak.faults import Act, Fault, faults
 from benchmarks.soak.processes import KeptProcess
 from benchmarks.soak.servers import MortalServers

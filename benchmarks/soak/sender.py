@@ -8,12 +8,12 @@ from pathlib import Path
 from uuid import UUID
 
 import orjson
+from tests.support.traffic import Journal, ScriptedAgents, publish_until_confirmed
 
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_console.system.running import run
 from apc_contracts import Packet, parse_packet, seal
-from apc_orchestrator.testing import Journal, ScriptedAgents, publish_until_confirmed
 from benchmarks.soak.cast import CAST, next_packet
 
 AT_ONCE = 4

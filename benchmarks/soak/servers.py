@@ -9,11 +9,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.log import freeze_embedded, kill_embedded
+from tests.support.servers import PrivateCluster, PrivateNode
+
 from apc_bus.errors import BusUnavailable
-from apc_bus.testing import PrivateCluster, PrivateNode
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
-from apc_persister.testing import freeze_embedded, kill_embedded
 
 START_ATTEMPTS = 3
 

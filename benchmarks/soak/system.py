@@ -10,14 +10,8 @@ from pathlib import Path
 import asyncpg
 import orjson
 from pydantic import SecretStr
-
-from apc_bus.database import open_pool
-from apc_bus.errors import BusError
-from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
-from apc_bus.settings import BusSettings, LogKeySettings
-from apc_bus.topology import QueueKind, Topology, build_topology, log_queue
-from apc_contracts import Packet, seal
-from apc_orchestrator.testing import (
+from tests.support.log import ScriptedGate
+from tests.support.traffic import (
     Journal,
     ScriptedAgents,
     ScriptedWorker,
@@ -26,8 +20,14 @@ from apc_orchestrator.testing import (
     publish_until_confirmed,
     until,
 )
+
+from apc_bus.database import open_pool
+from apc_bus.errors import BusError
+from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
+from apc_bus.settings import BusSettings, LogKeySettings
+from apc_bus.topology import QueueKind, Topology, build_topology, log_queue
+from apc_contracts import Packet, seal
 from apc_persister.evidence.tree.checkpoint import ensure_key
-from apc_persister.testing import ScriptedGate
 from benchmarks.soak.cast import CAST, COLLECTOR, OPERATOR, SENDERS, WORKERS, openings
 from benchmarks.soak.processes import KeptProcess
 from benchmarks.soak.sender import SESSIONS

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.apc_command import ApcCommand, FinishedRun
 
-from apc_console.testing import ApcCommand, FinishedRun
 from apc_persister.database.embedded import start_embedded
 
 GENERATIONS = 13

@@ -3,8 +3,7 @@
 import random
 
 import pytest
-
-from apc_console.testing import ApcCommand
+from tests.support.apc_command import ApcCommand
 
 FIVE_ROWS = "a,b,y\n" + "".join(f"{number / 3},{number},{number % 2}\n" for number in range(5))
 

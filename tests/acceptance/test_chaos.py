@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from apc_console.testing import NONE, ApcCommand, Settings
+from tests.support.apc_command import NONE, ApcCommand, Settings
 
 from .chaos_agents import QUESTIONS
 from .test_up import up

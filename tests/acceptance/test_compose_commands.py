@@ -14,11 +14,11 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 import yaml
+from tests.support.apc_command import ApcCommand
+from tests.support.servers import PrivateNode
 
 from apc_automl.roles import ROLES
-from apc_bus.testing import PrivateNode
 from apc_console.commands.deploy.compose_secrets import write_secrets
-from apc_console.testing import ApcCommand
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")

@@ -7,8 +7,7 @@ Undisturbed: with every process killed once it is compared in test_run_supervise
 from collections import Counter
 
 import pytest
-
-from apc_console.testing import ApcCommand, FinishedRun, read_summary, statements_of
+from tests.support.apc_command import ApcCommand, FinishedRun, read_summary, statements_of
 
 
 @pytest.mark.faults

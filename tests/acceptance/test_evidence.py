@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.apc_command import FinishedRun
 
-from apc_console.testing import FinishedRun
 from apc_log import offline_verifier
 
 pytestmark = pytest.mark.timeout(590)

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 import pytest
-
-from apc_console.testing import ApcCommand, FinishedRun, read_summary
+from tests.support.apc_command import ApcCommand, FinishedRun, read_summary
 
 
 def first_generation(apc: ApcCommand, run_id: str) -> tuple[list[str], dict[str, float]]:

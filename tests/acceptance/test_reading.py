@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from apc_console.testing import ApcCommand, FinishedRun
+from tests.support.apc_command import ApcCommand, FinishedRun
 
 pytestmark = pytest.mark.timeout(590)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.restoring import VERSION, drill
-
-from apc_bus.testing.private_postgres import find_binaries, unprivileged_user
+from tests.support.servers.private_postgres import find_binaries, unprivileged_user
 
 
 @pytest.fixture

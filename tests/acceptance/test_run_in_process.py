@@ -5,9 +5,9 @@ import shlex
 
 import pandas
 import pytest
+from tests.support.apc_command import FinishedRun
 
 from apc_automl.model.model_file import load_model
-from apc_console.testing import FinishedRun
 
 pytestmark = pytest.mark.timeout(590)
 

@@ -10,12 +10,12 @@ import asyncpg
 import orjson
 import psutil
 import pytest
+from tests.support.apc_command import ApcCommand, FinishedRun, read_summary, statements_of
+from tests.support.log import replay_everything
 
 from apc_agents.context import ContextSession, MemoryContextStore, SessionConfig
 from apc_agents.memory import DatabaseMemoryStore
 from apc_automl.swarm.members import LIBRARIAN
-from apc_console.testing import ApcCommand, FinishedRun, read_summary, statements_of
-from apc_persister.testing import replay_everything
 
 ROLES = (
     "serve orchestrator",

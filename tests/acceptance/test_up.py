@@ -11,8 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-
-from apc_console.testing import NONE, ApcCommand, Settings
+from tests.support.apc_command import NONE, ApcCommand, Settings
 
 EXAMPLE = Path(__file__).parents[2] / "examples/reviewer.py"
 

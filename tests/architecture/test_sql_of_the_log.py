@@ -10,7 +10,6 @@ ELSEWHERE = ("contracts", "bus", "agents", "orchestrator", "console", "apps")
 TABLE_OF_THE_LOG = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|to_regclass\(')\s*apc_log\.\w", re.IGNORECASE)
 ON_PURPOSE = {
     "apps/apc_automl/report/log_queries.py",  # what its report asks has no other reader
-    "orchestrator/apc_orchestrator/testing/equalities.py",  # counts rows for tests
 }
 
 

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import obstore
 import pytest
+from tests.support.servers import S3Account, S3Server
 
 from apc_bus.artifacts.store import ArtifactStore, open_artifacts
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
 from apc_bus.settings import BusSettings
-from apc_bus.testing import S3Account, S3Server
 
 MAX_BYTES = 2_000_000
 NOBODY = "sha256:" + "0" * 64

@@ -2,8 +2,7 @@
 
 import aiormq
 import asyncpg
-
-from apc_bus.testing import RabbitServer
+from tests.support.servers import RabbitServer
 
 
 async def test_every_vhost_is_fresh(rabbit_server: RabbitServer) -> None:

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import REGISTRY
 from pydantic import SecretStr
 from structlog.testing import capture_logs
+from tests.support.servers import Proxy
 
 from apc_bus.consuming import handle
 from apc_bus.errors import BusError, BusUnavailable, GiveBack, PublishUnknown, QueueMissing, SubscriptionLost
@@ -16,7 +17,6 @@ from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.rabbit.health import PASSED_OVER_AFTER_LOOKS, STARVED_AFTER_LOOKS, Expected, ExpectedConsumers
 from apc_bus.settings import BusSettings
-from apc_bus.testing import Proxy
 from apc_bus.topology import INTER_AGENT, LOG, AgentQueues, agent_queue, build_topology, log_queue
 from apc_contracts.vocabulary import PacketType
 

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
+from tests.support.servers import PrivateNode
 
 from apc_bus.consuming import handle
 from apc_bus.errors import BusError, BusUnavailable, PublishUnknown, SubscriptionLost
 from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
-from apc_bus.testing import PrivateNode
 from apc_bus.topology import INTER_AGENT, LOG, AgentQueues, agent_queue, build_topology, log_queue
 from apc_contracts.vocabulary import PacketType
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from tests.support.servers import PostgresServer, rabbit, rabbit_choice, start_given_postgres
+from tests.support.servers import postgres as postgres_servers
+from tests.support.servers.private_postgres import PrivatePostgres, find_binaries
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.testing import PostgresServer, rabbit, rabbit_choice, start_given_postgres
-from apc_bus.testing import postgres as postgres_servers
-from apc_bus.testing.private_postgres import PrivatePostgres, find_binaries
 
 
 @pytest.fixture

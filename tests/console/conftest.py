@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from apc_console.testing import ApcCommand
+from tests.support.apc_command import ApcCommand
 
 
 @pytest.fixture

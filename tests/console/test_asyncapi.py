@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 import pytest
 from jsonschema import Draft7Validator
+from tests.support.apc_command import ApcCommand
+from tests.support.traffic import make_idea, make_packet, make_start
 
 from apc_bus.topology import RETRY, AgentQueues, agent_of_queue, build_topology
 from apc_console.asyncapi import asyncapi_document
-from apc_console.testing import ApcCommand
 from apc_contracts import PacketType, seal
-from apc_orchestrator.testing import make_idea, make_packet, make_start
 
 TOPOLOGY = build_topology(2, [AgentQueues("red-1", "red", frozenset(PacketType))])
 

@@ -20,18 +20,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 from pydantic import SecretStr
-
-from apc_bus.database import open_pool
-from apc_bus.errors import BusError
-from apc_bus.port import Delivery
-from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
-from apc_bus.settings import BusSettings, LogKeySettings
-from apc_bus.testing import PrivateNode
-from apc_bus.topology import DEAD_QUEUE, agent_queue, build_topology, gate_queue, log_queue
-from apc_contracts import Packet
-from apc_log.batch import LogBatch, decode_batch
-from apc_log.offline_verifier import parse_note, split_notes
-from apc_orchestrator.testing import (
+from tests.support.log import ScriptedGate, replay_everything
+from tests.support.servers import PrivateNode
+from tests.support.traffic import (
     AGENTS,
     Cast,
     ScriptedAgents,
@@ -44,12 +35,21 @@ from apc_orchestrator.testing import (
     until,
     violated_equalities,
 )
-from apc_orchestrator.testing.worker import PAUSE_SECONDS
+from tests.support.traffic.worker import PAUSE_SECONDS
+
+from apc_bus.database import open_pool
+from apc_bus.errors import BusError
+from apc_bus.port import Delivery
+from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
+from apc_bus.settings import BusSettings, LogKeySettings
+from apc_bus.topology import DEAD_QUEUE, agent_queue, build_topology, gate_queue, log_queue
+from apc_contracts import Packet
+from apc_log.batch import LogBatch, decode_batch
+from apc_log.offline_verifier import parse_note, split_notes
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.verify import verify_shard
-from apc_persister.testing import ScriptedGate, replay_everything
 
 from .hostile import AWAY, POISON, Attack
 

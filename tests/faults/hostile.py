@@ -10,12 +10,12 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+from tests.support.traffic import ScriptedWorker, make_idea, make_packet, publish_until_confirmed, until
 
 from apc_agents.keys import AgentKey
 from apc_bus import headers
 from apc_console.commands.agent.registration import publish_changes
 from apc_contracts import Packet, load_contract, seal
-from apc_orchestrator.testing import ScriptedWorker, make_idea, make_packet, publish_until_confirmed, until
 
 DOZENS = 24
 """Inputs of each case, and the fewest that prove anything."""

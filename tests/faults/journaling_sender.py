@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import orjson
+from tests.support.traffic import Journal, ScriptedAgents, publish_until_confirmed
 
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_contracts import parse_packet
-from apc_orchestrator.testing import Journal, ScriptedAgents, publish_until_confirmed
 
 AT_ONCE = 8
 

@@ -11,9 +11,8 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-
-from apc_bus.testing import PrivateNode
-from apc_orchestrator.testing import until
+from tests.support.servers import PrivateNode
+from tests.support.traffic import until
 
 Record = Callable[[str, Any, float], None]
 SERVICES = ("persister", "orchestrator")

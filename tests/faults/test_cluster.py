@@ -9,11 +9,11 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from tests.support.servers import PrivateCluster, PrivateNode
+from tests.support.traffic import until
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.testing import PrivateCluster, PrivateNode
 from apc_bus.topology import gate_queue
-from apc_orchestrator.testing import until
 
 BACKLOG, MORE = 100, 300
 """Packets confirmed before the fault, and after it before it is mended."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.traffic import make_idea, make_packet, until
 
 from apc_contracts import load_contract
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 from .hostile import DOZENS
 

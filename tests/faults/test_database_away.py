@@ -8,12 +8,12 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from tests.support.log import kill_embedded
+from tests.support.servers import PrivateNode
+from tests.support.traffic import until
 
-from apc_bus.testing import PrivateNode
 from apc_bus.topology import gate_queue, log_queue
-from apc_orchestrator.testing import until
 from apc_persister.database.embedded import start_embedded
-from apc_persister.testing import kill_embedded
 
 AWAY_SECONDS = 300
 CONFIRMED_BEFORE, MORE = 100, 300

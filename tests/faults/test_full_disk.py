@@ -12,8 +12,8 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from tests.support.traffic import until
 
-from apc_orchestrator.testing import until
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
 

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import aiormq
 import pytest
+from tests.support.traffic import make_idea, until
 
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import agent_queue, build_topology
 from apc_contracts import Packet
-from apc_orchestrator.testing import make_idea, until
 
 from .hostile import AWAY, DOZENS, POISON
 

@@ -14,10 +14,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.traffic import AGENTS, ScriptedWorker, make_idea, make_packet, until
 
 from apc_contracts import Packet
 from apc_contracts.contract.contract import PACKAGED_CONTRACT
-from apc_orchestrator.testing import AGENTS, ScriptedWorker, make_idea, make_packet, until
 
 CAST = {**AGENTS, "sleeper": ("watch", ())}
 BOUND, OTHERS = 100, 40

@@ -7,8 +7,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-
-from apc_orchestrator.testing import until
+from tests.support.traffic import until
 
 BACKLOG, MORE = 200, 200
 ROUNDS = 10

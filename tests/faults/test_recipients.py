@@ -9,8 +9,7 @@ from uuid import UUID
 
 import orjson
 import pytest
-
-from apc_orchestrator.testing import ScriptedWorker, make_idea, make_packet, until
+from tests.support.traffic import ScriptedWorker, make_idea, make_packet, until
 
 from .hostile import AWAY
 

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import orjson
 import pytest
+from tests.support.traffic import Journal, until
 
 from apc_contracts import seal
-from apc_orchestrator.testing import Journal, until
 
 LOAD = 120
 CONFIRMS_BEFORE = range(2, 10)

@@ -8,11 +8,11 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from tests.support.log import kill_embedded
+from tests.support.servers import PrivateNode
+from tests.support.traffic import until
 
-from apc_bus.testing import PrivateNode
-from apc_orchestrator.testing import until
 from apc_persister.database.embedded import start_embedded
-from apc_persister.testing import kill_embedded
 
 BACKLOG, MORE = 200, 200
 ROUNDS = 5

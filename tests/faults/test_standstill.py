@@ -20,9 +20,9 @@ from benchmarks import agents, packets
 from benchmarks.servers import Servers
 from benchmarks.system import PROGRESS, System, start_system, until_applied
 from tests.faults.matrix import ROOT
+from tests.support.servers import PostgresServer, RabbitServer
 
 from apc_bus.port import Publication
-from apc_bus.testing import PostgresServer, RabbitServer
 
 RUNS = int(os.environ.get("APC_STANDSTILL_RUNS", "200"))
 REPORT = ROOT / "build" / "standstill.json"

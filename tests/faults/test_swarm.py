@@ -11,10 +11,9 @@ from pathlib import Path
 import asyncpg
 import psutil
 import pytest
-
-from apc_console.testing import ApcCommand, read_summary, statements_of
-from apc_orchestrator.testing import until
-from apc_persister.testing import replay_everything
+from tests.support.apc_command import ApcCommand, read_summary, statements_of
+from tests.support.log import replay_everything
+from tests.support.traffic import until
 
 SERVICES = ("serve orchestrator", "serve persister")
 AGENTS = (

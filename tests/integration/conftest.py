@@ -11,6 +11,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 from pydantic import SecretStr
+from tests.support.log import replay_everything
+from tests.support.traffic import ScriptedAgents, make_start, until
 
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.database import open_pool
@@ -20,9 +22,7 @@ from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import build_topology
 from apc_contracts import Packet, parse_packet
 from apc_orchestrator import Orchestrator, OrchestratorSettings
-from apc_orchestrator.testing import ScriptedAgents, make_start, until
 from apc_persister.service import Persister
-from apc_persister.testing import replay_everything
 
 RECIPIENT_STATE = """
 SELECT state FROM apc_log.packet_recipient_state WHERE packet_id = $1 AND recipient = $2

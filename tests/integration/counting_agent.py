@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
+from tests.support.traffic import AGENTS
+from tests.support.traffic.packets import ROLE
 
 from apc_agents import Agent, HandlerContext
 from apc_agents.actions import ActionContext, ActionExecutor, Effect, ToolCall, ToolRegistry
 from apc_agents.clearance import Clearance
 from apc_contracts import IdeaPayload, Packet, PacketType, SecurityLevel, parse_response
-from apc_orchestrator.testing import AGENTS
-from apc_orchestrator.testing.packets import ROLE
 
 HANGS_IN_EFFECT = "HANGS_IN_EFFECT"
 """Environment: the first attempt hangs between what it wrote and the record of that, else after it."""

@@ -4,10 +4,11 @@ import os
 import signal
 from pathlib import Path
 
+from tests.support.traffic import AGENTS
+from tests.support.traffic.packets import ROLE
+
 from apc_agents import Agent, HandlerContext
 from apc_contracts import IdeaPayload, Packet, PacketType
-from apc_orchestrator.testing import AGENTS
-from apc_orchestrator.testing.packets import ROLE
 
 POISON = "poison"
 HANDLED = "HANDLED"

@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tests.support.traffic import AGENTS
+from tests.support.traffic.packets import ROLE
+
 from apc_agents import Agent, HandlerContext, Retry
 from apc_contracts import IdeaPayload, Packet, PacketType
-from apc_orchestrator.testing import AGENTS
-from apc_orchestrator.testing.packets import ROLE
 
 ACCOUNT = "ACCOUNT"
 """Environment: the folder in which payments and runs are counted."""

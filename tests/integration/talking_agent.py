@@ -1,11 +1,11 @@
 """An agent whose handler writes a log line of its own and answers: run as a process by test_processes_tell."""
 
 import structlog
+from tests.support.traffic import AGENTS, make_idea
+from tests.support.traffic.packets import ROLE
 
 from apc_agents import Agent, HandlerContext
 from apc_contracts import IdeaPayload, Packet, PacketType
-from apc_orchestrator.testing import AGENTS, make_idea
-from apc_orchestrator.testing.packets import ROLE
 
 agent = Agent("blue-1", role=ROLE, swarm=AGENTS["blue-1"][0])
 log = structlog.get_logger()

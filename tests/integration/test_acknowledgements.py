@@ -7,13 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import orjson
+from tests.support.traffic import AGENTS, make_idea, make_packet, until
+from tests.support.traffic.packets import ROLE
 
 from apc_agents import Agent, EmitTimeout, HandlerContext, Worker, WorkerSettings
 from apc_bus import headers
 from apc_contracts import AckPayload, IdeaPayload, NackPayload, Packet, parse_packet
 from apc_contracts.vocabulary import AckStatus, PacketType
-from apc_orchestrator.testing import AGENTS, make_idea, make_packet, until
-from apc_orchestrator.testing.packets import ROLE
 
 ACKNOWLEDGED = """
 SELECT hop.metadata #>> '{acknowledges,as}' FROM apc_log.packet_events AS hop

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from tests.support.traffic import make_idea, make_packet, until
+
 from apc_bus.port import QueueDepth
 from apc_bus.topology import agent_queue
 from apc_console.commands.agent.agents_view import ALIVE_WITHIN, listed
@@ -11,7 +13,6 @@ from apc_console.doctor.agents import look_at_agents
 from apc_console.doctor.dead_letters import look_at_dead_letters
 from apc_contracts import HeartbeatPayload, ReceiptKind, Signal
 from apc_contracts.vocabulary import PRESENCE_SESSION
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 
 def depths(agent: str, messages: int, consumers: int) -> dict[str, QueueDepth]:

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from apc_console.testing import ApcCommand
+from tests.support.apc_command import ApcCommand
+from tests.support.traffic import SESSION, make_idea, make_packet, make_start, until
+
 from apc_contracts import AckPayload, Packet, RetractionPayload, SignalPayload, TaskIrPayload
 from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.payloads.session_signals import Budgets, SwarmSpec
 from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint, IrHeader
 from apc_contracts.vocabulary import AckStatus, Signal
 from apc_contracts.wire.sealing import seal
-from apc_orchestrator.testing import SESSION, make_idea, make_packet, make_start, until
 
 JUDGED = """
 SELECT refusal ->> 'code' || ' at ' || (refusal ->> 'path') AS place, refusal ->> 'message' AS message

@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 import pytest
 from tests.agents.llm.model_service import model_service, written
-
-from apc_orchestrator.testing.packets import SESSION
+from tests.support.traffic.packets import SESSION
 
 TOLD = """
 SELECT packets.verdict, packets.recipients, bodies.packet -> 'metadata' -> 'context' AS context

@@ -6,11 +6,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
+from tests.support.traffic import AGENTS, make_idea, make_packet, until
+from tests.support.traffic.packets import ROLE
+
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
 from apc_contracts import Packet, PacketType
 from apc_contracts.payloads.by_type import IdeaPayload
-from apc_orchestrator.testing import AGENTS, make_idea, make_packet, until
-from apc_orchestrator.testing.packets import ROLE
 
 TEXT = "the whole story, and more of it; " * 40_000
 HASH = f"sha256:{sha256(TEXT.encode()).hexdigest()}"

@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 from pydantic import SecretStr
+from tests.support.traffic import AGENTS, make_idea, make_packet, until
+from tests.support.traffic.packets import ROLE
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
 from apc_agents.context import (
@@ -22,8 +24,6 @@ from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_console.system.embedded import run_embedded
 from apc_contracts import ORCHESTRATOR, IdeaPayload, Packet, PacketType, RunPhase, Signal, SignalPayload, new_packet_id
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
-from apc_orchestrator.testing import AGENTS, make_idea, make_packet, until
-from apc_orchestrator.testing.packets import ROLE
 
 SESSION = "long-talk"
 CONFIG = SessionConfig(max_tokens=400)

@@ -8,13 +8,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.log import kill_embedded
+from tests.support.traffic import make_idea, make_packet, make_start, until
 
 from apc_bus.topology import gate_queue
 from apc_contracts import parse_packet
-from apc_orchestrator.testing import make_idea, make_packet, make_start, until
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
-from apc_persister.testing import kill_embedded
 
 OTHER = "s-2"
 

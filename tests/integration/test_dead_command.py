@@ -8,14 +8,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from tests.support.apc_command import ApcCommand
+from tests.support.traffic import SESSION, make_idea, make_packet, until
 
 from apc_bus.topology import agent_queue
 from apc_console.commands.dead_letter.dead_letters_control import settle_dead
 from apc_console.commands.dead_letter.dead_letters_view import Filter, dead_documents, dead_rows
 from apc_console.errors import InputUnusable
-from apc_console.testing import ApcCommand
 from apc_contracts.wire.receipts import ReceiptKind
-from apc_orchestrator.testing import SESSION, make_idea, make_packet, until
 
 SAID = """
 SELECT to_state, metadata ->> 'error' FROM apc_log.packet_events WHERE metadata ->> 'error' ~ ' by ' ORDER BY seq

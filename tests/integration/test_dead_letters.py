@@ -6,6 +6,7 @@ from typing import Any
 import aiormq
 import pytest
 from msgspec.structs import replace
+from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.port import Delivery
 from apc_bus.rabbit import apply_rabbit
@@ -13,7 +14,6 @@ from apc_bus.topology import AGENT_DELIVERY_LIMIT, DEAD_QUEUE, AgentQueues, agen
 from apc_contracts import parse_packet
 from apc_contracts.payloads.by_type import ErrorPayload
 from apc_contracts.vocabulary import PacketType
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 REASON = """
 SELECT metadata ->> 'error' FROM apc_log.packet_events WHERE packet_id = $1 AND recipient = $2 AND to_state = $3

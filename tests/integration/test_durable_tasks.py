@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents.tasks import PostgresTaskStore, Task, TaskStatus
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 from .counting_agent import GO_ON, HANGS_IN_EFFECT, STEPS, WALK, WALKS
 from .worker_process import WorkerProcess

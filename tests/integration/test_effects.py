@@ -5,9 +5,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from tests.support.traffic import make_idea, make_packet, until
+
 from apc_agents.effects import EffectState, PostgresEffectStore
 from apc_contracts import ReceiptKind
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 from .paying_agent import ACCOUNT, RETRIES
 from .worker_process import WorkerProcess

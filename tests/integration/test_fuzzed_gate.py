@@ -7,14 +7,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.support.hostile_bytes import HostileBytes
+from tests.support.traffic import make_idea, make_packet, make_start, until
 
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS
 from apc_contracts import AckPayload, Packet, SignalPayload, seal
 from apc_contracts.identity.ids import new_packet_id
-from apc_contracts.testing import HostileBytes
 from apc_contracts.vocabulary import AckStatus, Signal
-from apc_orchestrator.testing import make_idea, make_packet, make_start, until
 
 SEED = 20260219
 AT_ONCE = 500

@@ -8,14 +8,14 @@ from typing import Any
 import orjson
 import pytest
 from tests.agents.llm.model_service import COMPLETION_TOKENS, PROMPT_TOKENS, model_service, written
+from tests.support.traffic import make_idea, make_packet, until
+from tests.support.traffic.packets import SESSION
 
 from apc_agents.context import ContextSession, MemoryContextStore
 from apc_agents.llm.compartment import COMPARTMENTS, Compartment
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.memory import DatabaseMemoryStore
 from apc_log.queries import get_session
-from apc_orchestrator.testing import make_idea, make_packet, until
-from apc_orchestrator.testing.packets import SESSION
 
 from .thinking_agent import CONFIG
 from .worker_process import WorkerProcess

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.traffic import AGENTS, ScriptedAgents, make_idea, make_packet, make_start, until
+from tests.support.traffic.packets import ROLE, Cast
 
 from apc_agents.keys import make_key
 from apc_bus.rabbit import apply_rabbit
@@ -20,8 +22,6 @@ from apc_contracts import parse_packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.payloads.by_type import AckPayload
 from apc_contracts.vocabulary import PacketType
-from apc_orchestrator.testing import AGENTS, ScriptedAgents, make_idea, make_packet, make_start, until
-from apc_orchestrator.testing.packets import ROLE, Cast
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "node-agent"

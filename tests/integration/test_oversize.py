@@ -6,11 +6,11 @@ from typing import Any
 
 import aiormq
 import pytest
+from tests.support.servers import PrivateNode
+from tests.support.traffic import make_idea, make_packet, until
 
-from apc_bus.testing import PrivateNode
 from apc_bus.topology import INGRESS
 from apc_contracts import seal
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 pytestmark = pytest.mark.faults
 SHIPPED = (Path(__file__).parents[2] / "deploy" / "rabbitmq.conf").read_text()

@@ -5,6 +5,7 @@ from uuid import uuid4
 
 import orjson
 import pytest
+from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus import headers
 from apc_bus.topology import agent_queue
@@ -12,7 +13,6 @@ from apc_contracts import ReceiptKind, parse_packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.vocabulary import DeliveryMode, PacketType
 from apc_contracts.wire.sealing import seal
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 
 @pytest.fixture

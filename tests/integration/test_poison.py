@@ -13,13 +13,13 @@ from uuid import UUID
 import aiormq
 import orjson
 import pytest
+from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import INTER_AGENT, agent_queue, build_topology
 from apc_contracts import IdeaPayload, Packet, PacketType
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 from .crashing_agent import HANDLED, MAY_CRASH, POISON
 from .worker_process import WorkerProcess

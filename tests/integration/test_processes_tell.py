@@ -14,10 +14,10 @@ from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents.keys import AgentKey, make_key
 from apc_console.commands.agent.registration import publish_changes
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 SERVICES = {
     "persister": ("serve", "persister"),

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from apc_console.testing import ApcCommand
-from apc_orchestrator.testing import make_idea, make_packet, until
+from tests.support.apc_command import ApcCommand
+from tests.support.traffic import make_idea, make_packet, until
 
 
 async def test_a_packet_is_taken_back(house: Any, postgres_url: str, tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.port import Delivery
 from apc_bus.topology import agent_queue
 from apc_contracts.wire.receipts import ReceiptKind
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 PLANNED = """
 SELECT metadata -> 'retry' FROM apc_log.packet_events

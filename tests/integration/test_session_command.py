@@ -5,11 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from apc_console.testing import ApcCommand
+from tests.support.apc_command import ApcCommand
+from tests.support.traffic import SESSION, make_idea, make_packet, make_start, until
+
 from apc_contracts import TaskIrPayload
 from apc_contracts.payloads.session_signals import Budgets
 from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint, IrHeader
-from apc_orchestrator.testing import SESSION, make_idea, make_packet, make_start, until
 
 
 def brief() -> TaskIrPayload:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.apc_command import ApcCommand
+from tests.support.traffic import ScriptedWorker, make_idea, make_packet, make_start, until, violated_equalities
+from tests.support.traffic.equalities import Sent
 
-from apc_console.testing import ApcCommand
 from apc_contracts import AckPayload, Lineage, Packet, TransferPayload, TransferPolicy
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.vocabulary import AckStatus, TransferMode
-from apc_orchestrator.testing import ScriptedWorker, make_idea, make_packet, make_start, until, violated_equalities
-from apc_orchestrator.testing.equalities import Sent
 
 SESSIONS = [f"session-{number}" for number in range(8)]
 EPOCHS = "SELECT shard, epoch FROM apc_log.shards ORDER BY shard"

@@ -9,16 +9,16 @@ from uuid import UUID
 
 import orjson
 import pytest
+from tests.support.apc_command import ApcCommand
+from tests.support.traffic import make_idea, make_packet, until
+from tests.support.traffic.packets import ROLE
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
 from apc_agents.keys import AgentKey, make_key, read_key
 from apc_bus import headers
 from apc_console.commands.agent.registration import publish_changes
-from apc_console.testing import ApcCommand
 from apc_contracts import IdeaPayload, Packet, PacketType, load_contract, parse_packet, seal
 from apc_contracts.identity.ids import new_packet_id
-from apc_orchestrator.testing import make_idea, make_packet, until
-from apc_orchestrator.testing.packets import ROLE
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.apc_command import ApcCommand
+from tests.support.traffic import make_idea, make_packet, until
 
 from apc_console.commands.packet.substrate_view import offset_of
 from apc_console.errors import InputUnusable
-from apc_console.testing import ApcCommand
 from apc_contracts.vocabulary import DeliveryMode
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 
 @pytest.fixture

@@ -8,16 +8,16 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import SecretStr
+from tests.support.servers import Proxy
+from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
-from apc_bus.testing import Proxy
 from apc_bus.topology import LOG, agent_queue, gate_queue, log_queue
 from apc_contracts import parse_packet
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import CONTENT_TYPE, LOG_BATCH_TYPE, LOG_BATCH_VERSION, ConflictEntry, LogBatch, encode
 from apc_orchestrator import Orchestrator
-from apc_orchestrator.testing import make_idea, make_packet, until
 
 INBOX = agent_queue("sentinel", urgent=False)
 EPOCH = "SELECT epoch FROM apc_log.shards"

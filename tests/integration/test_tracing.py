@@ -11,12 +11,12 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from tests.support.traffic import AGENTS, make_idea, make_packet, until
+from tests.support.traffic.packets import ROLE
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
 from apc_bus.observability.tracing import headers_of, start_span, use_tracer_provider
 from apc_contracts import IdeaPayload, Packet, PacketType
-from apc_orchestrator.testing import AGENTS, make_idea, make_packet, until
-from apc_orchestrator.testing.packets import ROLE
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 HANDED_ON = {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-01", "tracestate": "vendor=1"}

@@ -5,12 +5,12 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+from tests.support.traffic import SESSION, make_idea, make_packet, until
 
 from apc_bus.settings import BusSettings
 from apc_bus.topology import agent_queue
 from apc_console.commands.web.broker_acts import BrokerActs
 from apc_contracts import load_contract
-from apc_orchestrator.testing import SESSION, make_idea, make_packet, until
 from apc_web.app import make_app
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader

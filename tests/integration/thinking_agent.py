@@ -1,10 +1,11 @@
 """An agent with a mind, run as a process by test_llm_worker: its model is the service that the environment names."""
 
+from tests.support.traffic import AGENTS
+from tests.support.traffic.packets import ROLE
+
 from apc_agents.context import SessionConfig
 from apc_agents.llm import LLMAgent
 from apc_contracts import PacketType
-from apc_orchestrator.testing import AGENTS
-from apc_orchestrator.testing.packets import ROLE
 
 CONFIG = SessionConfig(max_tokens=1_000)
 agent = LLMAgent(

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+from tests.support.log import replay_everything
 
 from apc_bus import headers
 from apc_bus.artifacts.store import ArtifactStore
@@ -51,7 +52,6 @@ from apc_orchestrator import Orchestrator, OrchestratorSettings
 from apc_persister.evidence.verification.derived import compare_derived
 from apc_persister.evidence.verification.sessions import compare_sessions
 from apc_persister.service import Persister
-from apc_persister.testing import replay_everything
 
 SESSION = "s-1"
 AGENTS: dict[str, tuple[str, tuple[str, ...]]] = {

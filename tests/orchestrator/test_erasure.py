@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.log import bytes_of_tables
 
 from apc_contracts import Packet, parse_packet
 from apc_contracts.vocabulary import PacketType
 from apc_persister.erasure import erase_subject
-from apc_persister.testing import bytes_of_tables
 
 Build = Callable[..., Packet]
 SECRET = "the tender rose of Ispahan"

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import asyncpg
 import pytest
+from tests.support.log import lift_guard
+from tests.support.log.batch_records import BatchRecords
 
 from apc_contracts import Packet
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.replay import Entry, RecordedPacket
 from apc_log.queries import DatabaseRecords, Replayed, read_recorded, verify_run
-from apc_persister.testing import lift_guard
-from apc_persister.testing.batch_records import BatchRecords
 
 from ..contracts.session.walk import Walk
 from .test_loading import CONTRACT, JudgedSimulation

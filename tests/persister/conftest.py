@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+from tests.support.log import LogBench, ScriptedGate
 
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
-from apc_persister.testing import LogBench, ScriptedGate
 
 
 @pytest.fixture

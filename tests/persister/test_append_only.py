@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
-
-from apc_persister.testing import LogBench, lifecycle, packet_entry, session_row
+from tests.support.log import LogBench, lifecycle, packet_entry, session_row
 
 LOG_TABLES = (
     "agent_packets",

@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
+from tests.support.log import LogBench, bytes_of_tables, hop, lifecycle, packet_entry
 
 from apc_bus.settings import PersisterSettings
 from apc_log.batch import ConflictEntry, LineageEntry, PacketEntry
@@ -19,7 +20,6 @@ from apc_persister.erasure import erase_subject
 from apc_persister.errors import SubjectUnknown
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.verify import verify_shard
-from apc_persister.testing import LogBench, bytes_of_tables, hop, lifecycle, packet_entry
 
 SECRET = "the tender rose of Ispahan"
 MASTER = b64encode(bytes(range(32))).decode()

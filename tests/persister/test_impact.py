@@ -10,6 +10,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
+from tests.support.log import LogBench, packet_entry, session_row
 
 from apc_contracts import load_contract
 from apc_contracts.session.delivery.lifecycle import ADVANCE
@@ -17,7 +18,6 @@ from apc_contracts.session.knowledge.grounds import Grounds
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import HopEntry, PacketEntry
 from apc_log.queries import get_packet_impact, trace
-from apc_persister.testing import LogBench, packet_entry, session_row
 
 TYPES = ("CLAIM", "EVAL", "ARTIFACT", "ARBITRATION", "DECISION", "SIGNAL", "RETRACTION", "ACK")
 ANSWERS = ("RETRACTION", "ACK")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.log import LogBench, ScriptedGate, packet_entry
 
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
@@ -32,7 +33,6 @@ from apc_log.queries import (
     list_protocols,
 )
 from apc_persister.rebuild import rebuild_projections
-from apc_persister.testing import LogBench, ScriptedGate, packet_entry
 
 CONTRACT = load_contract()
 RULES = CONTRACT.effectiveness

@@ -10,8 +10,8 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from tests.support.servers import PostgresServer
 
-from apc_bus.testing import PostgresServer
 from apc_persister.database.migrate import SCHEMA_REVISION, migrate, migrations_folder, schema_version
 from apc_persister.errors import SchemaRetired, SchemaUnknown
 

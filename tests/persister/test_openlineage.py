@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import DatasetFacet, RunFacet, parent_run
 from openlineage.client.serde import Serde
+from tests.support.log import LogBench, packet_entry, session_row
 
 from apc_log.batch import PacketEntry
 from apc_persister.openlineage import Event, events_of, openlineage_events
-from apc_persister.testing import LogBench, packet_entry, session_row
 
 DIGEST, OTHER = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 METRICS = {"rtf": 1.0, "outcome": 0.75}

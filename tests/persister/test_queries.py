@@ -4,6 +4,7 @@ from collections import Counter
 from uuid import uuid4
 
 import pytest
+from tests.support.log import LogBench, coordination, hop, lifecycle, packet_entry, session_row
 
 from apc_log.batch import PacketEntry
 from apc_log.queries import (
@@ -18,7 +19,6 @@ from apc_log.queries import (
     replay_page,
     trace,
 )
-from apc_persister.testing import LogBench, coordination, hop, lifecycle, packet_entry, session_row
 
 
 async def fill(bench: LogBench) -> dict[str, PacketEntry]:

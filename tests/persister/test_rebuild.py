@@ -5,12 +5,12 @@ from typing import Any
 
 import asyncpg
 import pytest
+from tests.support.apc_command import ApcCommand
+from tests.support.log import LogBench, disable_guards, lifecycle, packet_entry
 
-from apc_console.testing import ApcCommand
 from apc_log.batch import Entry
 from apc_persister.errors import TreeBroken
 from apc_persister.rebuild import COUNTS, Rebuilt, rebuild_projections
-from apc_persister.testing import LogBench, disable_guards, lifecycle, packet_entry
 
 BESIDE = (*COUNTS, "log_edges", "agents")
 SPOILED = (

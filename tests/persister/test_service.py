@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+from tests.support.log import until
+from tests.support.servers import PostgresServer
 
 from apc_bus.database import open_pool
 from apc_bus.errors import DatabaseNotDurable
 from apc_bus.memory import MemoryBroker
-from apc_bus.testing import PostgresServer
 from apc_persister import Persister, PersisterSettings, serve_persister
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, TreeBroken
 from apc_persister.evidence.export.exporter import Exporter
 from apc_persister.evidence.tree.backfill import TreeBackfill
-from apc_persister.testing import until
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """The causal tree: causes first, parents where no cause is named."""
 
 from msgspec.structs import replace
+from tests.support.log import LogBench, packet_entry
 
 from apc_log.queries import get_packet_tree
-from apc_persister.testing import LogBench, packet_entry
 
 
 async def test_a_packet_stands_under_its_cause_or_else_its_parent(bench: LogBench) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.support.log import LogBench, packet_entry
 
 from apc_console.commands.packet.packets_view import Filters, print_trace
 from apc_console.errors import InputUnusable
 from apc_contracts.vocabulary import PacketType
-from apc_persister.testing import LogBench, packet_entry
 
 
 async def test_a_trace_of_what_the_log_does_not_hold_says_so(

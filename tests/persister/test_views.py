@@ -1,10 +1,10 @@
 """The views say what the contract says."""
 
 import asyncpg
+from tests.support.log import LogBench, coordination, lifecycle, packet_entry, session_row
 
 from apc_contracts import load_contract
 from apc_log.batch import PacketEntry
-from apc_persister.testing import LogBench, coordination, lifecycle, packet_entry, session_row
 
 
 async def test_every_event_of_the_lifecycle_has_the_contracts_target(pool: asyncpg.Pool) -> None:

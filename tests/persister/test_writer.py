@@ -7,6 +7,15 @@ from uuid import uuid4
 import asyncpg
 import msgspec
 import pytest
+from tests.support.log import (
+    LogBench,
+    ScriptedGate,
+    coordination,
+    hop,
+    lifecycle,
+    packet_entry,
+    session_row,
+)
 
 from apc_bus.port import Delivery, Message
 from apc_log.batch import (
@@ -26,15 +35,6 @@ from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.tree.tree_signer import TreeSigner
-from apc_persister.testing import (
-    LogBench,
-    ScriptedGate,
-    coordination,
-    hop,
-    lifecycle,
-    packet_entry,
-    session_row,
-)
 from apc_persister.writing.intake import Received
 from apc_persister.writing.transaction import commit
 

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.log import LogBench, ScriptedGate, kill_embedded, lifecycle, packet_entry, session_row, until
 
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
@@ -20,7 +21,6 @@ from apc_bus.settings import BusSettings
 from apc_bus.topology import build_topology, log_queue
 from apc_persister.database.embedded import EmbeddedPostgres, start_embedded
 from apc_persister.database.migrate import migrate
-from apc_persister.testing import LogBench, ScriptedGate, kill_embedded, lifecycle, packet_entry, session_row, until
 
 SERVE = """
 import asyncio

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from apc_console.testing import ApcCommand
+from tests.support.apc_command import ApcCommand
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "chat-agent"
 PATIENCE = 60.0

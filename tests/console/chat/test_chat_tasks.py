@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.traffic import until
 
 from apc_agents.tasks import PostgresTaskStore, Task, TaskStatus
 from apc_bus.database import open_pool
-from apc_orchestrator.testing import until
 
 from .slow_agent import GO_ON
 

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from apc_console.testing import ApcCommand
+from tests.support.apc_command import ApcCommand
 
 
 def test_version(apc: ApcCommand) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from tests.support.apc_command import ApcCommand
 
 from apc_bus.rabbit import export_definitions
 from apc_bus.settings import ApcSettings, BusSettings, LLMSettings, all_settings, variable_of
@@ -13,7 +14,6 @@ from apc_bus.topology import AgentQueues, agent_queue
 from apc_console.configuration import settings_in_force
 from apc_console.connections.topology import topology_of
 from apc_console.output.settings_errors import sentence_of
-from apc_console.testing import ApcCommand
 from apc_contracts.contract.contract import PACKAGED_CONTRACT, load_contract
 
 

@@ -4,8 +4,7 @@ import json
 from importlib.resources import files
 
 import pytest
-
-from apc_console.testing import ApcCommand
+from tests.support.apc_command import ApcCommand
 
 INTER = "inter_agent_coordination"
 OPENING = ("research_briefs_dispatched", "all_swarms_ready")

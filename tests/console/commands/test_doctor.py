@@ -11,14 +11,14 @@ from pathlib import Path
 import aio_pika
 import asyncpg
 import pytest
+from tests.support.apc_command import ApcCommand
+from tests.support.log import ScriptedGate, packet_entry
 
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import DEAD_QUEUE, build_topology, gate_queue, log_queue
 from apc_console.doctor import Finding, Status, examination, examine
 from apc_console.doctor.database import look_at_database, now
-from apc_console.testing import ApcCommand
-from apc_persister.testing import ScriptedGate, packet_entry
 
 NO_BROKER = "amqp://guest:guest@127.0.0.1:9/"
 NO_DATABASE = "postgresql://someone:secret@127.0.0.1:9/apc"

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from tests.support.apc_command import ApcCommand
+
 from apc_agents.effects import EffectId, PostgresEffectStore
 from apc_agents.effects.model import EffectClaim
 from apc_bus.database import open_pool
-from apc_console.testing import ApcCommand
 
 
 async def test_an_operator_looks_at_effects_and_settles_them(postgres_url: str, tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import asyncpg
-
-from apc_console.testing import ApcCommand
+from tests.support.apc_command import ApcCommand
 
 
 async def test_it_asks_erases_once_and_says_what_it_does_not_reach(apc: ApcCommand, postgres_url: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from tests.support.apc_command import ApcCommand
 
 from apc_agents.memory import (
     ConversationContext,
@@ -21,7 +22,6 @@ from apc_agents.memory import (
 from apc_bus.database import open_pool
 from apc_console.commands.memory import memory_view
 from apc_console.errors import InputUnusable
-from apc_console.testing import ApcCommand
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

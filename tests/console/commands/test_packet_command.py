@@ -6,8 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-
-from apc_console.testing import ApcCommand
+from tests.support.apc_command import ApcCommand
 
 Json = dict[str, Any]
 

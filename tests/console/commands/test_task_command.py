@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+from tests.support.apc_command import ApcCommand
+
 from apc_agents.tasks import NewTask, PostgresTaskStore, TaskSpec
 from apc_bus.database import open_pool
-from apc_console.testing import ApcCommand
 from apc_contracts import ActionType, SecurityLevel
 
 

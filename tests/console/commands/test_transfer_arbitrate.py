@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 import yaml
+from tests.support.apc_command import ApcCommand
 
 from apc_console.commands.packet.transfer_file import read_packets
 from apc_console.errors import InputUnusable
-from apc_console.testing import ApcCommand
 
 Json = dict[str, Any]
 

@@ -4,8 +4,7 @@ import signal
 import time
 
 import pytest
-
-from apc_console.testing import ApcCommand
+from tests.support.apc_command import ApcCommand
 
 # Port 9 (discard): nobody listens.
 NO_BROKER = "amqp://guest:guest@127.0.0.1:9/"

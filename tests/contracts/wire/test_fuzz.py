@@ -14,9 +14,9 @@ import pytest
 import rfc8785
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.support.hostile_bytes import HostileBytes
 
 from apc_contracts import PacketRefused, PacketType, parse_packet, read_packet, seal
-from apc_contracts.testing import HostileBytes
 
 from ..conftest import Documents
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.integration.privilege.certificates import Certificates
+from tests.support.apc_command import ApcCommand
+from tests.support.servers import PrivateNode
 
 from apc_bus.rabbit import export_definitions
-from apc_bus.testing import PrivateNode
 from apc_bus.topology import AgentQueues, Topology, build_topology
-from apc_console.testing import ApcCommand
 from apc_contracts.vocabulary import PacketType
 
 SWARM = """

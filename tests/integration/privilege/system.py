@@ -14,12 +14,12 @@ from urllib.parse import quote
 import asyncpg
 from pydantic import SecretStr
 from tests.integration.privilege.conftest import GuardedBroker
+from tests.support.apc_command import ApcCommand
+from tests.support.traffic import ScriptedAgents, until
+from tests.support.traffic.packets import ROLE
 
 from apc_bus.rabbit import RabbitBus, connect_rabbit
 from apc_bus.settings import BusSettings
-from apc_console.testing import ApcCommand
-from apc_orchestrator.testing import ScriptedAgents, until
-from apc_orchestrator.testing.packets import ROLE
 
 SWARM = f"""
 from apc_agents import Agent, HandlerContext

@@ -17,11 +17,11 @@ from pamqp.commands import Basic
 from tests.integration.privilege.broker_probes import may_open
 from tests.integration.privilege.conftest import GuardedBroker
 from tests.integration.privilege.system import CAST, System, running
+from tests.support.traffic import make_idea, make_packet, make_start, until
 
 from apc_bus.rabbit.administration.management import Management
 from apc_contracts import Packet, parse_packet
 from apc_contracts.payloads.session_signals import SwarmSpec
-from apc_orchestrator.testing import make_idea, make_packet, make_start, until
 
 TIMES_HANDLED = (
     "SELECT (state_value #>> '{state,answered}')::int FROM apc_app.agent_state_store WHERE agent_id = 'gamma'"

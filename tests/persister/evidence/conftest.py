@@ -6,6 +6,7 @@ from hashlib import sha256
 import asyncpg
 import msgspec
 import pytest
+from tests.support.log import LogBench, coordination, lifecycle, packet_entry
 
 from apc_bus.settings import PersisterSettings
 from apc_log.batch import Entry, PacketEntry
@@ -13,7 +14,6 @@ from apc_log.offline_verifier import Checkpoint, parse_note
 from apc_persister.evidence.tree.checkpoint import Signer, load_signer
 from apc_persister.evidence.verification.chunks import Helpers
 from apc_persister.evidence.verification.verify import Report, verify_shard
-from apc_persister.testing import LogBench, coordination, lifecycle, packet_entry
 
 CONTRACT = b'{"name": "of the tests"}'
 """The contract file whose hash the packets name."""

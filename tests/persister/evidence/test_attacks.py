@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from tests.persister.evidence.conftest import WrittenLog
+from tests.support.log import disable_guards
 
 from apc_log.offline_verifier import leaf_hash
 from apc_persister.evidence.reading import prepare_reader, read_entries, read_leaves
 from apc_persister.evidence.tree.merkle import Tree
 from apc_persister.evidence.verification import chunks
-from apc_persister.testing import disable_guards
 
 FORGED = "convert_to('{\"packet_id\": \"forged\"}', 'UTF8')"
 SIMPLE_ATTACKS = {

@@ -12,6 +12,7 @@ import pytest
 import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.log import packet_entry
 
 from apc_bus.database import open_pool
 from apc_log.batch import (
@@ -27,7 +28,6 @@ from apc_log.entries import KINDS, canonical_value
 from apc_log.offline_verifier import COLUMNS, parse_entry
 from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.evidence.reading import prepare_reader, read_entries, read_leaves
-from apc_persister.testing import packet_entry
 from apc_persister.writing.intake import BatchIntake, Head
 from apc_persister.writing.store import ENTRY_ERRORS, store
 

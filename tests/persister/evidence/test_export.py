@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from tests.support.log import LogBench, packet_entry
 
 from apc_bus.settings import PersisterSettings
 from apc_log.offline_verifier import parse_note, split_notes
@@ -20,7 +21,6 @@ from apc_persister.errors import ExportFailed
 from apc_persister.evidence.export.exporter import Exporter
 from apc_persister.evidence.export.targets import Folder, Objects, name_of, open_target
 from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.testing import LogBench, packet_entry
 
 SIGNER = load_signer(PersisterSettings())
 INTERVAL = timedelta(milliseconds=10)

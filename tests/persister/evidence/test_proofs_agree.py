@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.persister.evidence import independent_verifier
 from tests.persister.evidence.conftest import CONTRACT, WrittenLog
+from tests.support.log import disable_guards
 
 from apc_log import offline_verifier
 from apc_persister.errors import ProofImpossible, TreeBroken
 from apc_persister.evidence.documents import bundle_lines, find_packet, prove_consistency, prove_entry
-from apc_persister.testing import disable_guards
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from time import monotonic
 import asyncpg
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.support.log import LogBench, ScriptedGate, lifecycle, packet_entry, until
 
 from apc_bus.database import open_pool
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
@@ -26,7 +27,6 @@ from apc_persister.evidence.reading import prepare_reader, read_leaves
 from apc_persister.evidence.tree.checkpoint import Signer, ensure_key, load_signer
 from apc_persister.evidence.tree.merkle import Tree
 from apc_persister.evidence.verification.verify import Report, verify_shard
-from apc_persister.testing import LogBench, ScriptedGate, lifecycle, packet_entry, until
 
 KEY = load_signer(PersisterSettings()).public_key(0)
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from tests.support.log import coordination, lifecycle, packet_entry
+from tests.support.servers import PostgresServer, asked_version, containers_asked, local_postgres
 
 from apc_bus.settings import PersisterSettings
-from apc_bus.testing import PostgresServer, asked_version, containers_asked, local_postgres
 from apc_log.batch import Entry
 from apc_log.rows import Placed
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.tree.tree_signer import TreeSigner
-from apc_persister.testing import coordination, lifecycle, packet_entry
 from apc_persister.writing.store import store
 
 

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 from structlog.testing import capture_logs
+from tests.support.log import LogBench, ScriptedGate, lift_guard
+from tests.support.servers import PostgresServer
 
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
-from apc_bus.testing import PostgresServer
 from apc_persister.database.guard import EVENT_TRIGGERS, GuardState, read_guard
 from apc_persister.database.migrate import migrate
-from apc_persister.testing import LogBench, ScriptedGate, lift_guard
 
 from .conftest import GuardedLog
 

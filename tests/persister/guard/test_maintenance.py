@@ -8,6 +8,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from tests.support.log import LogBench, ScriptedGate, lifecycle, packet_entry, until
 
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
@@ -15,7 +16,6 @@ from apc_persister.database.migrate import SCHEMA_REVISION, migrate, migrations_
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.verify import verify_shard
 from apc_persister.service import Persister
-from apc_persister.testing import LogBench, ScriptedGate, lifecycle, packet_entry, until
 
 from .conftest import GuardedLog
 

@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import msgspec
 import orjson
+from tests.support.apc_command import ApcCommand
+from tests.support.log import LogBench, hop, lifecycle, packet_entry, session_row
 
-from apc_console.testing import ApcCommand
 from apc_contracts.session.document import SessionDocument
 from apc_contracts.vocabulary import PRESENCE_SESSION, RunPhase
 from apc_log.batch import RegistryEntry
-from apc_persister.testing import LogBench, hop, lifecycle, packet_entry, session_row
 
 
 def document(**changes: Any) -> SessionDocument:

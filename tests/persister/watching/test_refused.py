@@ -9,13 +9,13 @@ from uuid import uuid4
 
 import msgspec
 import orjson
+from tests.support.apc_command import ApcCommand
+from tests.support.log import LogBench, coordination, hop, packet_entry, session_row
 
-from apc_console.testing import ApcCommand
 from apc_log.batch import ConflictEntry, PacketEntry
 from apc_log.heads import read_ends
 from apc_log.queries import ConflictRow, replay
 from apc_log.watching import Passage, list_news, list_refused, passages
-from apc_persister.testing import LogBench, coordination, hop, packet_entry, session_row
 
 
 async def fill(bench: LogBench) -> dict[str, PacketEntry]:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.support.apc_command import ApcCommand
 
 from apc_automl.data.default_data import write_default_table
-from apc_console.testing import ApcCommand
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import msgspec
 import orjson
 import pytest
 import typer
+from tests.support.log import LogBench, ScriptedGate, coordination, hop, packet_entry, session_row
 
 from apc_agents.effects import EffectId, PostgresEffectStore
 from apc_agents.effects.model import EffectClaim
@@ -25,7 +26,6 @@ from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
 from apc_console.commands import app
 from apc_contracts import ActionType, SecurityLevel
-from apc_persister.testing import LogBench, ScriptedGate, coordination, hop, packet_entry, session_row
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x1b]52;c;cm0=\x07\rx\b\x7f\u202egnp\u2066[bold red]"
 ACTS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]|\r(?!\n)")

@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 import asyncpg
-
-from apc_bus.memory import MemoryBroker
-from apc_bus.settings import PersisterSettings
-from apc_bus.topology import build_topology
-from apc_log.batch import ConflictEntry, Entry, LineageEntry, PacketEntry, RegistryEntry
-from apc_log.offline_verifier import Checkpoint, parse_note
-from apc_persister.evidence.tree.checkpoint import Signer, load_signer
-from apc_persister.testing import (
+from tests.support.log import (
     LogBench,
     ScriptedGate,
     coordination,
@@ -21,6 +14,13 @@ from apc_persister.testing import (
     lifecycle,
     packet_entry,
 )
+
+from apc_bus.memory import MemoryBroker
+from apc_bus.settings import PersisterSettings
+from apc_bus.topology import build_topology
+from apc_log.batch import ConflictEntry, Entry, LineageEntry, PacketEntry, RegistryEntry
+from apc_log.offline_verifier import Checkpoint, parse_note
+from apc_persister.evidence.tree.checkpoint import Signer, load_signer
 
 ENTRIES = 20_000
 _BATCHES = 40

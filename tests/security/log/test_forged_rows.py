@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import asyncpg
 import pytest
+from tests.support.log import LogBench, lifecycle, packet_entry
 
 from apc_bus.settings import PersisterSettings
 from apc_console.doctor import Status
@@ -21,7 +22,6 @@ from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.tree.tree_signer import TreeSigner, load_tree
 from apc_persister.evidence.verification import unattested, verify
 from apc_persister.evidence.verification.verify import Report, verify_shard
-from apc_persister.testing import LogBench, lifecycle, packet_entry
 
 FORGED_PACKET = """
 INSERT INTO apc_log.agent_packets (

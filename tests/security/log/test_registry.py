@@ -5,6 +5,7 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from tests.support.log import LogBench, packet_entry
 
 from apc_bus.settings import PersisterSettings
 from apc_console.doctor import Status
@@ -15,7 +16,6 @@ from apc_orchestrator.judging.registry import Registry
 from apc_persister.errors import EntryForeign
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.verify import verify_shard
-from apc_persister.testing import LogBench, packet_entry
 
 GRANT = "UPDATE apc_log.agents SET rights = ARRAY['veto', 'operate'] WHERE agent_id = 'mallory'"
 BY_TABLE = """

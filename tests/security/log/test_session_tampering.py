@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from tests.contracts.session.walk import Walk
 from tests.orchestrator.test_loading import CONTRACT, JudgedSimulation
 from tests.security.log.tamperings import Tamperer
+from tests.support.log import LogBench, disable_guards
 
 from apc_log.batch import LOG_BATCH_TYPE, encode
 from apc_log.connection import AnyConnection
@@ -15,7 +16,6 @@ from apc_persister.evidence.verification.derived import compare_derived
 from apc_persister.evidence.verification.findings import LogFinding
 from apc_persister.evidence.verification.sessions import compare_sessions
 from apc_persister.rebuild import rebuild_projections
-from apc_persister.testing import LogBench, disable_guards
 
 TAMPERINGS = 60
 _KEEP = "INSERT INTO apc_log.contracts (contract_hash, document) VALUES ($1, $2)"

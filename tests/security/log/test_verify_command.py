@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.log import LogBench, disable_guards, packet_entry
+from tests.support.servers import PostgresServer
 
 from apc_bus.settings import PersisterSettings
-from apc_bus.testing import PostgresServer
 from apc_console.commands.log.log_verification import print_uncovered, verify_log
 from apc_persister.evidence.shards import find_strays, list_shards
 from apc_persister.evidence.tree.checkpoint import load_signer
@@ -14,7 +15,6 @@ from apc_persister.evidence.verification.coverage import UNCOVERED
 from apc_persister.evidence.verification.derived import compare_derived
 from apc_persister.evidence.verification.sessions import compare_sessions
 from apc_persister.evidence.verification.verify import verify_shard
-from apc_persister.testing import LogBench, disable_guards, packet_entry
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import Self
 
 import orjson
-
-from apc_bus.testing.port_mapper import PortMapper
-from apc_bus.testing.private_node import PrivateNode
+from tests.support.servers.port_mapper import PortMapper
+from tests.support.servers.private_node import PrivateNode
 
 NODES = 3
 TICK_SECONDS = 8

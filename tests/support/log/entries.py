@@ -32,9 +32,7 @@ def packet_entry(
     packet_id = packet_id or uuid4()
     now = datetime.now(UTC)
     payload = {"text": text} if payload is None else payload
-    packet = {"packet_id": str(packet_id), "packet_type": packet_type, "payload": payload}
-    body = json.dumps({**packet, "metadata": {"pad": "x" * size_bytes}}).encode()
-    refusal = {"code": refusal_code, "rule": "rule", "path": "$", "message": "no"} if refusal_code else None
+    body = _body(packet_id, packet_type, payload, size_bytes)
     return PacketEntry(
         packet_id=packet_id,
         packet_type=packet_type,
@@ -56,8 +54,8 @@ def packet_entry(
         confidence=0.5,
         created_at=now,
         expires_at=now + timedelta(minutes=5),
-        verdict="refused" if refusal else "accepted",
-        refusal=json.dumps(refusal).encode() if refusal else None,
+        verdict="refused" if refusal_code else "accepted",
+        refusal=_refusal(refusal_code) if refusal_code else None,
         contract_hash=b"c" * 32,
         facts=b'{"outstanding": 3}',
         body=body,
@@ -66,6 +64,15 @@ def packet_entry(
         user_id="agent.sender-1",
         signature=None,
     )
+
+
+def _body(packet_id: UUID, packet_type: str, payload: Mapping[str, Any], size_bytes: int) -> bytes:
+    packet = {"packet_id": str(packet_id), "packet_type": packet_type, "payload": payload}
+    return json.dumps({**packet, "metadata": {"pad": "x" * size_bytes}}).encode()
+
+
+def _refusal(code: str) -> bytes:
+    return json.dumps({"code": code, "rule": "rule", "path": "$", "message": "no"}).encode()
 
 
 def hop(

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
+from tests.support.servers.containers import containers_asked, docker_answers, run_container
+from tests.support.servers.private_node import PrivateNode, find_scripts
+
 from apc_bus.errors import BusUnavailable
-from apc_bus.testing.containers import containers_asked, docker_answers, run_container
-from apc_bus.testing.private_node import PrivateNode, find_scripts
 
 _IMAGE = "rabbitmq:4-management"
 _VHOSTS_AT_ONCE = 8

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import asyncpg
+from tests.support.log.gate import ScriptedGate
 
 from apc_bus.port import Bus
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import log_queue
 from apc_persister.service import Persister
-from apc_persister.testing.gate import ScriptedGate
 
 _ENTRY_TABLES = (
     "agent_packets",
@@ -78,5 +78,5 @@ async def lift_guard(connection: asyncpg.Connection) -> None:
 async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
     """Wait until the condition holds. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  (the condition is a state of a service, which has no event)
+        while not condition():
             await asyncio.sleep(0.005)

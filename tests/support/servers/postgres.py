@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+from tests.support.servers.containers import containers_asked, docker_answers, run_container
+from tests.support.servers.private_postgres import PrivatePostgres, find_binaries
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.testing.containers import containers_asked, docker_answers, run_container
-from apc_bus.testing.private_postgres import PrivatePostgres, find_binaries
 
 _NEWEST = 18
 _ROLES_LOCK = 0x617063_74657374

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apc_console.testing_forks import CommandForks
+from tests.support.command_forks import CommandForks
 
 Settings = Mapping[str, str]
 NONE: Settings = {}

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Self
 
 import psutil
+from tests.support.servers.port_mapper import PortMapper, free_ports
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.testing.port_mapper import PortMapper, free_ports
 
 _START_SECONDS = 90.0
 _STOP_SECONDS = 30.0

@@ -18,7 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-_MODULE = "apc_console.testing_forks"
+_ROOT = Path(__file__).parents[2]
+_MODULE = "tests.support.command_forks"
 _IMPORTED = ("apc_agents", "apc_bus.rabbit", "apc_persister.database.embedded")
 """What most commands import when they run."""
 
@@ -61,6 +62,7 @@ class CommandForks:
                 with theirs:
                     parent = subprocess.Popen(
                         [sys.executable, "-m", _MODULE, str(theirs.fileno())],
+                        cwd=_ROOT,
                         pass_fds=[theirs.fileno()],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,

@@ -152,5 +152,5 @@ async def publish_until_confirmed(bus: Bus, publication: Publication) -> int:
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
     """Wait until an asynchronous condition holds. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110  (a state of another process, which has no event)
+        while not await condition():
             await asyncio.sleep(PAUSE_SECONDS)

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+from tests.support.traffic.packets import AGENTS, ROLE, SESSION, Cast
+
 from apc_bus import headers
 from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue
@@ -14,7 +16,6 @@ from apc_contracts.identity.registry_change import AgentAdded, encode_registry_c
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_contracts.wire.sealing import seal
-from apc_orchestrator.testing.packets import AGENTS, ROLE, SESSION, Cast
 
 HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)
 """The receipts of a delivery that was handled."""

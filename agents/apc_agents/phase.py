@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.payloads.by_type import SignalPayload
-from apc_contracts.payloads.session_signals import SessionState
+from apc_contracts.payloads.by_type import SignalFields, SignalPayload
+from apc_contracts.payloads.session_signals import SessionState, TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
 
 MAX_SESSIONS = 10_000
@@ -77,6 +77,15 @@ class KnownSessions:
         self._roots[packet.packet_id] = packet.trace.root_packet_id
         if len(self._roots) > MAX_ROOTS:
             self._roots.popitem(last=False)
+
+    def note_start(self, packet: Packet) -> None:
+        """Take the phase and the contract of a session that this agent opens, until the gate tells them."""
+        payload = packet.payload
+        if not isinstance(payload, SignalFields) or not isinstance(payload.session, TaskSessionSpec):
+            return
+        known = self.of(packet.trace.session_id)
+        if known.moment.step == 0:
+            known.moment = SessionPosition(run_phase=RunPhase.EXECUTION, contract=payload.session.contract)
 
     def root_of(self, packet_id: UUID) -> UUID | None:
         """Return the root of a packet that this worker has seen or emitted lately."""

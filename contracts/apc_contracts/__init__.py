@@ -26,6 +26,7 @@ from apc_contracts.envelope.packet import (
     HeartbeatPacket,
     IdeaPacket,
     Lineage,
+    MessagePacket,
     NackPacket,
     Packet,
     ProofBundle,
@@ -65,6 +66,7 @@ from apc_contracts.payloads.by_type import (
     HeartbeatPayload,
     IdeaPayload,
     LanguageBinding,
+    MessagePayload,
     MetricSet,
     NackPayload,
     Payload,
@@ -76,7 +78,7 @@ from apc_contracts.payloads.by_type import (
     TransferPolicy,
     Veto,
 )
-from apc_contracts.payloads.session_signals import Budgets, SessionSpec, SessionState, SwarmSpec
+from apc_contracts.payloads.session_signals import Budgets, SessionSpec, SessionState, SwarmSpec, TaskSessionSpec
 from apc_contracts.payloads.task_ir import (
     ConstraintKind,
     EvidenceKind,
@@ -249,6 +251,8 @@ __all__ = [
     "LanguageBinding",
     "Lineage",
     "Machine",
+    "MessagePacket",
+    "MessagePayload",
     "MetricSet",
     "NackPacket",
     "NackPayload",
@@ -288,6 +292,7 @@ __all__ = [
     "SwarmSpec",
     "TaskIrPacket",
     "TaskIrPayload",
+    "TaskSessionSpec",
     "Thought",
     "Thresholds",
     "Trace",

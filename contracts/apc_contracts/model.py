@@ -26,6 +26,7 @@ TIME_PATTERN = (
 )
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
 PUBLIC_KEY_PATTERN = r"^[A-Za-z0-9+/]{43}=$"
+SCHEMA_PATTERN = r"^[A-Za-z][A-Za-z0-9._-]{0,63}/[1-9][0-9]{0,8}$"
 ARTIFACT_HASH_PATTERN = r"^sha256:[0-9a-f]{64}$"
 
 
@@ -100,6 +101,8 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
 """A SHA-256 in lower-case hex."""
 ArtifactHash = Annotated[str, Field(pattern=ARTIFACT_HASH_PATTERN)]
+SchemaId = Annotated[str, Field(pattern=SCHEMA_PATTERN)]
+"""The name and version of a registered schema, like finding/1."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 """A number in 0..1."""
 Change = Annotated[float, Field(ge=-1, le=1)]

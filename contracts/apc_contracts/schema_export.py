@@ -42,7 +42,7 @@ _PACKET_RULES = (
 
 
 def packet_schema() -> Schema:
-    """Return the schema of a packet: a discriminated oneOf of the 14 types with their payloads."""
+    """Return the schema of a packet: a discriminated oneOf of the types with their payloads."""
     schema = _schema_of(AnyPacket, "packet", "An APC/1.0 packet", _BYTES + _PACKET_RULES)
     definitions = schema["$defs"]
     for kind, packet in PACKET_TYPES.items():

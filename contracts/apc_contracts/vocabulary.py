@@ -5,12 +5,12 @@ from enum import StrEnum
 PROTOCOL_VERSION = "apc/1.0"
 """The version of the research protocol, and of every packet that needs nothing newer."""
 PROTOCOL_1_1 = "apc/1.1"
-"""apc/1.0, and sessions that name their contract (docs/reference/protocol.md)."""
+"""apc/1.0, sessions that name their contract, and typed messages (docs/reference/protocol.md)."""
 PROTOCOL_VERSIONS = (PROTOCOL_VERSION, PROTOCOL_1_1)
 
 
 class PacketType(StrEnum):
-    """The 14 packet types."""
+    """The packet types: 14 of apc/1.0, and MESSAGE of apc/1.1."""
 
     TASK_IR = "TASK_IR"
     IDEA = "IDEA"
@@ -26,6 +26,7 @@ class PacketType(StrEnum):
     NACK = "NACK"
     ERROR = "ERROR"
     HEARTBEAT = "HEARTBEAT"
+    MESSAGE = "MESSAGE"
 
 
 CONTROL_TYPES = frozenset(
@@ -39,6 +40,10 @@ CONTROL_TYPES = frozenset(
     }
 )
 """Legal in every phase, handled by every agent, delivered through the urgent queue."""
+
+
+TYPES_OF_1_1 = frozenset({PacketType.MESSAGE})
+"""Packet types that apc/1.0 does not have."""
 
 
 class Channel(StrEnum):

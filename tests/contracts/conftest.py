@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pytest
 
 from apc_contracts import Contract, PacketType, load_contract
+from apc_contracts.vocabulary import PROTOCOL_1_1, TYPES_OF_1_1
 
 PACKET_ID = "7f0c2f5d-0f76-4a4c-93d0-f0b2e2891730"
 OTHER_ID = "0190a5f2-1111-7222-8333-444455556666"
@@ -169,6 +170,11 @@ PAYLOADS: dict[str, dict[str, Any]] = {
     "ACK": {"acked_packet_id": OTHER_ID, "ack_status": "DEFERRED"},
     "NACK": {"acked_packet_id": OTHER_ID, "ack_status": "REJECTED", "reason": "EXPIRED at $: too late"},
     "ERROR": {"error_code": "HANDLER", "message": "boom", "retryable": False, "details": {"attempts": 3}},
+    "MESSAGE": {
+        "schema": "finding/1",
+        "content": {"file": "a.py", "line": 3, "owner": None, "tags": ["x"], "deep": {"share": 0.5}},
+        "text": "a.py, line 3",
+    },
 }
 PROOF = {
     "evidence_refs": ["sha256:00"],
@@ -196,6 +202,8 @@ class Documents(Protocol):
 
 def _document(packet_type: str = "IDEA") -> dict[str, Any]:
     document = deepcopy({**ENVELOPE, "packet_type": packet_type, "payload": PAYLOADS[packet_type]})
+    if packet_type in TYPES_OF_1_1:
+        document["protocol_version"] = PROTOCOL_1_1
     if packet_type == "TRANSFER":
         document["lineage"] = deepcopy(LINEAGE)
     if packet_type in ("CLAIM", "EVAL"):

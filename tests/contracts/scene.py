@@ -24,6 +24,7 @@ from apc_contracts import (
 from apc_contracts.admission import SessionSnapshot, admit
 from apc_contracts.contract.contract import Contract
 from apc_contracts.judging.session_view import Identity
+from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, TYPES_OF_1_1
 
 CREATED = datetime(2026, 2, 19, 7, 50, tzinfo=UTC)
 PACKET_ID = "0190a5f2-0000-7222-8333-444455556666"
@@ -119,13 +120,14 @@ _PAYLOADS: dict[PacketType, dict[str, Any]] = {
     PacketType.ACK: {"acked_packet_id": str(PARENT_ID), "ack_status": "ACCEPTED"},
     PacketType.NACK: {"acked_packet_id": str(PARENT_ID), "ack_status": "REJECTED"},
     PacketType.ERROR: {"error_code": "HANDLER", "message": "boom", "retryable": False},
+    PacketType.MESSAGE: {"schema": "finding/1", "content": {"file": "a.py"}},
 }
 
 
 def document(packet_type: PacketType, **changes: Any) -> dict[str, Any]:
     """Return a good packet; a change is a dotted path with `__` for `.`, None takes the field away."""
     built: dict[str, Any] = {
-        "protocol_version": "apc/1.0",
+        "protocol_version": PROTOCOL_1_1 if packet_type in TYPES_OF_1_1 else PROTOCOL_VERSION,
         "packet_id": PACKET_ID,
         "packet_type": packet_type.value,
         "channel": "INTER_AGENT",

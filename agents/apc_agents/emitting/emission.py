@@ -33,7 +33,7 @@ from apc_contracts.envelope.packet import (
     Trace,
 )
 from apc_contracts.identity.ids import new_packet_id, reply_id
-from apc_contracts.payloads.by_type import Payload, SignalFields
+from apc_contracts.payloads.by_type import MessagePayload, Payload, SignalFields
 from apc_contracts.payloads.session_signals import first_new_field
 from apc_contracts.vocabulary import (
     PROTOCOL_1_1,
@@ -90,6 +90,7 @@ class Builder:
             packet_id = reply_id(known_cause, self._actor.agent_id, ordinal)
             built = Built(self._packet(draft, cause, parent, packet_id), known_cause, ordinal)
         self._sessions.note_root(built.packet)
+        self._sessions.note_start(built.packet)
         return built
 
     def _packet(self, draft: Draft, cause: Packet | None, parent: Parent, packet_id: UUID) -> Packet:
@@ -199,5 +200,7 @@ def _milliseconds(duration: timedelta) -> int:
 
 def _version(payload: Payload) -> str:
     """Return the oldest version of the protocol that has everything in this payload."""
+    if isinstance(payload, MessagePayload):
+        return PROTOCOL_1_1
     session = payload.session if isinstance(payload, SignalFields) else None
     return PROTOCOL_VERSION if session is None or first_new_field(session) is None else PROTOCOL_1_1

@@ -151,7 +151,7 @@ class HandlerContext:
         (docs/how-to/artifacts.md).
 
         Args:
-            payload: one of the 14 payload classes; it decides the packet type.
+            payload: one of the payload classes; it decides the packet type.
             options: see EmitOptions; what is left out has its default.
 
         Raises:

@@ -1,1 +1,1 @@
-"""The envelope of a packet: its parts, the 14 concrete packets, and the claim check."""
+"""The envelope of a packet: its parts, the concrete packets, and the claim check."""

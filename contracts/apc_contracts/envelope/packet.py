@@ -1,4 +1,4 @@
-"""The packet envelope (docs/specification/contract.md section 1) and the 14 concrete packets."""
+"""The packet envelope (docs/specification/contract.md section 1) and its concrete packets."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -32,6 +32,7 @@ from apc_contracts.payloads.by_type import (
     EvalPayload,
     HeartbeatPayload,
     IdeaPayload,
+    MessagePayload,
     NackPayload,
     Payload,
     RetractionPayload,
@@ -49,7 +50,7 @@ SomePayload = TypeVar("SomePayload", bound=Payload)
 
 
 class Packet(Model, Generic[PayloadT]):
-    """An APC/1.0 packet. Build one of its 14 concrete classes; `parse_packet` returns one of them."""
+    """A packet. Build one of its concrete classes; `parse_packet` returns one of them."""
 
     # Built on first use: most console commands read no packet, and building 28 schemas takes 0.1 s.
     model_config = ConfigDict(defer_build=True)
@@ -193,6 +194,16 @@ class HeartbeatPacket(Packet[HeartbeatPayload]):
     packet_type: Literal[PacketType.HEARTBEAT] = PacketType.HEARTBEAT
 
 
+class MessagePacket(Packet[MessagePayload]):
+    packet_type: Literal[PacketType.MESSAGE] = PacketType.MESSAGE
+
+    @model_validator(mode="after")
+    def _is_of_its_version(self) -> Self:
+        if self.protocol_version == PROTOCOL_VERSION:
+            raise broken("packet_type", f"{PROTOCOL_VERSION} has no MESSAGE: send {PROTOCOL_1_1}")
+        return self
+
+
 AnyPacket = Annotated[
     TaskIrPacket
     | IdeaPacket
@@ -207,10 +218,11 @@ AnyPacket = Annotated[
     | AckPacket
     | NackPacket
     | ErrorPacket
-    | HeartbeatPacket,
+    | HeartbeatPacket
+    | MessagePacket,
     Field(discriminator="packet_type"),
 ]
-"""One of the 14 packets, discriminated by packet_type."""
+"""One of the packets, discriminated by packet_type."""
 
 PACKET_TYPES: Mapping[PacketType, type[Packet]] = MappingProxyType(
     {
@@ -228,6 +240,7 @@ PACKET_TYPES: Mapping[PacketType, type[Packet]] = MappingProxyType(
         PacketType.NACK: NackPacket,
         PacketType.ERROR: ErrorPacket,
         PacketType.HEARTBEAT: HeartbeatPacket,
+        PacketType.MESSAGE: MessagePacket,
     }
 )
 """The concrete class of each packet type."""
@@ -268,6 +281,7 @@ __all__ = [
     "HeartbeatPacket",
     "IdeaPacket",
     "Lineage",
+    "MessagePacket",
     "NackPacket",
     "Packet",
     "PayloadT",

@@ -1,1 +1,1 @@
-"""The typed payloads of the 14 packet types."""
+"""The typed payloads of the packet types."""

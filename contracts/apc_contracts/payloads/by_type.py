@@ -1,4 +1,4 @@
-"""The typed payloads of the 14 packet types (docs/specification/contract.md section 3)."""
+"""The typed payloads of the packet types (docs/specification/contract.md section 3)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -15,6 +15,7 @@ from apc_contracts.model import (
     Name,
     OpenMap,
     Ratio,
+    SchemaId,
     Time,
     Uuid,
     broken,
@@ -28,7 +29,7 @@ MAX_TOP_K = 10
 
 
 class Payload(Model):
-    """The base of the 14 payloads."""
+    """The base of the payloads."""
 
 
 class TaskIrPayload(Payload):
@@ -295,3 +296,12 @@ class ErrorPayload(Payload):
     message: str
     retryable: bool
     details: OpenMap | None = None
+
+
+class MessagePayload(Payload):
+    """Typed data of apc/1.1: `content` fits the registered schema. In JSON, `schema_id` is the field `schema`."""
+
+    schema_id: SchemaId = Field(alias="schema")
+    content: OpenMap
+    text: str | None = None
+    """The same in words, for people and language models."""

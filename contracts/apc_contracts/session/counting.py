@@ -18,7 +18,7 @@ from apc_contracts.session.timers import expire
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, Signal
 
 LONGEST_OPENING_MS = 60_000
-"""A session of the coordinator `task` halts when its opener sends no task for this long."""
+"""A session of the coordinator `task` halts when its opener sends no work for this long."""
 
 
 def count(moment: Advance, opened: OpenPacket) -> None:

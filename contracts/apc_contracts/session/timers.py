@@ -65,7 +65,7 @@ def _deadline(moment: Advance) -> None:
 
 def _open(moment: Advance) -> None:
     opener = moment.session.document.opener
-    moment.session.document.halt_reason = f"NOT_STARTED {opener} sent no task"
+    moment.session.document.halt_reason = f"NOT_STARTED {opener} sent no work"
 
 
 def _stall(moment: Advance) -> None:

@@ -37,7 +37,7 @@ class ReceivedPacket(msgspec.Struct, frozen=True):
 
 
 def parse_packet(body: bytes, limits: DocumentLimits = DEFAULT_LIMITS) -> Packet:
-    """Return the packet in `body`, as one of the 14 concrete classes.
+    """Return the packet in `body`, as one of the concrete classes.
 
     Raises:
         PacketRefused: TOO_LARGE, TOO_DEEP, MALFORMED or SCHEMA_INVALID, the first that applies in the order

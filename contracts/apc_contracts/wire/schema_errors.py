@@ -12,6 +12,7 @@ from apc_contracts.model import (
     ARTIFACT_HASH_PATTERN,
     ID_PATTERN,
     PUBLIC_KEY_PATTERN,
+    SCHEMA_PATTERN,
     SHA256_PATTERN,
     TIME_PATTERN,
     UUID_PATTERN,
@@ -53,6 +54,7 @@ _FORMS = {
     UUID_PATTERN: "must be a UUID in lower case with hyphens, like 7f0c2f5d-0f76-4a4c-93d0-f0b2e2891730",
     TIME_PATTERN: "must be an RFC 3339 time with an offset, like 2026-02-19T07:50:00Z",
     SHA256_PATTERN: "must be a SHA-256 in 64 lower-case hex digits",
+    SCHEMA_PATTERN: "must be the name and version of a schema, like finding/1",
     PUBLIC_KEY_PATTERN: "must be an Ed25519 public key: 32 bytes in base64",
     ARTIFACT_HASH_PATTERN: "must be `sha256:` and 64 lower-case hex digits",
 }

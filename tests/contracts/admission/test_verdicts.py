@@ -22,6 +22,7 @@ from apc_contracts import (
 from apc_contracts.admission import admit, judge_held, judge_recorded, judge_transfer, transfer_record
 from apc_contracts.contract.contract import Contract
 from apc_contracts.judging.session_view import Part
+from apc_contracts.vocabulary import TYPES_OF_1_1
 
 from ..scene import (
     CREATED,
@@ -50,7 +51,7 @@ def orchestrators(packet_type: PacketType, **packet: Any) -> Scene:
 
 
 ACCEPTED: dict[str, Scene] = {
-    **{f"usual_{kind.lower()}": Scene(kind) for kind in PacketType},
+    **{f"usual_{kind.lower()}": Scene(kind) for kind in PacketType if kind not in TYPES_OF_1_1},
     "reply": Scene(
         packet={"packet_id": str(reply_id(PARENT_ID, "builder-1", 0)), **under_parent()},
         facts={"cause": PARENT_ID, "ordinal": 0, "is_cause_delivered": True},
@@ -305,7 +306,7 @@ def test_a_new_parent_protocol_is_news(contract: Contract) -> None:
 
 
 def test_offline_judges_what_needs_nobody(contract: Contract) -> None:
-    for kind in PacketType:
+    for kind in set(PacketType) - TYPES_OF_1_1:
         scene = Scene(kind, {"trace__task_id": "other"}, session=None)
         facts = altered(scene.given, registry=None, user_id=None)
         assert admit(scene.received.packet, None, facts, contract).kind is VerdictKind.ACCEPTED, kind

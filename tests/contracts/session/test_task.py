@@ -59,7 +59,7 @@ def test_a_session_without_task_does_not_wait_for_its_deadline() -> None:
     simulation = opened()
     simulation.pass_time(seconds=61)
 
-    assert reason(simulation) == "NOT_STARTED librarian sent no task"
+    assert reason(simulation) == "NOT_STARTED librarian sent no work"
 
 
 def test_the_deadline_ends_a_task_that_is_at_work() -> None:

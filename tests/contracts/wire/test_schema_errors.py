@@ -247,3 +247,24 @@ def test_a_session_state_goes_with_sync(document: Documents) -> None:
     sync["payload"]["session"] = {**STATE, "scores": {"linear": 1.5}}
     with pytest.raises(PacketRefused, match=r"^SCHEMA_INVALID at payload.session.scores.linear"):
         parse_packet(json.dumps(sync).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "message"),
+    [
+        (put("protocol_version", "apc/1.0"), "packet_type", "apc/1.0 has no MESSAGE: send apc/1.1"),
+        (put("payload.schema", "finding"), "payload.schema", "must be the name and version of a schema"),
+        (put("payload.schema", "finding/0"), "payload.schema", "must be the name and version of a schema"),
+        (put("payload.schema", "../finding/1"), "payload.schema", "must be the name and version of a schema"),
+        (put("payload.schema_id", "finding/1"), "payload.schema_id", "unknown field"),
+        (put("payload.content", [1]), "payload.content", "must be a JSON object"),
+        (put("payload.content", None), "payload.content", "must be a JSON object"),
+    ],
+)
+def test_a_message_that_is_none(document: Documents, change: Change, path: str, message: str) -> None:
+    built = document("MESSAGE")
+    change(built)
+    with pytest.raises(PacketRefused) as refused:
+        parse_packet(json.dumps(built).encode())
+    assert (refused.value.code, refused.value.path) == ("SCHEMA_INVALID", path)
+    assert message in refused.value.message

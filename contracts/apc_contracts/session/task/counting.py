@@ -33,7 +33,7 @@ def note_failure(moment: Advance, opened: OpenPacket, hop: Hop) -> None:
     )
 
 
-def _task_ir(moment: Advance, packet: Packet, work: Work) -> None:
+def _opening(moment: Advance, packet: Packet, work: Work) -> None:
     if packet.sender.agent_id == moment.session.document.opener:
         work.is_started = True
 
@@ -65,7 +65,8 @@ def _is_on_done(moment: Advance, packet: Packet, work: Work) -> bool:
 
 
 _COUNTERS: dict[PacketType, Callable[[Advance, Packet, Work], None]] = {
-    PacketType.TASK_IR: _task_ir,
+    PacketType.TASK_IR: _opening,
+    PacketType.MESSAGE: _opening,
     PacketType.DECISION: _decision,
     PacketType.SIGNAL: _signal,
     PacketType.RETRACTION: _retraction,

@@ -19,6 +19,7 @@ const SAYS: Record<string, (payload: Json) => string> = {
   TRANSFER: (payload) => `Offers ${text(payload.protocol_id)} from ${text(payload.from_swarm)} (${score(number(payload.sender_score))}) to ${text(payload.to_swarm)} (${score(number(payload.receiver_score))})`,
   ARBITRATION: (payload) => `Chose ${text(payload.winner_candidate_id)} of ${list(payload.candidates).length} candidates`,
   DECISION: (payload) => [text(payload.recommendation), ...texts(payload.next_actions)].join("\n"),
+  MESSAGE: (payload) => [text(payload.schema), text(payload.text)].filter(Boolean).join(": "),
   RETRACTION: (payload) => text(payload.reason),
   ERROR: (payload) => `${text(payload.error_code)}: ${text(payload.message)}`,
 };

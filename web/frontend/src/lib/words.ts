@@ -86,6 +86,7 @@ const SERIES: Record<string, number> = {
   TRANSFER: 4,
   ARBITRATION: 6,
   DECISION: 6,
+  MESSAGE: 2,
 };
 
 export function typeColour(type: string): string {

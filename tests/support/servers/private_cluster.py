@@ -31,9 +31,11 @@ class PrivateCluster:
         BusUnavailable: RabbitMQ is not installed, or a node does not start or join.
     """
 
-    def __init__(self, config: str = "") -> None:
+    def __init__(self, config: str = "", advanced: str = "[].") -> None:
         self._mapper = PortMapper()
-        self.nodes: Sequence[PrivateNode] = [PrivateNode(_CONFIG + config, mapper=self._mapper) for _ in range(NODES)]
+        self.nodes: Sequence[PrivateNode] = [
+            PrivateNode(_CONFIG + config, mapper=self._mapper, advanced=advanced) for _ in range(NODES)
+        ]
 
     def url(self, vhost: str = "/") -> str:
         """Return the AMQP URLs of all nodes, separated by commas, as APC_AMQP_URL takes them."""

@@ -50,6 +50,7 @@ class PrivateNode:
 
     Args:
         config: lines for rabbitmq.conf.
+        advanced: the Erlang terms of advanced.config, for what rabbitmq.conf has no key for.
         plugins: names of plugins that come with the package, `rabbitmq_management` for one.
         mapper: shared by the nodes of a cluster, and stopped by its owner; default one of its own.
 
@@ -57,7 +58,9 @@ class PrivateNode:
         BusUnavailable: RabbitMQ is not installed, or it does not start.
     """
 
-    def __init__(self, config: str = "", plugins: Iterable[str] = (), mapper: PortMapper | None = None) -> None:
+    def __init__(
+        self, config: str = "", plugins: Iterable[str] = (), mapper: PortMapper | None = None, advanced: str = "[]."
+    ) -> None:
         scripts = find_scripts()
         if scripts is None:
             raise BusUnavailable("RabbitMQ is not installed: install rabbitmq-server, or set APC_AMQP_URL")
@@ -67,7 +70,7 @@ class PrivateNode:
         self._folder = Path(tempfile.mkdtemp(prefix="apc-rabbit-"))
         self.port, distribution_port = free_ports(2)
         self.name = f"apc-{secrets.token_hex(4)}@localhost"
-        self._environment = self._prepare(config, plugins, distribution_port)
+        self._environment = self._prepare(config, advanced, plugins, distribution_port)
         self._server: subprocess.Popen[bytes] | None = None
 
     def url(self, vhost: str = "/", user: str = "guest", password: str = "guest") -> str:
@@ -187,7 +190,7 @@ class PrivateNode:
     ) -> None:
         self.close()
 
-    def _prepare(self, config: str, plugins: Iterable[str], distribution_port: int) -> dict[str, str]:
+    def _prepare(self, config: str, advanced: str, plugins: Iterable[str], distribution_port: int) -> dict[str, str]:
         home = self._folder / "home"
         home.mkdir()
         cookie = home / ".erlang.cookie"
@@ -195,6 +198,7 @@ class PrivateNode:
         cookie.chmod(0o400)
         (self._folder / "enabled_plugins").write_text(f"[{','.join(plugins)}].")
         (self._folder / "rabbitmq.conf").write_text(config + "\n")
+        (self._folder / "advanced.config").write_text(advanced)
         return {
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
@@ -209,6 +213,7 @@ class PrivateNode:
             "RABBITMQ_LOG_BASE": str(self._folder / "log"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._folder / "enabled_plugins"),
             "RABBITMQ_CONFIG_FILE": str(self._folder / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self._folder / "advanced.config"),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             # Few schedulers and no busy waiting: the node shares the machine with the tests.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none",

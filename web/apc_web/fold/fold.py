@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR
+from apc_log.queries.pages.counts import HopCount, PacketCount
 from apc_web.models.timeline import FoldEntry, SessionAt
 
 FIRST_STATE = "SESSION_OPEN"
@@ -85,19 +86,41 @@ class Folded:
             swarms=self.swarms,
         )
 
+    def take_packets(self, counted: PacketCount) -> None:
+        """Fold packets that cannot be told apart; none of them moves the session."""
+        self.entries += counted.count
+        self._packets(
+            counted.packet_type, counted.sender_agent_id, counted.verdict, counted.refusal_code, counted.count
+        )
+
+    def take_hops(self, counted: HopCount) -> None:
+        """Fold hops that cannot be told apart, or the recipients of those that routed a packet."""
+        self.entries += counted.count
+        usage = {"tokens": counted.tokens, "cost": counted.cost}
+        for name, amount in usage.items():
+            if amount is not None:
+                _add(self.spent, name, amount)
+        self._ruling(counted.verdict, counted.refusal_code, counted.count)
+        if counted.is_whole:
+            _add(self.deliveries, "ROUTED", counted.recipients)
+        else:
+            self._delivery(counted.from_state, counted.to_state, counted.count)
+
     def _packet(self, entry: FoldEntry) -> None:
-        kind, sender, verdict = entry.packet_type or "", entry.sender or "", entry.verdict or ""
-        self.packets += 1
-        _add(self.types, kind)
-        _add(self.sent, sender)
-        _add(self.verdicts, verdict)
-        if verdict == "refused":
-            _add(self.refusals, entry.refusal_code or "")
-            return
-        if sender != ORCHESTRATOR and kind not in _FREE_TYPES:
-            _add(self.spent, "packets")
+        verdict = entry.verdict or ""
+        self._packets(entry.packet_type or "", entry.sender or "", verdict, entry.refusal_code, 1)
         if verdict == "accepted" and entry.signal is not None:
             self._signal(entry)
+
+    def _packets(self, kind: str, sender: str, verdict: str, code: str | None, count: int) -> None:
+        self.packets += count
+        _add(self.types, kind, count)
+        _add(self.sent, sender, count)
+        _add(self.verdicts, verdict, count)
+        if verdict == "refused":
+            _add(self.refusals, code or "", count)
+        elif sender != ORCHESTRATOR and kind not in _FREE_TYPES:
+            _add(self.spent, "packets", count)
 
     def _signal(self, entry: FoldEntry) -> None:
         if entry.signal == "START" and self.state is None:
@@ -112,19 +135,25 @@ class Folded:
     def _hop(self, entry: FoldEntry) -> None:
         for name, amount in (entry.usage or {}).items():
             _add(self.spent, name, amount)
-        if entry.verdict is not None:  # a ruling on a held packet
-            _add(self.verdicts, "held", -1)
-            _add(self.verdicts, entry.verdict)
-            if entry.verdict == "refused":
-                _add(self.refusals, entry.refusal_code or "")
-        if not entry.to_state:
+        self._ruling(entry.verdict, entry.refusal_code, 1)
+        if entry.recipient:
+            self._delivery(entry.from_state or "", entry.to_state or "", 1)
+        elif entry.to_state == "ROUTED":
+            _add(self.deliveries, "ROUTED", len(entry.recipients))
+
+    def _ruling(self, verdict: str | None, code: str | None, count: int) -> None:
+        """Replace "held" by the final verdict."""
+        if verdict is None:
             return
-        if not entry.recipient:
-            if entry.to_state == "ROUTED":
-                _add(self.deliveries, "ROUTED", len(entry.recipients))
-        else:
-            _add(self.deliveries, entry.from_state or "", -1)
-            _add(self.deliveries, entry.to_state)
+        _add(self.verdicts, "held", -count)
+        _add(self.verdicts, verdict, count)
+        if verdict == "refused":
+            _add(self.refusals, code or "", count)
+
+    def _delivery(self, from_state: str, to_state: str, count: int) -> None:
+        if to_state:
+            _add(self.deliveries, from_state, -count)
+            _add(self.deliveries, to_state, count)
 
     def _move(self, entry: FoldEntry) -> None:
         self.state = entry.to_state

@@ -1,15 +1,18 @@
 """A session at a position: from the nearest snapshot, folded forward in steps."""
 
 from apc_log.queries.pages.entries import entries_of_session
-from apc_log.queries.pages.sessions import find_session
+from apc_log.queries.pages.sessions import SessionPlace, find_session, last_entry
 from apc_web.fold.entries import fold_entry
 from apc_web.fold.fold import Folded
+from apc_web.fold.growing import grow_snapshots
 from apc_web.fold.snapshots import EVERY
 from apc_web.models.timeline import FoldEntry, SessionAt
 from apc_web.services import Services
 
 _LOOK_AHEAD = 50
 """Entries behind the asked one in which the end of its input is looked for."""
+_FAR = 4 * EVERY
+"""Positions behind the last snapshot beyond which further ones are made first."""
 
 
 async def session_at(services: Services, session_id: str, seq: int) -> SessionAt | None:
@@ -18,27 +21,41 @@ async def session_at(services: Services, session_id: str, seq: int) -> SessionAt
     if place is None:
         return None
     kept = services.snapshots.of(session_id)
-    state = kept.before(seq)
+    if seq - kept.reached > _FAR:
+        async with kept.growing:
+            last = min(seq, await last_entry(services.pool, place.session_id, place.shard))
+            if last - kept.reached > _FAR:
+                await grow_snapshots(services.pool, services.contract, place, kept, last)
+    state, entry = await _fold_to(services, place, kept.before(seq), seq)
+    if entry is None and state.entries:  # a snapshot does not know the time of its last entry
+        state, entry = await _fold_to(services, place, kept.before(state.seq), seq)
+    await _finish_input(services, place, state, entry)
+    return state.shown(session_id, place.shard)
+
+
+async def _fold_to(services: Services, place: SessionPlace, state: Folded, seq: int) -> tuple[Folded, FoldEntry | None]:
+    """Fold the entries up to a position; return the state and the last of them."""
     last: FoldEntry | None = None
     while True:
         rows = await entries_of_session(
-            services.pool, session_id, place.shard, after=state.seq, last=seq, limit=EVERY - state.entries % EVERY
+            services.pool, place.session_id, place.shard, after=state.seq, last=seq, limit=EVERY
         )
         for row in rows:
             last = fold_entry(row, services.contract)
             state.take(last)
-        if rows and state.entries % EVERY == 0:
-            kept.keep(state)
-        elif state.entries % EVERY or not rows:
-            break
-    await _finish_input(services, session_id, place.shard, state, last)
-    return state.shown(session_id, place.shard)
+        if len(rows) < EVERY:
+            return state, last
 
 
-async def _finish_input(services: Services, session_id: str, shard: int, state: Folded, last: FoldEntry | None) -> None:
+async def _finish_input(services: Services, place: SessionPlace, state: Folded, last: FoldEntry | None) -> None:
     """Fold the entries behind the last one that the same packet caused."""
     rows = await entries_of_session(
-        services.pool, session_id, shard, after=state.seq, last=state.seq + _LOOK_AHEAD, limit=_LOOK_AHEAD
+        services.pool,
+        place.session_id,
+        place.shard,
+        after=state.seq,
+        last=state.seq + _LOOK_AHEAD,
+        limit=_LOOK_AHEAD,
     )
     for row in rows:
         entry = fold_entry(row, services.contract)

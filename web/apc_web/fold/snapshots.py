@@ -1,6 +1,7 @@
-"""Snapshots of folded sessions in the server's memory: one every 500 entries."""
+"""Snapshots of folded sessions in the server's memory: one about every 500 entries."""
 
-from bisect import bisect_right
+import asyncio
+from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ EVERY = 500
 MOST_SESSIONS = 32
 """Sessions whose snapshots are kept; the one that was asked for longest ago is forgotten first."""
 MOST_SNAPSHOTS = 2_000
-"""Snapshots of one session: further ones are not kept."""
+"""Snapshots of one session: when there are as many, every second one is forgotten."""
 
 
 @dataclass(slots=True)
@@ -20,17 +21,24 @@ class SessionSnapshots:
 
     seqs: list[int] = field(default_factory=list)
     states: list[Folded] = field(default_factory=list)
+    reached: int = 0
+    """All entries up to this position are in a snapshot, or in none because there were too few."""
+    growing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Only one request makes further snapshots."""
 
     def before(self, seq: int) -> Folded:
-        """Return a copy of the last snapshot at or before a position."""
-        at = bisect_right(self.seqs, seq)
+        """Return a copy of the last snapshot that is before a position."""
+        at = bisect_left(self.seqs, seq)
         return self.states[at - 1].copy() if at else Folded()
 
     def keep(self, state: Folded) -> None:
         """Keep a copy of a state, if it is a further one."""
-        if len(self.seqs) < MOST_SNAPSHOTS and (not self.seqs or state.seq > self.seqs[-1]):
-            self.seqs.append(state.seq)
-            self.states.append(state.copy())
+        if self.seqs and state.seq <= self.seqs[-1]:
+            return
+        if len(self.seqs) >= MOST_SNAPSHOTS:
+            del self.seqs[::2], self.states[::2]
+        self.seqs.append(state.seq)
+        self.states.append(state.copy())
 
 
 class Snapshots:

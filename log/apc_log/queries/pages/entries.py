@@ -1,5 +1,6 @@
 """The entries of packets, hops and coordination in the order of the log, in the few columns that a feed needs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -51,6 +52,9 @@ _OF_SHARD = (
 )
 
 
+_AT = "SELECT * FROM (" + _PARTS.format(narrowed="shard = $1 AND seq = ANY ($2)") + ") AS entry ORDER BY seq"
+
+
 @dataclass(frozen=True, slots=True)
 class EntryRow:
     """One entry. Of a packet `body` is given for SIGNALs alone; `metadata` is a hop's."""
@@ -94,6 +98,11 @@ async def entries_of_shard(
 ) -> list[EntryRow]:
     """Return the entries of a shard with after < seq <= last, in the order of the log."""
     return [_entry(row) for row in await pool.fetch(_OF_SHARD, shard, after, last, session_id, run_id)]
+
+
+async def entries_at(pool: asyncpg.Pool, shard: int, positions: Sequence[int]) -> list[EntryRow]:
+    """Return the entries at these positions of a shard, in the order of the log."""
+    return [_entry(row) for row in await pool.fetch(_AT, shard, positions)]
 
 
 def _entry(row: asyncpg.Record) -> EntryRow:

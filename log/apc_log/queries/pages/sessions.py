@@ -7,7 +7,6 @@ from uuid import UUID
 import asyncpg
 
 from apc_contracts.session import SessionDocument, decode_document
-from apc_log.queries.pages.rulings import CODE, RULING, VERDICT
 
 _SESSIONS = """
 SELECT session_id, shard, is_terminal, open_deliveries, updated_at, document FROM apc_log.sessions
@@ -33,10 +32,15 @@ SELECT run_id, session_id, state, document FROM apc_log.sessions WHERE run_id = 
 ORDER BY updated_at DESC, session_id DESC LIMIT $2
 """
 _MOST_SESSIONS = 2_000
-_VERDICTS = f"""
-SELECT {VERDICT} AS verdict, {CODE} AS refusal_code, count(*) AS count, min(packet.seq) AS first
-FROM apc_log.agent_packets AS packet {RULING}
-WHERE packet.session_id = $1 GROUP BY 1, 2
+_VERDICTS = """
+SELECT verdict, refusal_code, count(*) AS count, min(seq) AS first FROM apc_log.agent_packets
+WHERE session_id = $1 GROUP BY 1, 2
+UNION ALL
+SELECT CASE WHEN to_state = 'ROUTED' THEN 'accepted' ELSE 'refused' END, metadata -> 'refusal' ->> 'code', count(*),
+       NULL
+FROM apc_log.packet_events
+WHERE session_id = $1 AND recipient = '' AND from_state = 'SCHEMA_VALIDATED'
+  AND (to_state = 'ROUTED' OR metadata ? 'refusal') GROUP BY 1, 2
 """
 _LAST = """
 SELECT greatest(
@@ -141,15 +145,22 @@ async def session_figures(pool: asyncpg.Pool, place: SessionPlace) -> SessionFig
     rows = await pool.fetch(_VERDICTS, place.session_id)
     for row in rows:
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + row["count"]
+        if row["first"] is None:  # rulings on packets that were held
+            verdicts["held"] = verdicts.get("held", 0) - row["count"]
         if row["refusal_code"] is not None:
             refusals[row["refusal_code"]] = refusals.get(row["refusal_code"], 0) + row["count"]
     return SessionFigures(
         packets=sum(verdicts.values()),
-        first_seq=min((row["first"] for row in rows), default=0),
-        last_seq=await pool.fetchval(_LAST, place.session_id, place.shard) or 0,
-        verdicts=verdicts,
+        first_seq=min((row["first"] for row in rows if row["first"] is not None), default=0),
+        last_seq=await last_entry(pool, place.session_id, place.shard),
+        verdicts={verdict: count for verdict, count in verdicts.items() if count},
         refusals=refusals,
     )
+
+
+async def last_entry(pool: asyncpg.Pool, session_id: str, shard: int) -> int:
+    """Return the position of a session's last entry; 0 when it has none."""
+    return await pool.fetchval(_LAST, session_id, shard) or 0
 
 
 async def page_of_moves(pool: asyncpg.Pool, session_id: str, *, after: int = 0, limit: int = 500) -> list[MoveRow]:

@@ -9,12 +9,20 @@ import asyncpg
 
 from apc_log.queries.pages.rulings import CODE, RULING, VERDICT
 
-_TIMELINE = f"""
-SELECT packet.seq, (extract(epoch FROM packet.judged_at) * 1000)::bigint AS ms, packet.sender_agent_id,
-       packet.packet_type, {VERDICT} AS verdict, coalesce({CODE}, ''), packet.generation, packet.packet_id,
-       packet.cause_packet_id, packet.parent_packet_id
-FROM apc_log.agent_packets AS packet {RULING}
-WHERE packet.session_id = $1 AND packet.shard = $2 AND packet.seq > $3 ORDER BY packet.seq LIMIT $4
+# Ids are compared and not shown: 64 bits of each are read in a third of the time.
+_TIMELINE = """
+SELECT seq, (extract(epoch FROM judged_at) * 1000)::bigint AS ms, sender_agent_id, packet_type, verdict,
+       coalesce(refusal_code, ''), generation, uuid_hash_extended(packet_id, 0),
+       uuid_hash_extended(cause_packet_id, 0), uuid_hash_extended(parent_packet_id, 0)
+FROM apc_log.agent_packets WHERE session_id = $1 AND shard = $2 AND seq > $3 ORDER BY seq LIMIT $4
+"""
+_RULINGS = """
+SELECT uuid_hash_extended(packet_id, 0) AS packet, CASE WHEN to_state = 'ROUTED' THEN 'accepted' ELSE 'refused' END,
+       coalesce(metadata -> 'refusal' ->> 'code', '')
+FROM apc_log.packet_events
+WHERE session_id = $1 AND shard = $2 AND seq > $3 AND recipient = '' AND from_state = 'SCHEMA_VALIDATED'
+  AND (to_state = 'ROUTED' OR metadata ? 'refusal')
+ORDER BY seq DESC
 """
 _SCORES = """
 SELECT packet.seq, packet.judged_at, packet.packet_id, packet.sender_agent_id, packet.sender_swarm_id, packet.round,
@@ -70,9 +78,18 @@ async def timeline_rows(
 ) -> Sequence[asyncpg.Record]:
     """Return packets of a session in the order of the log, as records of ten plain values.
 
-    seq, milliseconds since 1970, sender, type, verdict, refusal code or '', generation, packet id, cause, parent.
+    seq, milliseconds since 1970, sender, type, verdict on arrival, refusal code or '', generation; then 64 bits of the
+    ids of the packet, its cause and its parent.
     """
     return await pool.fetch(_TIMELINE, session_id, shard, after, limit)
+
+
+async def timeline_rulings(
+    pool: asyncpg.Pool, session_id: str, shard: int, *, after: int
+) -> dict[int, tuple[str, str]]:
+    """Return the final verdict and code of held packets of a session: 64 bits of the packet's id -> both."""
+    rows = await pool.fetch(_RULINGS, session_id, shard, after)
+    return {packet: (verdict, code) for packet, verdict, code in rows}
 
 
 async def session_scores(pool: asyncpg.Pool, session_id: str, *, limit: int) -> list[ScoreRow]:

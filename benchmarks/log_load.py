@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -48,6 +48,9 @@ RARE_EVERY = 5_000
 """One packet in so many is of the rare phase."""
 
 
+SessionOf = Callable[[PacketEntry, int], SessionUpdate]
+
+
 @dataclass(slots=True)
 class Loaded:
     """What a loader has written so far."""
@@ -66,13 +69,20 @@ class Loaded:
 class Loader:
     """Writes packets into shard 0 of one database; made by `open_loader`, closed by `close`."""
 
-    def __init__(self, pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        connection: PoolConnectionProxy,
+        packets: Iterator[PacketEntry],
+        session_of: SessionOf,
+    ) -> None:
         self._pool = pool
         self._connection = connection
         self._notary = TreeSigner(0, load_signer(PersisterSettings()))
         self._batch_no = 0
         self._packet_no = 0
-        self._packets = _packets()
+        self._packets = packets
+        self._session_of = session_of
 
     async def begin(self) -> None:
         """Take the shard."""
@@ -88,7 +98,7 @@ class Loader:
                 self._packet_no += 1
                 loaded.last = next(self._packets)
                 entries += said_of(loaded.last, self._packet_no)
-                sessions[loaded.last.session_id] = _session(loaded.last, self._packet_no)
+                sessions[loaded.last.session_id] = self._session_of(loaded.last, self._packet_no)
             self._batch_no += 1
             batch = LogBatch(LOG_BATCH_VERSION, 0, 1, self._batch_no, datetime.now(UTC), entries, [*sessions.values()])
             loaded.seconds += await self._commit(encode(batch), LOG_BATCH_TYPE)
@@ -107,9 +117,18 @@ class Loader:
         return time.perf_counter() - began
 
 
-async def open_loader(pool: asyncpg.Pool) -> Loader:
-    """Return a loader for an empty, migrated database; the pool lends it one connection."""
-    loader = Loader(pool, await take_connection(pool, timedelta(seconds=60)))
+async def open_loader(
+    pool: asyncpg.Pool, packets: Iterator[PacketEntry] | None = None, session_of: SessionOf | None = None
+) -> Loader:
+    """Return a loader for an empty, migrated database; the pool lends it one connection.
+
+    Args:
+        pool: connections to the database.
+        packets: what to write, without end; runs of 10,000 packets unless given.
+        session_of: returns the session after a packet and its number.
+    """
+    connection = await take_connection(pool, timedelta(seconds=60))
+    loader = Loader(pool, connection, packets or _packets(), session_of or _session)
     await loader.begin()
     return loader
 

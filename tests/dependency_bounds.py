@@ -18,7 +18,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "dependencies"
-SUITE = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "bus").glob("test_port_*.py"))
+SUITE = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/bus/port").glob("test_port_*.py"))
 RUNNERS = frozenset({"hypothesis", "psutil", "pytest", "pytest-asyncio", "pytest-timeout"})
 """What the suite itself needs of the extra `dev`."""
 CHOICES = ("lowest", "newest")

@@ -20,6 +20,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 from pydantic import SecretStr
+from tests.faults.hostile.attacks import AWAY, POISON, Attack
 from tests.support.log import ScriptedGate, replay_everything
 from tests.support.servers import PrivateNode
 from tests.support.traffic import (
@@ -50,8 +51,6 @@ from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.verify import verify_shard
-
-from .hostile import AWAY, POISON, Attack
 
 CAST: Cast = {**AGENTS, AWAY: ("watch", ())}
 """The sleeper has an inbox and never looks into it: what is sent to it expires."""

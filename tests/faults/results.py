@@ -9,8 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-
-from .matrix import ROOT, Row, read_matrix, without_parameters
+from tests.faults.matrix import ROOT, Row, read_matrix, without_parameters
 
 REPORT = ROOT / "build" / "faults.json"
 PASSED, FAILED, NOT_EXERCISED = "passed", "FAILED", "NOT EXERCISED"

@@ -2,7 +2,7 @@
 
 import ast
 
-from .matrix import ROOT, ROWS, read_matrix
+from tests.faults.matrix import ROOT, ROWS, read_matrix
 
 
 def test_every_row_has_its_tests() -> None:

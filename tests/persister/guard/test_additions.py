@@ -4,11 +4,10 @@ import os
 
 import asyncpg
 import pytest
+from tests.persister.guard.conftest import GuardedLog
 
 from apc_persister.database.additions import FILE, read_additions, read_objects
 from apc_persister.database.migrate import migrations_folder
-
-from .conftest import GuardedLog
 
 KEPT_OUT = "SELECT apc_guard.maintain('attack'); SET LOCAL ROLE apc_owner; "
 ADDED = {

@@ -8,8 +8,7 @@ from itertools import chain
 
 import asyncpg
 import pytest
-
-from .conftest import GuardedLog
+from tests.persister.guard.conftest import GuardedLog
 
 UPDATE = "UPDATE apc_log.agent_packets SET user_id = 'x'"
 DELETE = "DELETE FROM apc_log.agent_packets"

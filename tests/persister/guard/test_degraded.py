@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 from structlog.testing import capture_logs
+from tests.persister.guard.conftest import GuardedLog
 from tests.support.log import LogBench, ScriptedGate, lift_guard
 from tests.support.servers import PostgresServer
 
@@ -14,8 +15,6 @@ from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
 from apc_persister.database.guard import EVENT_TRIGGERS, GuardState, read_guard
 from apc_persister.database.migrate import migrate
-
-from .conftest import GuardedLog
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from tests.persister.guard.conftest import GuardedLog
 from tests.support.log import LogBench, ScriptedGate, lifecycle, packet_entry, until
 
 from apc_bus.database import open_pool
@@ -16,8 +17,6 @@ from apc_persister.database.migrate import SCHEMA_REVISION, migrate, migrations_
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.verify import verify_shard
 from apc_persister.service import Persister
-
-from .conftest import GuardedLog
 
 PROJECTIONS = {
     *("apc_log.shards", "apc_log.sessions"),

@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
+from tests.security.agents.obedient import Obedient
+
 from apc_agents import AgentTestClient
 from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import Clearance, SenderRule
@@ -17,8 +19,6 @@ from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.envelope.packet import Actor
 from apc_contracts.identity.registry import Right
 from apc_contracts.vocabulary import CONTROL_TYPES
-
-from .obedient import Obedient
 
 SWARM = "red"
 STRANGER = Actor(agent_id="stranger-1", role="guest", swarm_id="outside")

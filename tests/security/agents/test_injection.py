@@ -8,16 +8,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from tests.security.agents.house import COLLEAGUE, STRANGER, House, idea, new_session
+from tests.security.agents.injections import TEXTS
+from tests.security.agents.obedient import FORBIDDEN, WAYS
 
 from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import PROVENANCE, Trigger
 from apc_agents.tools.registry import Tool
 from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.envelope.packet import Actor
-
-from .house import COLLEAGUE, STRANGER, House, idea, new_session
-from .injections import TEXTS
-from .obedient import FORBIDDEN, WAYS
 
 Channel = Callable[[House, str, str], Awaitable[None]]
 

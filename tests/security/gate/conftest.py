@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orchestrator.conftest import house, idea, packet, running, start
 
 from apc_contracts.contract.contract import PACKAGED_CONTRACT
-
-from ...orchestrator.conftest import house, idea, packet, running, start
 
 __all__ = ["house", "idea", "packet", "running", "start"]
 

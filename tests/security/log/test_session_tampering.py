@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 from tests.contracts.session.walk import Walk
-from tests.orchestrator.test_loading import CONTRACT, JudgedSimulation
+from tests.orchestrator.shard.test_loading import CONTRACT, JudgedSimulation
 from tests.security.log.tamperings import Tamperer
 from tests.support.log import LogBench, disable_guards
 

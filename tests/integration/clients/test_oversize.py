@@ -13,7 +13,7 @@ from apc_bus.topology import INGRESS
 from apc_contracts import seal
 
 pytestmark = pytest.mark.faults
-SHIPPED = (Path(__file__).parents[2] / "deploy" / "rabbitmq.conf").read_text()
+SHIPPED = (Path(__file__).parents[3] / "deploy" / "rabbitmq.conf").read_text()
 OTHERS, TOO_LARGE_FOR_THE_GATE, TOO_LARGE_FOR_THE_BROKER = 200, 10, 10
 QUARANTINED = "SELECT kind, code, octet_length(raw) AS size FROM apc_log.packet_conflicts"
 

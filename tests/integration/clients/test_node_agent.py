@@ -23,7 +23,7 @@ from apc_contracts.identity.ids import reply_id
 from apc_contracts.payloads.by_type import AckPayload
 from apc_contracts.vocabulary import PacketType
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "node-agent"
 NODE_AGENT = "Node.1"
 """With an upper-case letter and a dot: the words of routing keys are encoded, the names of queues are not."""

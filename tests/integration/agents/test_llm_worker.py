@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 import pytest
 from tests.agents.llm.model_service import COMPLETION_TOKENS, PROMPT_TOKENS, model_service, written
+from tests.integration.agents.thinking_agent import CONFIG
+from tests.integration.agents.worker_process import WorkerProcess
 from tests.support.traffic import make_idea, make_packet, until
 from tests.support.traffic.packets import SESSION
 
@@ -16,9 +18,6 @@ from apc_agents.llm.compartment import COMPARTMENTS, Compartment
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.memory import DatabaseMemoryStore
 from apc_log.queries import get_session
-
-from .thinking_agent import CONFIG
-from .worker_process import WorkerProcess
 
 IDEAS = 6
 ANSWERS = 2 * IDEAS + 2

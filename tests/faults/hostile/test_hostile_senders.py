@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from pydantic import SecretStr
+from tests.faults.hostile.attacks import AWAY, DOZENS
 from tests.support.traffic import until
 
 from apc_agents.keys import make_key
@@ -16,8 +17,6 @@ from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_contracts import seal
 from apc_contracts.identity.ids import new_packet_id
-
-from .hostile import AWAY, DOZENS
 
 pytestmark = pytest.mark.faults
 TIMES = 4

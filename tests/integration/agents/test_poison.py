@@ -13,6 +13,8 @@ from uuid import UUID
 import aiormq
 import orjson
 import pytest
+from tests.integration.agents.crashing_agent import HANDLED, MAY_CRASH, POISON
+from tests.integration.agents.worker_process import WorkerProcess
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
@@ -20,9 +22,6 @@ from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import INTER_AGENT, agent_queue, build_topology
 from apc_contracts import IdeaPayload, Packet, PacketType
-
-from .crashing_agent import HANDLED, MAY_CRASH, POISON
-from .worker_process import WorkerProcess
 
 INBOX = agent_queue("red-1", urgent=False)
 DELIVERY_LIMIT = 3

@@ -9,9 +9,8 @@ from uuid import UUID
 
 import orjson
 import pytest
+from tests.faults.hostile.attacks import AWAY
 from tests.support.traffic import ScriptedWorker, make_idea, make_packet, until
-
-from .hostile import AWAY
 
 pytestmark = pytest.mark.faults
 KILLS = 4

@@ -8,13 +8,12 @@ from uuid import UUID
 
 import aiormq
 import pytest
+from tests.faults.hostile.attacks import AWAY, DOZENS, POISON
 from tests.support.traffic import make_idea, until
 
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import agent_queue, build_topology
 from apc_contracts import Packet
-
-from .hostile import AWAY, DOZENS, POISON
 
 pytestmark = pytest.mark.faults
 SOON_MS = 8000

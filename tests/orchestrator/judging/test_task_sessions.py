@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.orchestrator.conftest import SESSION, make_brief, make_packet, make_start
 
 from apc_bus import headers
 from apc_bus.port import Message, Publication
@@ -27,8 +28,6 @@ from apc_contracts.contract.contract import task_contract
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, RunPhase, Signal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
-
-from .conftest import SESSION, make_brief, make_packet, make_start
 
 TRANSITIONS = "SELECT event, facts FROM apc_log.coordination_events WHERE session_id = $1 ORDER BY seq"
 MEMBERS = ("red-1", "blue-1", "sentinel")

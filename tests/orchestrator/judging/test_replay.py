@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import asyncpg
 import pytest
+from tests.contracts.session.walk import Walk
+from tests.orchestrator.shard.test_loading import CONTRACT, JudgedSimulation
 from tests.support.log import lift_guard
 from tests.support.log.batch_records import BatchRecords
 
@@ -16,9 +18,6 @@ from apc_contracts import Packet
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.replay import Entry, RecordedPacket
 from apc_log.queries import DatabaseRecords, Replayed, read_recorded, verify_run
-
-from ..contracts.session.walk import Walk
-from .test_loading import CONTRACT, JudgedSimulation
 
 Path = tuple[str, ...]
 NOT_ALTERED = frozenset({"shard", "seq", "epoch", "batch_no", "contract_hash", "body"})

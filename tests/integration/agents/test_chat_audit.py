@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 from tests.agents.llm.model_service import model_service, written
+from tests.integration.agents.worker_process import PYTHONPATH
 from tests.support.traffic.packets import SESSION
 
 TOLD = """
@@ -35,6 +36,7 @@ async def test_the_log_has_the_compressions_of_a_chat_and_refuses_those_of_a_str
             "APC_DATABASE_URL": postgres_url,
             "APC_DATA_DIR": str(tmp_path),
             "APC_LLM_MODEL": "small",
+            "PYTHONPATH": PYTHONPATH,
             "APC_LLM_BASE_URL": service.url,
         }
 

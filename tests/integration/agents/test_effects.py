@@ -5,13 +5,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from tests.integration.agents.paying_agent import ACCOUNT, RETRIES
+from tests.integration.agents.worker_process import WorkerProcess
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents.effects import EffectState, PostgresEffectStore
 from apc_contracts import ReceiptKind
-
-from .paying_agent import ACCOUNT, RETRIES
-from .worker_process import WorkerProcess
 
 
 def lines(folder: Path, name: str) -> list[str]:

@@ -8,12 +8,11 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.integration.agents.counting_agent import GO_ON, HANGS_IN_EFFECT, STEPS, WALK, WALKS
+from tests.integration.agents.worker_process import WorkerProcess
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents.tasks import PostgresTaskStore, Task, TaskStatus
-
-from .counting_agent import GO_ON, HANGS_IN_EFFECT, STEPS, WALK, WALKS
-from .worker_process import WorkerProcess
 
 KILLS = 4
 """Less than MAX_LOST_LEASES: no task may be given up."""

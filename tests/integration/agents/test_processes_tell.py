@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.integration.agents.worker_process import PYTHONPATH
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents.keys import AgentKey, make_key
@@ -106,7 +107,7 @@ def processes(house: Any, key: AgentKey, amqp_vhost_url: str, postgres_url: str,
         "APC_LOG_KEY": os.environ["APC_LOG_KEY"],
         "APC_CHECKPOINTS_URL": "memory:///",
         "APC_AGENT_KEY": (tmp_path / "agent.pem").read_text(),
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": PYTHONPATH,
     }
     return Processes(given, tmp_path)
 
@@ -162,7 +163,7 @@ async def test_its_ids_are_in_the_lines_and_nothing_of_its_content(
         secrets += [line for line in pem.splitlines() if "-" not in line]
     assert [secret for secret in secrets if secret in written] == []
 
-    documented = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
+    documented = (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text()
     table = {name: set(re.findall(r"\w+", labels)) for name, labels in DOCUMENTED.findall(documented)}
     exported = {name: labels for page in found for name, labels in page.items()}
     assert {name: table[name] for name in exported} == exported

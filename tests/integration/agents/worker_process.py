@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+PYTHONPATH = os.pathsep.join(str(Path(__file__).parents[above]) for above in (0, 3))
+"""The agents of this folder, and what they share with other tests."""
+
 
 class WorkerProcess:
     """Runs an agent of this folder, `module:name`; `settings` are environment variables of every start."""
@@ -16,7 +19,7 @@ class WorkerProcess:
         self._agent = agent
         self._folder = folder
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("APC_")}
-        house = {"APC_AMQP_URL": amqp_url, "APC_DATABASE_URL": database_url, "PYTHONPATH": str(Path(__file__).parent)}
+        house = {"APC_AMQP_URL": amqp_url, "APC_DATABASE_URL": database_url, "PYTHONPATH": PYTHONPATH}
         self._environment = inherited | house | settings
 
     @asynccontextmanager

@@ -7,10 +7,9 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
+from tests.faults.hostile.attacks import DOZENS
 
 from apc_contracts import seal
-
-from .hostile import DOZENS
 
 pytestmark = pytest.mark.faults
 Damage = Callable[[bytes], bytes]

@@ -22,7 +22,7 @@ from apc_bus.settings import (
     variable_of,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PRODUCT = ("bus", "log", "agents", "orchestrator", "persister", "web", "console", "apps")
 UNIT = re.compile(r"_(SECONDS|MS|BYTES|URL|FILE|PORT)$")
 ITS_VALUE_AND_ITS_PLACE = {"APC_AGENT_KEY", "APC_LOG_KEY", "APC_BROKER_PASSWORDS"}

@@ -6,15 +6,14 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.contracts.session.path.test_path import brief, evaluation
+from tests.contracts.session.path.test_transfers import offer
 
 from apc_contracts import IdeaPayload, Packet, ProofBundle, SignalPayload, load_contract, read_packet
 from apc_contracts.admission import judge_recorded
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
 from apc_log.queries import get_packet_timeline, list_arbitrations
-
-from ..contracts.session.path.test_path import brief, evaluation
-from ..contracts.session.path.test_transfers import offer
 
 Build = Callable[..., Packet]
 

@@ -8,6 +8,8 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from tests.contracts.session.conftest import HANDLED, REGISTRY, Simulation
+from tests.contracts.session.walk import Walk
 
 from apc_bus.database import open_pool
 from apc_bus.port import Delivery, Message
@@ -39,9 +41,6 @@ from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.tree.tree_signer import TreeSigner
 from apc_persister.writing.intake import read_message
 from apc_persister.writing.transaction import commit
-
-from ..contracts.session.conftest import HANDLED, REGISTRY, Simulation
-from ..contracts.session.walk import Walk
 
 CONTRACT = load_contract()
 OPENING = UUID(int=1)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import orjson
 import pytest
+from tests.faults.matrix import ROOT
 from tests.support.traffic import Journal, until
 
 from apc_contracts import seal
@@ -35,7 +36,8 @@ class Sending:
 
     async def start(self, **settings: str) -> Any:
         """Start a sender: it publishes what its predecessor left."""
-        return await self._deployment.run("sender", (PROGRAM, str(self._load), str(self._journal)), settings)
+        given = settings | {"PYTHONPATH": str(ROOT)}
+        return await self._deployment.run("sender", (PROGRAM, str(self._load), str(self._journal)), given)
 
     def read(self) -> tuple[set[UUID], set[UUID]]:
         """Return what is confirmed, and what was tried: the deployment takes them for A and U."""

@@ -8,11 +8,10 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.faults.hostile.attacks import DOZENS
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_contracts import load_contract
-
-from .hostile import DOZENS
 
 pytestmark = pytest.mark.faults
 CONFIRMED_BEFORE = 40

@@ -7,12 +7,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from apc_bus import headers
-from apc_bus.port import HeaderValue, Message, Publication
+from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.topology import DEAD_QUEUE, INGRESS, RECEIPTS, agent_queue, gate_queue
 from apc_contracts import Packet
 from apc_contracts.wire.sealing import seal
 from apc_orchestrator import dead_letters
 from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON
+from apc_orchestrator.judging.unreadable import Unreadable
 
 Build = Callable[..., Packet]
 CONFLICTS = "SELECT kind, code, reason, raw, packet_id, user_id FROM apc_log.packet_conflicts ORDER BY seq"
@@ -70,20 +71,50 @@ async def test_a_packet_that_dies_while_the_gate_is_behind(
     assert nack.payload.acked_packet_id == sent.packet_id and "AMQP expiration" in nack.payload.reason
 
 
+def what_died_in_a_gates_queue(letter: Delivery, *_: object) -> Publication | None:
+    """Report as if the headers were true: what says that it died elsewhere is none of the gate's inputs."""
+    message, queue = letter.message, str(letter.message.headers[DEATH_QUEUE])
+    return dead_letters.dead_input(message, queue, "expired", 0, "orchestrator") if queue == gate_queue(0) else None
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
 @pytest.mark.parametrize("queue", [agent_queue("sentinel", False), "apc.dead.letters", "x" * 2000])
-async def test_forged_headers_of_a_death_hide_nothing(running: Any, packet: Build, idea: Any, queue: str) -> None:
+async def test_forged_headers_of_a_death_hide_nothing(
+    running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch, queue: str, is_guarded: bool
+) -> None:
     """Its broker user says that it was no delivery of the gate, whatever its headers say."""
+    if not is_guarded:
+        monkeypatch.setattr(dead_letters, "report_of", what_died_in_a_gates_queue)
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     forged: dict[str, HeaderValue] = {DEATH_QUEUE: queue, DEATH_REASON: "expired", headers.ATTEMPT: 1}
     letter = Message(seal(sent).body, str(sent.packet_id), type="NACK", user_id="agent.red-1", headers=forged)
     await running.client("agent.red-1").publish(Publication("apc.dead", "0", letter))
     await dead_are_read(running)
+    if not is_guarded:
+        assert await running.pool.fetch(CONFLICTS) == [], "lost without a trace"
+        return
     (row,) = await running.pool.fetch(CONFLICTS)
     assert (row["kind"], row["raw"]) == ("dead_input", seal(sent).body)
 
 
-async def test_only_the_orchestrator_tells_of_dead_inputs(running: Any) -> None:
+def whoever_tells_is_believed(unguarded: pytest.MonkeyPatch) -> None:
+    """Take away the comparison with the gate's own user."""
+    refuse = Unreadable.refuse_dead
+
+    def believed(self: Unreadable, batch: Any, found: Any, message: Message) -> None:
+        self._own_user = str(message.user_id)
+        refuse(self, batch, found, message)
+
+    unguarded.setattr(Unreadable, "refuse_dead", believed)
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_only_the_orchestrator_tells_of_dead_inputs(
+    running: Any, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+) -> None:
     """Else an agent could write refusals in another's name."""
+    if not is_guarded:
+        whoever_tells_is_believed(monkeypatch)
     told: dict[str, HeaderValue] = {
         headers.DIED_IN: gate_queue(0),
         headers.DIED_USER: "agent.blue-1",
@@ -93,5 +124,9 @@ async def test_only_the_orchestrator_tells_of_dead_inputs(running: Any) -> None:
     await running.client("agent.red-1").publish(Publication(RECEIPTS, "0", message))
     await running.quiet()
     (row,) = await running.pool.fetch(CONFLICTS)
+    if not is_guarded:
+        assert (row["kind"], row["user_id"]) == ("dead_input", "agent.blue-1")
+        assert len(await running.nacks("blue-1")) == 1, "of a packet that it never sent"
+        return
     assert (row["kind"], row["user_id"]) == ("security", "agent.red-1")
     assert await running.nacks("blue-1") == []

@@ -23,6 +23,8 @@ from apc_orchestrator.judging.sessions import Sessions
 from apc_orchestrator.shard.allocator import FLOOD_BYTES, MemoryReturn
 
 Build = Callable[..., Packet]
+LARGEST_MESSAGE = 2 << 20
+"""What the broker takes by our configuration (`max_message_size`)."""
 BATCHES = "SELECT packet_id, batch_no FROM apc_log.agent_packets WHERE packet_type = 'IDEA' ORDER BY seq"
 
 
@@ -30,19 +32,27 @@ def conflict(size: int) -> ConflictEntry:
     return ConflictEntry(None, uuid4(), "unreadable", "MALFORMED", "no JSON", b"x" * size, None, None, "agent.red-1")
 
 
-def test_a_batch_is_full_before_its_message_is_too_large() -> None:
-    batch = Batch(1, datetime.now(UTC))
-    while not batch.is_full():
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_a_batch_is_full_before_its_message_is_too_large(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+    if not is_guarded:
+        monkeypatch.setattr(batches, "FULL_BYTES", 1 << 40)
+    batch, inputs = Batch(1, datetime.now(UTC)), 0
+    while not batch.is_full() and inputs < 1000:
         batch.entries.append(conflict(10_000))
-    assert 0.9 * FULL_BYTES < len(encode(batch.seal(0, 1))) < 1.1 * FULL_BYTES
+        inputs += 1
+    size = len(encode(batch.seal(0, 1)))
+    assert 0.9 * FULL_BYTES < size < 1.1 * FULL_BYTES if is_guarded else size > LARGEST_MESSAGE
 
 
-def test_the_documents_of_sessions_count() -> None:
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_the_documents_of_sessions_count(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+    if not is_guarded:
+        monkeypatch.setattr(batches, "FULL_BYTES", 1 << 40)
     batch = Batch(1, datetime.now(UTC))
     for number in range(3):
         assert not batch.is_full()
         batch.touched[f"s-{number}"] = cast(Any, SimpleNamespace(document_bytes=FULL_BYTES // 3 + 1))
-    assert batch.is_full()
+    assert batch.is_full() is is_guarded
 
 
 @pytest.mark.parametrize(
@@ -102,34 +112,44 @@ def test_sessions_that_do_not_exist_have_one_bound_in_bytes(
     assert known.is_known("s-49") and known.refused_packets("s-49"), "the last one heard is known"
 
 
-def test_one_name_alone_stays_known_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "UNKNOWN_SESSION_BYTES", 1 << 20)
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_one_name_alone_stays_known_within_the_bound(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+    monkeypatch.setattr(sessions, "UNKNOWN_SESSION_BYTES", 1 << (20 if is_guarded else 40))
     known, recipients, last = Sessions(), tuple(f"{number:064d}" for number in range(1000)), uuid4()
     for packet_id in [*(uuid4() for _ in range(50)), last]:
         known.remember_refused("s", packet_id, refused(*recipients))
-    assert (
-        known.unknown_session_bytes <= 1 << 20 and known.is_known("s") and known.refused_packet("s", last) is not None
-    )
+    assert (known.unknown_session_bytes <= 1 << 20) is is_guarded
+    assert known.is_known("s") and known.refused_packet("s", last) is not None
 
 
-def test_names_alone_are_bounded_and_forgotten_names_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "UNKNOWN_SESSIONS_KEPT", 10)
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_names_alone_are_bounded_and_forgotten_names_cost_nothing(
+    monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+) -> None:
+    kept = 10 if is_guarded else 100
+    monkeypatch.setattr(sessions, "UNKNOWN_SESSIONS_KEPT", kept)
     known = Sessions()
     for number in range(100):
         known.note_absence(f"s-{number}", {uuid4(): refused("sentinel")})
-    assert [known.is_known(f"s-{number}") for number in (0, 89, 90, 99)] == [False, False, True, True]
-    one = known.unknown_session_bytes // 10
+    assert [known.is_known(f"s-{number}") for number in (0, 89, 90, 99)] == [*[not is_guarded] * 2, True, True]
+    one = known.unknown_session_bytes // kept
     known.note_absence("s-99", {uuid4(): refused("sentinel")})
-    assert known.unknown_session_bytes == 10 * one, "what is noted twice counts once"
+    assert known.unknown_session_bytes == kept * one, "what is noted twice counts once"
 
 
-def test_memory_is_given_back_after_a_flood() -> None:
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_memory_is_given_back_after_a_flood(is_guarded: bool) -> None:
+    """A little that stays between what goes keeps the allocator from giving anything back by itself."""
     returned = MemoryReturn()
+    if not is_guarded:
+        returned._trim = None
     returned.note(FLOOD_BYTES - 1)
     assert not returned.after_flood()
     returned.note(1)
-    held = [os.urandom(100_000) for _ in range(2000)]
+    flood = [(os.urandom(100_000), os.urandom(1000)) for _ in range(2000)]
+    staying = [small for _, small in flood]
     full = psutil.Process().memory_info().rss
-    del held
+    del flood
     assert returned.after_flood() and not returned.after_flood()
-    assert psutil.Process().memory_info().rss < full - 100_000_000
+    assert (psutil.Process().memory_info().rss < full - 100_000_000) is is_guarded
+    assert len(staying) == 2000

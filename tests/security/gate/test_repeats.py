@@ -38,9 +38,12 @@ async def test_repeats_do_not_fill_an_inbox(
     assert waiting == (1 if is_guarded else 1 + TIMES)
 
 
+@pytest.mark.parametrize("is_guarded", [False, True])
 async def test_repeats_before_the_confirm_are_delivered_once_in_an_interval(
-    running: Any, packet: Build, idea: Any
+    running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
+    if not is_guarded:
+        monkeypatch.setattr(repeats, "deliveries_to_repeat", every_open_delivery)
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     for _ in range(TIMES):
         await running.publish(sent)
@@ -48,6 +51,9 @@ async def test_repeats_before_the_confirm_are_delivered_once_in_an_interval(
     interval = timedelta(milliseconds=load_contract().limits.retry_after_ms)
     assert interval >= timedelta(seconds=1)
     deliveries = await running.read("sentinel")
+    if not is_guarded:
+        assert len(deliveries) == TIMES
+        return
     assert len(deliveries) <= 3, "the first, and a repeat in each interval at most"
     assert {delivery.message.headers[headers.ATTEMPT] for delivery in deliveries} == {1}
 

@@ -3,8 +3,9 @@
 Each act first succeeds with the guard of it taken away: then the forgery is signed, and `verify` sees nothing.
 """
 
-from contextlib import AbstractContextManager
-from unittest.mock import patch
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from unittest.mock import AsyncMock, patch
 
 import asyncpg
 import pytest
@@ -19,6 +20,7 @@ from apc_persister.errors import EntryForeign, TreeBroken
 from apc_persister.evidence.reading import prepare_reader, read_entries
 from apc_persister.evidence.tree import tree_signer
 from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.tree.merkle import Tree
 from apc_persister.evidence.tree.tree_signer import TreeSigner, load_tree
 from apc_persister.evidence.verification import unattested, verify
 from apc_persister.evidence.verification.verify import Report, verify_shard
@@ -100,6 +102,13 @@ def the_edge_is_believed() -> AbstractContextManager[object]:
     return patch.object(tree_signer.TreeSigner, "_load", load)
 
 
+@contextmanager
+def any_edge_is_believed() -> Iterator[None]:
+    """Take both guards away: the edge is extended whoever signed it, and whether or not a tree of its size has it."""
+    with the_edge_is_believed(), patch.object(Tree, "is_well_formed", True):
+        yield
+
+
 async def test_forged_rows_are_signed_without_the_guard(log: LogBench) -> None:
     await forge(log)
     await log_packet(log)
@@ -151,21 +160,34 @@ async def test_forged_leaves_stop_the_writer(log: LogBench) -> None:
     assert await log.pool.fetchval(SIGNED) == 4
 
 
-@pytest.mark.parametrize("edge", ["'{}'", "ARRAY[''::bytea]", "ARRAY[sha256('x'), sha256('y')]"])
-async def test_an_edge_of_another_shape_stops_the_writer(log: LogBench, edge: str) -> None:
+ROOT_ALONE = "(SELECT array_agg(root_hash) FROM apc_log.log_checkpoints)"
+"""One hash where there are four: the root over it is the signed one, and the tree behind it would be none."""
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+@pytest.mark.parametrize("edge", ["'{}'", "ARRAY[''::bytea]", "ARRAY[sha256('x'), sha256('y')]", ROOT_ALONE])
+async def test_an_edge_of_another_shape_stops_the_writer(log: LogBench, edge: str, is_guarded: bool) -> None:
+    """Without the guards a head is signed to which no entries lead."""
     await log.pool.execute(f"UPDATE apc_log.log_edges SET hashes = {edge}")
     await log_packet(log)
+    if not is_guarded:
+        with any_edge_is_believed():
+            await log.write()
+        assert await log.pool.fetchval(SIGNED) == 8
+        assert (await verified(log)).findings
+        return
     with pytest.raises(TreeBroken, match="is not the signed one"):
         await log.write()
+    assert await log.pool.fetchval(SIGNED) == 4
 
 
-async def test_an_edge_that_stands_for_its_root_stops_the_writer(log: LogBench) -> None:
-    """One hash where there are four: the root over it is the signed one, and the tree behind it would be none."""
-    root = await log.pool.fetchval("SELECT root_hash FROM apc_log.log_checkpoints")
-    await log.pool.execute("UPDATE apc_log.log_edges SET hashes = ARRAY[$1::bytea]", root)
+async def test_an_edge_that_stands_for_its_root_has_the_signed_root(log: LogBench) -> None:
+    """Behind one guard alone it passes: the signature is over the root, not over the shape."""
+    await log.pool.execute(f"UPDATE apc_log.log_edges SET hashes = {ROOT_ALONE}")
     await log_packet(log)
-    with pytest.raises(TreeBroken, match="is not the signed one"):
+    with patch.object(Tree, "is_well_formed", True):
         await log.write()
+    assert await log.pool.fetchval(SIGNED) == 8
 
 
 @pytest.mark.parametrize("by", [1, 10, 60_000, 1 << 50])
@@ -174,6 +196,21 @@ async def test_a_head_that_was_moved_is_found(log: LogBench, by: int) -> None:
     report = await verified(log)
     assert report.first is not None and report.first.seq == 5
     assert "entry 5, behind the last checkpoint, is missing" in report.first.message
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_the_writer_goes_on_behind_a_gap(log: LogBench, is_guarded: bool) -> None:
+    """Numbers that no entry has: whoever puts rows there later would find them signed over."""
+    await log.pool.execute(MOVE_HEAD, 10)
+    await log_packet(log)
+    if not is_guarded:
+        with any_edge_is_believed(), patch.object(unattested, "_check", AsyncMock()):
+            await log.write()
+        assert await log.pool.fetchval(SIGNED) == 18
+        return
+    with pytest.raises(EntryForeign, match=r"entry 5, .* is missing"):
+        await log.write()
+    assert await log.pool.fetchval(SIGNED) == 4
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])

@@ -48,6 +48,7 @@ async def test_what_another_user_published_is_read_strictly(body: bytes, user_id
 
 async def test_bytes_that_are_no_packet_are_refused_from_everybody() -> None:
     for user_id in (ORCHESTRATOR, "agent.attacker-1"):
+        assert taken(IDEA, user_id), "the bytes are what is refused"
         with pytest.raises(DeadLetter):
             taken(IDEA.replace(b'"confidence"', b'"confidense"', 1), user_id)
 
@@ -62,6 +63,8 @@ def test_no_agent_has_the_right_to_publish_into_an_inbox(exchange: str) -> None:
 
 
 def test_no_agent_gets_the_orchestrators_user() -> None:
+    grants = permissions(build_topology(1, [VICTIM, ATTACKER]))
+    assert re.search(grants[ORCHESTRATOR][1], INTER_AGENT), "whoever has this user publishes into inboxes"
     with pytest.raises(TopologyInvalid, match="is a service's"):
         permissions(build_topology(1, [AgentQueues("attacker-1", "red", broker_user=ORCHESTRATOR)]))
 

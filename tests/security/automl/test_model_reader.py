@@ -95,6 +95,7 @@ def test_secrets_of_the_environment_are_not_handed_on(monkeypatch: pytest.Monkey
 
 
 def test_a_model_that_ends_the_process_is_refused() -> None:
+    assert subprocess.run((sys.executable, "-c", "import os; os.abort()")).returncode < 0, "it would end whoever reads"
     reader = stub("import os; os.abort()")
     with pytest.raises(ModelRefused, match="ended the process"):
         reader.predict(REQUEST)

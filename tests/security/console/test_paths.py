@@ -34,5 +34,7 @@ def test_results_that_cannot_be_written_are_refused_before_the_work(apc: ApcComm
 
 
 def test_the_folders_of_the_sample_table_are_private(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    assert (tmp_path / "plain").stat().st_mode & 0o077, "an ordinary folder may be entered by others"
     table = write_default_table(tmp_path / ".apc" / "samples")
     assert [folder.stat().st_mode & 0o777 for folder in (table.parent, table.parent.parent)] == [0o700, 0o700]

@@ -14,6 +14,7 @@ from apc_contracts.wire.sealing import seal
 from apc_orchestrator import dead_letters
 from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON
 from apc_orchestrator.judging.unreadable import Unreadable
+from apc_orchestrator.publications import dead_input
 
 Build = Callable[..., Packet]
 CONFLICTS = "SELECT kind, code, reason, raw, packet_id, user_id FROM apc_log.packet_conflicts ORDER BY seq"
@@ -74,7 +75,7 @@ async def test_a_packet_that_dies_while_the_gate_is_behind(
 def what_died_in_a_gates_queue(letter: Delivery, *_: object) -> Publication | None:
     """Report as if the headers were true: what says that it died elsewhere is none of the gate's inputs."""
     message, queue = letter.message, str(letter.message.headers[DEATH_QUEUE])
-    return dead_letters.dead_input(message, queue, "expired", 0, "orchestrator") if queue == gate_queue(0) else None
+    return dead_input(message, queue, "expired", 0, "orchestrator") if queue == gate_queue(0) else None
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])

@@ -173,7 +173,7 @@ def test_a_session_that_is_loaded_again_is_not_verified_twice(
         verifier.submit(request)
         if not is_guarded:
             verifier._submitted_ids.clear()
-    waiting = [verifier._submitted.get_nowait() for _ in range(verifier._submitted.qsize())]
+    waiting: list[object] = [verifier._submitted.get_nowait() for _ in range(verifier._submitted.qsize())]
     assert len(waiting) == (1 if is_guarded else 10)
     assert ("a refusal" in waiting) is not is_guarded, "a refusal fails the packet"
 

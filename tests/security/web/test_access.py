@@ -18,12 +18,16 @@ from starlette.staticfiles import StaticFiles
 from tests.web.conftest import TOKEN, WebBench
 
 from apc_console.commands.web.serving import write_link
+from apc_web import cursors
+from apc_web.access import guard
 from apc_web.access.guard import LARGEST_BODY, AccessGuard
 from apc_web.access.token import make_token
 from apc_web.app import make_app
-from apc_web.cursors import write_cursor
+from apc_web.cursors import read_cursor, write_cursor
 from apc_web.http.server import make_server
+from apc_web.live import streaming
 from apc_web.openapi import openapi_bytes
+from apc_web.reading.packets import PacketQuery, packets_page
 from apc_web.static import PageFiles
 
 PATIENCE = 30.0
@@ -136,6 +140,10 @@ async def test_made_up_cursors_and_those_of_another_list_are_refused(told: WebBe
     for cursor in foreign:
         problem = await told.get("/packets", 400, after=cursor)
         assert problem["code"] == "BAD_CURSOR"
+    with pytest.MonkeyPatch.context() as unguarded:
+        unguarded.setattr(cursors, "_digest", lambda *_: "")
+        taken = write_cursor("runs", {}, 0, 1)
+        assert read_cursor(taken, "packets", {}, int, int) == [0, 1], "the cursor of another list is believed"
     await told.get("/packets", session_id="s-1", limit=2, after=page["next"])  # where it belongs it is taken
     for path in ("/runs", "/sessions", "/arbitrations", "/dead"):
         assert (await told.get(path, 400, after=page["next"]))["code"] == "BAD_CURSOR"
@@ -149,6 +157,27 @@ async def test_what_is_not_there_is_told_apart_by_nothing(told: WebBench) -> Non
     for name in ("nobody", "' OR 1=1 --", "<script>", "\u202e", "a" * 256):
         assert (await told.get(f"/sessions/{name}", 404))["code"] == "NOT_FOUND"
     assert (await told.get("/sessions/%00", 422))["field"] == "session_id"
+
+
+def no_limits(unguarded: pytest.MonkeyPatch) -> None:
+    """Take away the bound of a body, and the look at where a stream is to begin."""
+    unguarded.setattr(guard, "LARGEST_BODY", 1 << 40)
+    unguarded.setattr(streaming, "_MOST_SHARDS", 1 << 40)
+    unguarded.setattr(streaming, "_is_head", lambda _: True)
+
+
+async def test_without_the_guards_a_request_may_ask_for_anything(
+    told: WebBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the routes stand in front of takes any of it."""
+    everything = PacketQuery({"session_id": "s-1"}, None, newest=False)
+    page = await packets_page(told.services.pool, everything, None, 1 << 40)
+    assert page.next is None and len(page.items) > 2, "the whole log in one answer"
+    no_limits(monkeypatch)
+    response = await told.client.post("/api/v1/dead/requeue", json={"deliveries": [], "note": "x" * LARGEST_BODY})
+    assert response.status_code != 413, "the body is read to its end"
+    assert streaming._read_heads('{"0":-1}') == {0: -1}
+    assert len(streaming._read_heads(json.dumps({str(n): 1 for n in range(2000)}))) == 2000
 
 
 async def test_requests_have_limits(told: WebBench) -> None:
@@ -181,6 +210,9 @@ async def test_the_pool_can_only_read_and_only_briefly(bench: WebBench) -> None:
 
 def test_the_link_is_for_its_owner_alone(tmp_path: Path) -> None:
     token = make_token()
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert stat.S_IMODE(plain.stat().st_mode) & 0o077, "an ordinary file may be read by others"
     link = write_link(tmp_path / "data", "127.0.0.1", 8083, '"><script>', token)
 
     assert stat.S_IMODE(link.stat().st_mode) == 0o600

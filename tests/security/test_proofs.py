@@ -1,0 +1,251 @@
+"""Every test of this folder proves that its act works when the guard is away, or says why there is no act.
+
+A test proves it itself, if it has both cases (`is_guarded`), a part without the guard (a name with `unguarded` in it),
+or is about nothing else (`without_the_guard` in its name). Every other test stands in a table below.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+Table = dict[str, dict[str, str]]
+"""File -> test -> what is said of it."""
+
+HERE: Table = {
+    "agents/test_forged_deliveries.py": {
+        "test_what_another_user_published_is_read_strictly": "assert taken(body, ORCHESTRATOR)",
+        "test_bytes_that_are_no_packet_are_refused_from_everybody": "the bytes are what is refused",
+        "test_no_agent_has_the_right_to_publish_into_an_inbox": "whoever has this right can publish",
+        "test_no_agent_gets_the_orchestrators_user": "whoever has this user publishes",
+        "test_nobody_publishes_under_the_user_id_of_another": "connect(ORCHESTRATOR).publish(forged)",
+    },
+    "agents/test_two_users.py": {
+        "test_a_user_is_shown_the_tasks_of_their_own": "without the owner the session alone",
+    },
+    "artifacts/test_uploads.py": {
+        "test_a_full_disk_is_not_filled": "without the bound it is stored",
+    },
+    "automl/test_model_bytes.py": {
+        "test_a_hostile_node_is_found_however_deep_it_stands": "without the guard it is run",
+        "test_types_that_skops_trusts_and_no_model_needs_are_refused": "is map",
+        "test_every_loader_that_no_model_needs_is_refused": "asked_without_the_guard(",
+        "test_a_trusted_loader_builds_no_type_of_another": "asked_without_the_guard(",
+        "test_older_formats_have_older_loaders_and_are_refused": "skops itself reads it",
+        "test_a_compressed_entry_is_refused_before_it_grows": "skops itself unpacks it",
+        "test_two_entries_of_one_name_are_refused": "would not see is run",
+    },
+    "automl/test_model_reader.py": {
+        "test_a_confined_process_can_do_nothing_of_what_an_open_one_can": '== {"done"}',
+        "test_a_model_that_ends_the_process_is_refused": "it would end whoever reads",
+        "test_an_answer_too_large_is_a_refusal": "within the bound it is taken",
+    },
+    "automl/test_table_files.py": {
+        "test_a_table_that_unpacks_beyond_the_bound_is_refused": "without the bound it is read",
+    },
+    "console/test_deployment_secrets.py": {
+        "test_a_folder_that_others_may_enter_is_refused": "the same act works",
+        "test_a_link_in_the_place_of_a_secret_is_not_written_through": "goes through the link",
+    },
+    "console/test_paths.py": {
+        "test_a_key_is_written_for_an_agent_id_alone": "of a name it is written",
+        "test_the_folders_of_the_sample_table_are_private": "an ordinary folder",
+    },
+    "database/test_login_function.py": {
+        "test_nobody_but_a_registrar_may_call_it": "the acts work for a registrar",
+        "test_a_revoked_login_is_sent_away_and_cannot_come_back": "make_login(logins.admin, agent_id",
+    },
+    "database/test_own_rows.py": {
+        "test_a_task_for_another_agent_is_refused": "once the guard is away",
+        "test_the_level_of_a_row_does_not_authorise_its_tool": "the act works for a runner",
+        "test_the_tasks_of_another_are_neither_seen_nor_changed": "work without the guard",
+        "test_an_effect_of_another_is_not_claimed": "logins.open_to_all(",
+        "test_the_state_of_another_is_not_reached_by_naming_its_owner": "once the guard is away",
+        "test_the_conversation_of_another_is_neither_seen_nor_changed": "once the guard is away",
+        "test_a_state_of_another_agent_cannot_be_planted": "logins.open_to_all(",
+        "test_other_sessions_names_do_not_help": "logins.open_to_all(",
+    },
+    "gate/test_memory.py": {
+        "test_sessions_that_do_not_exist_have_one_bound_in_bytes": "is (bound == 1 << 40)",
+    },
+    "log/test_forged_rows.py": {
+        "test_an_edge_that_stands_for_its_root_has_the_signed_root": "is_well_formed",
+    },
+    "log/test_registry.py": {
+        "test_an_edit_of_the_registry_is_obeyed_where_it_is_a_table": "BY_TABLE",
+        "test_a_forged_change_is_not_obeyed_and_is_named": "obeyed where the tree is said to hold it",
+        "test_doctor_reports_a_change_beside_an_entry": "the act works",
+        "test_a_change_in_a_shard_that_is_no_log_is_not_obeyed": "obeyed where a tree is said to hold it",
+    },
+    "log/test_session_tampering.py": {
+        "test_each_tampering_with_a_session_is_found": "Tamperer.open(",
+        "test_what_was_spoiled_is_rebuilt_from_the_entries": "!= before",
+        "test_a_contract_that_was_changed_is_found": "DROP CONSTRAINT",
+    },
+    "log/test_tampering.py": {
+        "test_each_tampering_is_found_with_its_place": "_tamper(",
+    },
+    "log/test_verify_command.py": {
+        "test_each_is_found": "disable_guards(",
+    },
+    "machine/test_embedded_postgres.py": {
+        "test_a_stranger_does_not_get_in": "let_everybody_in(",
+        "test_a_restart_closes_what_was_open": "let_everybody_in(",
+        "test_an_ordinary_users_server_is_closed_too": "let_everybody_in(",
+    },
+    "web/test_access.py": {
+        "test_no_route_answers_without_the_token_of_this_start": "is_guarded=False",
+        "test_answers_forbid_scripts_frames_and_referrers_and_set_no_cookie": "is_guarded=False",
+        "test_the_link_is_for_its_owner_alone": "an ordinary file may be read",
+    },
+}
+"""Test -> the words in it by which the act is carried out without the guard.
+
+A tampering with the log is found, not refused: there the act is carried out, with the guards of the database off.
+"""
+
+PICKLE = "automl/test_model_bytes.py::test_a_pickle_with_a_dotted_name_runs_a_command_only_without_the_guard"
+FOREIGN_PAGE = "http/test_http_server.py::test_what_a_foreign_page_can_send_is_refused"
+CALL = "test_a_tree_that_calls_a_function_runs_it_only_without_the_guard"
+ELSEWHERE: Table = {
+    "agents/test_injection.py": {
+        "test_only_allowed_tools_run": "test_without_the_guards_the_act_works",
+        "test_only_allowed_tools_run_for_every_text_in_every_way": "test_without_the_guards_the_act_works",
+    },
+    "artifacts/test_uploads.py": {
+        "test_what_is_there_is_never_overwritten": "test_without_the_guards_it_is_overwritten",
+        "test_odd_requests_are_refused": "test_sizes_and_methods_are_accepted_without_the_guard",
+        "test_the_broker_knows_the_logins": "test_only_agents_with_a_login_bring_artifacts",
+    },
+    "automl/test_model_bytes.py": {
+        "test_what_skops_itself_does_not_trust_stays_refused_by_it": CALL,
+    },
+    "automl/test_model_reader.py": {
+        "test_the_process_that_reads_models_refuses_and_goes_on": PICKLE,
+    },
+    "console/test_terminal_escapes.py": {
+        "test_no_command_shows_what_acts_on_a_terminal": "test_without_the_guard_the_terminal_would_be_reached",
+    },
+    "log/test_forged_rows.py": {
+        "test_forged_rows_stop_the_writer_and_are_named": "test_forged_rows_are_signed_without_the_guard",
+        "test_doctor_reports_forged_rows": "test_forged_rows_are_signed_without_the_guard",
+        "test_forged_leaves_stop_the_writer": "test_forged_leaves_are_signed_without_the_guard",
+        "test_a_head_that_was_moved_is_found": "test_the_writer_goes_on_behind_a_gap",
+    },
+    "log/test_registry.py": {
+        "test_an_edit_of_the_registry_is_refused": "test_an_edit_of_the_registry_is_obeyed_where_it_is_a_table",
+    },
+    "web/test_access.py": {
+        "test_a_foreign_name_or_page_gets_nothing_even_with_the_token": FOREIGN_PAGE,
+        "test_requests_have_limits": "test_without_the_guards_a_request_may_ask_for_anything",
+    },
+}
+"""Test -> the test that carries its act out without the guard."""
+
+NO_ACT: Table = {
+    "artifacts/test_uploads.py": {
+        "test_an_agent_stores_and_reads_without_writing_the_folder": "honest use",
+        "test_many_who_bring_the_same_bytes_store_them_once": "honest use",
+        "test_a_client_that_breaks_off_is_no_fault_of_the_store": "what the log says",
+        "test_a_service_that_is_away_is_named": "a fault, no act",
+        "test_an_upload_waits_for_a_broker_that_is_away": "a fault, no act",
+        "test_a_start_clears_what_a_crash_left": "a fault, no act",
+        "test_without_a_broker_only_this_machine_brings_artifacts": "a setting of the operator",
+    },
+    "automl/test_model_bytes.py": {
+        "test_broken_bytes_are_refused": "nothing could be built from them",
+    },
+    "automl/test_model_reader.py": {
+        "test_a_process_that_does_not_start_is_no_fault_of_the_model": "a fault, no act",
+    },
+    "console/test_paths.py": {
+        "test_results_that_cannot_be_written_are_refused_before_the_work": "a mistake of the operator",
+    },
+    "database/test_login_function.py": {
+        "test_it_makes_members_of_apc_agent": "honest use",
+    },
+    "database/test_own_rows.py": {
+        "test_agents_of_a_session_add_to_one_conversation": "honest use",
+    },
+    "gate/test_causes.py": {
+        "test_a_cause_that_was_delivered_is_stored": "honest use",
+        "test_everybody_has_got_what_the_substrate_holds": "honest use",
+        "test_a_repeat_of_a_claim_is_a_repeat": "honest use",
+    },
+    "gate/test_memory.py": {
+        "test_an_entry_is_about_as_large_as_it_is_said": "what the bounds are counted with",
+        "test_inputs_beyond_a_full_batch_come_into_the_next": "what happens at a bound",
+    },
+    "gate/test_room.py": {
+        "test_what_is_counted_is_the_same_after_a_takeover": "what the bounds are counted with",
+    },
+    "http/test_http_server.py": {
+        "test_what_our_own_frontend_sends_is_answered": "honest use",
+    },
+    "log/test_forged_rows.py": {
+        "test_what_the_guard_recorded_is_signed": "honest use",
+    },
+    "log/test_session_tampering.py": {
+        "test_a_session_without_its_contract_is_not_compared": "what cannot be compared",
+        "test_a_session_without_its_contract_is_left_as_it_is": "what cannot be compared",
+    },
+    "log/test_verify_command.py": {
+        "test_the_exported_checkpoints_are_compared_by_default": "honest use",
+        "test_a_checkpoint_that_is_being_written_is_passed_over": "honest use",
+        "test_a_reader_may_verify": "honest use",
+        "test_what_is_not_covered_is_printed": "what is told",
+    },
+    "machine/test_embedded_postgres.py": {
+        "test_the_stranger_is_another_user": "what the other tests begin with",
+    },
+    "web/test_access.py": {
+        "test_what_is_not_there_is_told_apart_by_nothing": "answers to names that do not exist",
+    },
+}
+"""Test -> why it refuses nothing."""
+
+
+def _flat(table: Table) -> dict[str, str]:
+    return {f"{file}::{test}": said for file, tests in table.items() for test, said in tests.items()}
+
+
+def _tests() -> dict[str, tuple[str, bool]]:
+    """Return each test's source, and whether it proves its act itself."""
+    found: dict[str, tuple[str, bool]] = {}
+    for path in FOLDER.rglob("test_*.py"):
+        if path == Path(__file__):
+            continue
+        text = path.read_text()
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                source = ast.get_source_segment(text, node) or ""
+                found[f"{path.relative_to(FOLDER)}::{node.name}"] = (source, _is_proof(node))
+    return found
+
+
+def _is_proof(node: ast.AST) -> bool:
+    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    names |= {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+    is_named_so = "without_the_guard" in getattr(node, "name", "")
+    return is_named_so or "is_guarded" in names or any("unguarded" in name for name in names)
+
+
+TESTS = _tests()
+
+
+def test_every_test_proves_its_act_or_says_where() -> None:
+    listed = [*_flat(HERE), *_flat(ELSEWHERE), *_flat(NO_ACT)]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {name for name, (_, is_proof) in TESTS.items() if not is_proof}
+
+
+@pytest.mark.parametrize(("name", "words"), _flat(HERE).items(), ids=_flat(HERE))
+def test_the_proof_stands_in_the_test(name: str, words: str) -> None:
+    assert words in TESTS[name][0]
+
+
+def test_the_proof_elsewhere_is_one() -> None:
+    for test, proof in _flat(ELSEWHERE).items():
+        name = proof if "::" in proof else f"{test.partition('::')[0]}::{proof}"
+        assert TESTS[name][1] or name in _flat(HERE), name

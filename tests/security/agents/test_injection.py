@@ -129,12 +129,14 @@ async def attack(channel: Channel, plan: Sequence[tuple[int, tuple[str, ...]]]) 
         print(f"\n{channel.__name__}: {len(plan)} texts, {tried} forbidden acts tried, allowed {dict(ran)}")
         assert not ran.keys() & set(FORBIDDEN)
         assert house.foreign_packets() == []
-    if channel not in HEARD_BY_NOBODY:
+    if channel in HEARD_BY_NOBODY:
+        assert tried == 0
+    else:
         assert tried >= len(plan)
 
 
 HEARD_BY_NOBODY = (result_of_a_task,)
-"""Channels whose text reaches no model."""
+"""Channels whose text reaches no model; without the guards it does, as the test below shows."""
 
 
 @pytest.mark.parametrize("channel", CHANNELS, ids=lambda channel: channel.__name__)

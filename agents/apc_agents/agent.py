@@ -17,7 +17,7 @@ from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.agent.context import AgentContext, ContextMessage
 from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.envelope.parts import MAX_RETRY_LIMIT
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, Registration, Right
 from apc_contracts.model import ID_PATTERN
 from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
@@ -181,6 +181,11 @@ class Agent:
         return frozenset(packet_type for packet_type, _ in self._handlers)
 
     @property
+    def schemas(self) -> frozenset[str]:
+        """The schemas whose MESSAGEs it takes: all, when it handles the packet type MESSAGE."""
+        return frozenset({ANY_SCHEMA}) if PacketType.MESSAGE in self.handles else frozenset()
+
+    @property
     def handlers(self) -> Mapping[tuple[PacketType, Signal | None], HandlerEntry]:
         """Every registered handler by (packet_type, signal)."""
         return self._handlers
@@ -234,6 +239,7 @@ class Agent:
             swarm_id=self.swarm,
             rights=self.rights,
             handles=self.handles - CONTROL_TYPES,
+            schemas=self.schemas,
         )
 
     def queues(self, broker_user: str | None = None) -> AgentQueues:

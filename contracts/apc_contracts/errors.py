@@ -4,6 +4,7 @@ ApcError
   ContractError
     PacketRefused        (code, path, message): the bytes or the packet break the contract
     ContractInvalid      a contract file that cannot be used; names the place
+    SchemaUnusable       a schema of typed content that cannot be registered
     TransitionRefused    an event that is illegal in a state, or whose guard is false
     SignatureInvalid     a signature header that cannot be read or does not verify
     ClaimCheckInvalid    apc_contracts.envelope.claim_check: a packet whose long texts cannot be put back
@@ -43,6 +44,15 @@ class ContractInvalid(ContractError):
     def __init__(self, place: str, message: str, file: str | None = None) -> None:
         contract = "contract" if file is None else f"contract {file}"
         super().__init__(f"{contract} invalid at {place}: {message}")
+        self.place = place
+        self.message = message
+
+
+class SchemaUnusable(ContractError):
+    """A schema of typed content that cannot be registered; `place` names the position in it."""
+
+    def __init__(self, place: str, message: str) -> None:
+        super().__init__(f"schema unusable at {place}: {message}")
         self.place = place
         self.message = message
 

@@ -1,25 +1,48 @@
 """The registry as the log holds it: view `agents`, which follows from the logged changes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 import asyncpg
 import orjson
 
 from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.schemas.schema import RegisteredSchema, known_schema
 from apc_contracts.vocabulary import PacketType
 
 _AGENTS = """
 SELECT agent_id, broker_user, role, swarm_id, rights, handles, public_keys, is_revoked
 FROM apc_log.agents ORDER BY agent_id
 """
+# Of each agent the change that view `agents` shows, and each schema as shard 0 has it, or the first shard that does.
+_LOGGED = """
+SELECT event.shard, event.seq, event.agent_id, event.change, event.change ->> 'action' AS action,
+       count(*) OVER (PARTITION BY event.agent_id, event.shard) AS changes
+FROM apc_log.registry_events AS event JOIN apc_log.log_edges AS tree USING (shard) WHERE event.seq <= tree.tree_size
+"""
+_ACCEPTED = f"""
+SELECT DISTINCT ON (agent_id) agent_id, change -> 'schemas' AS schemas FROM ({_LOGGED}) AS logged
+WHERE action = 'add' ORDER BY agent_id, changes DESC, shard, seq DESC
+"""
+_SCHEMAS = f"""
+SELECT DISTINCT ON (agent_id) change ->> 'schema' AS schema_id, change -> 'document' AS document
+FROM ({_LOGGED}) AS logged WHERE action = 'schema' ORDER BY agent_id, shard, seq
+"""
 _CHANGES = "SELECT change_id FROM apc_log.registry_events WHERE shard = $1"
+_SHARDS = "SELECT DISTINCT shard FROM apc_log.registry_events WHERE change_id = $1"
 _RECORDED = "SELECT count(DISTINCT (shard, change_id)) FROM apc_log.registry_events WHERE change_id = ANY($1)"
 
 
 async def read_registry(pool: asyncpg.Pool) -> dict[str, Registration]:
     """Return every agent that was ever registered, revoked ones too, by its id."""
-    return {row["agent_id"]: _registration(row) for row in await pool.fetch(_AGENTS)}
+    accepted = {row["agent_id"]: orjson.loads(row["schemas"] or "[]") for row in await pool.fetch(_ACCEPTED)}
+    return {row["agent_id"]: _registration(row, accepted) for row in await pool.fetch(_AGENTS)}
+
+
+async def read_schemas(pool: asyncpg.Pool) -> dict[str, RegisteredSchema]:
+    """Return every registered schema by its id."""
+    rows = await pool.fetch(_SCHEMAS)
+    return {row["schema_id"]: known_schema(row["schema_id"], orjson.loads(row["document"])) for row in rows}
 
 
 async def registered_agents(pool: asyncpg.Pool) -> list[Registration]:
@@ -32,13 +55,18 @@ async def read_changes(pool: asyncpg.Pool, shard: int) -> set[UUID]:
     return {row["change_id"] for row in await pool.fetch(_CHANGES, shard)}
 
 
+async def shards_with(pool: asyncpg.Pool, change: UUID) -> set[int]:
+    """Return the shards whose log has a change."""
+    return {row["shard"] for row in await pool.fetch(_SHARDS, change)}
+
+
 async def count_recorded(pool: asyncpg.Pool, changes: Iterable[UUID]) -> int:
     """Return how often these changes are in the log, each counted once for every shard."""
     recorded: int = await pool.fetchval(_RECORDED, list(changes))
     return recorded
 
 
-def _registration(row: asyncpg.Record) -> Registration:
+def _registration(row: asyncpg.Record, accepted: Mapping[str, list[str]]) -> Registration:
     return Registration(
         agent_id=row["agent_id"],
         broker_user=row["broker_user"],
@@ -48,4 +76,5 @@ def _registration(row: asyncpg.Record) -> Registration:
         handles=frozenset(PacketType(packet_type) for packet_type in row["handles"]),
         public_keys=orjson.loads(row["public_keys"]),
         is_revoked=row["is_revoked"],
+        schemas=frozenset(accepted.get(row["agent_id"]) or ()),
     )

@@ -37,5 +37,5 @@ def _check(entry: RegistryEntry) -> None:
         change = parse_registry_change(entry.change)
     except PacketRefused as error:
         raise ValueError(str(error)) from error
-    if (change.change_id, change.agent_id) != (entry.change_id, entry.agent_id):
+    if (change.change_id, change.subject) != (entry.change_id, entry.agent_id):
         raise ValueError("the change names another agent or another change than its entry")

@@ -23,9 +23,11 @@ from apc_contracts import (
 )
 from apc_contracts.admission import SessionSnapshot, admit
 from apc_contracts.contract.contract import Contract
+from apc_contracts.identity.registry import ANY_SCHEMA
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, TYPES_OF_1_1
 
+_EVERY = frozenset({ANY_SCHEMA})
 CREATED = datetime(2026, 2, 19, 7, 50, tzinfo=UTC)
 PACKET_ID = "0190a5f2-0000-7222-8333-444455556666"
 PARENT_ID = UUID("0190a5f2-1111-7222-8333-444455556666")
@@ -192,7 +194,9 @@ def identity(**known: Any) -> Identity:
 def registration(agent_id: str, role: str, swarm_id: str, *rights: Right) -> Registration:
     """Return an agent of its own broker user that handles every type."""
     handles = frozenset(PacketType) - CONTROL_TYPES
-    return Registration(agent_id, f"agent.{agent_id}", role, swarm_id, frozenset(rights), handles)
+    return Registration(
+        agent_id, f"agent.{agent_id}", role, swarm_id, frozenset(rights), handles, schemas=frozenset({ANY_SCHEMA})
+    )
 
 
 def registry() -> dict[str, Registration]:

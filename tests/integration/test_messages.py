@@ -14,6 +14,7 @@ from tests.support.traffic.packets import ROLE, SESSION
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
 from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_console.commands.schema.registration import register_schemas
 from apc_console.system.embedded import run_embedded
 from apc_contracts import (
     ORCHESTRATOR,
@@ -31,6 +32,15 @@ MESSAGES = """
 SELECT sender_agent_id, verdict, convert_from(body_stored, 'UTF8') AS body FROM apc_log.agent_packets
 WHERE packet_type = 'MESSAGE' ORDER BY judged_at, seq
 """
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "pull-request/1": {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]},
+    "finding/1": {
+        "type": "object",
+        "properties": {"file": {"type": "string"}, "line": {"type": "integer"}, "owner": {"type": ["string", "null"]}},
+        "required": ["file", "line", "owner"],
+        "additionalProperties": False,
+    },
+}
 FINDING = {"file": "a.py", "line": 3, "owner": None}
 DONE = DecisionPayload(
     decision_id="d-1",
@@ -112,6 +122,7 @@ async def _check(pool: asyncpg.Pool) -> None:
 async def test_in_one_process(postgres_url: str, tmp_path: Path) -> None:
     settings = BusSettings(amqp_url=None, data_dir=tmp_path)
     async with run_embedded(settings, DatabaseSettings(database_url=SecretStr(postgres_url))) as system:
+        await system.register_schemas(SCHEMAS)
         await system.start_agents([*_members(), _opener()])
         await _check(system.pool)
 
@@ -119,5 +130,6 @@ async def test_in_one_process(postgres_url: str, tmp_path: Path) -> None:
 async def test_over_rabbitmq(house: Any) -> None:
     async with house.persister(), house.gate():
         await house.agents.register()
+        await register_schemas(house.agents.bus, house.pool, 1, SCHEMAS)
         async with _at_work(house, *_members(), _opener()):
             await _check(house.pool)

@@ -33,6 +33,7 @@ from apc_contracts import (
     parse_packet,
 )
 from apc_contracts.envelope.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
+from apc_contracts.identity.registry import ANY_SCHEMA
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
 from apc_contracts.payloads.by_type import ExpectedImpact
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
@@ -118,6 +119,7 @@ class House:
                 swarm_id=swarm,
                 rights=rights,
                 handles=tuple(PacketType),
+                schemas=(ANY_SCHEMA,),
             )
             message = Message(
                 encode_registry_change(change),

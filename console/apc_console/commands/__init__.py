@@ -32,6 +32,7 @@ from apc_console.commands.memory.group import app as memory
 from apc_console.commands.migrate import migrate
 from apc_console.commands.packet.group import app as packet
 from apc_console.commands.protocol.group import app as protocol
+from apc_console.commands.schema.group import app as schema
 from apc_console.commands.serve.group import app as serve
 from apc_console.commands.session.group import app as session
 from apc_console.commands.tail.command import tail
@@ -64,6 +65,7 @@ app.add_typer(log, name="log")
 app.add_typer(protocol, name="protocol")
 app.add_typer(arbitration, name="arbitration")
 app.add_typer(contract, name="contract")
+app.add_typer(schema, name="schema")
 app.add_typer(dead_letter, name="dead-letter")
 app.add_typer(agent, name="agent")
 app.add_typer(key, name="key")

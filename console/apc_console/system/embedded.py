@@ -5,7 +5,7 @@ continues from the log.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,6 +32,7 @@ from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings, WorkerSettings
 from apc_bus.topology import gate_queue, log_queue
 from apc_console.commands.agent.registration import addition, publish_changes, queues_of, wait_until_recorded, with_keys
+from apc_console.commands.schema.registration import register_schemas
 from apc_console.connections.database import migrate_url
 from apc_console.connections.topology import topology_of
 from apc_console.connections.waiting import until
@@ -122,6 +123,15 @@ class EmbeddedSystem:
     def start_service(self, name: str, work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
         """Run a service until its `stop` is set; services stop in reverse order of start."""
         self._services.append(_Service(name, asyncio.create_task(work, name=name), stop))
+
+    async def register_schemas(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
+        """Register JSON Schemas by their id, such as finding/1, and wait until every shard has logged them.
+
+        Raises:
+            InputUnusable: one is unsafe, or its version is registered with other content.
+        """
+        work = register_schemas(self._operator, self.pool, self._settings.shards, documents)
+        await self._unless_failed(work)
 
     async def start_agents(self, agents: Sequence[Agent]) -> None:
         """Register agents as they describe themselves and start a worker for each, in order.

@@ -11,6 +11,7 @@ from typing import Any
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.admission.rules.capacity import bytes_have_room, first_full, session_has_room
 from apc_contracts.admission.rules.drift import DRIFT_FACTS
+from apc_contracts.admission.rules.phase import content_fault
 from apc_contracts.admission.rules.routing import swarm_of, unreachable
 from apc_contracts.admission.rules.task import places_of, unready_members
 from apc_contracts.admission.stage import Stage
@@ -203,7 +204,7 @@ def _target(case: Case) -> Record:
 def _recipients(case: Case) -> Record:
     registry, packet_type = case.facts.registry or {}, case.packet.packet_type
     ids = [recipient.agent_id for recipient in case.packet.recipients if recipient.agent_id != ORCHESTRATOR]
-    found = {agent_id: unreachable(registry.get(agent_id), packet_type) for agent_id in ids}
+    found = {agent_id: unreachable(registry.get(agent_id), case.packet) for agent_id in ids}
     record: Record = {"unreachable": {agent_id: why for agent_id, why in found.items() if why is not None}}
     if packet_type is PacketType.TRANSFER:
         swarms = {recipient.agent_id: swarm_of(recipient, registry) for recipient in case.packet.recipients}
@@ -217,6 +218,11 @@ def _unready(case: Case) -> Record:
         return {}
     found = unready_members(case)
     return {"unready": dict(found)} if found and case.packet.protocol_version != PROTOCOL_VERSION else {}
+
+
+def _content(case: Case) -> Record:
+    fault = content_fault(case)
+    return {} if fault is None else {"content": [fault.path, fault.message, fault.schema_hash]}
 
 
 def _decayed(case: Case) -> Record:
@@ -290,6 +296,7 @@ _EVIDENCE: dict[str, Callable[[Case], Record]] = {
     VerdictKind.HELD: _paused,
     "NOT_AUTHORIZED": _authority,
     "UNROUTABLE": _recipients,
+    "CONTENT_INVALID": _content,
     "PROTOCOL_DECAYED": _decayed,
     "NOT_RETRACTABLE": _target,
     "DRIFT_CHECK_FAILED": _drift,

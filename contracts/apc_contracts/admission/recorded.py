@@ -11,16 +11,18 @@ from apc_contracts.admission.snapshot import SessionSnapshot
 from apc_contracts.admission.stage import Stage
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, Registration, Right
 from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.judging.loop_state import read_loop
 from apc_contracts.judging.session_view import Identity, Part, SessionView, TaskPlaces
 from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.payloads.by_type import RetractionPayload, TransferPayload
+from apc_contracts.schemas.schema import ContentFault
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
 from apc_contracts.wire.parsing import ReceivedPacket
 
 _EVERY_TYPE = frozenset(PacketType)
+_EVERY_SCHEMA = frozenset({ANY_SCHEMA})
 
 
 def judge_recorded(received: ReceivedPacket, record: Record, contract: Contract) -> Verdict:
@@ -62,6 +64,7 @@ def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
         is_cause_delivered=_is_cause_delivered(received.packet, record),
         is_contract_deployed=drift.get("contract_is_deployed", True),
         is_contract_known=record.get("is_contract_known", True),
+        content_fault=ContentFault(*record["content"]) if "content" in record else None,
         places=record.get("places"),
         unready=record.get("unready", {}),
         outstanding={agent_id: record["bound"] for agent_id in record.get("full", ())},
@@ -105,6 +108,7 @@ def _registry(packet: Packet, record: Record) -> dict[str, Registration]:
             swarm_id=swarms.get(agent_id, usual_swarm),
             handles=frozenset() if broken.get(agent_id) == "deaf" else _EVERY_TYPE,
             is_revoked=broken.get(agent_id) == "revoked",
+            schemas=frozenset() if broken.get(agent_id) == "foreign" else _EVERY_SCHEMA,
         )
         for agent_id in named
         if broken.get(agent_id) != "unknown" and agent_id not in (ALL_RECIPIENTS, ORCHESTRATOR)
@@ -129,6 +133,7 @@ def _sender(packet: Packet, record: Record, as_recipient: Registration | None) -
         rights=frozenset(Right(right) for right in record.get("rights", ())),
         handles=_EVERY_TYPE if as_recipient is None else as_recipient.handles,
         is_revoked=state == "revoked" or (as_recipient is not None and as_recipient.is_revoked),
+        schemas=_EVERY_SCHEMA if as_recipient is None else as_recipient.schemas,
     )
 
 

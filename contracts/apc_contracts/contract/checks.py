@@ -20,9 +20,8 @@ REFUSAL_ORDER = tuple(
     DRIFT_CHECK_FAILED LOOP_DETECTED QUOTA_EXCEEDED OVERLOADED BUDGET_EXHAUSTED""".split()
 )
 """The order of the rules in `admission`: a file that states another order is refused."""
-REFUSAL_ORDER_1_1 = tuple(
-    name for code in REFUSAL_ORDER for name in ((code, "UNKNOWN_CONTRACT") if code == "UNKNOWN_SESSION" else (code,))
-)
+_AFTER = {"UNKNOWN_SESSION": ("UNKNOWN_CONTRACT",), "PHASE_FORBIDS_TYPE": ("CONTENT_INVALID",)}
+REFUSAL_ORDER_1_1 = tuple(name for code in REFUSAL_ORDER for name in (code, *_AFTER.get(code, ())))
 """The order of a contract that speaks apc/1.1."""
 
 KNOWN_FACTS: Mapping[str, tuple[FactType, frozenset[FactScope]]] = {

@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from apc_contracts.vocabulary import PacketType
 
+ANY_SCHEMA = "*"
+"""Among the schemas of a registration: its handlers take content of every schema."""
+
 
 class Right(StrEnum):
     """What an operator may grant to an agent (docs/specification/contract.md section 10)."""
@@ -32,6 +35,12 @@ class Registration:
     handles: frozenset[PacketType] = frozenset()
     public_keys: Mapping[str, str] = field(default_factory=dict)
     is_revoked: bool = False
+    schemas: frozenset[str] = frozenset()
+    """The schemas whose MESSAGEs it takes, or ANY_SCHEMA."""
+
+    def accepts(self, schema_id: str) -> bool:
+        """Return whether the agent takes MESSAGEs of this schema."""
+        return schema_id in self.schemas or ANY_SCHEMA in self.schemas
 
     def has(self, right: Right) -> bool:
         """Return whether the operator granted this right."""

@@ -4,16 +4,19 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
 
-from apc_contracts.errors import SignatureInvalid
+from apc_contracts.errors import SchemaUnusable, SignatureInvalid
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.identity.signing import read_public_key
-from apc_contracts.model import PUBLIC_KEY_PATTERN, Id, Model, Name, Uuid, broken
+from apc_contracts.model import PUBLIC_KEY_PATTERN, Id, Model, Name, OpenMap, SchemaId, Uuid, broken
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.schema_errors import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
+
+MAX_SCHEMAS_ACCEPTED = 256
+SCHEMA_SUBJECT = "schema/"
 
 
 class RegistryAction(StrEnum):
@@ -21,6 +24,7 @@ class RegistryAction(StrEnum):
 
     ADD = "add"
     REVOKE = "revoke"
+    SCHEMA = "schema"
 
 
 def _not_reserved(agent_id: str) -> str:
@@ -56,6 +60,12 @@ class AgentAdded(Model):
     rights: tuple[Right, ...] = ()
     handles: tuple[PacketType, ...] = ()
     public_keys: Mapping[Id, PublicKey] = Field(default_factory=dict)
+    schemas: Annotated[tuple[SchemaId | Literal["*"], ...] | None, Field(max_length=MAX_SCHEMAS_ACCEPTED)] = None
+
+    @property
+    def subject(self) -> str:
+        """The name under which the log keeps the change."""
+        return self.agent_id
 
     def registration(self) -> Registration:
         """Return the registration as the gate holds it."""
@@ -67,6 +77,7 @@ class AgentAdded(Model):
             rights=frozenset(self.rights),
             handles=frozenset(self.handles),
             public_keys=dict(self.public_keys),
+            schemas=frozenset(self.schemas or ()),
         )
 
 
@@ -77,14 +88,44 @@ class AgentRevoked(Model):
     action: Literal[RegistryAction.REVOKE] = RegistryAction.REVOKE
     agent_id: AgentId
 
+    @property
+    def subject(self) -> str:
+        """The name under which the log keeps the change."""
+        return self.agent_id
 
-RegistryChange = Annotated[AgentAdded | AgentRevoked, Field(discriminator="action")]
+
+def _is_usable(document: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    from apc_contracts.schemas.schema import register_schema
+
+    try:
+        register_schema("", dict(document))
+    except SchemaUnusable as error:
+        raise broken("" if error.place == "$" else error.place.removeprefix("$."), error.message) from error
+    return document
+
+
+class SchemaAdded(Model):
+    """A change that registers a JSON Schema of typed content; the content of a version never changes."""
+
+    change_id: Uuid
+    action: Literal[RegistryAction.SCHEMA] = RegistryAction.SCHEMA
+    schema_id: SchemaId = Field(alias="schema")
+    document: Annotated[OpenMap, AfterValidator(_is_usable)]
+
+    @property
+    def subject(self) -> str:
+        """The name under which the log keeps the change: no agent_id has a slash."""
+        return SCHEMA_SUBJECT + self.schema_id
+
+
+AnyChange = AgentAdded | AgentRevoked | SchemaAdded
+RegistryChange = Annotated[AnyChange, Field(discriminator="action")]
 
 _ACTIONS = frozenset(RegistryAction)
-_adapter: TypeAdapter[AgentAdded | AgentRevoked] = TypeAdapter(RegistryChange)
+_adapter: TypeAdapter[AnyChange] = TypeAdapter(RegistryChange)
 
 
-def parse_registry_change(body: bytes) -> AgentAdded | AgentRevoked:
+def parse_registry_change(body: bytes) -> AnyChange:
     """Return the change in a message body.
 
     Raises:
@@ -97,7 +138,7 @@ def parse_registry_change(body: bytes) -> AgentAdded | AgentRevoked:
         raise refusal_of(error, _ACTIONS) from error
 
 
-def encode_registry_change(change: AgentAdded | AgentRevoked) -> bytes:
+def encode_registry_change(change: AnyChange) -> bytes:
     """Return the canonical JSON of a change.
 
     Raises:

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from apc_contracts.identity.registry import Registration
+from apc_contracts.schemas.schema import ContentFault, RegisteredSchema
 
 
 class SignatureState(StrEnum):
@@ -50,6 +51,10 @@ class Facts(msgspec.Struct, frozen=True):
     """The session was opened under the contract file that is judging now."""
     is_contract_known: bool = True
     """The contract that a START names can be loaded."""
+    schemas: Mapping[str, RegisteredSchema] | None = None
+    """The registered schemas; None = content is judged as recorded."""
+    content_fault: ContentFault | None = None
+    """Recorded: why the content fits no schema."""
     places: Mapping[str, list[str]] | None = None
     """Deciders and reviewers of a START, roles resolved, as a record has them; None = by the registry."""
     unready: Mapping[str, list[str]] | None = None

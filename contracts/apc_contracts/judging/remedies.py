@@ -26,6 +26,7 @@ REMEDIES: Mapping[str, str] = {
     "PHASE_MISMATCH": "use the phase from the delivery headers or from SYNC",
     "GENERATION_MISMATCH": "use the generation from the delivery headers or from SYNC",
     "PHASE_FORBIDS_TYPE": "send it in a phase that allows it (phase table)",
+    "CONTENT_INVALID": "compare the content with `apc schema show`; register the schema with `apc schema register`",
     "LINEAGE_REQUIRED": "add `lineage`",
     "PROOF_REQUIRED": "add `proof_bundle`",
     "TRANSFER_WINDOW_CLOSED": "wait for a generation whose window is open, or for min_generation",

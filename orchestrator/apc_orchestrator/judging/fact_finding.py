@@ -49,6 +49,7 @@ class FactFinder:
             is_cause_delivered=self._is_cause_delivered(packet, cause),
             is_contract_deployed=self._is_contract_deployed(packet),
             is_contract_known=self._is_contract_known(packet),
+            schemas=self._registry.schemas,
             outstanding=self._outstanding.totals,
             own_outstanding=self._outstanding.of(packet.sender.agent_id),
             outstanding_bound=self._bound,
@@ -78,6 +79,7 @@ class FactFinder:
             outstanding=self._outstanding.totals,
             own_outstanding=self._outstanding.of(item.received.packet.sender.agent_id),
             outstanding_bound=self._bound,
+            schemas=self._registry.schemas,
             decayed_protocols=self._protocols.decayed(now),
         )
 

@@ -8,7 +8,7 @@ from apc_bus import headers
 from apc_bus.port import Delivery, Message
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.registry import Right
-from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, parse_registry_change
+from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, SchemaAdded, parse_registry_change
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, parse_receipts
@@ -28,7 +28,7 @@ class DeadInput:
     message_id: str
 
 
-Input = ReceivedPacket | tuple[ReceiptGroup, ...] | AgentAdded | AgentRevoked | DeadInput | PacketRefused
+Input = ReceivedPacket | tuple[ReceiptGroup, ...] | AgentAdded | AgentRevoked | SchemaAdded | DeadInput | PacketRefused
 
 PROBE_BODY = b"[]"
 TYPE_RECEIPTS = headers.TYPE_RECEIPTS

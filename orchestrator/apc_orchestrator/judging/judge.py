@@ -13,7 +13,7 @@ from apc_bus.port import Message
 from apc_contracts.admission import judge_held
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
-from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
+from apc_contracts.identity.registry_change import AnyChange
 from apc_contracts.session import (
     Denial,
     FinalVerdict,
@@ -125,14 +125,16 @@ class Judge:
             batch, "security", reason, body, session_id=session_id, packet_id=packet_id, user_id=user_id
         )
 
-    def _change_registry(self, batch: Batch, change: AgentAdded | AgentRevoked, message: Message) -> None:
+    def _change_registry(self, batch: Batch, change: AnyChange, message: Message) -> None:
         """Apply a change by the operator's broker user once, and log it."""
         body, operator = message.body, self._memory.operator
         if message.user_id not in (operator, self._memory.lease.user):
             reason = f"a registry change by {message.user_id}, who is not the operator {operator}"
             self._quarantine.record(batch, "security", reason, body, user_id=message.user_id)
+        elif (objection := self._memory.registry.objection(change)) is not None:
+            self._quarantine.record(batch, "refused", objection, body, user_id=message.user_id)
         elif self._memory.registry.apply(change):
-            batch.entries.append(RegistryEntry(change.change_id, change.agent_id, body))
+            batch.entries.append(RegistryEntry(change.change_id, change.subject, body))
 
     # Verdicts
 

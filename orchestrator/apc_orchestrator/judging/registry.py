@@ -6,16 +6,23 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_contracts.identity.registry import Registration, Right
-from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
+from apc_contracts.identity.registry import ANY_SCHEMA, Registration, Right
+from apc_contracts.identity.registry_change import AgentAdded, AnyChange, SchemaAdded
+from apc_contracts.schemas.schema import MAX_SCHEMAS, RegisteredSchema, known_schema
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
-from apc_log.registry import read_changes, read_registry
+from apc_log.registry import read_changes, read_registry, read_schemas
 
 
 class Registry:
     """agent_id -> Registration; the orchestrator itself is always present, with every right."""
 
-    def __init__(self, broker_user: str, registrations: Mapping[str, Registration], changes: set[UUID]) -> None:
+    def __init__(
+        self,
+        broker_user: str,
+        registrations: Mapping[str, Registration],
+        changes: set[UUID],
+        schemas: Mapping[str, RegisteredSchema] | None = None,
+    ) -> None:
         self.by_id: dict[str, Registration] = dict(registrations)
         self.by_id[ORCHESTRATOR] = Registration(
             ORCHESTRATOR,
@@ -24,21 +31,39 @@ class Registry:
             swarm_id=ORCHESTRATOR,
             rights=frozenset(Right),
             handles=frozenset(PacketType),
+            schemas=frozenset({ANY_SCHEMA}),
         )
+        self.schemas: dict[str, RegisteredSchema] = dict(schemas or {})
+        """schema_id -> the schema of that name and version; a version never changes."""
         self._changes = changes
 
     @classmethod
     async def load(cls, pool: asyncpg.Pool, broker_user: str, shard: int) -> "Registry":
         """Read the registry as the log of this shard left it."""
         registrations = await read_registry(pool)
-        return cls(broker_user, registrations, await read_changes(pool, shard))
+        return cls(broker_user, registrations, await read_changes(pool, shard), await read_schemas(pool))
 
-    def apply(self, change: AgentAdded | AgentRevoked) -> bool:
+    def objection(self, change: AnyChange) -> str | None:
+        """Return why a change cannot be applied; None when it can, or was."""
+        if not isinstance(change, SchemaAdded) or change.change_id in self._changes:
+            return None
+        known = self.schemas.get(change.schema_id)
+        if known is None:
+            if len(self.schemas) < MAX_SCHEMAS:
+                return None
+            return f"{MAX_SCHEMAS} schemas are registered: no room for {change.schema_id}"
+        if known_schema(change.schema_id, change.document).hash == known.hash:
+            return None
+        return f"the schema {change.schema_id} is registered with other content: give it a new version"
+
+    def apply(self, change: AnyChange) -> bool:
         """Apply a change once; False when it was applied before."""
         if change.change_id in self._changes:
             return False
         self._changes.add(change.change_id)
-        if isinstance(change, AgentAdded):
+        if isinstance(change, SchemaAdded):
+            self.schemas.setdefault(change.schema_id, known_schema(change.schema_id, change.document))
+        elif isinstance(change, AgentAdded):
             self.by_id[change.agent_id] = change.registration()
         elif change.agent_id in self.by_id:
             self.by_id[change.agent_id] = replace(self.by_id[change.agent_id], is_revoked=True)

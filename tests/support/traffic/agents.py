@@ -12,6 +12,7 @@ from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.identity.registry import ANY_SCHEMA
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
@@ -48,6 +49,7 @@ class ScriptedAgents:
             swarm_id=swarm,
             rights=rights,
             handles=tuple(PacketType),
+            schemas=(ANY_SCHEMA,),
             **fields,
         )
 

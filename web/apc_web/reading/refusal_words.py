@@ -31,12 +31,13 @@ CAUSES: Mapping[str, str] = {
         "role or swarm differ from the registration, the sender is no member of the session, or a right is missing"
     ),
     "UNROUTABLE": (
-        "a recipient does not exist, is revoked or does not handle the type; or the recipient of a TRANSFER "
-        "is not in to_swarm"
+        "a recipient does not exist, is revoked or does not handle the type or the schema; or the recipient of a "
+        "TRANSFER is not in to_swarm"
     ),
     "PHASE_MISMATCH": "run_phase is neither the session's nor the parent's",
     "GENERATION_MISMATCH": "trace.generation is above the session's, or a TRANSFER's differs from it",
     "PHASE_FORBIDS_TYPE": "the phase does not allow this packet type",
+    "CONTENT_INVALID": "the schema is not registered, or the content does not fit it; the path names the place",
     "LINEAGE_REQUIRED": "the contract requires a lineage block for this type",
     "PROOF_REQUIRED": "the contract requires a proof bundle for this type",
     "TRANSFER_WINDOW_CLOSED": "the generation is in a closed window, or below min_generation",

@@ -1,6 +1,6 @@
 """Turn an operator's command into a registry row: a change to every shard, and the wait until the log has it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -15,9 +15,11 @@ from apc_console.connections.waiting import until
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration, Right
-from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, encode_registry_change
-from apc_log.registry import count_recorded, registered_agents
+from apc_contracts.identity.registry_change import AgentAdded, AnyChange, encode_registry_change
+from apc_log.registry import count_recorded, registered_agents, shards_with
 
+CONFIRM_PATIENCE = timedelta(seconds=10)
+"""How long each of shard 0 and the others may take to log a schema or a contract."""
 LOG_PATIENCE = timedelta(seconds=8)
 """How long to wait until gate and log writer have applied a change."""
 
@@ -33,6 +35,7 @@ def addition(registration: Registration) -> AgentAdded:
         rights=tuple(sorted(registration.rights)),
         handles=tuple(sorted(registration.handles)),
         public_keys=dict(registration.public_keys),
+        schemas=tuple(sorted(registration.schemas)) or None,
     )
 
 
@@ -56,8 +59,37 @@ def queues_of(registration: Registration) -> AgentQueues:
     return AgentQueues(registration.agent_id, registration.swarm_id, registration.handles, registration.broker_user)
 
 
-async def publish_changes(bus: Bus, changes: Sequence[AgentAdded | AgentRevoked], shards: int) -> None:
+async def publish_changes(bus: Bus, changes: Sequence[AnyChange], shards: int) -> None:
     """Send changes to the gate of every shard, as the operator who owns this bus. Raises BusError."""
+    await _publish(bus, changes, range(shards))
+
+
+async def publish_in_turn(bus: Bus, pool: asyncpg.Pool, change: AnyChange, shards: int) -> None:
+    """Send a change to the gate of shard 0, which decides; when its log has the change, send it to the others.
+
+    Repeating is safe: a shard that has the change does nothing.
+
+    Raises:
+        BusError: the broker did not take it.
+        ServiceAway: some shards have not logged it in time; names them.
+    """
+    for group in (range(1), range(1, shards)):
+        await _publish(bus, [change], group)
+
+        async def have_it(wanted: range = group) -> bool:
+            return set(wanted) <= await shards_with(pool, change.change_id)
+
+        try:
+            await until(have_it, CONFIRM_PATIENCE)
+        except TimeoutError as error:
+            missing = ", ".join(map(str, sorted(set(range(shards)) - await shards_with(pool, change.change_id))))
+            raise ServiceAway(
+                f"{change.subject} was sent, and these shards have not confirmed it after "
+                f"{CONFIRM_PATIENCE.total_seconds():g} s: {missing}. See `apc packet refused`; repeat the command"
+            ) from error
+
+
+async def _publish(bus: Bus, changes: Sequence[AnyChange], shards: Iterable[int]) -> None:
     publications = [
         Publication(
             RECEIPTS,
@@ -71,7 +103,7 @@ async def publish_changes(bus: Bus, changes: Sequence[AgentAdded | AgentRevoked]
             ),
         )
         for change in changes
-        for shard in range(shards)
+        for shard in shards
     ]
     for outcome in await bus.publish_all(publications):
         if outcome is not None:
@@ -79,7 +111,7 @@ async def publish_changes(bus: Bus, changes: Sequence[AgentAdded | AgentRevoked]
 
 
 async def wait_until_recorded(
-    pool: asyncpg.Pool, changes: Sequence[AgentAdded | AgentRevoked], shards: int, patience: timedelta
+    pool: asyncpg.Pool, changes: Sequence[AnyChange], shards: int, patience: timedelta
 ) -> None:
     """Wait until every shard has logged the changes: the registry table then holds them.
 

@@ -1,12 +1,13 @@
-"""Rules for PHASE_MISMATCH, GENERATION_MISMATCH, PHASE_FORBIDS_TYPE and missing bundles.
+"""Rules for PHASE_MISMATCH, GENERATION_MISMATCH, PHASE_FORBIDS_TYPE, CONTENT_INVALID and missing bundles.
 
-They check that a packet fits the phase, round and generation of its session.
+They check that a packet fits the phase, round and generation of its session, and its content the registered schema.
 """
 
 from apc_contracts.admission.case import Case
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.payloads.by_type import ArtifactPayload
+from apc_contracts.payloads.by_type import ArtifactPayload, MessagePayload
+from apc_contracts.schemas.schema import ContentFault
 from apc_contracts.vocabulary import PacketType
 
 
@@ -56,6 +57,25 @@ def phase_allows_type(case: Case) -> Refusal | None:
     allowed = sorted(case.contract.policies[packet.run_phase].packet_types - case.contract.control_types)
     message = f"{packet.run_phase} allows {', '.join(allowed)} and control types, not {packet.packet_type}"
     return Refusal("PHASE_FORBIDS_TYPE", "phase_allows_type", "packet_type", message)
+
+
+def content_fits(case: Case) -> Refusal | None:
+    """Refuse content whose schema is not registered, or which does not fit it."""
+    fault = content_fault(case)
+    return None if fault is None else Refusal("CONTENT_INVALID", "content_fits", fault.path, fault.message)
+
+
+def content_fault(case: Case) -> ContentFault | None:
+    """Return why the content fits no schema, found now or recorded."""
+    facts = case.facts
+    if facts.schemas is None:
+        return facts.content_fault
+    payload = case.packet.payload_as(MessagePayload)
+    schema = facts.schemas.get(payload.schema_id)
+    if schema is None:
+        message = f"there is no schema {payload.schema_id}: register it with `apc schema register`"
+        return ContentFault("payload.schema", message, "")
+    return schema.fault(payload.content, "payload.content")
 
 
 def has_lineage(case: Case) -> Refusal | None:

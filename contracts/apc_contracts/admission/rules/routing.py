@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 from apc_contracts.admission.case import Case
-from apc_contracts.envelope.packet import Recipient
+from apc_contracts.envelope.packet import Packet, Recipient
 from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.payloads.by_type import TransferPayload
+from apc_contracts.payloads.by_type import MessagePayload, TransferPayload
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     CONTROL_TYPES,
@@ -18,12 +18,13 @@ from apc_contracts.vocabulary import (
     PacketType,
 )
 
-Unreachable = Literal["unknown", "revoked", "deaf"]
+Unreachable = Literal["unknown", "revoked", "deaf", "foreign"]
 
 _ADVICE: dict[Unreachable, str] = {
     "unknown": "is not registered: name a registered agent",
     "revoked": "was revoked: name another agent",
     "deaf": "does not handle {}: name an agent that does",
+    "foreign": "does not take this schema: register the agent with it",
 }
 _RESERVED_RECIPIENT = {
     DeliveryMode.BROADCAST: ALL_RECIPIENTS,
@@ -78,14 +79,14 @@ def is_routable(case: Case) -> Refusal | None:
 
 
 def _first_unroutable(case: Case, recipients: tuple[Recipient, ...]) -> Refusal | None:
-    registry, packet_type = case.facts.registry or {}, case.packet.packet_type
+    registry, packet = case.facts.registry or {}, case.packet
     for index, recipient in enumerate(recipients):
         agent_id = recipient.agent_id
         if agent_id == ORCHESTRATOR:
             continue
-        why = unreachable(registry.get(agent_id), packet_type)
+        why = unreachable(registry.get(agent_id), packet)
         if why is not None:
-            return _refusal(f"recipients[{index}]", f"{agent_id} {_ADVICE[why].format(packet_type)}")
+            return _refusal(f"recipients[{index}]", f"{agent_id} {_ADVICE[why].format(packet.packet_type)}")
     if len(recipients) > 1:
         return _first_double(recipients)
     return None
@@ -100,14 +101,17 @@ def _first_double(recipients: tuple[Recipient, ...]) -> Refusal | None:
     return None
 
 
-def unreachable(registration: Registration | None, packet_type: PacketType) -> Unreachable | None:
-    """Return why an agent cannot get a packet of this type; None when it can."""
+def unreachable(registration: Registration | None, packet: Packet) -> Unreachable | None:
+    """Return why an agent cannot get a packet of this type and schema; None when it can."""
     if registration is None:
         return "unknown"
     if registration.is_revoked:
         return "revoked"
+    packet_type = packet.packet_type
     if packet_type not in registration.handles and packet_type not in CONTROL_TYPES:
         return "deaf"
+    if packet_type is PacketType.MESSAGE and not registration.accepts(packet.payload_as(MessagePayload).schema_id):
+        return "foreign"
     return None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Registration
+from apc_contracts.payloads.by_type import MessagePayload
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, ORCHESTRATOR, PacketType
 
@@ -11,6 +12,13 @@ from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, ORCHESTRATOR
 def handles(registration: Registration, packet_type: PacketType) -> bool:
     """Return whether an agent takes packets of this type; every agent takes the control types."""
     return packet_type in CONTROL_TYPES or packet_type in registration.handles
+
+
+def _takes(registration: Registration, packet: Packet) -> bool:
+    payload = packet.payload
+    if isinstance(payload, MessagePayload) and not registration.accepts(payload.schema_id):
+        return False
+    return handles(registration, packet.packet_type)
 
 
 def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, Registration]) -> tuple[str, ...]:
@@ -27,6 +35,6 @@ def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, 
         if registration is None or registration.is_revoked or agent_id in (packet.sender.agent_id, ORCHESTRATOR):
             continue
         is_meant = first.swarm_id in (None, registration.swarm_id) and first.role in (None, registration.role)
-        if is_meant and handles(registration, packet.packet_type):
+        if is_meant and _takes(registration, packet):
             found.append(agent_id)
     return tuple(found) or (ORCHESTRATOR,)

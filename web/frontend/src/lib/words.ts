@@ -34,6 +34,7 @@ const CODES: Record<string, string> = {
   PHASE_MISMATCH: "named another phase",
   GENERATION_MISMATCH: "named another generation",
   PHASE_FORBIDS_TYPE: "not allowed in this phase",
+  CONTENT_INVALID: "the content does not fit its schema",
   LINEAGE_REQUIRED: "the lineage is missing",
   PROOF_REQUIRED: "the evidence is missing",
   TRANSFER_WINDOW_CLOSED: "too early to transfer",

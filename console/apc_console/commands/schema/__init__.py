@@ -1,0 +1,1 @@
+"""`apc schema`: register, list and show the schemas of typed content."""

@@ -1,0 +1,140 @@
+"""What a registered schema may hold, and what is refused before anything is judged by it."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from apc_contracts.errors import PacketRefused, SchemaUnusable
+from apc_contracts.identity.registry_change import parse_registry_change
+from apc_contracts.schemas.checks import MAX_CHECKS_OF_A_PLACE
+from apc_contracts.schemas.schema import MAX_SCHEMA_BYTES, RegisteredSchema, known_schema, register_schema
+from apc_contracts.wire.canonical import canonical_json
+
+
+class Comment(BaseModel):
+    text: str
+    answers: list["Comment"] = []
+
+
+def refusal(document: Any) -> tuple[str, str]:
+    with pytest.raises(SchemaUnusable) as refused:
+        register_schema("finding/1", document)
+    return refused.value.place, refused.value.message
+
+
+def doubled(levels: int, keyword: str, wrap: bool) -> dict[str, Any]:
+    """Definitions of which each names the next one twice: small, and exponential when it is followed."""
+    definitions: dict[str, Any] = {f"d{levels}": {"type": "integer"}}
+    for level in range(levels):
+        again: dict[str, Any] = {"$ref": f"#/$defs/d{level + 1}"}
+        inner = {"properties": {"x": again}} if wrap else again
+        definitions[f"d{level}"] = {keyword: [inner, inner]}
+    return {"$ref": "#/$defs/d0", "$defs": definitions}
+
+
+@pytest.mark.parametrize(
+    ("document", "place", "message"),
+    [
+        ([], "$", "a schema is a JSON object"),
+        (True, "$", "a schema is a JSON object"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "$schema", "only JSON Schema 2020-12"),
+        ({"$ref": "https://example.org/a.json"}, "$.$ref", "nothing is fetched"),
+        ({"$ref": "file:///etc/passwd"}, "$.$ref", "nothing is fetched"),
+        ({"properties": {"a": {"$ref": "other.json#/$defs/A"}}}, "$.properties.a.$ref", "nothing is fetched"),
+        ({"$ref": "#/$defs/Absent"}, "$.$ref", "there is no definition 'Absent'"),
+        ({"$ref": "#/properties/a", "properties": {"a": {}}}, "$.$ref", "refer to a definition"),
+        ({"$id": "https://example.org/a.json"}, "$.$id", "is not used here"),
+        ({"$defs": {"A": {"$dynamicAnchor": "x"}}}, "$.$defs.A.$dynamicAnchor", "is not used here"),
+        ({"$ref": "#"}, "$", "leads back to itself"),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"allOf": [{"$ref": "#/$defs/A"}]}}}, "$.$defs.A", "leads back"),
+        ({"not": {"anyOf": [{"$ref": "#"}]}}, "$", "leads back"),
+        ({"pattern": "(?=a)b"}, "pattern", "without lookaround"),
+        ({"pattern": r"(a)\1"}, "pattern", "without lookaround"),
+        ({"pattern": "(a{1000}){1000}"}, "pattern", "large repetitions"),
+        ({"patternProperties": {"(?<!a)b": {}}}, "patternProperties", "without lookaround"),
+        ({"type": "integr"}, "type", "not valid under any"),
+        ({"properties": {"a": {"minimum": "x"}}}, "properties.a.minimum", "number"),
+        ({"properties": {f"p{n}": {} for n in range(2_001)}}, "$.properties.p1999", "more than 2000 subschemas"),
+        ({"const": "x" * MAX_SCHEMA_BYTES}, "$", "larger than 65536 bytes"),
+        ({"const": float("nan")}, "$", "no canonical JSON"),
+    ],
+)
+def test_schemas_that_are_refused(document: Any, place: str, message: str) -> None:
+    found = refusal(document)
+    assert message in found[1], found
+    assert found[0].startswith(place) or place in found[0]
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
+@pytest.mark.parametrize("wrap", [False, True])
+def test_a_small_schema_that_would_cost_minutes(keyword: str, wrap: bool) -> None:
+    """2^24 checks of one place: refused; the same with few levels is not."""
+    assert "one place of the content" in refusal(doubled(24, keyword, wrap))[1]
+    register_schema("finding/1", doubled(5, keyword, wrap))
+
+
+def test_recursion_that_grows_is_refused_and_a_tree_is_not() -> None:
+    fork = {"properties": {"next": {"$ref": "#"}}}
+    assert f"more than {MAX_CHECKS_OF_A_PLACE}" in refusal({"anyOf": [fork, fork]})[1]
+    tree = register_schema("comment/1", Comment.model_json_schema())
+    deep: dict[str, Any] = {"text": "a", "answers": [{"text": "b", "answers": [{"text": 3}]}]}
+    fault = tree.fault(deep, "payload.content")
+    assert fault is not None
+    assert fault.path == "payload.content.answers[0].answers[0].text"
+    assert fault.schema_hash == tree.hash.hex()
+
+
+def test_a_regex_that_explodes_elsewhere_is_linear_here() -> None:
+    """A backtracking engine would not end."""
+    schema = register_schema("text/1", {"properties": {"text": {"pattern": "^(a+)+$"}}})
+    assert schema.fault({"text": "a" * 100_000 + "b"}, "payload.content") is not None
+    assert schema.fault({"text": "a" * 100_000}, "payload.content") is None
+
+
+def test_the_identity_leaves_annotations_out_and_nothing_else() -> None:
+    def hashed(**changes: Any) -> bytes:
+        document = {"title": "T", "properties": {"title": {"type": "string", "description": "d"}}} | changes
+        return known_schema("finding/1", document).hash
+
+    assert hashed() == hashed(title="other", description="x", examples=[1])
+    assert hashed() == hashed(properties={"title": {"type": "string"}})
+    assert hashed() != hashed(properties={})
+    assert hashed() != hashed(properties={"title": {"type": "integer"}})
+    assert hashed(const={"title": 1}) != hashed(const={"title": 2})
+    assert hashed(enum=[{"title": 1}]) != hashed(enum=[{}])
+    assert hashed(properties={"description": {"title": "t"}}) != hashed(properties={})
+
+
+def test_messages_of_faults_show_no_values() -> None:
+    schema = register_schema("secret/1", {"properties": {"token": {"type": "integer"}}})
+    fault = schema.fault({"token": "hunter2" * 100}, "payload.content")
+    assert fault is not None and "hunter2" not in fault.message and len(fault.message) < 250
+
+
+def change(document: Any, schema_id: str = "finding/1") -> bytes:
+    fields = {"action": "schema", "schema": schema_id, "document": document}
+    return canonical_json({"change_id": "0190a5f2-0000-7222-8333-444455556666", **fields})
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "path"),
+    [
+        (change({"$ref": "https://example.org"}), "SCHEMA_INVALID", "document"),
+        (change({"const": "x" * 1_000_000}), "TOO_LARGE", "$"),
+        (change({}, "finding"), "SCHEMA_INVALID", "schema"),
+        (change({}, "agent/../1"), "SCHEMA_INVALID", "schema"),
+        (change([]), "SCHEMA_INVALID", "document"),
+    ],
+)
+def test_changes_that_no_gate_takes(body: bytes, code: str, path: str) -> None:
+    with pytest.raises(PacketRefused) as refused:
+        parse_registry_change(body)
+    assert refused.value.code == code
+    assert refused.value.path.startswith(path)
+
+
+def test_a_change_that_a_gate_takes() -> None:
+    taken = parse_registry_change(change({"type": "object"}))
+    assert taken.subject == "schema/finding/1"
+    assert isinstance(register_schema("finding/1", {"type": "object"}), RegisteredSchema)

@@ -30,6 +30,7 @@ from apc_agents.loading import load_agent
 from apc_agents.running.service import run_worker
 from apc_agents.running.worker import Worker
 from apc_agents.testing import AgentTestClient
+from apc_agents.typed.message import content_of, message
 from apc_bus.settings import WorkerSettings
 
 __all__ = [
@@ -65,6 +66,8 @@ __all__ = [
     "StateUnavailable",
     "Worker",
     "WorkerSettings",
+    "content_of",
     "load_agent",
+    "message",
     "run_worker",
 ]

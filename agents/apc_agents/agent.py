@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
+
 from apc_agents.agent_context.relevance import resonance
 from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentInvalid
 from apc_agents.signature import AnyHandler, check_handler, check_listener, check_start
 from apc_agents.tools.registry import ToolRegistry
+from apc_agents.typed.handlers import models_of, schema_handled, typed_handler
 from apc_bus.settings import LanguageSettings, RelevanceSettings
 from apc_bus.topology import AgentQueues
 from apc_contracts.agent.actions import SecurityLevel
@@ -19,7 +22,7 @@ from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.envelope.parts import MAX_RETRY_LIMIT
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration, Right
 from apc_contracts.model import ID_PATTERN
-from apc_contracts.payloads.by_type import SignalFields
+from apc_contracts.payloads.by_type import MessagePayload, SignalFields
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
@@ -31,7 +34,8 @@ class HandlerEntry:
 
     function: AnyHandler
     packet_type: PacketType
-    signal: Signal | None = None
+    kind: Signal | str | None = None
+    """The signal, or the schema of a MESSAGE; None = those without a handler of their own."""
     min_relevance: float | None = None
     retries: int = 0
 
@@ -97,23 +101,25 @@ class Agent:
         self.refused_handler: AnyHandler | None = None
         self.substrate_handler: AnyHandler | None = None
         self.may_crash = False
-        self._handlers: dict[tuple[PacketType, Signal | None], HandlerEntry] = {}
+        self._handlers: dict[tuple[PacketType, Signal | str | None], HandlerEntry] = {}
 
     def on(
         self,
-        packet_type: PacketType,
+        packet_type: PacketType | type[BaseModel],
         *,
         signal: Signal | None = None,
         may_crash: bool = False,
         min_relevance: float | None = None,
         retries: int = 0,
     ) -> Callable[[HandlerT], HandlerT]:
-        """Register `async def handler(packet: Packet[XPayload], ctx: HandlerContext)` for a packet type.
+        """Register a handler: of a packet type, or of a model that is decorated with `@message`.
 
-        What it returns (a payload, several payloads, or None) is emitted to the packet's sender.
+        It is `async def handler(packet: Packet[XPayload], ctx: HandlerContext)`, or for a model
+        `async def handler(content: Model, ctx: HandlerContext)`. What it returns (a payload or a model, several of
+        them, or None) is emitted to the packet's sender.
 
         Args:
-            packet_type: the type it handles; one function may be registered for several.
+            packet_type: the type or the model it handles; one function may be registered for several types.
             signal: for SIGNAL and HEARTBEAT, only this signal; None = those without a handler of their own.
             may_crash: the handler may take the process down (native code, memory): the worker then takes
                 one packet at a time from the broker, so that a crash counts against no other packet.
@@ -136,11 +142,10 @@ class Agent:
             raise AgentInvalid(f"retries {retries} is outside 0..{MAX_RETRY_LIMIT}")
 
         def register(function: HandlerT) -> HandlerT:
-            check_handler(function, packet_type)
-            key = (packet_type, signal)
-            if key in self._handlers:
-                raise AgentInvalid(f"agent {self.agent_id} has two handlers for {packet_type} {signal or ''}".rstrip())
-            self._handlers[key] = HandlerEntry(function, packet_type, signal, min_relevance, retries)
+            handler, wire_type, kind = _handler_for(function, packet_type, signal)
+            if (wire_type, kind) in self._handlers:
+                raise AgentInvalid(f"agent {self.agent_id} has two handlers for {wire_type} {kind or ''}".rstrip())
+            self._handlers[wire_type, kind] = HandlerEntry(handler, wire_type, kind, min_relevance, retries)
             self.may_crash = self.may_crash or may_crash
             return function
 
@@ -182,12 +187,19 @@ class Agent:
 
     @property
     def schemas(self) -> frozenset[str]:
-        """The schemas whose MESSAGEs it takes: all, when it handles the packet type MESSAGE."""
-        return frozenset({ANY_SCHEMA}) if PacketType.MESSAGE in self.handles else frozenset()
+        """The schemas whose MESSAGEs it takes: those of its models, or all, when it handles the packet type MESSAGE."""
+        kinds = {kind for packet_type, kind in self._handlers if packet_type is PacketType.MESSAGE}
+        return frozenset({ANY_SCHEMA}) if None in kinds else frozenset(map(str, kinds))
 
     @property
-    def handlers(self) -> Mapping[tuple[PacketType, Signal | None], HandlerEntry]:
-        """Every registered handler by (packet_type, signal)."""
+    def models(self) -> frozenset[type[BaseModel]]:
+        """The decorated models that its handlers take, return, or may emit, because their modules know them."""
+        functions = [*self.starters, *(entry.function for entry in self._handlers.values())]
+        return frozenset().union(*map(models_of, functions))
+
+    @property
+    def handlers(self) -> Mapping[tuple[PacketType, Signal | str | None], HandlerEntry]:
+        """Every registered handler by its packet type and its signal or schema."""
         return self._handlers
 
     def evaluate_relevance(self, message: ContextMessage, context: AgentContext) -> float:
@@ -228,6 +240,8 @@ class Agent:
         entry = None
         if packet_type in (PacketType.SIGNAL, PacketType.HEARTBEAT):
             entry = self._handlers.get((packet_type, packet.payload_as(SignalFields).signal))
+        elif packet_type is PacketType.MESSAGE:
+            entry = self._handlers.get((packet_type, packet.payload_as(MessagePayload).schema_id))
         return entry or self._handlers.get((packet_type, None))
 
     def registration(self, broker_user: str | None = None) -> Registration:
@@ -245,6 +259,19 @@ class Agent:
     def queues(self, broker_user: str | None = None) -> AgentQueues:
         """Return the agent's inbox, for `build_topology`; the broker user as in `registration`."""
         return AgentQueues(self.agent_id, self.swarm, self.handles - CONTROL_TYPES, broker_user)
+
+
+def _handler_for(
+    function: AnyHandler, taken: PacketType | type[BaseModel], signal: Signal | None
+) -> tuple[AnyHandler, PacketType, Signal | str | None]:
+    """Return what a worker calls for a packet, and what it is registered for."""
+    if isinstance(taken, PacketType):
+        check_handler(function, taken)
+        return function, taken, signal
+    if not (isinstance(taken, type) and issubclass(taken, BaseModel)):
+        raise AgentInvalid(f"@agent.on takes a PacketType or a model that is decorated with @message, not {taken!r}")
+    schema_id = schema_handled(taken)
+    return typed_handler(function, taken), PacketType.MESSAGE, schema_id
 
 
 def _check_id(what: str, value: str) -> None:

@@ -5,7 +5,10 @@ from collections.abc import Awaitable, Callable
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from pydantic import BaseModel
+
 from apc_agents.errors import AgentInvalid
+from apc_agents.typed.message import schema_of
 from apc_contracts.envelope.packet import PAYLOAD_TYPES, Packet
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import PacketType
@@ -26,6 +29,27 @@ def check_handler(function: AnyHandler, packet_type: PacketType) -> None:
         _check_packet(function, hints[first], packet_type)
     if "return" in hints:
         _check_return(function, hints["return"])
+
+
+def check_typed(function: AnyHandler, model: type[BaseModel]) -> None:
+    """Check that a handler is `async def handler(content: Model, ctx: HandlerContext)`. Raises AgentInvalid."""
+    _check_shape(function, 2, f"(content: {model.__name__}, ctx: HandlerContext)")
+    hints = _hints(function)
+    first = next(iter(inspect.signature(function).parameters))
+    wanted = hints.get(first, model)
+    if wanted is not Any and not (inspect.isclass(wanted) and issubclass(model, wanted)):
+        shown = getattr(wanted, "__name__", wanted)
+        raise AgentInvalid(
+            f"{_name(function)} is registered for {model.__name__} but takes {shown}: annotate it as {model.__name__}"
+        )
+    if "return" in hints:
+        _check_return(function, hints["return"])
+
+
+def leaves_of_return(function: AnyHandler) -> list[Any]:
+    """Return the types in a handler's return annotation, one by one; none without an annotation."""
+    hints = _hints(function)
+    return _leaves(hints["return"]) if "return" in hints else []
 
 
 def check_start(function: AnyHandler) -> None:
@@ -79,10 +103,10 @@ def _check_return(function: AnyHandler, annotation: Any) -> None:
     for option in _leaves(annotation):
         if option in (None, type(None), Any, Ellipsis) or isinstance(option, TypeVar):
             continue
-        if not (inspect.isclass(option) and issubclass(option, Payload)):
+        if not (inspect.isclass(option) and (issubclass(option, Payload) or schema_of(option))):
             raise AgentInvalid(
                 f"{_name(function)} returns {getattr(option, '__name__', option)}: "
-                "return a payload, several payloads, or None"
+                "return a payload or a model with @message, several of them, or None"
             )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self, Unpack
 from uuid import UUID
 
 import orjson
+from pydantic import BaseModel
 
 from apc_agents.agent import Agent
 from apc_agents.effects import MemoryEffectStore
@@ -32,7 +33,7 @@ from apc_bus.memory import MemoryBroker
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, is_urgent, routing_key
-from apc_contracts.contract.contract import Contract, load_contract
+from apc_contracts.contract.contract import Contract, load_contract, task_contract
 from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import Payload
@@ -54,7 +55,8 @@ class AgentTestClient:
         reply = await client.send(IdeaPayload(...), phase=RunPhase.DISCOVERY)
         assert reply.payload.text == "..."
     ```
-    There is no gate: no session, no registry; what `apc packet validate` refuses is refused, sent or emitted.
+    There is no gate: no session, no registry; what `apc packet validate` refuses is refused, sent or emitted. An agent
+    that takes MESSAGEs is judged by the contract `task`, any other by `apc/1.0`, unless `contract` says otherwise.
     ctx.state, ctx.once, ctx.artifacts, ctx.memory and tasks are in memory.
     """
 
@@ -85,7 +87,7 @@ class AgentTestClient:
         """What ctx.once has made."""
         self._claim_checks = ClaimChecks(self.artifacts, WorkerSettings(database_url=None).claim_check_bytes)
         self._agent = agent
-        self._contract = contract or load_contract()
+        self._contract = contract or (task_contract() if self._takes_messages else load_contract())
         self._ends: dict[DeliveryKey, asyncio.Future[None]] = {}
         self._causes: dict[UUID, list[Packet]] = {}
         self._stop = asyncio.Event()
@@ -133,10 +135,10 @@ class AgentTestClient:
 
     async def send(
         self,
-        payload: Payload,
+        payload: Payload | BaseModel,
         *,
         sender: str | Actor = "tester",
-        phase: RunPhase = RunPhase.DISCOVERY,
+        phase: RunPhase | None = None,
         round: int = 0,
         step: int = 0,
         rights: Iterable[Right] = (),
@@ -144,7 +146,8 @@ class AgentTestClient:
     ) -> Packet | None:
         """Send a packet to the agent; returns the first packet that it emitted in answer, None when it did not.
 
-        `phase`, `round` and `step` are the session's; `rights` those that the gate would know the sender to have.
+        `phase` (default DISCOVERY; EXECUTION for an agent that takes MESSAGEs), `round` and `step` are the session's;
+        `rights` those that the gate would know the sender to have.
         `options` are those of `ctx.emit`, for session-1, run-1 and task-1 unless they say otherwise.
 
         Raises:
@@ -152,6 +155,7 @@ class AgentTestClient:
             HandlerFailed: the handler raised; `__cause__` is what it raised.
         """
         options = {"session_id": "session-1", "run_id": "run-1", "task_id": "task-1", "generation": 0, **options}
+        phase = phase or (RunPhase.EXECUTION if self._takes_messages else RunPhase.DISCOVERY)
         draft = Draft(payload, to=self._agent.agent_id, run_phase=phase, **options)
         actor = Actor(agent_id=sender, role="tester", swarm_id="tests") if isinstance(sender, str) else sender
         packet = Builder(actor, KnownSessions(actor.agent_id)).build(draft, None, 0).packet
@@ -199,6 +203,10 @@ class AgentTestClient:
         """Return the saved ctx.state of a session."""
         stored = await self.states.load(self._agent.agent_id, session_id)
         return {} if stored is None else dict(orjson.loads(stored[0])["state"])
+
+    @property
+    def _takes_messages(self) -> bool:
+        return PacketType.MESSAGE in self._agent.handles
 
     def _headers(self, moment: SessionPosition, attempt: int, rights: Iterable[Right]) -> dict[str, HeaderValue]:
         self._batch_no += 1

@@ -100,7 +100,7 @@ async def test_what_admit_refuses_is_refused_at_once(agent: Agent, idea: Any) ->
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         for given in ({}, {"proof_bundle": PROOF, "confidence": 3.0}, {"proof_bundle": PROOF, "ttl": timedelta(0)}):
             with pytest.raises(EmitRefused) as refused:
-                await ctx.emit(claim(), **given)  # type: ignore[arg-type]  # one bad argument each
+                await ctx.emit(claim(), **given)  # type: ignore[call-overload]  # one bad argument each
             seen.append(refused.value)
 
     async with AgentTestClient(agent) as client:

@@ -7,8 +7,9 @@ from enum import Enum
 from typing import Final, TypedDict, Unpack
 from uuid import UUID
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
+from apc_agents.typed.message import payload_of
 from apc_contracts.envelope.packet import Lineage, Packet, ProofBundle, Recipient
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import ALL_RECIPIENTS, SUBSTRATE_RECIPIENT, Channel, RunPhase
@@ -93,16 +94,21 @@ class EmitOptions(PacketOptions, total=False):
 
 
 class Draft:
-    """A payload, and what is said of its packet. Raises TypeError for an option that does not exist."""
+    """A payload, and what is said of its packet; a model with `@message` becomes a MESSAGE.
+
+    Raises:
+        TypeError: an option that does not exist.
+        AgentError: neither a payload nor a decorated model.
+    """
 
     __slots__ = ("options", "payload")
 
-    def __init__(self, payload: Payload, **options: Unpack[EmitOptions]) -> None:
+    def __init__(self, payload: Payload | BaseModel, **options: Unpack[EmitOptions]) -> None:
         unknown = options.keys() - EmitOptions.__annotations__.keys()
         if unknown:
             known = ", ".join(sorted(EmitOptions.__annotations__))
             raise TypeError(f"a packet has no option {min(unknown)!r}: use {known}")
-        self.payload = payload
+        self.payload = payload_of(payload)
         self.options = options
 
     def with_ack_timeout(self, timeout: timedelta) -> "Draft":

@@ -24,6 +24,7 @@ from apc_agents.metrics import ENDS, FAILED, count_end, time_handler
 from apc_agents.phase import KnownSessions
 from apc_agents.receiving.delivery import Inbound
 from apc_agents.signature import AnyHandler
+from apc_agents.typed.handlers import payloads_of
 from apc_bus.errors import DeadLetter, GiveBack
 from apc_bus.observability.telemetry import begin_subject, end_subject
 from apc_bus.observability.tracing import describe, fail, in_span
@@ -188,7 +189,7 @@ class Dispatcher:
         return f"not handled: relevance {relevance:.3f} is below {minimum:.3f}"
 
     async def _emit_results(self, packet: Packet, invocation: Invocation, result: Any) -> None:
-        for payload in _payloads(result):
+        for payload in payloads_of(result):
             await invocation.emit(Draft(payload))
         if (
             packet.routing.requires_ack
@@ -314,16 +315,6 @@ def _is_for_all(packet: Packet) -> bool:
 
 def _default_handler(packet: Packet) -> AnyHandler:
     return _accept if packet.packet_type in CONTROL_TYPES else _refuse
-
-
-def _payloads(result: Any) -> tuple[Payload, ...]:
-    if result is None:
-        return ()
-    if isinstance(result, Payload):
-        return (result,)
-    if isinstance(result, list | tuple) and all(isinstance(one, Payload) for one in result):
-        return tuple(result)
-    raise AgentError(f"a handler returned {type(result).__name__}: return a payload, several payloads, or None")
 
 
 def _is_cancelled() -> bool:

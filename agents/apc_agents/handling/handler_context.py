@@ -1,10 +1,10 @@
 """What a handler is given beside the packet."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Unpack, cast
+from typing import Any, Unpack, overload
 from uuid import UUID, uuid5
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.clearance import Trigger
@@ -19,7 +19,7 @@ from apc_contracts.agent.context import AgentContext
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet, SomePayload
 from apc_contracts.identity.registry import Right
-from apc_contracts.payloads.by_type import Payload
+from apc_contracts.payloads.by_type import MessagePayload, Payload
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import RunPhase
 
@@ -144,14 +144,22 @@ class HandlerContext:
         """The steps of this invocation so far; empty while the handler has emitted nothing."""
         return tuple(self._invocation.coordination.transitions)
 
-    async def emit(self, payload: SomePayload, **options: Unpack[EmitOptions]) -> Packet[SomePayload]:
+    @overload
+    async def emit(  # type: ignore[overload-overlap]
+        self, payload: SomePayload, **options: Unpack[EmitOptions]
+    ) -> Packet[SomePayload]: ...
+
+    @overload
+    async def emit(self, payload: BaseModel, **options: Unpack[EmitOptions]) -> Packet[MessagePayload]: ...
+
+    async def emit(self, payload: BaseModel, **options: Unpack[EmitOptions]) -> Packet[Any]:
         """Emit a packet; returns it when the broker has confirmed it.
 
         Long texts of one that would be larger than 256 KiB travel through the artifact store
         (docs/how-to/artifacts.md).
 
         Args:
-            payload: one of the payload classes; it decides the packet type.
+            payload: one of the payload classes; it decides the packet type. Or a model with `@message`: a MESSAGE.
             options: see EmitOptions; what is left out has its default.
 
         Raises:
@@ -160,8 +168,7 @@ class HandlerContext:
             EmitRejected, EmitTimeout: with requires_ack, a NACK or no answer.
             Retry: long texts cannot be stored, because the artifact store is away.
         """
-        packet = await self._invocation.emit(Draft(payload, **options))
-        return cast("Packet[SomePayload]", packet)
+        return await self._invocation.emit(Draft(payload, **options))
 
     async def answer(self, payload: Payload) -> Packet:
         """Emit an answer to the handled packet (ACK, NACK, ERROR) beside the local machine. Raises as `emit`."""

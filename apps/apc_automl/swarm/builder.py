@@ -234,4 +234,7 @@ class _Bench:
         self, ctx: HandlerContext, session: SessionState, payload: SomePayload, **options: Any
     ) -> Packet[SomePayload]:
         """Emit for the generation that the SYNC named, also when the session has moved on in the meantime."""
-        return await ctx.emit(payload, run_phase=session.run_phase, generation=session.generation, **options)
+        packet: Packet[SomePayload] = await ctx.emit(
+            payload, run_phase=session.run_phase, generation=session.generation, **options
+        )
+        return packet

@@ -26,11 +26,12 @@ from apc_agents.errors import (
 )
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, StateStore
-from apc_agents.loading import load_agent
+from apc_agents.loading import load_agent, load_team
 from apc_agents.running.service import run_worker
 from apc_agents.running.worker import Worker
 from apc_agents.testing import AgentTestClient
 from apc_agents.typed.message import content_of, message
+from apc_agents.typed.team import Team
 from apc_bus.settings import WorkerSettings
 
 __all__ = [
@@ -64,10 +65,12 @@ __all__ = [
     "StateStale",
     "StateStore",
     "StateUnavailable",
+    "Team",
     "Worker",
     "WorkerSettings",
     "content_of",
     "load_agent",
+    "load_team",
     "message",
     "run_worker",
 ]

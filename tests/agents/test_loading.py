@@ -41,7 +41,7 @@ def test_a_module_of_the_working_folder_is_found(folder: Path) -> None:
         ("nowhere_at_all:agent", "no module 'nowhere_at_all'"),
         ("my_agents_bad.deeper:agent", "no module 'my_agents_bad.deeper'"),
         ("my_agents_bad:missing", "has no 'missing'; it has agent"),
-        ("my_agents_bad:number", "is a int, not an apc_agents.Agent"),
+        ("my_agents_bad:number", "is of type int, not an apc_agents.Agent"),
     ],
 )
 def test_what_leads_to_no_agent_is_said_in_one_sentence(folder: Path, name: str, message: str) -> None:

@@ -1,0 +1,109 @@
+"""A team: agents that are started, run and tested as one, over a session of the contract `task`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from apc_agents.agent import Agent
+from apc_agents.errors import AgentInvalid
+from apc_agents.typed.message import document_of, schema_of
+from apc_contracts.payloads.session_signals import Budgets, TaskSessionSpec
+
+DAY = timedelta(days=1)
+
+
+class Team:
+    """Agents that work on one task after the other, each task in a session of its own.
+
+    Args:
+        name: as it is told in commands.
+        agents: the members.
+        entry: the agent_id that gets the input of a session.
+        decider: the agent_id whose DONE ends the work (`ctx.complete`); default the entry.
+        reviewers: agent ids that must approve the DONE before the session closes.
+        approvals: how many of them.
+        contract: the name of the sessions' contract; its coordinator is `task`.
+        budgets: what a session may spend.
+        deadline: how long a session may last.
+        max_rounds: how often reviewers may send the work back, less one.
+        on_failure: `halt` ends the session when a handler has failed permanently, `continue` does not.
+        messages: models that agents emit and that neither handlers nor their modules name.
+
+    Raises:
+        AgentInvalid: two agents of one id, an id that is no member's, two models of one schema, a field out of range.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        agents: Sequence[Agent],
+        entry: str,
+        decider: str | None = None,
+        reviewers: Iterable[str] = (),
+        approvals: int = 1,
+        contract: str = "task",
+        budgets: Budgets | None = None,
+        deadline: timedelta = DAY,
+        max_rounds: int = 2,
+        on_failure: str = "halt",
+        messages: Iterable[type[BaseModel]] = (),
+    ) -> None:
+        self.name = name
+        self.agents = tuple(agents)
+        self.entry = entry
+        ids = [agent.agent_id for agent in self.agents]
+        for agent_id in ids:
+            if ids.count(agent_id) > 1:
+                raise AgentInvalid(f"team {name} has two agents {agent_id!r}: give each an id of its own")
+        decider, reviewers = decider or entry, tuple(reviewers)
+        for what, named in (("entry", entry), ("decider", decider), *(("reviewers", one) for one in reviewers)):
+            if named not in ids:
+                raise AgentInvalid(f"team {name}: {what} {named!r} is no member; the members are {', '.join(ids)}")
+        try:
+            self.spec = TaskSessionSpec(
+                contract=contract,
+                members=tuple(ids),
+                deciders=(decider,),
+                reviewers=reviewers,
+                approvals=approvals,
+                on_failure=on_failure,
+                max_rounds=max_rounds,
+                deadline_ms=round(deadline / timedelta(milliseconds=1)),
+                budgets=budgets or Budgets(),
+            )
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise AgentInvalid(f"team {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        self.models = _models(name, [*messages, *(model for agent in self.agents for model in agent.models)])
+
+    def agent(self, agent_id: str) -> Agent:
+        """Return a member. Raises AgentInvalid without one of this id."""
+        for agent in self.agents:
+            if agent.agent_id == agent_id:
+                return agent
+        members = ", ".join(one.agent_id for one in self.agents)
+        raise AgentInvalid(f"team {self.name} has no agent {agent_id!r}; it has {members}")
+
+    @property
+    def inputs(self) -> Mapping[str, type[BaseModel]]:
+        """The models that its entry takes, by schema."""
+        return {one: self.models[one] for one in sorted(self.agent(self.entry).schemas) if one in self.models}
+
+    @property
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """The JSON Schema of every model, by schema: what `apc up` and `apc run` register."""
+        return {schema_id: document_of(model) for schema_id, model in sorted(self.models.items())}
+
+
+def _models(name: str, models: Iterable[type[BaseModel]]) -> dict[str, type[BaseModel]]:
+    found: dict[str, type[BaseModel]] = {}
+    for model in models:
+        schema_id = schema_of(model)
+        if schema_id is None:
+            raise AgentInvalid(f'team {name}: {model.__name__} has no schema: decorate it with @message("name/1")')
+        if found.setdefault(schema_id, model) is not model:
+            raise AgentInvalid(f"team {name}: {found[schema_id].__name__} and {model.__name__} are both {schema_id}")
+    return found

@@ -1,0 +1,107 @@
+"""A team: what is checked when it is built, what it registers, and how it is found by name."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, create_model
+
+from apc_agents import Agent, AgentInvalid, AgentNotFound, HandlerContext, Team, load_agent, load_team, message
+from apc_agents.loading import load_members
+from apc_contracts.schemas.schema import register_schema
+
+MODULE = """
+from apc_agents import Agent, Team
+lead = Agent("lead", role="lead", swarm="review")
+reader = Agent("reader", role="reader", swarm="review")
+team = Team("review", agents=[lead, reader], entry="lead")
+def make():
+    return team
+"""
+
+
+@message("question/1")
+class Question(BaseModel):
+    text: str
+
+
+@message("answer/1")
+class Answer(BaseModel):
+    text: str
+
+
+def _agents() -> list[Agent]:
+    lead, reader = (Agent(name, role=name, swarm="review") for name in ("lead", "reader"))
+
+    @lead.on(Question)
+    async def ask(question: Question, ctx: HandlerContext) -> None: ...
+
+    @reader.on(Answer)
+    async def read(answer: Answer, ctx: HandlerContext) -> None: ...
+
+    return [lead, reader]
+
+
+def _team(**options: Any) -> Team:
+    return Team("review", **{"agents": _agents(), "entry": "lead", **options})
+
+
+def test_a_team_says_how_its_sessions_run() -> None:
+    team = _team(decider="reader", reviewers=["lead"], deadline=timedelta(minutes=5))
+    assert team.spec.members == ("lead", "reader")
+    assert (team.spec.contract, team.spec.deciders, team.spec.reviewers) == ("task", ("reader",), ("lead",))
+    assert team.spec.deadline_ms == 300_000
+    assert _team().spec.deciders == ("lead",)
+
+
+def test_a_team_registers_the_models_of_its_agents() -> None:
+    team = _team()
+    assert set(team.documents) == {"question/1", "answer/1"}
+    assert team.inputs == {"question/1": Question}
+    for schema_id, document in team.documents.items():
+        register_schema(schema_id, document)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"entry": "leed"}, "entry 'leed' is no member; the members are lead, reader"),
+        ({"decider": "x"}, "decider 'x' is no member"),
+        ({"reviewers": ["x"]}, "reviewers 'x' is no member"),
+        ({"agents": [*_agents(), _agents()[0]]}, "two agents 'lead'"),
+        ({"agents": [], "entry": "lead"}, "no member"),
+        ({"on_failure": "panic"}, "on_failure: Input should be 'halt' or 'continue'"),
+        ({"deadline": timedelta(0)}, "deadline_ms"),
+        ({"max_rounds": 0}, "max_rounds"),
+        ({"messages": [create_model("Plain", text=str)]}, "Plain has no schema"),
+        ({"messages": [message("answer/1")(create_model("Other", text=int))]}, "are both answer/1"),
+    ],
+)
+def test_a_team_that_cannot_work_is_refused_when_it_is_built(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(AgentInvalid, match=said):
+        _team(**options)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"reviewers_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def test_a_team_and_its_members_are_found_by_name(module: str) -> None:
+    assert load_team(f"{module}:team").name == "review"
+    assert load_team(f"{module}:make").name == "review"
+    assert load_agent(f"{module}:team:reader").agent_id == "reader"
+    assert list(load_members(f"{module}:team")) == [f"{module}:team:lead", f"{module}:team:reader"]
+    assert list(load_members(f"{module}:lead")) == [f"{module}:lead"]
+    with pytest.raises(AgentNotFound, match=f"is a team: name one of its agents, {module}:team:lead"):
+        load_agent(f"{module}:team")
+    with pytest.raises(AgentInvalid, match="has no agent 'x'; it has lead, reader"):
+        load_agent(f"{module}:team:x")
+    with pytest.raises(AgentNotFound, match=r"is of type Agent, not an apc_agents\.Team"):
+        load_team(f"{module}:lead")
+    with pytest.raises(AgentNotFound, match="it has lead, reader, team"):
+        load_team(f"{module}:teem")

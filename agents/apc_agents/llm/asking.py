@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 
 import orjson
@@ -23,11 +24,19 @@ from apc_agents.context import TokenCounter
 from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, LLMError, ModelAway, ModelRefused, ModelUnusable
 from apc_agents.llm.provider import model_settings
 from apc_bus.settings import LLMSettings
-from apc_contracts.agent.actions import AgentResponse, ResponseInvalid, parse_response
+from apc_contracts.agent.actions import STATUS_SUCCESS, AgentResponse, ResponseInvalid, parse_response
 from apc_contracts.agent.context import ResponseConstraints
 
-Fitting = Callable[[AgentResponse], AgentResponse]
-"""The answer, if it is as it must be. Raises ModelRetry."""
+
+@dataclass(frozen=True, slots=True)
+class AnswerRules:
+    """What an answer must be like."""
+
+    fitting: Callable[[AgentResponse], AgentResponse]
+    """Returns the answer, if it is as it must be. Raises ModelRetry."""
+    takes_prose: bool
+    """Whether a text that is no JSON is taken as the response."""
+
 
 OUTPUT_TOOL = "answer"
 """The function that a model is told to call with its AgentResponse; the document as plain text is taken as well."""
@@ -43,11 +52,12 @@ async def ask_for_response(
     counter: TokenCounter,
     response_limit: int,
     required: ResponseConstraints | None = None,
+    takes_prose: bool = False,
 ) -> AgentResponse:
     """One AgentResponse, whose `response` has at most response_limit tokens; `usage` grows even if it fails.
 
     A `response` that is not as `required` (longer than max_length characters; no JSON where the format is json) is sent
-    back to the model like one that is too long.
+    back to the model like one that is too long. With `takes_prose` a text that is no JSON is the response.
 
     Raises:
         AnswerInvalid, AnswerTooLong: the model gave none. ModelAway, ModelRefused, ModelUnusable: it was not asked.
@@ -68,7 +78,7 @@ async def ask_for_response(
             message_history=messages,
             model=model,
             instructions=instructions,
-            deps=fitting,
+            deps=AnswerRules(fitting, takes_prose),
             retries=settings.output_retries,
             model_settings=model_settings(settings),
             usage=usage,
@@ -86,15 +96,15 @@ async def ask_for_text(model: Model, instructions: str, text: str, *, settings: 
 
 
 @cache
-def _for_responses() -> ModelAgent[Fitting, AgentResponse]:
+def _for_responses() -> ModelAgent[AnswerRules, AgentResponse]:
     """Made once: the schemas of what may be answered take three quarters of the time of a step."""
-    asked = ModelAgent[Fitting, AgentResponse](
+    asked = ModelAgent[AnswerRules, AgentResponse](
         output_type=[ToolOutput(AgentResponse, name=OUTPUT_TOOL), TextOutput(_read)], name="apc"
     )
 
     @asked.output_validator
-    def fitting(run: RunContext[Fitting], answer: AgentResponse) -> AgentResponse:
-        return run.deps(answer)
+    def fitting(run: RunContext[AnswerRules], answer: AgentResponse) -> AgentResponse:
+        return run.deps.fitting(answer)
 
     return asked
 
@@ -121,7 +131,9 @@ def _spending(usage: RunUsage) -> Iterator[None]:
         raise ModelUnusable(f"the model cannot be asked: {error}") from error
 
 
-def _read(text: str) -> AgentResponse:
+def _read(run: RunContext[AnswerRules], text: str) -> AgentResponse:
+    if run.deps.takes_prose and text.strip() and not text.lstrip().startswith(("{", "[", "`")):
+        return AgentResponse(status=STATUS_SUCCESS, thoughts=(), actions=(), stop=True, response=text.strip())
     try:
         return parse_response(text)
     except ResponseInvalid as invalid:

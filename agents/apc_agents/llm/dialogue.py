@@ -26,8 +26,9 @@ from apc_agents.llm.errors import AnswerInvalid
 from apc_agents.llm.history import messages_of_turns
 from apc_agents.llm.mind import TASKS_READ, MessageExchange
 from apc_agents.llm.state_store import StateContextStore
-from apc_agents.memory import BaseMemoryStore, NewMessages, UnknownSession
+from apc_agents.memory import BaseMemoryStore, ConversationContext, NewMessages, UnknownSession
 from apc_agents.tasks import Task, TaskStore
+from apc_agents.text.progress import OnProgress
 
 
 class DialogueBusy(AgentError):
@@ -123,6 +124,10 @@ class Dialogue:
             raise UnknownSession(self.session_id)
         return _props(session)
 
+    async def whole(self) -> ConversationContext | None:
+        """Return every message that is kept of the conversation, folded ones too; None before the first."""
+        return await self._memory.retrieve_conversation(self.session_id)
+
     async def own_tasks(self) -> Sequence[Task]:
         """Return the newest tasks that this user's messages started, newest first; at most TASKS_READ are looked at."""
         if self.tasks is None:
@@ -132,12 +137,15 @@ class Dialogue:
         # Another user's conversation may have the same session_id.
         return [task for task in listed if task.spec.compartment == self._memory.owner]
 
-    async def say(self, message: str, *, revision: int | None = None) -> DialogueOutput:
+    async def say(
+        self, message: str, *, revision: int | None = None, on_progress: OnProgress | None = None
+    ) -> DialogueOutput:
         """Return the agent's answer.
 
         Args:
             message: what the user says.
             revision: that of the props that the user saw; None = whatever it is.
+            on_progress: told of the response and the actions as they come; prose is an answer then.
 
         Raises:
             ContextStale: the session has another revision. DialogueBusy: it is still answering.
@@ -167,6 +175,7 @@ class Dialogue:
                     usage=usage,
                     remembered=kept.state.get(REMEMBERED),
                     on_change=self._show_thinking,
+                    on_progress=on_progress,
                 )
             except AnswerInvalid:
                 await recording.forget()  # else the same message would never be answered

@@ -25,6 +25,7 @@ from apc_agents.llm.prompting import Persona, messages_of, system_prompt
 from apc_agents.llm.recording import RecordedModel, Recording
 from apc_agents.llm.signals import TaskSignals
 from apc_agents.tasks import Task
+from apc_agents.text.progress import RUNNING, ActionProgress, OnProgress
 from apc_agents.text.summarizing import cut
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent.actions import STATUS_ERROR, AgentResponse, SecurityLevel
@@ -94,9 +95,9 @@ class Mind:
         self.counter = counter or EstimatedTokens()
         self.executor = ActionExecutor(self.tools)
 
-    def recorded(self, recording: Recording) -> RecordedModel:
+    def recorded(self, recording: Recording, on_progress: OnProgress | None = None) -> RecordedModel:
         """Return the model as it is asked about one packet or message."""
-        return RecordedModel(self.model, recording, self.settings)
+        return RecordedModel(self.model, recording, self.settings, on_progress)
 
     async def answer(
         self,
@@ -110,6 +111,7 @@ class Mind:
         remembered: Mapping[str, JsonValue] | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
         on_change: OnChange = _unheard,
+        on_progress: OnProgress | None = None,
     ) -> MessageExchange:
         """Take a message in, think and act until the model stops, and add its answer to the session.
 
@@ -120,6 +122,7 @@ class Mind:
             usage: grows by what was spent, even if this raises.
             required: what the response must be like; told to the model, and sent back until it is.
             remembered: what the model is told that it has kept.
+            on_progress: told of the response and the actions as they come; a person waits then, and takes prose too.
 
         Raises:
             ContextError: the message cannot be taken. LLMError: there is no answer.
@@ -129,7 +132,20 @@ class Mind:
         await on_change(session)
         tasks = await recording.fact("tasks", await _told_tasks(actions, self.tools))
         fence = await recording.fact("fence", new_fence())
-        run = _Run(self, session, actions, recording, usage, required, remembered, tasks, fence, on_change, [asked])
+        run = _Run(
+            self,
+            session,
+            actions,
+            recording,
+            usage,
+            required,
+            remembered,
+            tasks,
+            fence,
+            on_change,
+            [asked],
+            on_progress,
+        )
         return await run.until_stopped()
 
 
@@ -148,7 +164,9 @@ class _Run:
     fence: str
     on_change: OnChange
     turns: list[Turn]
+    on_progress: OnProgress | None = None
     steps: int = 0
+    acted: int = 0
     task_ids: tuple[str, ...] = ()
     is_lowered: bool = False
     """Whether text of a lower level than the caller's is in the window."""
@@ -219,7 +237,7 @@ class _Run:
             constraints=_told_constraints(self.required),
         )
         return await ask_for_response(
-            mind.recorded(self.recording),
+            mind.recorded(self.recording, self.on_progress),
             instructions,
             messages_of(session.turns_for_model(), self.fence, remembered=self.remembered, tasks=self.tasks),
             settings=mind.settings,
@@ -227,6 +245,7 @@ class _Run:
             counter=mind.counter,
             response_limit=min(session.message_limit, response_limit),
             required=self.required,
+            takes_prose=self.on_progress is not None,
         )
 
     async def _act(self, response: AgentResponse) -> ActionReport | None:
@@ -234,16 +253,26 @@ class _Run:
         if not response.actions:
             await self._refuse(response, "there was neither an action nor a response")
             return None
+        names = [action.action for action in response.walk()]
+        self._show_actions(names, [RUNNING] * len(names))
         try:
             report = await self.mind.executor.run(response, context=self.actions)
         except ActionsRefused as refused:
+            self._show_actions(names, ["REFUSED"] * len(names))
             await self._refuse(response, str(refused))
             return None
+        self._show_actions(names, [str(seen.status) for seen in report.observations])
+        self.acted += len(names)
         self.actions = replace(self.actions, results={**self.actions.results, **report.results})
         self.task_ids += tuple(report.task_ids.values())
         pairs = zip(report.observations, report.response.walk(), strict=True)
         await self._observe(response, [{**seen.to_document(), "params": action.params} for seen, action in pairs])
         return report
+
+    def _show_actions(self, names: Sequence[str], statuses: Sequence[str]) -> None:
+        if self.on_progress is not None:
+            for number, (name, status) in enumerate(zip(names, statuses, strict=True), self.acted):
+                self.on_progress(ActionProgress(number, name, status))
 
     async def _refuse(self, response: AgentResponse, why: str) -> None:
         """Tell the model what is wrong with its answer; it may name what stands in the prompt alone."""

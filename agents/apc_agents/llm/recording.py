@@ -14,8 +14,9 @@ from hashlib import sha256
 from typing import Any, Final
 
 import orjson
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, TextPart
 from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
@@ -23,6 +24,7 @@ from pydantic_core import PydanticSerializationError
 
 from apc_agents.context import ContextStore
 from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, ModelAway
+from apc_agents.text.progress import OnProgress, ResponseText, response_of
 from apc_bus.settings import LLMSettings
 
 VOLATILE: Final = frozenset({"timestamp", "run_id", "conversation_id"})
@@ -91,10 +93,13 @@ class Recording:
 class RecordedModel(WrapperModel):
     """A model whose answers are bounded in size and time, priced, kept, and found again."""
 
-    def __init__(self, wrapped: Model, recording: Recording, settings: LLMSettings) -> None:
+    def __init__(
+        self, wrapped: Model, recording: Recording, settings: LLMSettings, on_progress: OnProgress | None = None
+    ) -> None:
         super().__init__(wrapped)
         self._recording = recording
         self._llm_settings = settings
+        self._on_progress = on_progress
 
     async def request(
         self,
@@ -114,7 +119,7 @@ class RecordedModel(WrapperModel):
         seconds, limit = self._llm_settings.timeout.total_seconds(), self._llm_settings.answer_bytes
         try:
             async with asyncio.timeout(seconds):
-                response = await super().request(messages, model_settings, model_request_parameters)
+                response = await self._ask(messages, model_settings, model_request_parameters)
         except TimeoutError as error:
             raise ModelAway(f"{self.model_name} gave no answer within {seconds:g} s") from error
         fill_price(response.usage, self._llm_settings)
@@ -123,6 +128,38 @@ class RecordedModel(WrapperModel):
             raise AnswerTooLong(size, limit, response.usage)
         await self._recording.keep(key, response)
         return response
+
+    async def _ask(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        """Ask the model; whoever listens hears the response as it comes, if the model can stream."""
+        if self._on_progress is None or not can_stream(self.wrapped):
+            return await super().request(messages, model_settings, model_request_parameters)
+        self._on_progress(ResponseText(""))
+        limit = self._llm_settings.answer_bytes
+        async with super().request_stream(messages, model_settings, model_request_parameters) as stream:
+            shown = ""
+            async for _ in stream:
+                parts = stream.get().parts
+                if (size := sum(map(_size, parts))) > limit:
+                    raise AnswerTooLong(size, limit, stream.usage)
+                text = next(filter(None, (response_of(_given(part)) for part in parts)), "")
+                if text != shown:
+                    self._on_progress(ResponseText(text))
+                    shown = text
+            return stream.get()
+
+
+def can_stream(model: Model) -> bool:
+    """Return whether a model sends its answer as it is made."""
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    if isinstance(model, FunctionModel):
+        return model.stream_function is not None
+    return type(model).request_stream is not Model.request_stream
 
 
 def fill_price(usage: RequestUsage, settings: LLMSettings) -> None:
@@ -142,6 +179,10 @@ def _stable(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _stable(inner) for key, inner in value.items() if key not in VOLATILE}
     return [_stable(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _given(part: Any) -> Any:
+    return getattr(part, "args", None) or (part.content if isinstance(part, TextPart) else None) or ""
 
 
 def _size(part: Any) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import asyncpg
 from fastapi import Depends, Request
@@ -12,6 +12,9 @@ from apc_log.offline_verifier import PublicKey
 from apc_web.acts.port import Acts
 from apc_web.fold.snapshots import Snapshots
 from apc_web.live.feed import Feed
+
+if TYPE_CHECKING:  # an agent takes a second to import, and most servers have none
+    from apc_web.chat.chats import Chats
 
 KeyOf = Callable[[int], PublicKey | None]
 """Returns the log's public key of a shard; None when this server knows none."""
@@ -28,6 +31,7 @@ class Services:
         key_of: the log's public keys.
         feed: the live entries.
         acts: what an operator can do; None when there are no acts, and `why_no_acts` says why.
+        chats: conversations with an agent; None when there is none, and `why_no_chat` says why.
     """
 
     pool: asyncpg.Pool
@@ -39,6 +43,8 @@ class Services:
     run_id: str | None = None
     acts: Acts | None = None
     why_no_acts: str | None = None
+    chats: "Chats | None" = None
+    why_no_chat: str | None = None
     snapshots: Snapshots = field(default_factory=Snapshots)
 
 

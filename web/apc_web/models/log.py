@@ -36,6 +36,9 @@ class ServerAbout(ApiModel):
     can_act: bool
     why_not: str | None
     """Why there are no acts, one sentence."""
+    can_chat: bool
+    why_no_chat: str | None
+    """Why there is nobody to talk to, one sentence."""
     database: str
     """embedded or server."""
     run_id: str | None

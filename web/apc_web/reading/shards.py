@@ -21,6 +21,8 @@ def about(services: Services) -> ServerAbout:
         version=version("apc-bus"),
         can_act=services.acts is not None,
         why_not=services.why_no_acts,
+        can_chat=services.chats is not None,
+        why_no_chat=None if services.chats is not None else services.why_no_chat,
         database="embedded" if services.is_embedded else "server",
         run_id=services.run_id,
     )

@@ -4,7 +4,7 @@ import html
 import sys
 import webbrowser
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -13,6 +13,7 @@ import asyncpg
 
 from apc_bus.settings import BusSettings, DatabaseSettings, LogKeySettings, OrchestratorSettings
 from apc_console.commands.web.broker_acts import BrokerActs
+from apc_console.commands.web.chatting import chats_of
 from apc_console.connections.database import PATIENCE, database_url
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.output.terminal import echo
@@ -49,6 +50,8 @@ class WebForm:
     listen: str
     is_read_only: bool
     opens_browser: bool
+    agent: str | None = None
+    """The agent of the chat, as module:agent."""
 
 
 async def serve_web(form: WebForm) -> None:
@@ -81,12 +84,13 @@ async def serve_web(form: WebForm) -> None:
 async def _opened(form: WebForm) -> AsyncIterator[Services]:
     bus, database = BusSettings(), DatabaseSettings()
     contract = load_contract(OrchestratorSettings().contract)
-    async with database_url(bus, database) as url:
+    async with database_url(bus, database) as url, AsyncExitStack() as stack:
         pool = await open_reader(url, PATIENCE)
         state = await open_state_reader(url, PATIENCE)
         try:
             await _check(pool, form.run_id)
             why_no_acts = _why_no_acts(form, bus)
+            chat = await chats_of(stack, form)
             yield Services(
                 pool=pool,
                 state=state,
@@ -97,6 +101,8 @@ async def _opened(form: WebForm) -> AsyncIterator[Services]:
                 run_id=form.run_id,
                 acts=None if why_no_acts else BrokerActs(pool, bus),
                 why_no_acts=why_no_acts,
+                chats=None if isinstance(chat, str) else chat,
+                why_no_chat=chat if isinstance(chat, str) else None,
             )
         finally:
             state.terminate()

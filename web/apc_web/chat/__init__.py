@@ -1,0 +1,1 @@
+"""Conversations with the LLM agent of this server."""

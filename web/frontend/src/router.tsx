@@ -70,8 +70,12 @@ const arbitrations = createRoute({
   component: lazyRouteComponent(() => import("./pages/arbitrations"), "Arbitrations"),
 });
 
+const chat = createRoute({ getParentRoute: () => root, path: "/chat", component: lazyRouteComponent(() => import("./pages/chat/page"), "ChatPage") });
+
+const chatOne = createRoute({ getParentRoute: () => root, path: "/chat/$chatId", component: lazyRouteComponent(() => import("./pages/chat/page"), "ChatPage"), remountDeps: ({ params }) => params.chatId });
+
 export const router = createRouter({
-  routeTree: root.addChildren([overview, runs, run, packet, inbox, arbitrations]),
+  routeTree: root.addChildren([overview, runs, run, packet, inbox, arbitrations, chat, chatOne]),
   scrollRestoration: true,
   defaultPreload: "intent",
 });

@@ -14,6 +14,7 @@ const PAGES = [
   { to: "/runs", name: "Runs", icon: "runs" },
   { to: "/inbox", name: "Inbox", icon: "inbox" },
   { to: "/arbitrations", name: "Arbitrations", icon: "arbitrations" },
+  { to: "/chat", name: "Chat", icon: "chat" },
 ] as const;
 
 const LIVE_WORDS = { live: "Live", waiting: "Reconnecting", off: "Not live" };
@@ -53,11 +54,11 @@ function Side() {
 function Crumbs() {
   const path = useRouterState({ select: (state) => state.location.pathname });
   const [area = "", name] = path.split("/").filter(Boolean).map(decodeURIComponent);
-  const words: Record<string, string> = { "": "Overview", runs: "Runs", packets: "Packets", inbox: "Inbox", arbitrations: "Arbitrations" };
+  const words: Record<string, string> = { "": "Overview", runs: "Runs", packets: "Packets", inbox: "Inbox", arbitrations: "Arbitrations", chat: "Chat" };
   const title = words[area] ?? "Page";
   return (
     <nav className="crumbs" aria-label="Breadcrumbs">
-      {name && area === "runs" ? <Link to="/runs">{title}</Link> : <span aria-current={name ? undefined : "page"}>{title}</span>}
+      {name && area === "runs" ? <Link to="/runs">{title}</Link> : name && area === "chat" ? <Link to="/chat">{title}</Link> : <span aria-current={name ? undefined : "page"}>{title}</span>}
       {name && (
         <>
           <span aria-hidden="true">/</span>

@@ -7,7 +7,8 @@ import { follow, type StreamState } from "../api/stream";
 let state: StreamState = "off";
 const listeners = new Set<() => void>();
 
-function change(next: StreamState): void {
+/** Say how the stream of the open page is. */
+export function sayLive(next: StreamState): void {
   state = next;
   for (const listener of listeners) listener();
 }
@@ -53,7 +54,7 @@ export function useStream(
     const stop = follow(
       { ...(session_id && { session_id }), ...(run_id && { run_id }) },
       {
-        state: change,
+        state: sayLive,
         reset: () => refresh(true),
         entries(items) {
           if (items.length === 0) return;
@@ -65,7 +66,7 @@ export function useStream(
     return () => {
       clearTimeout(timer);
       stop();
-      change("off");
+      sayLive("off");
     };
   }, [client, session_id, run_id]);
 }

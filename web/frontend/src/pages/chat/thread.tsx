@@ -88,9 +88,12 @@ export function Thread({ state, onRetry, onEdit }: ThreadProps) {
   const { answer } = state;
   const isOpen = answer !== null && answer.state !== "done";
   const shown = isOpen && messages.at(-1)?.role === "user" && messages.at(-1)?.content === answer.message;
+  const hasOpened = useRef(false);
   useEffect(() => {
     const box = end.current?.parentElement;
-    // Follow the answer only while its end is in view.
+    // Begin at the end; follow the answer only while its end is in view.
+    if (box && !hasOpened.current) box.scrollTop = box.scrollHeight;
+    hasOpened.current = true;
     if (box && box.scrollHeight - box.scrollTop - box.clientHeight < 160) box.scrollTop = box.scrollHeight;
   }, [messages.length, answer?.text, answer?.state]);
   return (

@@ -71,13 +71,21 @@ async def _ask(port: int, *fields: str, method: str = "GET", body: str = "") -> 
 HOST = "Host: 127.0.0.1:8080"
 FOREIGN = {
     "a name that was pointed here": (("Host: evil.example",), "GET", "", 421),
+    "an address with a name behind it": (("Host: [::1].evil.example",), "GET", "", 421),
+    "a name behind an address": (("Host: 127.0.0.1.evil.example",), "GET", "", 421),
+    "an address as a user": (("Host: 127.0.0.1:80@evil.example",), "GET", "", 421),
+    "a port that is none": (("Host: 127.0.0.1:x",), "GET", "", 421),
     "two names": ((HOST, "Host: evil.example"), "GET", "", 400),
     "no name": ((), "GET", "", 400),
     "a page of another origin": ((HOST, "Origin: https://evil.example"), "POST", "{}", 403),
     "a page without an origin": ((HOST, "Origin: null"), "POST", "{}", 403),
+    "two origins": ((HOST, "Origin: http://127.0.0.1:8080", "Origin: https://evil.example"), "GET", "", 403),
+    "an origin with a name behind it": ((HOST, "Origin: http://127.0.0.1:8080.evil.example"), "GET", "", 403),
     "another port": ((HOST, "Origin: http://127.0.0.1:9999", "Content-Type: application/json"), "POST", "{}", 403),
     "a form": ((HOST, "Content-Type: application/x-www-form-urlencoded"), "POST", "a=b", 415),
     "text": ((HOST, "Content-Type: text/plain"), "POST", "{}", 415),
+    "two types": ((HOST, "Content-Type: application/json", "Content-Type: text/plain"), "POST", "{}", 415),
+    "a type of another name": ((HOST, "Content-Type: application/json-seq"), "POST", "{}", 415),
     "no type": ((HOST,), "POST", "{}", 415),
 }
 

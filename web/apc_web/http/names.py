@@ -1,7 +1,9 @@
 """The names by which a service that listens only on this machine may be addressed."""
 
+import re
 from ipaddress import ip_address
 
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:@/]+)(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -14,7 +16,6 @@ def is_loopback(host: str) -> bool:
 
 
 def name_of(host: str) -> str:
-    """Return the name of a Host header without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0].lower()
+    """Return the name of a Host header without its port; nothing when it is not a name with a port or without one."""
+    found = _HOST.fullmatch(host)
+    return found[1].lower() if found else ""

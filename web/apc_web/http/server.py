@@ -93,12 +93,17 @@ class CheckedRequests:
         named = headers.getlist("host")
         if len(named) != 1 or (self._hosts is not None and name_of(named[0]) not in self._hosts):
             return _refuse(421, "WRONG_HOST", "this service does not answer to that name", "Host")
-        origin = headers.get("origin")
-        if origin is not None and origin.lower() not in (f"http://{named[0].lower()}", f"https://{named[0].lower()}"):
+        own = {f"http://{named[0].lower()}", f"https://{named[0].lower()}"}
+        origins = headers.getlist("origin")
+        if len(origins) > 1 or not own.issuperset(origin.lower() for origin in origins):
             return _refuse(403, "WRONG_ORIGIN", "pages of another origin may not ask", "Origin")
-        if _has_body(headers) and headers.get("content-type", "").partition(";")[0].strip().lower() != _MEDIA_TYPE:
+        if _has_body(headers) and _media_types(headers) != {_MEDIA_TYPE}:
             return _refuse(415, "NOT_JSON", f"send Content-Type: {_MEDIA_TYPE}", "Content-Type")
         return None
+
+
+def _media_types(headers: Headers) -> set[str]:
+    return {given.partition(";")[0].strip().lower() for given in headers.getlist("content-type")}
 
 
 def _has_body(headers: Headers) -> bool:

@@ -23,6 +23,8 @@ NUMERIC_MODULES = (
     ("sklearn._loss.loss", "np._pytesttester.os.system"),
     ("sklearn.ensemble._hist_gradient_boosting.binning", "np._pytesttester.os.system"),
     ("sklearn.tree._tree", "np._pytesttester.os.system"),
+    ("sklearn.neighbors._kd_tree", "np._pytesttester.os.system"),
+    ("sklearn.metrics._dist_metrics", "np._pytesttester.os.system"),
 )
 """Modules of numbers only, and a dotted name that leads from there to the shell."""
 

@@ -188,6 +188,14 @@ async def test_requests_have_limits(told: WebBench) -> None:
     large = {"deliveries": [], "note": "x" * LARGEST_BODY}
     response = await told.client.post("/api/v1/dead/requeue", json=large)
     assert response.status_code == 413
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b"x" * (LARGEST_BODY // 4)
+
+    json_type = {"Content-Type": "application/json"}
+    response = await told.client.post("/api/v1/dead/requeue", content=parts(), headers=json_type)
+    assert response.status_code == 400, "a body without a length is read up to the bound, and refused"
     response = await told.client.post("/api/v1/dead/requeue", json={"deliveries": []})
     assert (response.status_code, response.json()["code"]) == (403, "NO_ACTS")
 

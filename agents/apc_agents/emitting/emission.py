@@ -33,7 +33,7 @@ from apc_contracts.envelope.packet import (
     Trace,
 )
 from apc_contracts.identity.ids import new_packet_id, reply_id
-from apc_contracts.payloads.by_type import MessagePayload, Payload, SignalFields
+from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Payload, SignalFields
 from apc_contracts.payloads.session_signals import first_new_field
 from apc_contracts.vocabulary import (
     PROTOCOL_1_1,
@@ -200,7 +200,7 @@ def _milliseconds(duration: timedelta) -> int:
 
 def _version(payload: Payload) -> str:
     """Return the oldest version of the protocol that has everything in this payload."""
-    if isinstance(payload, MessagePayload):
+    if isinstance(payload, MessagePayload) or (isinstance(payload, DecisionPayload) and payload.result is not None):
         return PROTOCOL_1_1
     session = payload.session if isinstance(payload, SignalFields) else None
     return PROTOCOL_VERSION if session is None or first_new_field(session) is None else PROTOCOL_1_1

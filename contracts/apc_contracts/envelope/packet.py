@@ -173,6 +173,12 @@ class ArbitrationPacket(Packet[ArbitrationPayload]):
 class DecisionPacket(Packet[DecisionPayload]):
     packet_type: Literal[PacketType.DECISION] = PacketType.DECISION
 
+    @model_validator(mode="after")
+    def _result_fits_version(self) -> Self:
+        if self.payload.result is not None and self.protocol_version == PROTOCOL_VERSION:
+            raise broken("payload.result", "unknown field: remove it")
+        return self
+
 
 class RetractionPacket(Packet[RetractionPayload]):
     packet_type: Literal[PacketType.RETRACTION] = PacketType.RETRACTION

@@ -7,6 +7,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.coordinators import STOP, Coordinator
 from apc_contracts.explanation.result import Wait
 from apc_contracts.explanation.surroundings import Surroundings
+from apc_contracts.explanation.task_states import task_opening, task_review, task_working
 from apc_contracts.identity.registry import Right
 from apc_contracts.session.document import SessionDocument
 from apc_contracts.session.movement import COORDINATION
@@ -178,4 +179,12 @@ RESEARCH_RULES: Mapping[str, StateRule] = {
     "PROMOTION": _promotion,
 }
 """State of machine inter_agent_coordination -> what it waits for; a test compares the names with the contract."""
-RULES: Mapping[Coordinator, Mapping[str, StateRule]] = {Coordinator.RESEARCH: RESEARCH_RULES}
+TASK_RULES: Mapping[str, StateRule] = {
+    "SESSION_OPEN": task_opening,
+    "WORKING": task_working,
+    "REVIEW": task_review,
+}
+RULES: Mapping[Coordinator, Mapping[str, StateRule]] = {
+    Coordinator.RESEARCH: RESEARCH_RULES,
+    Coordinator.TASK: TASK_RULES,
+}

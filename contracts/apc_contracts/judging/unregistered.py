@@ -1,10 +1,10 @@
-"""Agents that a SessionSpec names and that nobody has registered."""
+"""Agents that the spec of a session names and that nobody has registered."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from apc_contracts.payloads.session_signals import SessionSpec
+from apc_contracts.payloads.session_signals import SessionSpec, TaskSessionSpec
 
 MOST_NAMED = 3
 """Registered ids that are proposed for an unknown one."""
@@ -27,7 +27,7 @@ class Unregistered:
         return f"{self.path}: agent {self.agent_id} is not registered{meant}"
 
 
-def find_unregistered(spec: SessionSpec, registered: Collection[str]) -> list[Unregistered]:
+def find_unregistered(spec: SessionSpec | TaskSessionSpec, registered: Collection[str]) -> list[Unregistered]:
     """Return the agents of a SessionSpec that are not among the registered ones, in the order of the document."""
     return [
         Unregistered(path, agent, tuple(get_close_matches(agent, registered, n=MOST_NAMED)))
@@ -36,8 +36,8 @@ def find_unregistered(spec: SessionSpec, registered: Collection[str]) -> list[Un
     ]
 
 
-def _named(spec: SessionSpec) -> Iterator[tuple[str, str]]:
-    for place, swarm in enumerate(spec.swarms):
+def _named(spec: SessionSpec | TaskSessionSpec) -> Iterator[tuple[str, str]]:
+    for place, swarm in enumerate(() if isinstance(spec, TaskSessionSpec) else spec.swarms):
         for index, agent in enumerate(swarm.agents):
             yield f"swarms[{place}].agents[{index}]", agent
     for index, agent in enumerate(spec.members):

@@ -255,14 +255,22 @@ class ArbitrationPayload(Payload):
         return self
 
 
+class Result(Model):
+    """What the work came to: `content` fits the registered schema. In JSON, `schema_id` is the field `schema`."""
+
+    schema_id: SchemaId = Field(alias="schema")
+    content: OpenMap
+
+
 class DecisionPayload(Payload):
-    """A decision and what follows from it."""
+    """A decision and what follows from it. `result` is of apc/1.1."""
 
     decision_id: Name
     recommendation: str
     priority_distribution: Mapping[str, Fraction]
     next_actions: tuple[str, ...]
     commitment_level: CommitmentLevel | None = None
+    result: Result | None = None
 
 
 class RetractionPayload(Payload):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from apc_contracts.model import Count, DurationMs, Fraction, Id, Model, Name, Uuid, broken
-from apc_contracts.vocabulary import RunPhase
+from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, RunPhase
 
 MAX_VETO_WINDOW_MS = 86_400_000
 MAX_ROUNDS = 1_000
@@ -128,3 +128,8 @@ def first_new_field(session: SessionSpec | TaskSessionSpec | SessionState) -> st
         if getattr(session, name, None) is not None:
             return name
     return None
+
+
+def version_of(session: SessionSpec | TaskSessionSpec | SessionState) -> str:
+    """Return the oldest protocol version that has every field of a spec or state."""
+    return PROTOCOL_VERSION if first_new_field(session) is None else PROTOCOL_1_1

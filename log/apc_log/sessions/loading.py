@@ -9,7 +9,7 @@ import asyncpg
 import orjson
 
 from apc_contracts.contract.collection import Contracts, stored_contract
-from apc_contracts.contract.contract import Contract
+from apc_contracts.contract.contract import Contract, task_contract
 from apc_contracts.envelope.references import CLAIM_PREFIX, defines, refers_to
 from apc_contracts.judging.loop_state import read_loop
 from apc_contracts.judging.verdict import Refusal, VerdictKind
@@ -162,7 +162,12 @@ async def load_session(
     return session
 
 
-async def _contract_of(connection: AnyConnection, digest: str, contracts: Contracts) -> Contract:
+async def contract_of_session(pool: asyncpg.Pool, digest: str, default: Contract) -> Contract:
+    """Return the contract that a session was opened under (SHA-256 in hex), as the log holds it; else the default."""
+    return await _contract_of(pool, digest, Contracts(default, (task_contract(),)))
+
+
+async def _contract_of(connection: AnyConnection | asyncpg.Pool, digest: str, contracts: Contracts) -> Contract:
     """Return the contract that a session was opened under, from the log if need be; the default as the last resort."""
     known = contracts.of_hash(digest)
     if known is not None:

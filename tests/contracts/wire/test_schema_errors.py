@@ -268,3 +268,16 @@ def test_a_message_that_is_none(document: Documents, change: Change, path: str, 
         parse_packet(json.dumps(built).encode())
     assert (refused.value.code, refused.value.path) == ("SCHEMA_INVALID", path)
     assert message in refused.value.message
+
+
+def test_a_result_is_unknown_to_the_first_version(document: Documents) -> None:
+    """The refusal is the one that apc/1.0 always had."""
+    built = document("DECISION")
+    built["payload"]["result"] = {"schema": "finding/1", "content": {}}
+    with pytest.raises(PacketRefused) as refused:
+        parse_packet(json.dumps(built).encode())
+    assert str(refused.value) == (
+        "SCHEMA_INVALID at payload.result: unknown field: remove it, or move it into metadata"
+    )
+    built["protocol_version"] = "apc/1.1"
+    parse_packet(json.dumps(built).encode())

@@ -52,6 +52,25 @@ async def test_an_operator_starts_a_session_and_a_wrong_name_is_refused_first(
     assert again.returncode == 2 and "the gate refused START: " in again.stderr and "Remedy: " in again.stderr
 
 
+async def test_an_operator_starts_a_task_and_is_told_what_it_waits_for(
+    house: Any, postgres_url: str, tmp_path: Path
+) -> None:
+    apc = ApcCommand(tmp_path)
+    given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
+
+    async def start(*members: str) -> Any:
+        spec = json.dumps({"contract": "task", "members": members, "deciders": ["red-1"]})
+        return await asyncio.to_thread(apc, "session", "start", "-", "--session-id", "s-3", stdin=spec, given=given)
+
+    async with house.persister(), house.gate():
+        await house.open_session()
+        absent, started = await start("red-1", "red-9"), await start("red-1")
+        said = await asyncio.to_thread(apc, "session", "explain", "s-3", given=given)
+    assert "members[1]: agent red-9 is not registered: do you mean red-1?" in absent.stderr
+    assert (started.returncode, started.stdout) == (0, "s-3\n"), started.stderr
+    assert "the opener's TASK_IR or MESSAGE" in said.stdout, said.stderr
+
+
 async def test_an_operator_looks_at_a_session_and_moves_it(house: Any, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}

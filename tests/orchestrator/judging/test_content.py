@@ -10,13 +10,13 @@ from uuid import uuid4
 from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
-from apc_contracts import MessagePayload, Packet, new_packet_id
+from apc_contracts import CommitmentLevel, DecisionPayload, MessagePayload, Packet, Result, new_packet_id
 from apc_contracts.identity.registry_change import AgentAdded, SchemaAdded, encode_registry_change
 from apc_contracts.schemas.schema import register_schema
 from apc_contracts.vocabulary import ALL_RECIPIENTS, DeliveryMode, PacketType, Signal
 
 from ..conftest import AGENTS, SESSION
-from .test_task_sessions import begin, open_task, refusal_of, work
+from .test_task_sessions import begin, decision, open_task, refusal_of, work
 
 FINDING = {
     "type": "object",
@@ -153,3 +153,23 @@ async def test_a_message_that_a_pause_held_is_judged_at_resume(house: Any) -> No
         statement = "SELECT metadata FROM apc_log.packet_events WHERE packet_id = $1 ORDER BY seq DESC LIMIT 1"
         told = await house.pool.fetchval(statement, bad.packet_id)
     assert "CONTENT_INVALID" in str(told) and SESSION
+
+
+async def test_the_result_of_a_decision_is_judged(house: Any) -> None:
+    """A wrong result ends nothing; the right one closes the session."""
+
+    def done(**content: Any) -> DecisionPayload:
+        result = Result(schema_id="finding/1", content=content)
+        return decision(CommitmentLevel.DONE).model_copy(update={"result": result})
+
+    async with house.persister(), house.gate():
+        task = await begin(house, open_task())
+        await register(house, FINDING)
+        bad = work("red-1", done(file=3, line=3), parent=task, version="apc/1.1")
+        await house.publish(bad)
+        await house.quiet()
+        assert await house.state() == "WORKING"
+        await house.publish(work("red-1", done(file="a.py", line=3), parent=task, version="apc/1.1"))
+        await house.quiet()
+    assert await refusal_of(house, bad) == ("CONTENT_INVALID", "payload.result.content.file")
+    assert await house.state() == "CLOSED"

@@ -203,8 +203,17 @@ async def test_who_may_not_end_the_work(house: Any) -> None:
     assert await house.state() == "CLOSED"
 
 
-@pytest.mark.parametrize(("on_failure", "state"), [("halt", "HALTED"), ("continue", "WORKING")])
-async def test_a_handler_that_failed_for_good(house: Any, on_failure: str, state: str) -> None:
+@pytest.mark.parametrize(
+    ("on_failure", "error", "state"),
+    [
+        ("halt", "handler_error", "HALTED"),
+        ("halt", "delivery_limit", "HALTED"),
+        ("halt", "retry_limit 3 reached: the model is away", "HALTED"),
+        ("halt", "overflow", "WORKING"),
+        ("continue", "handler_error", "WORKING"),
+    ],
+)
+async def test_a_handler_that_failed_for_good(house: Any, on_failure: str, error: str, state: str) -> None:
     async with house.persister(), house.gate():
         task = await begin(house, open_task(on_failure=on_failure))
         await house.report("red-1", task.packet_id, ReceiptKind.DELIVERY_ACK)
@@ -215,7 +224,7 @@ async def test_a_handler_that_failed_for_good(house: Any, on_failure: str, state
             kind=ReceiptKind.DEAD_LETTERED,
             attempt=1,
             at=datetime.now(UTC),
-            error="handler_error",
+            error=error,
         )
         body = encode_receipts([receipt])
         message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id="orchestrator")

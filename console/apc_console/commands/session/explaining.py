@@ -14,12 +14,13 @@ from apc_contracts.contract.contract import load_contract
 from apc_contracts.explanation import Explanation, explain
 from apc_contracts.terminal_text import one_line
 from apc_log.queries import get_session
+from apc_log.sessions.loading import contract_of_session
 from apc_log.watching import read_surroundings
 
 
 async def print_explanation(session_id: str, *, as_json: bool) -> None:
     """Print the explanation of a session. Raises InputUnusable when the log does not hold it."""
-    contract = load_contract(OrchestratorSettings().contract)
+    default = load_contract(OrchestratorSettings().contract)
     async with open_log() as pool:
         try:
             row = await get_session(pool, session_id)
@@ -30,6 +31,7 @@ async def print_explanation(session_id: str, *, as_json: bool) -> None:
                 f"the log holds no session {session_id!r}: `apc session list` shows them; `apc packet refused` shows "
                 "whether its START was refused"
             )
+        contract = await contract_of_session(pool, row.document.contract_hash, default)
         around = await read_surroundings(pool, session_id, WorkerSettings().heartbeat_silence)
     explanation = explain(row.document, around, contract)
     if as_json or not sys.stdout.isatty():

@@ -55,7 +55,7 @@ def explain(session_id: SessionId, as_json: AsJson = False) -> None:
 
 @app.command()
 def start(
-    file: Annotated[Path, typer.Argument(metavar="SPEC", help="A SessionSpec as JSON; - reads the standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="SPEC", help="A spec as JSON; - reads the standard input.")],
     session_id: Annotated[str | None, typer.Option(help="The id of the session; default a new one.")] = None,
     run_id: Annotated[str | None, typer.Option(help="The run; default the session's id.")] = None,
     task_id: Annotated[str | None, typer.Option(help="The task; default the first of task_ids.")] = None,

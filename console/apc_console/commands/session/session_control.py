@@ -15,6 +15,7 @@ from apc_contracts.envelope.packet import Actor, Packet, Recipient, Routing, Sig
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.payloads.by_type import SignalPayload
+from apc_contracts.payloads.session_signals import version_of
 from apc_contracts.session import SessionDocument
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase, Signal
 from apc_log.queries import get_session
@@ -93,7 +94,7 @@ def operator_packet(
     """Return a SIGNAL of an operator to the orchestrator: a root packet, because it answers no packet."""
     packet_id = new_packet_id()
     return SignalPacket(
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=PROTOCOL_VERSION if payload.session is None else version_of(payload.session),
         packet_id=packet_id,
         packet_type=PacketType.SIGNAL,
         channel=Channel.INTER_AGENT,

@@ -17,7 +17,7 @@ from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.judging.remedies import remedy_of
 from apc_contracts.judging.unregistered import find_unregistered
 from apc_contracts.payloads.by_type import SignalPayload
-from apc_contracts.payloads.session_signals import SessionSpec
+from apc_contracts.payloads.session_signals import SessionSpec, TaskSessionSpec
 from apc_contracts.vocabulary import RunPhase, Signal
 from apc_contracts.wire.schema_errors import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
@@ -68,11 +68,15 @@ async def start_session(form: StartForm) -> str:
     return session_id
 
 
-def read_spec(file: Path) -> SessionSpec:
-    """Return the SessionSpec in a JSON file; `-` is the standard input. Raises InputUnusable with field and remedy."""
+def read_spec(file: Path) -> SessionSpec | TaskSessionSpec:
+    """Return the spec in a JSON file; `-` is the standard input. Raises InputUnusable with field and remedy.
+
+    With a contract and without swarms it is a TaskSessionSpec, else a SessionSpec.
+    """
     try:
-        read_strict_json(body := read_bytes(file))
-        return SessionSpec.model_validate_json(body)
+        document = read_strict_json(body := read_bytes(file))
+        is_task = isinstance(document, dict) and "contract" in document and "swarms" not in document
+        return (TaskSessionSpec if is_task else SessionSpec).model_validate_json(body)
     except ValidationError as error:
         refused = refusal_of(error, frozenset())
     except PacketRefused as error:

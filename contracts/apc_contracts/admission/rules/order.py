@@ -40,7 +40,7 @@ _RETRACTION = frozenset({PacketType.RETRACTION})
 _ARBITRATION = frozenset({PacketType.ARBITRATION})
 _DECISION = frozenset({PacketType.DECISION})
 _EVAL = frozenset({PacketType.EVAL})
-_MESSAGE = frozenset({PacketType.MESSAGE})
+_TYPED = frozenset({PacketType.MESSAGE, PacketType.DECISION})
 
 _LIVE = Scope.LIVE
 _SESSION = Scope.SESSION
@@ -85,7 +85,7 @@ STANDING: tuple[Rule, ...] = (
     Rule("PHASE_MISMATCH", phase.phase_is_current, _SESSION | _AGENTS, _WORK),
     Rule("GENERATION_MISMATCH", phase.generation_is_open, _SESSION | _AGENTS),
     Rule("PHASE_FORBIDS_TYPE", phase.phase_allows_type, packet_types=_WORK),
-    Rule("CONTENT_INVALID", phase.content_fits, _LIVE, _MESSAGE),
+    Rule("CONTENT_INVALID", phase.content_fits, _LIVE, _TYPED),
     Rule("LINEAGE_REQUIRED", phase.has_lineage),
     Rule("PROOF_REQUIRED", phase.has_proof),
 )

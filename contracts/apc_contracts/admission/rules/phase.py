@@ -6,7 +6,7 @@ They check that a packet fits the phase, round and generation of its session, an
 from apc_contracts.admission.case import Case
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.payloads.by_type import ArtifactPayload, MessagePayload
+from apc_contracts.payloads.by_type import ArtifactPayload, DecisionPayload, MessagePayload, Result
 from apc_contracts.schemas.schema import ContentFault
 from apc_contracts.vocabulary import PacketType
 
@@ -67,15 +67,19 @@ def content_fits(case: Case) -> Refusal | None:
 
 def content_fault(case: Case) -> ContentFault | None:
     """Return why the content fits no schema, found now or recorded."""
-    facts = case.facts
-    if facts.schemas is None:
+    facts, payload, path = case.facts, case.packet.payload, "payload"
+    if isinstance(payload, DecisionPayload):
+        typed: MessagePayload | Result | None = payload.result
+        path = "payload.result"
+    else:
+        typed = case.packet.payload_as(MessagePayload)
+    if typed is None or facts.schemas is None:
         return facts.content_fault
-    payload = case.packet.payload_as(MessagePayload)
-    schema = facts.schemas.get(payload.schema_id)
+    schema = facts.schemas.get(typed.schema_id)
     if schema is None:
-        message = f"there is no schema {payload.schema_id}: register it with `apc schema register`"
-        return ContentFault("payload.schema", message, "")
-    return schema.fault(payload.content, "payload.content")
+        message = f"there is no schema {typed.schema_id}: register it with `apc schema register`"
+        return ContentFault(f"{path}.schema", message, "")
+    return schema.fault(typed.content, f"{path}.content")
 
 
 def has_lineage(case: Case) -> Refusal | None:

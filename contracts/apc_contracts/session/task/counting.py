@@ -11,7 +11,9 @@ from apc_contracts.session.movement import Advance
 from apc_contracts.session.session import OpenPacket
 from apc_contracts.vocabulary import CommitmentLevel, PacketType, Signal
 
-HANDLER_FAILED = "handler_error"
+_FAILED = ("handler_error", "delivery_limit")
+_FAILED_OFTEN = "retry_limit "
+"""How the reason begins when the retries that a handler asked for have run out."""
 _LONGEST_REASON = 200
 
 
@@ -24,8 +26,9 @@ def count(moment: Advance, packet: Packet, work: Work) -> None:
 
 def note_failure(moment: Advance, opened: OpenPacket, hop: Hop) -> None:
     """Halt the session when a handler failed permanently, unless its spec says that it continues."""
-    work, reason = moment.session.work, (hop.metadata or {}).get("error")
-    if work is None or not work.halts_on_failure or reason != HANDLER_FAILED or moment.session.is_terminal:
+    work, reason = moment.session.work, str((hop.metadata or {}).get("error"))
+    has_failed = reason in _FAILED or reason.startswith(_FAILED_OFTEN)
+    if work is None or not work.halts_on_failure or not has_failed or moment.session.is_terminal:
         return
     packet = opened.packet
     moment.session.document.halt_reason = (

@@ -1,0 +1,40 @@
+"""What is said of sessions of the contract `task` that do not move."""
+
+from typing import Any
+
+from apc_contracts.contract.coordinators import TERMS, Coordinator
+from apc_contracts.explanation.states import TASK_RULES
+
+from .conftest import Simulation
+from .test_explanation import text_of, told
+from .test_task import DONE, decision, opened, working
+
+
+def handled(simulation: Simulation) -> Simulation:
+    simulation.acknowledge()
+    return simulation
+
+
+def test_every_running_state_has_words() -> None:
+    assert set(TASK_RULES) == set(TERMS[Coordinator.TASK].states) - {"CLOSED", "HALTED"}
+
+
+def test_an_opener_that_is_silent() -> None:
+    text = text_of(told(handled(opened())))
+    assert "Waits for the opener's TASK_IR or MESSAGE: librarian" in text
+    assert "then the session is HALTED (NOT_STARTED)" in text
+
+
+def test_a_decider_that_does_not_decide() -> None:
+    text = text_of(told(handled(working()[0])))
+    assert "Waits for DECISION DONE of a decider: red-1" in text
+    assert "(STALLED: nothing is open)" in text
+
+
+def test_reviewers_of_whom_one_is_missing() -> None:
+    simulation, task = working(reviewers=("blue-1", "sentinel"), approvals=2)
+    done, _ = simulation.send("red-1", decision(DONE), "blue-1", parent=task)
+    changes: dict[str, Any] = {"agents": {"blue-1": None}}
+    text = text_of(told(handled(simulation), **changes))
+    assert f"Waits for 2 more approvals of the DONE {done.packet_id} by red-1: blue-1" in text
+    assert "round 1 of 2" in text

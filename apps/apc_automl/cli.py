@@ -22,6 +22,15 @@ Decimal = Annotated[Literal[".", ","] | None, typer.Option(help="The decimal sig
 Encoding = Annotated[str | None, typer.Option(help="Such as utf-8 or latin-1; default detected.")]
 Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Whether the first line has names.")]
 
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Same seed and priors, same model.")]
+Budget = Annotated[
+    int | None, typer.Option(min=1, help="Search time, then the best is judged. Default 120; 3600 with --generations.")
+]
+MaximumRows = Annotated[
+    int | None, typer.Option(min=100, help="Rows used at most; default 125 for each second of the search.")
+]
+ExplainData = Annotated[bool, typer.Option("--explain-data", help="Say what is made of each column; stop.")]
+
 
 @app.command()
 def run(
@@ -34,37 +43,32 @@ def run(
     convergence: Annotated[
         int | None, typer.Option(min=0, max=1000, help="Last generations that only tune; default one in twelve.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Same seed and priors, same model.")] = 7,
-    budget_seconds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Search time, then the best is judged. Default 120; 3600 with --generations."),
-    ] = None,
+    seed: Seed = 7,
+    budget_seconds: Budget = None,
     out: Annotated[Path | None, typer.Option(help="Where model and report go; default <data folder>/runs/RUN.")] = None,
     priors: Annotated[bool, typer.Option(help="Begin with what worked before on similar tables.")] = True,
-    maximum_rows: Annotated[
-        int | None, typer.Option(min=100, help="Rows used at most; default 125 for each second of the search.")
-    ] = None,
+    maximum_rows: MaximumRows = None,
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
     header: Header = None,
-    explain_data: Annotated[
-        bool, typer.Option("--explain-data", help="Say what is made of each column; stop.")
-    ] = False,
+    explain_data: ExplainData = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the summary alone.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON; progress stays on stderr.")] = False,
 ) -> None:
     """Search for the best model of a table under the protocol; every packet is judged and logged.
 
     Ends with the promoted model, report.html and a summary. When the gate refuses the best candidate, it is saved as
     candidate.skops with the reasons; exit 3.
     """
-    from apc_automl.run import RunForm, SourceForm, explain_table, run_swarm
+    from apc_automl.run import RunForm, Shown, SourceForm, explain_table, run_swarm
     from apc_console.system.running import run_quietly
 
     source = SourceForm(separator, decimal, encoding, header)
     form = RunForm(
         data, target, generations, seed, budget_seconds, out, priors, rounds, convergence, maximum_rows, source
     )
-    run_quietly(explain_table(form) if explain_data else run_swarm(form))
+    run_quietly(explain_table(form) if explain_data else run_swarm(form, Shown(quiet, as_json)))
 
 
 @app.command()

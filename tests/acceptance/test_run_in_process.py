@@ -65,6 +65,25 @@ def test_transfers_were_offered_and_ruled_on(finished_run: FinishedRun) -> None:
     assert summary["transfers_accepted"] + sum(summary["transfers_refused"].values()) > 0
 
 
+def test_each_transfer_is_a_line_of_the_progress(finished_run: FinishedRun) -> None:
+    summary, said = finished_run.summary, finished_run.process.stderr.splitlines()
+
+    lines = [line for line in said if line.startswith("transfer ")]
+    assert sum(line.endswith(": accepted") for line in lines) == summary["transfers_accepted"]
+    assert sum(": refused, " in line for line in lines) == sum(summary["transfers_refused"].values())
+    assert any("best accuracy " in line for line in said)
+
+
+def test_the_summary_ends_with_three_things_to_try(finished_run: FinishedRun) -> None:
+    see, use, read = finished_run.process.stdout.splitlines()[-3:]
+    assert "apc ui --run" in see and "apc packet replay" in read
+
+    predicted = finished_run.apc(*shlex.split(use.split(":", 1)[1])[1:])
+
+    assert predicted.returncode == 0, predicted.stderr
+    assert "569 rows predicted" in predicted.stdout
+
+
 def test_swarms_act_in_convergence_and_the_winner_seeds_the_commons(finished_run: FinishedRun) -> None:
     traced = finished_run.apc(
         "packet", "trace", "--run-id", finished_run.summary["run_id"], "--type", "TRANSFER", "--json"
@@ -86,9 +105,9 @@ def test_the_run_comes_out_again_as_it_was_recorded(finished_run: FinishedRun) -
 
 
 def test_replay_prints_the_run_in_causal_order(finished_run: FinishedRun) -> None:
-    command = next(
-        line.split(":", 1)[1] for line in finished_run.process.stdout.splitlines() if line.startswith("Every step:")
-    )
+    last = finished_run.process.stdout.splitlines()[-1]
+    assert last.startswith("  read every step:")
+    command = last.split(":", 1)[1]
 
     replayed = finished_run.apc(*shlex.split(command)[1:])
 

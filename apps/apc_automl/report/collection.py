@@ -86,6 +86,7 @@ async def _judged(log: RunLog, artifacts: ArtifactStore) -> Judged | None:
         baseline_loss=document["baseline_loss"],
         rows=document["rows_judged"],
         gates=dict(validation.payload["metric_set"]),
+        score=str(document.get("score", "")),
     )
 
 

@@ -21,6 +21,8 @@ class Judged:
     baseline_loss: float
     rows: int
     gates: dict[str, float]
+    score: str = ""
+    """In a unit that people know, such as `accuracy 96.5%`; empty in runs of older versions."""
 
 
 @dataclass(frozen=True)

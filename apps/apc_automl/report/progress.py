@@ -1,19 +1,20 @@
 """A run while it goes on, read from the log: events for a live display."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from uuid import UUID
 
 import asyncpg
 
 from apc_automl.report import log_queries
+from apc_automl.report.run_log import LoggedPacket, TransferRecord, logged_packet, transfer_record
 from apc_automl.swarm.members import SENTINEL
-from apc_contracts.vocabulary import ORCHESTRATOR, Signal
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 
-FOLLOWED_TYPES = ("EVAL", "TRANSFER", "SIGNAL")
+FOLLOWED_TYPES = tuple(PacketType)
+"""All of them: a refused packet of any type is an event."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,25 @@ class Measured:
     generation: int
     outcome: float
     method: str
+    score: str
+    """In a unit that people know, such as `accuracy 96.5%`."""
 
 
 @dataclass(frozen=True)
-class Offered:
-    """A swarm has offered a recipe to another."""
+class TransferRuled:
+    """The gate has ruled on a recipe that a swarm offered to another: on arrival or at the barrier."""
 
-    from_swarm: str
-    to_swarm: str
-    generation: int
+    record: TransferRecord
+
+
+@dataclass(frozen=True)
+class RefusalTold:
+    """The gate has refused a packet that is no TRANSFER."""
+
+    sender: str
+    packet_type: str
+    code: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -53,9 +64,10 @@ class Validated:
     round: int
     outcome: float
     passed: bool
+    score: str
 
 
-Event = Synced | Measured | Offered | Validated
+Event = Synced | Measured | TransferRuled | RefusalTold | Validated
 
 
 async def follow_run(
@@ -66,13 +78,19 @@ async def follow_run(
     A run that has not begun is waited for.
     """
     place = (-1, 0)
+    held: dict[UUID, LoggedPacket] = {}
     while True:
         is_over = await _is_over(pool, run_id)
         for row in await pool.fetch(log_queries.PACKETS, run_id, FOLLOWED_TYPES, *place):
             place = (row["shard"], row["seq"])
-            event = _event(row)
-            if event is not None:
-                yield event
+            packet = logged_packet(row)
+            if packet.packet_type == "TRANSFER" and packet.verdict == "held":
+                held[packet.packet_id] = packet
+            else:
+                for event in _events(packet):
+                    yield event
+        for ruled in await _ruled(pool, run_id, held):
+            yield ruled
         if is_over:
             return
         await asyncio.sleep(poll.total_seconds())
@@ -83,20 +101,44 @@ async def _is_over(pool: asyncpg.Pool, run_id: str) -> bool:
     return bool(sessions) and all(row["is_terminal"] for row in sessions)
 
 
-def _event(row: Any) -> Event | None:
-    if row["verdict"] == "refused":
-        return None
-    payload = json.loads(row["body"])["payload"]
-    match row["packet_type"]:
-        case "SIGNAL" if payload["signal"] == Signal.SYNC and row["sender_agent_id"] == ORCHESTRATOR:
-            session = payload["session"]
-            return Synced(session["state"], session["round"], session["generation"], session["scores"])
-        case "TRANSFER":
-            return Offered(payload["from_swarm"], payload["to_swarm"], row["generation"])
-        case "EVAL" if row["run_phase"] == "VALIDATION":
-            return Validated(row["round"], payload["metric_set"]["outcome"], payload["pass"])
-        case "EVAL" if row["run_phase"] != "EXECUTION" and row["sender_agent_id"] != SENTINEL:
-            method = (payload.get("notes") or [""])[0]
-            outcome = payload["metric_set"]["outcome"]
-            return Measured(row["sender_swarm_id"], row["round"], row["generation"], outcome, method)
-    return None
+async def _ruled(pool: asyncpg.Pool, run_id: str, held: dict[UUID, LoggedPacket]) -> list[TransferRuled]:
+    """Return the held TRANSFERs whose barrier has come, and take them out."""
+    found = []
+    for row in await pool.fetch(log_queries.TRANSFER_ENDS, run_id) if held else ():
+        if row["packet_id"] in held and row["to_state"] != "SCHEMA_VALIDATED":
+            packet = held.pop(row["packet_id"])
+            found.append(TransferRuled(transfer_record(packet, row["to_state"], row["metadata"])))
+    return found
+
+
+def _events(packet: LoggedPacket) -> Sequence[Event]:
+    """Return what a packet tells: nothing or one event."""
+    if packet.is_offer:
+        return [TransferRuled(transfer_record(packet))]
+    if packet.verdict == "refused":
+        refusal = packet.refusal or {}
+        code, message = str(refusal.get("code", "")), str(refusal.get("message", ""))
+        return [RefusalTold(packet.sender, packet.packet_type, code, message)]
+    match packet.packet_type:
+        case "SIGNAL" if packet.payload["signal"] == Signal.SYNC and packet.sender == ORCHESTRATOR:
+            session = packet.payload["session"]
+            return [Synced(session["state"], session["round"], session["generation"], session["scores"])]
+        case "EVAL" if packet.run_phase != "EXECUTION":
+            return _of_evaluation(packet)
+    return []
+
+
+def _of_evaluation(packet: LoggedPacket) -> Sequence[Event]:
+    outcome, notes = packet.payload["metric_set"]["outcome"], packet.payload.get("notes") or [""]
+    score = _score_of(notes[-1])
+    if packet.run_phase == "VALIDATION":
+        return [Validated(packet.round, outcome, packet.payload["pass"], score)]
+    if packet.sender == SENTINEL:
+        return []
+    return [Measured(packet.swarm, packet.round, packet.generation, outcome, notes[0], score)]
+
+
+def _score_of(note: str) -> str:
+    """Return the score in a loss note (`statements.loss_note`); empty in a note without one."""
+    score, between, _ = note.partition("; ")
+    return score if between else ""

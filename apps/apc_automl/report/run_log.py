@@ -13,6 +13,7 @@ from apc_automl.swarm.members import SENTINEL
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 
 READ_TYPES = ("TASK_IR", "IDEA", "ARTIFACT", "EVAL", "CLAIM", "TRANSFER", "SIGNAL")
+OFFER_FIELDS = {"from_swarm", "to_swarm", "protocol_id", "sender_score", "receiver_score"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class LoggedPacket:
         """The payload as JSON."""
         payload: Mapping[str, Any] = self.body["payload"]
         return payload
+
+    @property
+    def is_offer(self) -> bool:
+        """Whether this is a TRANSFER with all its fields; a refused one may lack some."""
+        return self.packet_type == "TRANSFER" and OFFER_FIELDS <= self.payload.keys()
 
     @property
     def evidence(self) -> tuple[str, ...]:
@@ -139,7 +145,7 @@ class RunLog:
 async def read_run(pool: asyncpg.Pool, run_id: str) -> RunLog:
     """Read a run from the log. A run that the log does not know has no packets."""
     rows = await pool.fetch(log_queries.PACKETS, run_id, READ_TYPES, -1, 0)
-    packets = tuple(_packet(row) for row in rows)
+    packets = tuple(logged_packet(row) for row in rows)
     ends = {
         row["packet_id"]: (row["to_state"], row["metadata"])
         for row in await pool.fetch(log_queries.TRANSFER_ENDS, run_id)
@@ -151,9 +157,7 @@ async def read_run(pool: asyncpg.Pool, run_id: str) -> RunLog:
         session_ids=tuple(sorted({row["session_id"] for row in rows})),
         packets=packets,
         transfers=tuple(
-            _transfer(packet, *ends.get(packet.packet_id, ("", None)))
-            for packet in packets
-            if packet.packet_type == "TRANSFER"
+            transfer_record(packet, *ends.get(packet.packet_id, ("", None))) for packet in packets if packet.is_offer
         ),
         moves=tuple(
             Move(row["event"], row["to_state"], row["round"], row["generation"], json.loads(row["facts"]))
@@ -163,7 +167,8 @@ async def read_run(pool: asyncpg.Pool, run_id: str) -> RunLog:
     )
 
 
-def _packet(row: Any) -> LoggedPacket:
+def logged_packet(row: Any) -> LoggedPacket:
+    """Return the packet in a row of `log_queries.PACKETS`."""
     return LoggedPacket(
         packet_id=row["packet_id"],
         packet_type=row["packet_type"],
@@ -174,13 +179,25 @@ def _packet(row: Any) -> LoggedPacket:
         swarm=row["sender_swarm_id"],
         verdict=row["verdict"],
         refusal=json.loads(row["refusal"]) if row["refusal"] else None,
-        body=json.loads(row["body"]),
+        body=_body_of(row),
         shard=row["shard"],
         seq=row["seq"],
     )
 
 
-def _transfer(packet: LoggedPacket, state: str, metadata: str | None) -> TransferRecord:
+def _body_of(row: Any) -> Mapping[str, Any]:
+    """Return the decoded body. Of a large refused packet only the beginning is stored; nothing is read of it."""
+    try:
+        body = json.loads(row["body"])
+    except ValueError:
+        if row["verdict"] != "refused":
+            raise
+        return {"payload": {}}
+    return body if isinstance(body, dict) else {"payload": {}}
+
+
+def transfer_record(packet: LoggedPacket, state: str = "", metadata: str | None = None) -> TransferRecord:
+    """Return a TRANSFER with its ruling: on arrival, or at the last hop that `log_queries.TRANSFER_ENDS` names."""
     refusal = packet.refusal or (json.loads(metadata).get("refusal") if metadata else None)
     is_open = packet.verdict == "held" and state in ("", "SCHEMA_VALIDATED")
     reason = f"{refusal['code']}: {refusal['message']}" if refusal else "the run ended before its barrier"

@@ -1,6 +1,6 @@
 """`apc automl run`: the reference swarm on a user's table, from the first check of the file to the summary."""
 
 from apc_automl.run.form import RunForm, SourceForm
-from apc_automl.run.swarm import explain_table, run_swarm, write_report
+from apc_automl.run.swarm import Shown, explain_table, run_swarm, write_report
 
-__all__ = ["RunForm", "SourceForm", "explain_table", "run_swarm", "write_report"]
+__all__ = ["RunForm", "Shown", "SourceForm", "explain_table", "run_swarm", "write_report"]

@@ -112,9 +112,16 @@ class RunForm:
             if self.target is None:
                 raise InputUnusable(f"which column of {self.data} shall be predicted? Name it with --target")
             return self.source.rewrite(self.data, data_dir / "tables" / secrets.token_hex(4)), self.target
-        from apc_automl.data.default_data import DEFAULT_TARGET, write_default_table
+        from apc_automl.data.default_data import DEFAULT_TARGET
 
-        return write_default_table(data_dir / "samples"), self.target or DEFAULT_TARGET
+        return self.sample(data_dir), self.target or DEFAULT_TARGET
+
+    @staticmethod
+    def sample(data_dir: Path) -> Path:
+        """Return the sample table; it is written when it is not there."""
+        from apc_automl.data.default_data import write_default_table
+
+        return write_default_table(data_dir / "samples")
 
 
 def task_of(data: Path, target: str) -> str:

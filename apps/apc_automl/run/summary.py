@@ -9,18 +9,22 @@ from typing import Any
 
 from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.run.form import BUDGET_SECONDS, RunForm
+from apc_bus.settings import BusSettings
 from apc_console.output.files import write_bytes
-from apc_console.output.output import to_json
+from apc_console.output.output import print_json, to_json
 from apc_console.output.terminal import echo
 
 SUMMARY_FILE = "summary.json"
 
 
-def print_summary(outcome: Outcome, form: RunForm | None = None) -> None:
+def print_summary(outcome: Outcome, form: RunForm | None = None, *, as_json: bool = False) -> None:
     """Print the summary and write it beside the report as JSON; with the form also how to repeat the run."""
     facts = _facts(outcome) | {"repeat": _repeat(outcome, form)}
     write_bytes(outcome.report_file.with_name(SUMMARY_FILE), to_json(facts) + b"\n")
-    echo("\n".join([_verdict(outcome), *_details(outcome), *_commands(outcome, form)]))
+    if as_json:
+        print_json(facts)
+        return
+    echo("\n".join([_verdict(outcome), *_details(outcome), *_commands(outcome, form), *_to_try(outcome, form)]))
 
 
 def refusal_of(outcome: Outcome) -> str:
@@ -55,9 +59,10 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def _score(judged: Judged) -> str:
+    known = f"{judged.score}; " if judged.score else ""
     return (
-        f"On {judged.rows} untouched rows its {judged.loss_name} is {judged.loss:.4f}, the trivial baseline's "
-        f"{judged.baseline_loss:.4f}: outcome {judged.outcome:.4f} (0 = no better than the baseline, 1 = no error)."
+        f"On {judged.rows} untouched rows: {known}{judged.loss_name} {judged.loss:.4f}, the trivial baseline's "
+        f"{judged.baseline_loss:.4f}; outcome {judged.outcome:.4f} (0 = no better than the baseline, 1 = no error)."
     )
 
 
@@ -72,12 +77,18 @@ def _details(outcome: Outcome) -> list[str]:
         lines.append(f"Model:      {outcome.model_file}")
     if outcome.candidate_file is not None:
         lines.append(f"Candidate:  {outcome.candidate_file}")
-    return [
-        *lines,
-        f"Report:     {outcome.report_file}",
-        f"Every step: {replay_command(outcome.run_id)}",
-        f"In browser: {_data_dir()}{_program()} ui --run {outcome.run_id}",
-    ]
+    return [*lines, f"Report:     {outcome.report_file}"]
+
+
+def _to_try(outcome: Outcome, form: RunForm | None) -> list[str]:
+    """Return what to do with the run: see it, use its model, read its log."""
+    lines = [f"  see it in the browser: {_data_dir()}{_program()} ui --run {outcome.run_id}"]
+    if outcome.model_file is not None:
+        data = "NEW.csv" if form is None else str(form.data or form.sample(BusSettings().data_dir))
+        folder, target = outcome.model_file.parent, outcome.model_file.with_name("predictions.csv")
+        words = ["automl", "predict", "--model", str(folder), "--data", data, "--out", str(target)]
+        lines.append(f"  predict new rows:      {_program()} {shlex.join(words)}")
+    return ["Try next:", *lines, f"  read every step:       {replay_command(outcome.run_id)}"]
 
 
 def _commands(outcome: Outcome, form: RunForm | None) -> list[str]:
@@ -124,6 +135,7 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
         "recipe": judged.recipe.model_dump(mode="json") if judged else None,
         "outcome": judged.outcome if judged else None,
         "loss_name": judged.loss_name if judged else None,
+        "score": judged.score if judged else None,
         "loss": judged.loss if judged else None,
         "baseline_loss": judged.baseline_loss if judged else None,
         "gates": judged.gates if judged else None,

@@ -12,8 +12,9 @@ from apc_automl.report.collection import collect_outcome
 from apc_automl.report.outcome import Outcome
 from apc_automl.report.progress import follow_run
 from apc_automl.roles import MODULE, ROLES, make_agents
-from apc_automl.run.display import RunStatus, show_run
+from apc_automl.run.display import show_run
 from apc_automl.run.form import RunForm, environment_of
+from apc_automl.run.status import RunStatus
 from apc_automl.run.summary import print_summary, refusal_of, replay_command
 from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training import work
@@ -33,14 +34,25 @@ MOST_TRAINING_PROCESSES = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """What `apc automl run` prints beside the files."""
+
+    quiet: bool = False
+    """Nothing but the summary."""
+    as_json: bool = False
+    """The summary as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     settings: AutomlSettings
     out: Path
     bus: BusSettings
     database: DatabaseSettings
+    quiet: bool
 
 
-async def run_swarm(form: RunForm) -> None:
+async def run_swarm(form: RunForm, shown: Shown = Shown()) -> None:
     """Run to the end and print the summary.
 
     Raises:
@@ -52,13 +64,15 @@ async def run_swarm(form: RunForm) -> None:
     if form.out is not None:
         _check_folder(form.out)
     settings = form.settings(bus.data_dir)
-    plan = _Plan(settings, form.out or bus.data_dir / "runs" / settings.run_id, bus, database)
+    plan = _Plan(settings, form.out or bus.data_dir / "runs" / settings.run_id, bus, database, shown.quiet)
     with _workbench() as workbench:
-        await _check_table(settings, workbench)
+        profile = await _check_table(settings, workbench)
+        if not shown.quiet:
+            echo("\n".join(profile["notes"]), file=sys.stderr, flush=True)
         async with _system(plan, workbench) as system:
             await _until_over(system, plan)
             outcome = await collect_outcome(system.pool, system.artifacts, settings.run_id, plan.out)
-    _tell(outcome, form)
+    _tell(outcome, form, as_json=shown.as_json)
 
 
 async def write_report(run_id: str, out: Path) -> None:
@@ -81,8 +95,8 @@ def _check_folder(out: Path) -> None:
         raise InputUnusable(f"--out {out}: {error.strerror}: name a folder, or one that can be made") from error
 
 
-def _tell(outcome: Outcome, form: RunForm | None = None) -> None:
-    print_summary(outcome, form)
+def _tell(outcome: Outcome, form: RunForm | None = None, *, as_json: bool = False) -> None:
+    print_summary(outcome, form, as_json=as_json)
     if not outcome.is_promoted:
         raise NothingPassed(refusal_of(outcome))
 
@@ -91,6 +105,7 @@ async def explain_table(form: RunForm) -> None:
     """Print what is made of each column of the table. Raises TableInvalid, InputUnusable."""
     with _workbench() as workbench:
         profile = await _check_table(form.settings(BusSettings().data_dir), workbench)
+    echo("\n".join(profile["notes"]), file=sys.stderr, flush=True)
     echo("\n".join(f"{name}: {how}" for name, how in profile["features"].items()))
 
 
@@ -98,7 +113,7 @@ async def _check_table(settings: AutomlSettings, workbench: Workbench) -> JsonOb
     """Do what the librarian will do first: a table that cannot be used is refused before anything starts.
 
     Returns:
-        the profile of the table; its notes are printed.
+        the profile of the table.
     """
     prepared = await workbench.run(
         work.prepare,
@@ -109,7 +124,6 @@ async def _check_table(settings: AutomlSettings, workbench: Workbench) -> JsonOb
         settings.maximum_rounds,
         settings.maximum_rows,
     )
-    echo("\n".join(prepared.profile["notes"]), file=sys.stderr, flush=True)
     return prepared.profile
 
 
@@ -135,7 +149,7 @@ async def _until_over(system: System, plan: _Plan) -> None:
     run_id = plan.settings.run_id
     stop = stop_on_signals()
     status = RunStatus(plan.settings.generations, plan.settings.budget_seconds)
-    showing = asyncio.create_task(show_run(follow_run(system.pool, run_id), status))
+    showing = asyncio.create_task(show_run(follow_run(system.pool, run_id), status, quiet=plan.quiet))
     running = asyncio.create_task(system.run(stop))
     try:
         await asyncio.wait({showing, running}, return_when=asyncio.FIRST_COMPLETED)

@@ -126,8 +126,9 @@ def is_reproduced(declared: float, measured: JsonObject) -> bool:
 
 def loss_note(document: JsonObject, what: str) -> str:
     """One line for people: the loss against the trivial baseline's."""
+    score = f"{document['score']}; " if "score" in document else ""
     return (
-        f"{document['loss_name']} {document['loss']} against {document['baseline_loss']} "
+        f"{score}{document['loss_name']} {document['loss']} against {document['baseline_loss']} "
         f"of the trivial baseline on {document['rows_judged']} {what} rows"
     )
 

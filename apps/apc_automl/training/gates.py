@@ -48,6 +48,14 @@ def baseline_loss(train_labels: Numbers, labels: Numbers, classes: Sequence[int 
     return loss_of(labels, np.tile(shares, (len(labels), 1)), classes)
 
 
+def score_words(labels: Numbers, predictions: Numbers, classes: Sequence[int | str]) -> str:
+    """Return the score in a unit that people know: the accuracy, or the usual error in the target's unit."""
+    if not classes:
+        return f"root mean squared error {np.sqrt(mean_squared_error(labels, predictions)):.4g}"
+    named = np.array(classes, dtype=object)[predictions.argmax(axis=1)]
+    return f"accuracy {np.mean(named == labels):.1%}"
+
+
 def outcome_of(loss: float, baseline: float) -> float:
     """max(0, 1 - loss / loss of the trivial baseline); 0 where the baseline leaves nothing to gain."""
     return round(min(1.0, max(0.0, 1.0 - loss / baseline)), DIGITS) if baseline > 0 else 0.0

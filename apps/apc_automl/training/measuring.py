@@ -72,7 +72,8 @@ def _measure(bench: "_Bench", study: Study) -> tuple[Measured, Numbers]:
         "drift_risk": gates.drift_risk_of(out_of_fold, predictions),
     }
     document = bench.document(metrics, outcomes, cross_validated, loss, baseline, len(labels))
-    return Measured(data, document | {"model_bytes": len(data)}), out_of_fold
+    score = gates.score_words(labels, predictions, bench.schema.classes)
+    return Measured(data, document | {"model_bytes": len(data), "score": score}), out_of_fold
 
 
 def refit(recipe_bytes: bytes, study: Study) -> Measured:
@@ -131,7 +132,9 @@ def validate(
         "generalization_ratio": gates.generalization_of(outcome, cross_validated),
         "drift_risk": gates.drift_risk_of(out_of_fold, first),
     }
-    return measured.document | {"loss": loss, "baseline_loss": baseline, "rows_judged": len(labels), "gates": metrics}
+    score = gates.score_words(labels, first, bench.schema.classes)
+    judged = {"loss": loss, "baseline_loss": baseline, "score": score, "rows_judged": len(labels), "gates": metrics}
+    return measured.document | judged
 
 
 def unusable(recipe_bytes: bytes, study: Study, untouched: Blob) -> JsonObject:

@@ -1,0 +1,101 @@
+"""A run as far as it has come: its best model, the time left, and each event in words."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from apc_automl.report.progress import Event, Measured, RefusalTold, Synced, TransferRuled, Validated
+from apc_automl.swarm.members import WORKING_STATES
+
+
+@dataclass(slots=True)
+class RunStatus:
+    """A run as far as it has come."""
+
+    generations: int
+    budget_seconds: int
+    clock: Callable[[], float] = time.monotonic
+    began: float = field(init=False)
+    state: str = "starting"
+    round: int = 1
+    generation: int = 0
+    last: dict[str, Measured] = field(default_factory=dict)
+    best: dict[str, Measured] = field(default_factory=dict)
+    worked_since: float | None = None
+    """When the first generation of this round began."""
+    validated: Validated | None = None
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    def take(self, event: Event) -> None:
+        """Bring it up to date."""
+        match event:
+            case Synced():
+                if event.round != self.round or event.state not in WORKING_STATES:
+                    self.worked_since = None
+                if event.state in WORKING_STATES and self.worked_since is None:
+                    self.worked_since = self.clock()
+                self.state, self.round, self.generation = event.state, event.round, event.generation
+            case Measured():
+                self.last[event.swarm] = event
+                known = self.best.get(event.swarm)
+                if known is None or event.outcome > known.outcome:
+                    self.best[event.swarm] = event
+            case Validated():
+                self.validated = event
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the search goes on at most; None when it does not search.
+
+        At the pace of the generations so far, and not beyond the search time.
+        """
+        if self.state not in (*WORKING_STATES, "starting"):
+            return None
+        now = self.clock()
+        left = max(0.0, self.budget_seconds - (now - self.began))
+        if self.worked_since is None or self.generation == 0:
+            return left
+        pace = (now - self.worked_since) / self.generation
+        return min(left, pace * max(0, self.generations - self.generation))
+
+    @property
+    def time_left(self) -> str:
+        """The time left in words."""
+        left = self.seconds_left
+        if left is None and not self.best:
+            return "the search has not begun"
+        return "the search is over" if left is None else f"search: about {left:.0f} s left"
+
+    @property
+    def best_words(self) -> str:
+        """The best model so far, in a unit that people know."""
+        best = max(self.best.values(), key=lambda one: one.outcome, default=None)
+        if best is None:
+            return "no model yet"
+        return f"best {best.score or f'outcome {best.outcome:.3f}'} ({best.swarm})"
+
+    def line_of(self, event: Event) -> str | None:
+        """Return the run in one line after a generation or state has begun; None after other events."""
+        if not isinstance(event, Synced):
+            return None
+        return (
+            f"{self.clock() - self.began:5.1f} s  {self.state:<24} round {self.round}  "
+            f"generation {self.generation}/{self.generations - 1}  {self.best_words}  {self.time_left}"
+        )
+
+    def notice(self, event: Event) -> str | None:
+        """Return a line on a transfer, a refusal or a verdict; None for an event that the display shows anyway."""
+        match event:
+            case TransferRuled(record):
+                move = f"transfer {record.from_swarm} -> {record.to_swarm}, generation {record.generation}"
+                return f"{move}: {'accepted' if record.is_accepted else f'refused, {record.reason}'}"
+            case RefusalTold():
+                return f"refused: {event.packet_type} of {event.sender}, {event.code}: {event.message}"
+            case Validated():
+                verdict = "passed the gate" if event.passed else "failed the gate"
+                return (
+                    f"round {event.round}: the final model {verdict} on untouched rows ({event.score or event.outcome})"
+                )
+        return None

@@ -98,6 +98,12 @@ class Signal(StrEnum):
     RETRY = "RETRY"
     CANCEL = "CANCEL"
     VETO = "VETO"
+    ASK = "ASK"
+    ANSWER = "ANSWER"
+
+
+SIGNALS_OF_1_1 = frozenset({Signal.ASK, Signal.ANSWER})
+"""Signals that apc/1.0 does not have."""
 
 
 class ArtifactKind(StrEnum):

@@ -6,13 +6,18 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import Kind, Registration, Right
 from apc_contracts.schemas.schema import RegisteredSchema, known_schema
 from apc_contracts.vocabulary import PacketType
 
 _AGENTS = """
-SELECT agent_id, broker_user, role, swarm_id, rights, handles, public_keys, is_revoked
-FROM apc_log.agents ORDER BY agent_id
+SELECT agent.agent_id, broker_user, role, swarm_id, rights, handles, public_keys, is_revoked,
+       event.change ->> 'kind' AS kind,
+       ARRAY(SELECT jsonb_array_elements_text(coalesce(event.change -> 'via', '[]'))) AS via
+FROM apc_log.agents AS agent
+LEFT JOIN LATERAL (
+    SELECT change FROM apc_log.registry_events AS one WHERE one.change_id = agent.change_id LIMIT 1
+) AS event ON true ORDER BY agent.agent_id
 """
 # Of each agent the change that view `agents` shows, and each schema as shard 0 has it, or the first shard that does.
 _LOGGED = """
@@ -46,8 +51,13 @@ async def read_schemas(pool: asyncpg.Pool) -> dict[str, RegisteredSchema]:
 
 
 async def registered_agents(pool: asyncpg.Pool) -> list[Registration]:
-    """Return every agent that is registered and not revoked."""
-    return [one for one in (await read_registry(pool)).values() if not one.is_revoked]
+    """Return every agent that is registered and not revoked; people are none."""
+    return [one for one in (await read_registry(pool)).values() if not one.is_revoked and one.kind is Kind.AGENT]
+
+
+async def registered_people(pool: asyncpg.Pool) -> list[Registration]:
+    """Return every person that is registered and not revoked."""
+    return [one for one in (await read_registry(pool)).values() if not one.is_revoked and one.kind is Kind.PERSON]
 
 
 async def read_changes(pool: asyncpg.Pool, shard: int) -> set[UUID]:
@@ -77,4 +87,6 @@ def _registration(row: asyncpg.Record, accepted: Mapping[str, list[str]]) -> Reg
         public_keys=orjson.loads(row["public_keys"]),
         is_revoked=row["is_revoked"],
         schemas=frozenset(accepted.get(row["agent_id"]) or ()),
+        kind=Kind(row["kind"] or Kind.AGENT),
+        via=frozenset(row["via"]),
     )

@@ -12,7 +12,8 @@ from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.admission.rules.capacity import bytes_have_room, first_full, session_has_room
 from apc_contracts.admission.rules.drift import DRIFT_FACTS
 from apc_contracts.admission.rules.phase import content_fault
-from apc_contracts.admission.rules.routing import swarm_of, unreachable
+from apc_contracts.admission.rules.questions import is_answer, places_read
+from apc_contracts.admission.rules.routing import asks_role, is_question, swarm_of, why_unreachable
 from apc_contracts.admission.rules.task import places_of, unready_members
 from apc_contracts.admission.stage import Stage
 from apc_contracts.envelope.packet import Packet
@@ -23,7 +24,7 @@ from apc_contracts.judging.session_view import Identity, Part, SessionView
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.payloads.by_type import RetractionPayload, SignalFields, TaskIrPayload, TransferPayload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
-from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PROTOCOL_VERSION, PacketType
+from apc_contracts.vocabulary import ALL_RECIPIENTS, PROTOCOL_VERSION, PacketType
 
 Record = dict[str, Any]
 
@@ -67,6 +68,8 @@ def note_place(record: Record, packet: Packet, session: SessionView | None) -> N
     """Add what an entry needs beside its verdict: a resolved BROADCAST; the phase, if the packet named another."""
     if packet.recipients[0].agent_id == ALL_RECIPIENTS:
         record["to"] = ALL_RECIPIENTS
+    elif asks_role(packet):
+        record["to"] = packet.recipients[0].agent_id
     if session is not None and packet.run_phase is not session.run_phase:
         record["in_phase"] = session.run_phase.value
 
@@ -191,7 +194,21 @@ def _authority(case: Case) -> Record:
         if held is not None:
             done = None if held.done is None else str(held.done)
             record["task_places"] = [held.is_decider, held.is_reviewer, done]
-    return record | _target(case)
+    return record | _target(case) | _question(case)
+
+
+def _question(case: Case) -> Record:
+    """Return what an ASK or ANSWER found in its session."""
+    if case.packet.packet_type is not PacketType.SIGNAL or case.packet.protocol_version == PROTOCOL_VERSION:
+        return {}
+    if not (is_question(case.packet) or is_answer(case)):
+        return {}
+    places = places_read(case)
+    if places is None:
+        return {"question": None}
+    ends_at = None if places.ends_at is None else places.ends_at.isoformat()
+    found = [places.asker, list(places.may_answer), places.role, places.payload_hash]
+    return {"question": [*found, places.open_questions, ends_at]}
 
 
 def _target(case: Case) -> Record:
@@ -203,8 +220,8 @@ def _target(case: Case) -> Record:
 
 def _recipients(case: Case) -> Record:
     registry, packet_type = case.facts.registry or {}, case.packet.packet_type
-    ids = [recipient.agent_id for recipient in case.packet.recipients if recipient.agent_id != ORCHESTRATOR]
-    found = {agent_id: unreachable(registry.get(agent_id), case.packet) for agent_id in ids}
+    ids = [recipient.agent_id for recipient in case.packet.recipients]
+    found = {agent_id: why_unreachable(case, agent_id) for agent_id in ids}
     record: Record = {"unreachable": {agent_id: why for agent_id, why in found.items() if why is not None}}
     if packet_type is PacketType.TRANSFER:
         swarms = {recipient.agent_id: swarm_of(recipient, registry) for recipient in case.packet.recipients}
@@ -254,7 +271,7 @@ def _full(case: Case) -> Record:
         record["pending_acks"] = case.session.pending_acks
     if bytes_have_room(case) is not None and case.session is not None:
         record["open_bytes"] = [case.session.open_bytes, case.session.open_bytes_of(case.sender_id)]
-    return record | _paused(case)
+    return record | _paused(case) | _question(case)
 
 
 def _quota(case: Case) -> Record:

@@ -7,16 +7,17 @@ from uuid import UUID
 from apc_contracts.admission.admit import judge
 from apc_contracts.admission.case import Case
 from apc_contracts.admission.record import Record
+from apc_contracts.admission.rules.routing import is_question
 from apc_contracts.admission.snapshot import SessionSnapshot
 from apc_contracts.admission.stage import Stage
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.identity.registry import ANY_SCHEMA, Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Right
 from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.judging.loop_state import read_loop
-from apc_contracts.judging.session_view import Identity, Part, SessionView, TaskPlaces
+from apc_contracts.judging.session_view import Identity, Part, QuestionPlaces, SessionView, TaskPlaces
 from apc_contracts.judging.verdict import Verdict, VerdictKind
-from apc_contracts.payloads.by_type import RetractionPayload, TransferPayload
+from apc_contracts.payloads.by_type import RetractionPayload, SignalPayload, TransferPayload
 from apc_contracts.schemas.schema import ContentFault
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
 from apc_contracts.wire.parsing import ReceivedPacket
@@ -109,15 +110,20 @@ def _registry(packet: Packet, record: Record) -> dict[str, Registration]:
             handles=frozenset() if broken.get(agent_id) == "deaf" else _EVERY_TYPE,
             is_revoked=broken.get(agent_id) == "revoked",
             schemas=frozenset() if broken.get(agent_id) == "foreign" else _EVERY_SCHEMA,
+            kind=_kind(packet, broken.get(agent_id)),
         )
         for agent_id in named
-        if broken.get(agent_id) != "unknown" and agent_id not in (ALL_RECIPIENTS, ORCHESTRATOR)
+        if broken.get(agent_id) not in ("unknown", "nobody") and agent_id not in (ALL_RECIPIENTS, ORCHESTRATOR)
     }
     # A sender may name itself as a recipient; its facts as the sender take precedence.
     sender = _sender(packet, record, registry.pop(packet.sender.agent_id, None))
     if sender is not None:
         registry[sender.agent_id] = sender
     return registry
+
+
+def _kind(packet: Packet, why: str | None) -> Kind:
+    return Kind.PERSON if why == "person" or (is_question(packet) and why != "agent") else Kind.AGENT
 
 
 def _sender(packet: Packet, record: Record, as_recipient: Registration | None) -> Registration | None:
@@ -171,6 +177,7 @@ def _session(packet: Packet, record: Record) -> SessionSnapshot:
         accepted=_accepted(packet, transfer),
         loop=read_loop(record.get("loop")),
         task_places=_task_places(record.get("task_places")),
+        question=_question(packet, record),
         top_k={packet.payload_as(TransferPayload).to_swarm: transfer["top_k"]} if "top_k" in transfer else {},
     )
 
@@ -180,6 +187,22 @@ def _task_places(recorded: list[Any] | None) -> TaskPlaces | None:
         return None
     is_decider, is_reviewer, done = recorded
     return TaskPlaces(is_decider, is_reviewer, None if done is None else UUID(done))
+
+
+def _question(packet: Packet, record: Record) -> QuestionPlaces | None:
+    """Return what an ASK or ANSWER found; what was accepted found all in order, and the record does not repeat it."""
+    payload = packet.payload
+    if "question" in record:
+        found = record["question"]
+        if found is None:
+            return None
+        asker, may_answer, role, payload_hash, count, ends_at = found
+        end = None if ends_at is None else datetime.fromisoformat(ends_at)
+        return QuestionPlaces(asker, tuple(may_answer), role, payload_hash, count, end)
+    if not isinstance(payload, SignalPayload) or payload.answer is None:
+        return QuestionPlaces()
+    asker, seen = packet.recipients[0].agent_id, payload.answer.seen or ""
+    return QuestionPlaces(asker, (packet.sender.agent_id,), payload_hash=seen)
 
 
 def _parts(recorded: Record) -> dict[str, Part]:

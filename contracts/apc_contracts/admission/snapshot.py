@@ -7,7 +7,7 @@ from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.loop_state import NO_LOOP, LoopState
-from apc_contracts.judging.session_view import Identity, Part, TaskPlaces
+from apc_contracts.judging.session_view import Identity, Part, QuestionPlaces, TaskPlaces
 from apc_contracts.vocabulary import RunPhase
 
 
@@ -50,6 +50,11 @@ class SessionSnapshot:
     top_k: Mapping[str, int] = field(default_factory=dict)
     loop: LoopState = NO_LOOP
     task_places: TaskPlaces | None = None
+    question: QuestionPlaces | None = None
+
+    def question_places(self, packet_id: UUID | None) -> QuestionPlaces | None:
+        """Return what this snapshot's packet asks or answers."""
+        return self.question
 
     def task_places_of(self, agent_id: str) -> TaskPlaces | None:
         """Return the places of this snapshot's sender."""

@@ -41,7 +41,7 @@ from apc_contracts.payloads.by_type import (
     TransferPayload,
 )
 from apc_contracts.payloads.session_signals import first_new_field
-from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, Channel, PacketType, RunPhase
+from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, SIGNALS_OF_1_1, Channel, PacketType, RunPhase
 
 PayloadT = TypeVar("PayloadT", bound=Payload, covariant=True, default=Payload)
 """What a packet carries. `Packet` without brackets may carry any payload: check before reading it."""
@@ -135,7 +135,11 @@ class SignalPacket(Packet[SignalPayload]):
     @model_validator(mode="after")
     def _session_fits_version(self) -> Self:
         session = self.payload.session
-        if session is None or self.protocol_version != PROTOCOL_VERSION:
+        if self.protocol_version != PROTOCOL_VERSION:
+            return self
+        if self.payload.signal in SIGNALS_OF_1_1:
+            raise broken("payload.signal", f"{PROTOCOL_VERSION} has no {self.payload.signal}: send {PROTOCOL_1_1}")
+        if session is None:
             return self
         name = first_new_field(session)
         if name is not None:

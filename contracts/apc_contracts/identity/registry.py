@@ -19,6 +19,13 @@ class Right(StrEnum):
     VETO = "veto"
 
 
+class Kind(StrEnum):
+    """Who is registered. A person has no inbox: broker users named in `via` speak for it."""
+
+    AGENT = "agent"
+    PERSON = "person"
+
+
 @dataclass(frozen=True, slots=True)
 class Registration:
     """One row of the registry.
@@ -37,10 +44,17 @@ class Registration:
     is_revoked: bool = False
     schemas: frozenset[str] = frozenset()
     """The schemas whose MESSAGEs it takes, or ANY_SCHEMA."""
+    kind: Kind = Kind.AGENT
+    via: frozenset[str] = frozenset()
+    """Broker users that may speak for a person, beside `broker_user`."""
 
     def accepts(self, schema_id: str) -> bool:
         """Return whether the agent takes MESSAGEs of this schema."""
         return schema_id in self.schemas or ANY_SCHEMA in self.schemas
+
+    def speaks_as(self, user_id: str | None) -> bool:
+        """Return whether this broker user may send in its name."""
+        return user_id is not None and (user_id == self.broker_user or user_id in self.via)
 
     def has(self, right: Right) -> bool:
         """Return whether the operator granted this right."""

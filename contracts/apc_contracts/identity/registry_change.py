@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
 from apc_contracts.errors import SchemaUnusable, SignatureInvalid
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import Kind, Registration, Right
 from apc_contracts.identity.signing import read_public_key
 from apc_contracts.model import PUBLIC_KEY_PATTERN, Id, Model, Name, OpenMap, SchemaId, Uuid, broken
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
@@ -61,6 +61,21 @@ class AgentAdded(Model):
     handles: tuple[PacketType, ...] = ()
     public_keys: Mapping[Id, PublicKey] = Field(default_factory=dict)
     schemas: Annotated[tuple[SchemaId | Literal["*"], ...] | None, Field(max_length=MAX_SCHEMAS_ACCEPTED)] = None
+    kind: Kind | None = None
+    """None = an agent."""
+    via: tuple[Name, ...] | None = None
+    """For a person: the broker users that may speak for it."""
+
+    @model_validator(mode="after")
+    def _kind_fits(self) -> Self:
+        is_person = self.kind is Kind.PERSON
+        if not is_person and self.via is not None:
+            raise broken("via", "only a person has via: give kind person, or leave via out")
+        if is_person and not self.via:
+            raise broken("via", "name at least one broker user that speaks for the person")
+        if is_person and (self.rights or self.handles):
+            raise broken("rights", "a person has no rights and handles no packets: leave rights and handles out")
+        return self
 
     @property
     def subject(self) -> str:
@@ -78,6 +93,8 @@ class AgentAdded(Model):
             handles=frozenset(self.handles),
             public_keys=dict(self.public_keys),
             schemas=frozenset(self.schemas or ()),
+            kind=self.kind or Kind.AGENT,
+            via=frozenset(self.via or ()),
         )
 
 

@@ -60,6 +60,23 @@ class TaskPlaces:
     done: UUID | None
 
 
+@dataclass(frozen=True, slots=True)
+class QuestionPlaces:
+    """What the rules for ASK and ANSWER read of a session: the question answered, and how much room there is.
+
+    Without an open question of that id `asker` is empty.
+    """
+
+    asker: str = ""
+    may_answer: tuple[str, ...] = ()
+    role: str = ""
+    """Of whom the question asks everybody; empty = it names people."""
+    payload_hash: str = ""
+    open_questions: int = 0
+    ends_at: datetime | None = None
+    """The session's deadline."""
+
+
 class SessionView(Protocol):
     """Read-only view of a session; `apc_contracts.session.Session` is one."""
 
@@ -139,6 +156,10 @@ class SessionView(Protocol):
 
     def task_places_of(self, agent_id: str) -> TaskPlaces | None:
         """Return an agent's places in a session of the coordinator `task`; None in other sessions."""
+        ...
+
+    def question_places(self, packet_id: UUID | None) -> QuestionPlaces | None:
+        """Return what is known of the question with this id; None in a session in which nobody can ask."""
         ...
 
     def identity(self, packet_id: UUID) -> Identity | None: ...

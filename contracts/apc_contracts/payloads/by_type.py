@@ -20,9 +20,17 @@ from apc_contracts.model import (
     Uuid,
     broken,
 )
+from apc_contracts.payloads.questions import AnswerSpec, Question
 from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSessionSpec
 from apc_contracts.payloads.task_ir import FormulaBundle, IrHeader, IrObject, Normalization
-from apc_contracts.vocabulary import AckStatus, ArtifactKind, CommitmentLevel, Signal, TransferMode
+from apc_contracts.vocabulary import (
+    SIGNALS_OF_1_1,
+    AckStatus,
+    ArtifactKind,
+    CommitmentLevel,
+    Signal,
+    TransferMode,
+)
 
 MAX_THRESHOLD_MULTIPLIER = 3
 MAX_TOP_K = 10
@@ -155,11 +163,29 @@ class SignalFields(Payload):
 
 
 class SignalPayload(SignalFields):
-    """A control signal of a session."""
+    """A control signal of a session. `question` goes with ASK, `answer` with ANSWER."""
+
+    question: Question | None = None
+    answer: AnswerSpec | None = None
+
+    @model_validator(mode="after")
+    def _question_fits_signal(self) -> Self:
+        for name, signal in (("question", Signal.ASK), ("answer", Signal.ANSWER)):
+            if (getattr(self, name) is not None) != (self.signal is signal):
+                raise broken(name, f"{name} goes with {signal}, and with no other signal")
+        if self.signal is Signal.ASK and self.expected_response_by is None:
+            raise broken("expected_response_by", "ASK says until when an answer is waited for: give it")
+        return self
 
 
 class HeartbeatPayload(SignalFields):
     """A sign of life."""
+
+    @model_validator(mode="after")
+    def _is_no_question(self) -> Self:
+        if self.signal in SIGNALS_OF_1_1:
+            raise broken("signal", f"{self.signal} is no sign of life: send it as SIGNAL")
+        return self
 
 
 class MetricSet(Model):

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from apc_contracts.admission import judge_held, judge_in_session, note_place
 from apc_contracts.admission.recorded import recorded_facts
+from apc_contracts.admission.rules.routing import asks_role
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import ContractError, PacketRefused
@@ -187,11 +188,11 @@ class SessionReplay:
         return timer(session, kind, entry.judged_at, contract)
 
     def _check_recipients(self, entry: RecordedPacket, packet: Packet) -> None:
-        """Check the recipients; only the registry knows who a BROADCAST reaches, so those are taken as recorded."""
-        if self.session is None or packet.recipients[0].agent_id != ALL_RECIPIENTS:
+        """Check the recipients; the registry alone knows whom a BROADCAST or a role reaches: taken as recorded."""
+        if self.session is None or not (asks_role(packet) or packet.recipients[0].agent_id == ALL_RECIPIENTS):
             named = tuple(recipient.agent_id for recipient in packet.recipients)
             compare(entry, "recipients", entry.recipients, named)
-        elif not {*entry.recipients} <= self.session.members:
+        elif not asks_role(packet) and not {*entry.recipients} <= self.session.members:
             nobody = resolve_recipients(packet, self.session, {})
             differ(entry, "agent_packets.recipients", entry.recipients, f"members only, or {nobody}")
 

@@ -241,6 +241,20 @@ class SessionDocument:
 
 
 @dataclass(slots=True)
+class OpenQuestion:
+    """An ASK without an ANSWER; its deadline is the session's deadline `ask:<packet_id>`."""
+
+    asker: str
+    may_answer: list[str]
+    """Who was asked, roles resolved when the ASK was admitted."""
+    role: str
+    """Set when everybody of a role was asked."""
+    payload_hash: str
+    asked_at: datetime
+    due_at: datetime
+
+
+@dataclass(slots=True)
 class Work:
     """Where a session of the coordinator `task` stands."""
 
@@ -262,6 +276,8 @@ class Work:
     """Why the review of this round failed."""
     last_end: str = ""
     """The delivery that ended last, in words."""
+    questions: dict[UUID, OpenQuestion] = field(default_factory=dict)
+    """ASK -> what is waited for."""
 
 
 @dataclass(slots=True)

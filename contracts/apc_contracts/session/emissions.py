@@ -49,6 +49,7 @@ def emission(
     symbolic_keys: Sequence[str] = (),
     lineage: Lineage | None = None,
     metadata: Mapping[str, Any] | None = None,
+    expires_at: datetime | None = None,
 ) -> Packet:
     """Return a packet of the orchestrator in this session.
 
@@ -65,6 +66,7 @@ def emission(
         channel=Channel.INTER_AGENT,
         run_phase=document.run_phase,
         created_at=now,
+        expires_at=expires_at,
         sender=Actor(agent_id=ORCHESTRATOR, role="orchestrator", swarm_id=ORCHESTRATOR_SWARM),
         recipients=(Recipient(agent_id=recipient),),
         trace=_trace(document, parent, identity.root if identity else document.start_packet_id),

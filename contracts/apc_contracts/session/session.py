@@ -1,24 +1,23 @@
 """A session in memory: its state document, and the packets in flight."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.loop_state import NO_LOOP, LoopState, extend, longest
-from apc_contracts.judging.session_view import Identity, Part, TaskPlaces
+from apc_contracts.judging.session_view import Identity, Part, QuestionPlaces, TaskPlaces
 from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.session import budgets
+from apc_contracts.session.content import Content, content_of
 from apc_contracts.session.document import LONGEST_KEY, SessionDocument, TaskDocument, Work, checksum
 from apc_contracts.session.knowledge.grounds import Grounds
+from apc_contracts.session.task.places import places_of
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 from apc_contracts.wire.parsing import ReceivedPacket
-
-Content: TypeAlias = tuple[bytes, str, int, str | tuple[str, ...]]
-"""payload_hash, sender, generation and recipients of a packet."""
 
 
 @dataclass(slots=True)
@@ -167,6 +166,9 @@ class Session:
     def task_places_of(self, agent_id: str) -> TaskPlaces | None:
         work = self.work
         return None if work is None else TaskPlaces(agent_id in work.deciders, agent_id in work.reviewers, work.done)
+
+    def question_places(self, packet_id: UUID | None) -> QuestionPlaces | None:
+        return None if self.work is None else places_of(self.work, self.document.deadlines, packet_id)
 
     @property
     def session_id(self) -> str:
@@ -343,8 +345,3 @@ class Session:
         """
         epsilon = self.score_epsilon
         return (1.0 - best_outcome + epsilon) / (1.0 - own_outcome + epsilon)
-
-
-def content_of(sender: str, payload_hash: bytes, generation: int, addressed: Sequence[str]) -> Content:
-    """Return the key for equal content; a single recipient, the usual case, is a plain string."""
-    return payload_hash, sender, generation, addressed[0] if len(addressed) == 1 else tuple(addressed)

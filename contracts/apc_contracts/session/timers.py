@@ -12,6 +12,7 @@ from apc_contracts.session.delivery import acknowledgements
 from apc_contracts.session.movement import Advance
 from apc_contracts.session.path import candidates
 from apc_contracts.session.session import Session
+from apc_contracts.session.task import questions
 
 
 def timer_kind(session: Session, packet_id: UUID) -> str | None:
@@ -28,8 +29,10 @@ def expire(moment: Advance, packet: Packet) -> None:
     if kind is None:
         return
     del moment.session.document.deadlines[kind]
-    awaited = acknowledgements.packet_of_timer(kind)
-    if awaited is not None:
+    awaited, asked = acknowledgements.packet_of_timer(kind), questions.question_of_timer(kind)
+    if asked is not None:
+        questions.expire(moment, asked)
+    elif awaited is not None:
         acknowledgements.expire(moment, awaited)
     else:
         _EXPIRED[kind](moment)

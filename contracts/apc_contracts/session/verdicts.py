@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from apc_contracts.admission.rules.routing import is_question
 from apc_contracts.contract.contract import Contract
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.session.delivery.lifecycle import ADMITTED, HANDED_OVER, Record, move
@@ -94,15 +95,17 @@ def route(
 
 def apply_locally(session: Session, opened: OpenPacket, now: datetime, effects: Effects, contract: Contract) -> None:
     """Deliver and apply in the gate's own hop: the recipient `orchestrator`, and INTRA_AGENT packets."""
+    # A question ends here for the people who are asked: no receipt says so.
+    remark = {"ended": "outcome", "ended_at": now.isoformat()} if is_question(opened.packet) else None
     for recipient, progress in opened.recipients.items():
         if _is_in_gate(opened, recipient):
-            move(opened, recipient, progress, HANDED_OVER, now, effects, contract)
+            move(opened, recipient, progress, HANDED_OVER, now, effects, contract, remark=remark)
             verify(session, opened, effects, contract)
     complete(session, opened, now, effects, contract)
 
 
 def _is_in_gate(opened: OpenPacket, recipient: str) -> bool:
-    return recipient == ORCHESTRATOR or opened.packet.channel is Channel.INTRA_AGENT
+    return recipient == ORCHESTRATOR or is_question(opened.packet) or opened.packet.channel is Channel.INTRA_AGENT
 
 
 def _note_final(received: ReceivedPacket, refusal: Refusal | None, effects: Effects) -> None:

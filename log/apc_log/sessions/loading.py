@@ -28,7 +28,6 @@ from apc_contracts.session import (
 from apc_contracts.session.knowledge.superseding import rest
 from apc_contracts.session.path.verification import requested
 from apc_contracts.vocabulary import (
-    ALL_RECIPIENTS,
     CONTROL_TYPES,
     ORCHESTRATOR,
     SUBSTRATE_RECIPIENT,
@@ -221,7 +220,7 @@ def _identity(row: asyncpg.Record, content: SealedContent | None) -> Identity:
         sender=row["sender_agent_id"],
         swarm_id=row["sender_swarm_id"],
         recipients=recipients,
-        addressed=(ALL_RECIPIENTS,) if row["addressed"] == ALL_RECIPIENTS else recipients,
+        addressed=recipients if row["addressed"] is None else (row["addressed"],),
         cause=row["cause_packet_id"],
         root=row["root_packet_id"],
         verdict=VerdictKind(row["verdict"]),

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_contracts.identity.registry import ANY_SCHEMA, Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Right
 from apc_contracts.identity.registry_change import AgentAdded, AnyChange, SchemaAdded
 from apc_contracts.schemas.schema import MAX_SCHEMAS, RegisteredSchema, known_schema
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
@@ -73,7 +73,7 @@ class Registry:
         """Return broker user -> its agents, where there are several: each of them can speak as the others."""
         sharing: dict[str, list[str]] = {}
         for one in self.by_id.values():
-            if not one.is_revoked:
+            if not one.is_revoked and one.kind is Kind.AGENT:
                 sharing.setdefault(one.broker_user, []).append(one.agent_id)
         return {user: agents for user, agents in sharing.items() if len(agents) > 1}
 
@@ -83,7 +83,10 @@ class Registry:
         The claimed agent if it has that user, else the only agent with that user.
         """
         found = self.by_id.get(claimed) if claimed else None
+        if found is not None and found.kind is Kind.PERSON:
+            return None  # a person has no inbox: it reads the verdict in the log
         if found is not None and found.broker_user == user_id:
             return found
-        having = [one for one in self.by_id.values() if one.broker_user == user_id and one.agent_id != ORCHESTRATOR]
+        agents = [one for one in self.by_id.values() if one.kind is Kind.AGENT and one.agent_id != ORCHESTRATOR]
+        having = [one for one in agents if one.broker_user == user_id]
         return having[0] if len(having) == 1 else None

@@ -37,8 +37,8 @@ def make_packet(
 ) -> Packet:
     """Return a packet of an agent of the cast, unchecked by any policy.
 
-    `fields` override the defaults: `phase`, `generation`, `session_id`, `mode`, `ttl_ms`, `keys`, `requires_ack`,
-    `ack_timeout_ms`, `retry_limit`, or any field of the packet itself.
+    `fields` override the defaults: `version`, `phase`, `generation`, `session_id`, `mode`, `ttl_ms`, `keys`,
+    `requires_ack`, `ack_timeout_ms`, `retry_limit`, or any field of the packet itself.
     """
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
     packet_id = fields.pop("packet_id", None) or new_packet_id()
@@ -61,7 +61,7 @@ def make_packet(
         retry_limit=fields.pop("retry_limit", None),
     )
     return PACKET_TYPES[packet_type](
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=fields.pop("version", PROTOCOL_VERSION),
         packet_id=packet_id,
         packet_type=packet_type,
         channel=Channel.INTER_AGENT,

@@ -4,6 +4,7 @@ Source: docs/specification/contract.md section 10, "Who may do what".
 """
 
 from apc_contracts.admission.case import Case
+from apc_contracts.admission.rules.questions import is_answer
 from apc_contracts.identity.registry import Right
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields, TransferPayload
@@ -29,6 +30,8 @@ def is_member(case: Case) -> Refusal | None:
     """Refuse a sender that is neither a member of the session nor has a right that needs no membership."""
     session, sender = case.session, case.sender
     if session is None or session.is_member(case.sender_id):
+        return None
+    if case.packet.packet_type is PacketType.SIGNAL and is_answer(case):
         return None
     if sender is not None and not sender.rights.isdisjoint(case.contract.rights.needs_no_membership):
         return None

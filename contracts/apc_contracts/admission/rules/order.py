@@ -14,12 +14,12 @@ from apc_contracts.admission.rules import (
     drift,
     life,
     phase,
+    questions,
     quota,
     routing,
     sender,
     task,
     throttle,
-    times,
 )
 from apc_contracts.admission.rules import (
     loop_guard as loops,
@@ -59,8 +59,8 @@ ARRIVAL: tuple[Rule, ...] = (
 """Judged once, on arrival."""
 
 STANDING: tuple[Rule, ...] = (
-    Rule("EXPIRED", times.not_expired),
-    Rule("CLOCK_SKEW", times.not_from_the_future),
+    Rule("EXPIRED", life.not_expired),
+    Rule("CLOCK_SKEW", life.not_from_the_future),
     Rule("UNKNOWN_SESSION", life.session_is_here, _LIVE),
     Rule("UNKNOWN_CONTRACT", task.contract_is_known, _LIVE | _AGENTS, _SIGNAL),
     Rule("SESSION_TERMINAL", life.session_goes_on, _SESSION | _AGENTS),
@@ -69,6 +69,8 @@ STANDING: tuple[Rule, ...] = (
     Rule("NOT_AUTHORIZED", authority.is_member, _LIVE | _SESSION | _AGENTS),
     Rule("NOT_AUTHORIZED", authority.leaves_reserved_ids, _LIVE | _AGENTS, _ALL - {PacketType.HEARTBEAT}),
     Rule("NOT_AUTHORIZED", authority.may_signal, _LIVE | _AGENTS, _SIGNALS),
+    Rule("NOT_AUTHORIZED", questions.may_ask, _LIVE | _SESSION | _AGENTS, _SIGNAL),
+    Rule("NOT_AUTHORIZED", questions.may_answer, _LIVE | _SESSION | _AGENTS, _SIGNAL),
     Rule("NOT_AUTHORIZED", authority.opens_once, _SESSION | _AGENTS, _SIGNAL),
     Rule("NOT_AUTHORIZED", authority.spec_leaves_reserved_ids, _LIVE | _AGENTS, _SIGNALS),
     Rule("NOT_AUTHORIZED", authority.transfers_from_own_swarm, _LIVE | _AGENTS, _TRANSFER),
@@ -119,6 +121,7 @@ RATE: tuple[Rule, ...] = (Rule("QUOTA_EXCEEDED", quota.quota_is_left, _LIVE | _A
 ROOM: tuple[Rule, ...] = (
     Rule("OVERLOADED", capacity.inbox_has_room, _LIVE | _AGENTS),
     Rule("OVERLOADED", capacity.acks_have_room, _SESSION | _AGENTS),
+    Rule("OVERLOADED", questions.questions_have_room, _SESSION | _AGENTS, _SIGNAL),
 )
 """Judged when the packet would be delivered, like RELEASE."""
 

@@ -5,9 +5,10 @@ from typing import Literal
 
 from apc_contracts.admission.case import Case
 from apc_contracts.envelope.packet import Packet, Recipient
-from apc_contracts.identity.registry import Registration
+from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.payloads.by_type import MessagePayload, TransferPayload
+from apc_contracts.payloads.by_type import MessagePayload, SignalPayload, TransferPayload
+from apc_contracts.payloads.session_signals import ROLE_PREFIX
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     CONTROL_TYPES,
@@ -16,15 +17,19 @@ from apc_contracts.vocabulary import (
     Channel,
     DeliveryMode,
     PacketType,
+    Signal,
 )
 
-Unreachable = Literal["unknown", "revoked", "deaf", "foreign"]
+Unreachable = Literal["unknown", "revoked", "deaf", "foreign", "person", "agent", "nobody"]
 
 _ADVICE: dict[Unreachable, str] = {
     "unknown": "is not registered: name a registered agent",
     "revoked": "was revoked: name another agent",
     "deaf": "does not handle {}: name an agent that does",
     "foreign": "does not take this schema: register the agent with it",
+    "person": "is a person, and has no inbox: only an ASK reaches it",
+    "agent": "is an agent: an ASK goes to people",
+    "nobody": "reaches nobody: register a person with this role",
 }
 _RESERVED_RECIPIENT = {
     DeliveryMode.BROADCAST: ALL_RECIPIENTS,
@@ -79,12 +84,10 @@ def is_routable(case: Case) -> Refusal | None:
 
 
 def _first_unroutable(case: Case, recipients: tuple[Recipient, ...]) -> Refusal | None:
-    registry, packet = case.facts.registry or {}, case.packet
+    packet = case.packet
     for index, recipient in enumerate(recipients):
         agent_id = recipient.agent_id
-        if agent_id == ORCHESTRATOR:
-            continue
-        why = unreachable(registry.get(agent_id), packet)
+        why = why_unreachable(case, agent_id)
         if why is not None:
             return _refusal(f"recipients[{index}]", f"{agent_id} {_ADVICE[why].format(packet.packet_type)}")
     if len(recipients) > 1:
@@ -99,6 +102,38 @@ def _first_double(recipients: tuple[Recipient, ...]) -> Refusal | None:
             return _refusal(f"recipients[{index}]", f"{recipient.agent_id} is listed twice: list it once")
         seen.add(recipient.agent_id)
     return None
+
+
+def why_unreachable(case: Case, agent_id: str) -> Unreachable | None:
+    """Return why a recipient that the packet names cannot get it; None when it can."""
+    registry, packet = case.facts.registry or {}, case.packet
+    found, is_ask = registry.get(agent_id), is_question(packet)
+    if agent_id == ORCHESTRATOR:
+        return "agent" if is_ask else None
+    if is_ask and found is None and agent_id.startswith(ROLE_PREFIX) and len(packet.recipients) == 1:
+        return None if people_with_role(agent_id, packet, registry) else "nobody"
+    why = unreachable(found, packet)
+    if why is None and found is not None and is_ask != (found.kind is Kind.PERSON):
+        return "agent" if is_ask else "person"
+    return why
+
+
+def is_question(packet: Packet) -> bool:
+    """Return whether the packet is an ASK to people, which the gate applies itself."""
+    payload = packet.payload
+    return isinstance(payload, SignalPayload) and payload.signal is Signal.ASK
+
+
+def asks_role(packet: Packet) -> bool:
+    """Return whether the packet is an ASK to everybody with a role."""
+    return packet.recipients[0].agent_id.startswith(ROLE_PREFIX) and is_question(packet)
+
+
+def people_with_role(name: str, packet: Packet, registry: Mapping[str, Registration]) -> tuple[str, ...]:
+    """Return the people whom an ASK to `role:NAME` reaches: all with that role but the sender."""
+    role, sender = name.removeprefix(ROLE_PREFIX), packet.sender.agent_id
+    people = (one for one in registry.values() if one.kind is Kind.PERSON and not one.is_revoked)
+    return tuple(sorted(one.agent_id for one in people if one.role == role and one.agent_id != sender))
 
 
 def unreachable(registration: Registration | None, packet: Packet) -> Unreachable | None:

@@ -24,7 +24,7 @@ def sender_is_authentic(case: Case) -> Refusal | None:
         message = "the gate sends nothing through apc.ingress: name the agent that you are"
         return Refusal("SENDER_MISMATCH", "sender_is_authentic", "sender.agent_id", message)
     if sender is not None:
-        if user_id == sender.broker_user:
+        if sender.speaks_as(user_id):
             return None
     elif user_id is not None and (not case.is_from_orchestrator or user_id == ORCHESTRATOR):
         return None

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from apc_contracts.admission.rules.routing import asks_role, people_with_role
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.identity.registry import Registration
+from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.payloads.by_type import MessagePayload
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, ORCHESTRATOR, PacketType
@@ -27,12 +28,16 @@ def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, 
     A BROADCAST that no member handles goes to the orchestrator alone: it is never UNROUTABLE, and it comes to an end.
     """
     first = packet.recipients[0]
+    if asks_role(packet):
+        return people_with_role(first.agent_id, packet, registry)
     if first.agent_id != ALL_RECIPIENTS:
         return tuple(recipient.agent_id for recipient in packet.recipients)
     found = []
     for agent_id in sorted(session.members):
         registration = registry.get(agent_id)
         if registration is None or registration.is_revoked or agent_id in (packet.sender.agent_id, ORCHESTRATOR):
+            continue
+        if registration.kind is Kind.PERSON:  # has no inbox
             continue
         is_meant = first.swarm_id in (None, registration.swarm_id) and first.role in (None, registration.role)
         if is_meant and _takes(registration, packet):

@@ -44,12 +44,12 @@ def watch(moment: Advance) -> None:
 
 
 def is_idle(session: Session) -> bool:
-    """Return whether no delivery, verification, dead letter, held packet or awaited ACK is open.
+    """Return whether no delivery, verification, dead letter, held packet or awaited ACK or question is open.
 
     Deliveries of the orchestrator's own signals do not count: nothing follows from them.
     """
     document = session.document
-    if document.verifying or session.held or document.pending_acks:
+    if document.verifying or session.held or document.pending_acks or (session.work and session.work.questions):
         return False
     # The newest first: while work goes on, one of these is open.
     for opened in reversed(session.open.values()):

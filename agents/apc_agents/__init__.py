@@ -6,11 +6,13 @@ Write an `Agent`, register handlers with `@agent.on(...)`, run it with `apc work
 
 from apc_agents.agent import Agent
 from apc_agents.effects import EffectError, EffectNotMade, EffectResultLost, EffectSettled, EffectUnknown
-from apc_agents.emitting.draft import ALL, ROOT, SUBSTRATE, EmitOptions
+from apc_agents.emitting.draft import ALL, ROOT, SUBSTRATE, EmitOptions, Role
 from apc_agents.errors import (
     AgentError,
     AgentInvalid,
     AgentNotFound,
+    AskTimeout,
+    ContinuationDiverged,
     EmitError,
     EmitRefused,
     EmitRejected,
@@ -23,6 +25,7 @@ from apc_agents.errors import (
     StateInvalid,
     StateStale,
     StateUnavailable,
+    WaitError,
 )
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, StateStore
@@ -32,6 +35,7 @@ from apc_agents.running.worker import Worker
 from apc_agents.testing import AgentTestClient
 from apc_agents.typed.message import content_of, message
 from apc_agents.typed.team import Team
+from apc_agents.waiting.approval import Approval
 from apc_bus.settings import WorkerSettings
 
 __all__ = [
@@ -43,6 +47,9 @@ __all__ = [
     "AgentInvalid",
     "AgentNotFound",
     "AgentTestClient",
+    "Approval",
+    "AskTimeout",
+    "ContinuationDiverged",
     "EffectError",
     "EffectNotMade",
     "EffectResultLost",
@@ -60,12 +67,14 @@ __all__ = [
     "PostgresStateStore",
     "Reject",
     "Retry",
+    "Role",
     "StateError",
     "StateInvalid",
     "StateStale",
     "StateStore",
     "StateUnavailable",
     "Team",
+    "WaitError",
     "Worker",
     "WorkerSettings",
     "content_of",

@@ -17,6 +17,9 @@ ApcError
     ContextError        apc_agents.context.errors
     ActionError         apc_agents.tools.errors
     EffectError         apc_agents.effects.errors
+    WaitError
+      AskTimeout            nobody has answered a question in time
+      ContinuationDiverged  a handler that goes on does not repeat what is recorded of it
     HandlerFailed       a handler raised in a test client; the cause is its exception
 
 A handler itself raises `Reject` or `Retry` to end its packet in another way than by an outcome.
@@ -119,6 +122,28 @@ class StateStale(StateError):
 
 class StateUnavailable(StateError):
     """The state store does not answer."""
+
+
+class WaitError(AgentError):
+    """A handler's wait did not end with an answer."""
+
+
+class AskTimeout(WaitError):
+    """Nobody has answered a question in time."""
+
+    def __init__(self, packet_id: UUID) -> None:
+        super().__init__(f"nobody has answered the question {packet_id} in time")
+        self.packet_id = packet_id
+
+
+class ContinuationDiverged(WaitError):
+    """A handler that goes on after a wait does not repeat what is recorded of it: nothing is guessed."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"the handler has changed since it began to wait: {where}. Run the handler as it was and requeue this "
+            "delivery, or discard it"
+        )
 
 
 class HandlerFailed(AgentError):

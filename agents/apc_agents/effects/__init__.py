@@ -2,7 +2,7 @@
 
 from apc_agents.effects.database import PostgresEffectStore
 from apc_agents.effects.errors import EffectError, EffectNotMade, EffectResultLost, EffectSettled, EffectUnknown
-from apc_agents.effects.maker import EffectMaker
+from apc_agents.effects.maker import EffectMaker, is_making_effect
 from apc_agents.effects.memory import MemoryEffectStore
 from apc_agents.effects.model import EffectId, EffectRecord, EffectState
 from apc_agents.effects.store import EffectStore
@@ -20,4 +20,5 @@ __all__ = [
     "EffectUnknown",
     "MemoryEffectStore",
     "PostgresEffectStore",
+    "is_making_effect",
 ]

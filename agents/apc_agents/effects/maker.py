@@ -153,6 +153,11 @@ class EffectMaker:
             await self._store.renew(effect_id, claim_id, self._lease)
 
 
+def is_making_effect() -> bool:
+    """Return whether this is the function of a ctx.once."""
+    return bool(_being_made.get())
+
+
 async def _called(make: MakeEffect, effect_id: EffectId) -> Any:
     token = _being_made.set(_being_made.get() | {effect_id})
     try:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, JsonValue
 from apc_agents.typed.message import payload_of
 from apc_contracts.envelope.packet import Lineage, Packet, ProofBundle, Recipient
 from apc_contracts.payloads.by_type import Payload
+from apc_contracts.payloads.session_signals import ROLE_PREFIX
 from apc_contracts.vocabulary import ALL_RECIPIENTS, SUBSTRATE_RECIPIENT, Channel, RunPhase
 
 ALL: Final = ALL_RECIPIENTS
@@ -21,6 +22,17 @@ SUBSTRATE: Final = SUBSTRATE_RECIPIENT
 DEFAULT_TTL = timedelta(minutes=10)
 DEFAULT_PRIORITY = 4
 """The highest that takes the normal queue."""
+
+
+class Role(str):
+    """Everybody with a role, as the destination of a question: `ctx.ask(..., to=Role("release-manager"))`."""
+
+    __slots__ = ()
+
+    def __new__(cls, name: str) -> "Role":
+        """Return the recipient's id for a role."""
+        return super().__new__(cls, f"{ROLE_PREFIX}{name}")
+
 
 Destination = str | Recipient | Sequence[str | Recipient]
 

@@ -38,6 +38,7 @@ from apc_contracts.payloads.session_signals import first_new_field
 from apc_contracts.vocabulary import (
     PROTOCOL_1_1,
     PROTOCOL_VERSION,
+    SIGNALS_OF_1_1,
     Channel,
     DeliveryMode,
 )
@@ -201,6 +202,8 @@ def _milliseconds(duration: timedelta) -> int:
 def _version(payload: Payload) -> str:
     """Return the oldest version of the protocol that has everything in this payload."""
     if isinstance(payload, MessagePayload) or (isinstance(payload, DecisionPayload) and payload.result is not None):
+        return PROTOCOL_1_1
+    if isinstance(payload, SignalFields) and payload.signal in SIGNALS_OF_1_1:
         return PROTOCOL_1_1
     session = payload.session if isinstance(payload, SignalFields) else None
     return PROTOCOL_VERSION if session is None or first_new_field(session) is None else PROTOCOL_1_1

@@ -78,6 +78,16 @@ class Emitter:
         with counted_emit(self._builder.agent_id, kind), in_span("send", kind, SpanKind.PRODUCER):
             return await self._emit(draft, cause, ordinal, emission)
 
+    async def prepare(self, draft: Draft, cause: Packet | None, ordinal: int) -> Packet:
+        """Return the packet that `emit` would publish. Raises EmitRefused."""
+        built, _ = await self._prepared(draft, cause, ordinal, NOT_FOLLOWED)
+        return built.packet
+
+    async def publish_prepared(self, packet: Packet, cause: Packet, ordinal: int) -> None:
+        """Publish a prepared packet, as often as needed: its bytes are the same each time. Raises EmitUnconfirmed."""
+        sealed = await sealed_to_fit(packet, None, self._claim_checks)
+        await self._publish(self._publication(Built(packet, cause.packet_id, ordinal), sealed))
+
     async def _emit(self, draft: Draft, cause: Packet | None, ordinal: int, emission: Emission) -> Packet:
         if draft.options.get("requires_ack") and draft.options.get("ack_timeout") is None:
             draft = draft.with_ack_timeout(self._settings.ack_timeout)

@@ -1,6 +1,7 @@
 """What a handler is given beside the packet."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any, Unpack, overload
 from uuid import UUID, uuid5
 
@@ -8,37 +9,28 @@ from pydantic import BaseModel, JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.clearance import Trigger
-from apc_agents.emitting.draft import Draft, EmitOptions
+from apc_agents.emitting.draft import Destination, Draft, EmitOptions
 from apc_agents.errors import AgentError
 from apc_agents.handling.coordination import LocalTransition
-from apc_agents.handling.invocation import Invocation
+from apc_agents.handling.session_facts import SessionFacts
 from apc_agents.memory import BaseMemoryStore, Message
 from apc_agents.tasks import TaskStore
+from apc_agents.waiting.approval import Approval, Inquiry
 from apc_bus.artifacts.store import ArtifactStore
 from apc_contracts.agent.context import AgentContext
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet, SomePayload
-from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import MessagePayload, Payload
-from apc_contracts.payloads.session_signals import SessionState
-from apc_contracts.vocabulary import RunPhase
+from apc_contracts.payloads.questions import OnTimeout
 
 
-class HandlerContext:
+class HandlerContext(SessionFacts):
     """The handler's view of its invocation: the session, the agent's state, and the way to emit packets."""
-
-    def __init__(self, invocation: Invocation) -> None:
-        self._invocation = invocation
 
     @property
     def agent(self) -> Agent:
         """The agent whose handler this is."""
         return self._invocation.resources.agent
-
-    @property
-    def packet(self) -> Packet:
-        """The handled packet. Raises AgentError in on_start, where there is none."""
-        return self._invocation.packet
 
     @property
     def published(self) -> Packet:
@@ -49,54 +41,9 @@ class HandlerContext:
         return self._invocation.published
 
     @property
-    def sender_rights(self) -> frozenset[Right]:
-        """The rights of the packet's sender, as the gate knows them."""
-        return self._invocation.sender_rights
-
-    @property
     def trigger(self) -> Trigger:
         """Who caused this invocation, and how far the agent's clearance lets it go. Raises AgentError in on_start."""
         return self._invocation.trigger
-
-    @property
-    def session_id(self) -> str:
-        """The packet's session."""
-        return self.packet.trace.session_id
-
-    @property
-    def run_id(self) -> str:
-        """The packet's run."""
-        return self.packet.trace.run_id
-
-    @property
-    def task_id(self) -> str:
-        """The packet's task."""
-        return self.packet.trace.task_id
-
-    @property
-    def run_phase(self) -> RunPhase:
-        """The session's phase, as the newest delivery or SYNC told; it may change while the handler runs."""
-        return self._invocation.knowledge.moment.run_phase
-
-    @property
-    def round(self) -> int:
-        """The session's round, as run_phase."""
-        return self._invocation.knowledge.moment.round
-
-    @property
-    def generation(self) -> int:
-        """The session's generation, as run_phase."""
-        return self._invocation.knowledge.moment.generation
-
-    @property
-    def step(self) -> int:
-        """The session's step, as run_phase."""
-        return self._invocation.knowledge.moment.step
-
-    @property
-    def session_state(self) -> SessionState | None:
-        """What the last SYNC of the session said (scores, subjects, paused); None before the first one."""
-        return self._invocation.knowledge.sync
 
     @property
     def state(self) -> dict[str, Any]:
@@ -174,6 +121,34 @@ class HandlerContext:
         """Emit an answer to the handled packet (ACK, NACK, ERROR) beside the local machine. Raises as `emit`."""
         return await self._invocation.answer(payload)
 
+    async def ask(
+        self,
+        question: str,
+        *,
+        to: Destination,
+        timeout: timedelta,  # noqa: ASYNC109 - how long a question stays open, over restarts
+        on_timeout: str = "deny",
+        content: dict[str, JsonValue] | None = None,
+    ) -> Approval:
+        """Ask people, and wait for the first answer: for days, and over restarts (docs/how-to/approvals.md).
+
+        The handler ends here. With the answer it runs again from its first line, over the same packet: what it did
+        through `ctx` so far returns what is recorded, without any effect, and `ctx.state` is as it was then.
+
+        Args:
+            question: what they read; up to 8,192 characters.
+            to: people by their ids, or everybody with a role: `Role("release-manager")`.
+            timeout: how long to wait, within the session's deadline.
+            on_timeout: `deny` returns a denial when nobody has answered in time, `raise` raises AskTimeout.
+            content: data to be shown with the question.
+
+        Raises:
+            AskTimeout: with on_timeout="raise".
+            EmitRefused: the gate refuses the question: nobody has the role, or the session ends before the timeout.
+            AgentError: the handler cannot wait here.
+        """
+        return await self._invocation.ask(Inquiry(question, to, timeout, OnTimeout(on_timeout), content))
+
     def say(self, messages: Sequence[Message], user_id: str) -> None:
         """Add messages to the session's conversation in ctx.memory, in the transaction that saves `state`.
 
@@ -181,7 +156,8 @@ class HandlerContext:
             messages: what was said; the next call replaces it.
             user_id: whose conversation it is, if nobody began it yet.
         """
-        self._invocation.say(messages, user_id)
+        said = f"{len(messages)} messages for {user_id}"
+        self._invocation.journal.note("say", lambda: said, lambda: self._invocation.say(messages, user_id))
 
     async def snapshot(self) -> AgentContext:
         """Return the context object of this invocation; made at the first call, and the same from then on.
@@ -192,7 +168,7 @@ class HandlerContext:
             Reject: `metadata.agent_context` of the packet does not fit the protocol.
             Retry: the memory store does not answer.
         """
-        return await self._invocation.snapshot.take()
+        return await self._invocation.journal.call("snapshot", str, self._invocation.snapshot.take)
 
     async def once(
         self,
@@ -218,7 +194,8 @@ class HandlerContext:
             EffectResultLost: it was made, and its result is not JSON, or larger than 256 KiB.
             Exception: what `fn` raised.
         """
-        return await self._invocation.resources.effects.once(self.packet, key, fn, not_made)
+        effects, packet = self._invocation.resources.effects, self.packet
+        return await self._invocation.journal.call("once", lambda: key, lambda: effects.once(packet, key, fn, not_made))
 
     async def settle(self, key: str, result: Any) -> JsonValue:
         """Say that an unknown effect of this packet has happened, and what it gave; returns that as JSON.
@@ -227,11 +204,13 @@ class HandlerContext:
             EffectSettled: it is not unknown.
             ValueUnserialisable: the result is not JSON.
         """
-        return await self._invocation.resources.effects.settle(self.packet, key, result)
+        effects, packet = self._invocation.resources.effects, self.packet
+        return await self._invocation.journal.call("settle", lambda: key, lambda: effects.settle(packet, key, result))
 
     async def release(self, key: str) -> None:
         """Say that an unknown effect of this packet has not happened: `once` makes it now. Raises EffectSettled."""
-        await self._invocation.resources.effects.release(self.packet, key)
+        effects, packet = self._invocation.resources.effects, self.packet
+        await self._invocation.journal.call("release", lambda: key, lambda: effects.release(packet, key))
 
     def idempotency_key(self, key: str) -> UUID:
         """Return the same id whenever this packet is handled: for services that take such keys, or can look them up."""
@@ -251,11 +230,15 @@ class HandlerContext:
         Raises:
             AgentError: while a packet is being emitted.
         """
-        self._invocation.coordination.critique_fail(reason)
+        coordination = self._invocation.coordination
+        self._invocation.journal.note("critique_fail", lambda: reason, lambda: coordination.critique_fail(reason))
 
     def local_checks_fail(self, reason: str) -> None:
         """Say that what the handler has built failed its own checks, before emitting it. Raises as critique_fail."""
-        self._invocation.coordination.local_checks_fail(reason)
+        coordination = self._invocation.coordination
+        self._invocation.journal.note(
+            "local_checks_fail", lambda: reason, lambda: coordination.local_checks_fail(reason)
+        )
 
     def add_usage(self, *, tokens: int = 0, cost: float = 0.0) -> None:
         """Report what the handler has spent; the outcome takes it into the session's budget."""

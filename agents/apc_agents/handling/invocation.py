@@ -1,12 +1,16 @@
 """One run of a handler: what the SDK keeps of it, and HandlerContext shows of it."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 from uuid import UUID, uuid5
 
 from apc_agents.agent import Agent
 from apc_agents.clearance import Trigger
-from apc_agents.effects import EffectMaker
+from apc_agents.effects import EffectMaker, is_making_effect
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emitter import Emitter
 from apc_agents.errors import AgentError
@@ -16,11 +20,15 @@ from apc_agents.handling.state_cache import StateDocument
 from apc_agents.memory import BaseMemoryStore, Message, NewMessages
 from apc_agents.phase import SessionKnowledge
 from apc_agents.tasks import TaskStore
+from apc_agents.waiting.approval import Approval, Inquiry, approval_of
+from apc_agents.waiting.journal import CallJournal
+from apc_agents.waiting.records import Asked
 from apc_bus.artifacts.store import ArtifactStore
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.envelope.packet import Packet, Recipient
 from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, Payload
 from apc_contracts.wire.receipts import Usage
+from apc_contracts.wire.sealing import payload_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +54,26 @@ class Invocation:
         knowledge: SessionKnowledge,
         coordination: LocalCoordination,
         sender_rights: frozenset[Right] = frozenset(),
+        journal: CallJournal | None = None,
     ) -> None:
         self.resources = resources
         self.document = document
         self.knowledge = knowledge
         self.coordination = coordination
         self.sender_rights = sender_rights
+        self.journal = journal or CallJournal()
+        """The handler's calls."""
+        self.task: asyncio.Task[Any] | None = asyncio.current_task()
+        self.reported = (0, 0.0)
+        """Tokens and cost that an earlier run of the same handler has reported."""
         self.not_handled: str | None = None
         """Why the packet was passed over; None when its handler ran."""
         self.has_answered = False
         """Whether the handler itself has emitted an ACK or NACK of its packet."""
+        self.is_acknowledged = False
+        """Whether the SDK has sent the required ACK at the first wait."""
+        self.ack_ordinal = 0
+        """Of the ACK that the SDK sends if the handler waits now for the first time."""
         self.used_tokens = 0
         self.used_cost = 0.0
         self._packet = self._published = packet
@@ -103,9 +121,8 @@ class Invocation:
     @property
     def usage(self) -> Usage | None:
         """What the handler has spent; None when it has reported nothing."""
-        if not self.used_tokens and not self.used_cost:
-            return None
-        return Usage(tokens=self.used_tokens or None, cost=self.used_cost or None)
+        tokens, cost = max(0, self.used_tokens - self.reported[0]), max(0.0, self.used_cost - self.reported[1])
+        return Usage(tokens=tokens or None, cost=cost or None) if tokens or cost else None
 
     def say(self, messages: Sequence[Message], user_id: str) -> None:
         """Add messages to the session's conversation when the state is saved."""
@@ -119,18 +136,59 @@ class Invocation:
 
     async def emit(self, draft: Draft) -> Packet:
         """Emit a packet of the handler. Raises as HandlerContext.emit."""
-        payload, cause, ordinal = draft.payload, self._packet, self._next_ordinal()
+        ordinal = self._next_ordinal()
+        payload, cause = draft.payload, self._packet
         if isinstance(payload, AckPayload | NackPayload) and cause is not None:
             self.has_answered |= payload.acked_packet_id == cause.packet_id
+        return await self.journal.call("emit", partial(_said, draft), partial(self._emit, draft, ordinal))
+
+    async def _emit(self, draft: Draft, ordinal: int) -> Packet:
         with self.coordination.emission() as emission:
-            packet = await self.resources.emitter.emit(draft, cause, ordinal, emission)
+            packet = await self.resources.emitter.emit(draft, self._packet, ordinal, emission)
         if self._snapshot is not None:
             await self._snapshot.follow(packet)
         return packet
 
+    async def ask(self, inquiry: Inquiry) -> Approval:
+        """End this run until a question is answered; in the run that follows, return the answer.
+
+        Raises:
+            Suspended: the run is over.
+            AskTimeout, EmitRefused: how the question ended.
+            AgentError: the handler cannot wait here.
+        """
+        ordinal, self.ack_ordinal = self._next_ordinal(), self._next_ordinal()
+        entry = self.journal.next_recorded("ask", inquiry.subject)
+        if entry is not None and not entry.is_wait:
+            self.journal.replay(entry)
+        if entry is not None:
+            self.is_acknowledged = True
+            return approval_of(*_only(self.journal.pass_wait(entry)))
+        try:
+            self._check_may_wait()
+            ask = await self.resources.emitter.prepare(inquiry.draft(datetime.now(UTC)), self._packet, ordinal)
+        except Exception as error:
+            self.journal.note_error("ask", inquiry.subject, error)
+            raise
+        raise self.journal.wait("ask", inquiry.subject, [Asked(ask, ordinal)])
+
+    def _check_may_wait(self) -> None:
+        if self._packet is None:
+            raise AgentError("on_start cannot wait: ask in the handler of a packet")
+        if asyncio.current_task() is not self.task or is_making_effect():
+            raise AgentError("a wait stands in the handler itself: await it outside asyncio.gather, tasks and ctx.once")
+        if not self.knowledge.moment.contract:
+            raise AgentError("only a session of apc/1.1 with a contract of its own knows questions: open one for it")
+        self.journal.check_room()
+
     async def answer(self, payload: Payload) -> Packet:
         """Emit the SDK's own answer to the handled packet (ACK, NACK, ERROR). Raises as `emit`."""
-        return await self.resources.emitter.emit(Draft(payload), self._packet, self._next_ordinal(), NOT_FOLLOWED)
+        ordinal, draft = self._next_ordinal(), Draft(payload)
+
+        async def emit() -> Packet:
+            return await self.resources.emitter.emit(draft, self._packet, ordinal, NOT_FOLLOWED)
+
+        return await emit() if self.journal.is_over else await self.journal.call("answer", partial(_said, draft), emit)
 
     def new_origin(self) -> UUID:
         """Return an id that is the same when the handler runs again. Raises AgentError in on_start."""
@@ -141,3 +199,17 @@ class Invocation:
         # Taken before the first await: emits that run side by side keep their numbers when they run again.
         ordinal, self._ordinal = self._ordinal, self._ordinal + 1
         return ordinal
+
+
+def _said(draft: Draft) -> str:
+    """Return the text by which an emission is recognised in another run of the handler."""
+    to = draft.options.get("to")
+    listed = () if to is None else (to,) if isinstance(to, str | Recipient) else to
+    names = ",".join(one.agent_id if isinstance(one, Recipient) else one for one in listed)
+    return f"{type(draft.payload).__name__} {payload_hash(draft.payload)[:16]} to {names or 'its sender'}"
+
+
+def _only(asked: Sequence[Asked]) -> tuple[dict[str, Any], Packet]:
+    (one,) = asked
+    assert one.end is not None, "a run goes on when all its questions have ended"
+    return one.end, one.packet

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, Protocol
+from uuid import UUID
 
 import asyncpg
 
@@ -15,6 +17,18 @@ from apc_agents.memory.store import DEFAULT_OWNER
 
 STATE_KEY: Final = "ctx.state"
 """Under which the memory keeps an agent's state in a session (owner_id = session_id)."""
+
+
+WAIT_PREFIX: Final = "ctx.wait/"
+"""Under which it keeps the records of a handler that waits: the prefix, and the packet that started the handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedWait:
+    """The records of a waiting handler, to be saved with the state; None = they are deleted."""
+
+    cause: UUID
+    record: bytes | None
 
 
 class StateStore(Protocol):
@@ -31,12 +45,17 @@ class StateStore(Protocol):
         document: bytes,
         revision: int,
         messages: NewMessages | None = None,
+        wait: SavedWait | None = None,
     ) -> int:
         """Replace the document if it still has this revision (0 = none yet); returns the new revision.
 
-        `messages` are added to their conversation in the same transaction. Durable when it returns.
-        Raises StateStale, StateUnavailable, StateInvalid.
+        `messages` are added to their conversation in the same transaction, and `wait` is saved in it. Durable when it
+        returns. Raises StateStale, StateUnavailable, StateInvalid.
         """
+        ...
+
+    async def load_wait(self, agent_id: str, session_id: str, cause: UUID) -> bytes | None:
+        """Return the records of a waiting handler; None when there are none. Raises StateUnavailable."""
         ...
 
 
@@ -59,11 +78,20 @@ class MemoryStateStore:
         document: bytes,
         revision: int,
         messages: NewMessages | None = None,
+        wait: SavedWait | None = None,
     ) -> int:
         """Compare and set."""
         kept = messages if self._is_memory_kept else None
         with _translated(agent_id, session_id):
-            return self._states.save_document((agent_id, session_id, STATE_KEY), document, revision, kept)
+            saved = self._states.save_document((agent_id, session_id, STATE_KEY), document, revision, kept)
+        if wait is not None:
+            self._states.put_document((agent_id, session_id, _wait_key(wait.cause)), wait.record)
+        return saved
+
+    async def load_wait(self, agent_id: str, session_id: str, cause: UUID) -> bytes | None:
+        """Return the records of a waiting handler."""
+        found = self._states.load_document((agent_id, session_id, _wait_key(cause)))
+        return None if found is None else found[0]
 
 
 class PostgresStateStore:
@@ -85,11 +113,23 @@ class PostgresStateStore:
         document: bytes,
         revision: int,
         messages: NewMessages | None = None,
+        wait: SavedWait | None = None,
     ) -> int:
         """Compare and set in one transaction."""
+        beside = None if wait is None else (_wait_key(wait.cause), wait.record)
         with _translated(agent_id, session_id):
             place = (agent_id, session_id, STATE_KEY)
-            return await save_state(self._pool, self._owner, place, document, revision, messages)
+            return await save_state(self._pool, self._owner, place, document, revision, messages, beside)
+
+    async def load_wait(self, agent_id: str, session_id: str, cause: UUID) -> bytes | None:
+        """Return the records of a waiting handler."""
+        with _translated(agent_id, session_id):
+            found = await load_state(self._pool, self._owner, agent_id, session_id, _wait_key(cause))
+        return None if found is None else found[0]
+
+
+def _wait_key(cause: UUID) -> str:
+    return f"{WAIT_PREFIX}{cause}"
 
 
 @contextmanager

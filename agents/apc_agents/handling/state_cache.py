@@ -8,12 +8,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
+from uuid import UUID
 
 import orjson
 import structlog
 
 from apc_agents.errors import StateInvalid, StateUnavailable
-from apc_agents.handling.state import StateStore
+from apc_agents.handling.state import SavedWait, StateStore
 from apc_agents.memory import NewMessages
 from apc_agents.receiving.dedupe import DeliveryKey
 
@@ -40,25 +41,53 @@ class StateDocument:
         self._clean = _encode(self.value)
         self.messages: NewMessages | None = None
         """What was said meanwhile: saved with the value."""
+        self.waits: dict[str, list[str]] = loaded.get("waits", {})
+        """ASK -> the packet that started the handler that waits, and the one whose delivery led to this wait."""
+        self._clean_waits = dict(self.waits)
 
     def was_handled(self, key: DeliveryKey) -> bool:
         """Whether this packet is part of the saved state, by this attempt or by one that the gate gave up too early."""
         return bool(self._handled_packets) and str(key[0]) in self._handled_packets
 
+    def wait_of(self, ask: UUID) -> UUID | None:
+        """Return the packet that started the handler that waits for this answer."""
+        found = self.waits.get(str(ask))
+        return None if found is None else UUID(found[0])
+
+    def wait_led_to(self, packet_id: UUID) -> UUID | None:
+        """Return the packet that started the handler whose open wait began when this packet was handled."""
+        led = (cause for cause, trigger in self.waits.values() if trigger == str(packet_id))
+        found = next(led, None)
+        return None if found is None else UUID(found)
+
+    def end_waits(self, cause: UUID) -> None:
+        """Forget the waits of a handler; saved with the value."""
+        self.waits = {ask: found for ask, found in self.waits.items() if found[0] != str(cause)}
+
+    def found_state(self) -> dict[str, Any]:
+        """Return a copy of the saved state."""
+        value: dict[str, Any] = orjson.loads(self._clean)
+        return value
+
     def reset(self) -> None:
         """Forget what a failed handler changed."""
-        self.value = orjson.loads(self._clean)
+        self.value = self.found_state()
+        self.waits = dict(self._clean_waits)
         self.messages = None
 
-    async def save(self, store: StateStore, agent_id: str, key: DeliveryKey | None) -> None:
-        """Save if the value has changed. Raises StateInvalid, StateStale, StateUnavailable."""
+    async def save(
+        self, store: StateStore, agent_id: str, key: DeliveryKey | None, wait: SavedWait | None = None
+    ) -> None:
+        """Save if the value has changed, or a wait. Raises StateInvalid, StateStale, StateUnavailable."""
         encoded = _encode(self.value)
-        if encoded == self._clean and self.messages is None:
+        if encoded == self._clean and self.messages is None and wait is None:
             return
         handled = self._handled[-(MAX_HANDLED - 1) :] + ([_word(key)] if key else [])
-        document = b'{"handled":%b,"state":%b}' % (orjson.dumps(handled), encoded)
-        self._revision = await store.save(agent_id, self.session_id, document, self._revision, self.messages)
+        waits = b',"waits":%b' % orjson.dumps(self.waits) if self.waits else b""
+        document = b'{"handled":%b,"state":%b%b}' % (orjson.dumps(handled), encoded, waits)
+        self._revision = await store.save(agent_id, self.session_id, document, self._revision, self.messages, wait)
         self.messages = None
+        self._clean_waits = dict(self.waits)
         self._handled = handled
         self._handled_packets = _packets(handled)
         self._clean = encoded
@@ -85,9 +114,13 @@ class StateCache:
             self._documents.popitem(last=False)
         return document
 
-    async def save(self, document: StateDocument, key: DeliveryKey | None) -> None:
-        """Save what a handler changed. Raises StateInvalid, StateStale."""
-        await self._patiently(lambda: document.save(self._store, self._agent_id, key))
+    async def save(self, document: StateDocument, key: DeliveryKey | None, wait: SavedWait | None = None) -> None:
+        """Save what a handler changed, and its wait. Raises StateInvalid, StateStale."""
+        await self._patiently(lambda: document.save(self._store, self._agent_id, key, wait))
+
+    async def load_wait(self, session_id: str, cause: UUID) -> bytes | None:
+        """Return the records of a handler that waits."""
+        return await self._patiently(lambda: self._store.load_wait(self._agent_id, session_id, cause))
 
     def forget(self, session_id: str) -> None:
         """Read the document again next time: another worker has saved it."""

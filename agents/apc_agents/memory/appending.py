@@ -4,7 +4,7 @@ import asyncpg
 
 from apc_agents.memory.conversation import NewMessages
 from apc_agents.memory.parts import ATTEMPTS, changing, lock_parts, part_of
-from apc_agents.memory.rows import Connection, compare_and_set_state, owned, read_states
+from apc_agents.memory.rows import Connection, compare_and_set_state, owned, put_state, read_states
 
 
 async def append_messages(connection: Connection, owner: str, new: NewMessages) -> None:
@@ -40,8 +40,11 @@ async def save_state(
     value: bytes,
     revision: int,
     messages: NewMessages | None,
+    beside: tuple[str, bytes | None] | None = None,
 ) -> int:
-    """Compare and set a state, and add the messages to their conversation: both or nothing.
+    """Compare and set a state, add the messages to their conversation, and put `beside` next to it: all or nothing.
+
+    `beside` is the key and the value of another state of the same agent; None deletes it.
 
     Raises:
         MemoryUnavailable, OwnerForeign, StaleRevision, ConversationInvalid, ValueInvalid.
@@ -50,4 +53,6 @@ async def save_state(
         saved = await compare_and_set_state(connection, owner, *place, value, revision)
         if messages is not None:
             await append_messages(connection, owner, messages)
+        if beside is not None:
+            await put_state(connection, owner, place[0], place[1], *beside)
         return saved

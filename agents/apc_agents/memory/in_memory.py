@@ -169,6 +169,13 @@ class InMemoryMemoryStore(BaseMemoryStore):
         self._tables.states[place] = written = _row(kept, document)
         return written.revision
 
+    def put_document(self, place: _Place, document: bytes | None) -> None:
+        """Replace a state that is JSON already, whatever its revision; None deletes it."""
+        if document is None:
+            self._tables.states.pop(place, None)
+        else:
+            self._tables.states[place] = _row(self._tables.states.get(place), document)
+
     async def store_agent_states(self, agent_id: str, owner_id: str, states: Mapping[str, Any]) -> None:
         """All or none: everything is checked before the first change."""
         places = {state_place(agent_id, owner_id, key): encoded(value) for key, value in states.items()}

@@ -47,6 +47,9 @@ set state_value = $4::text::jsonb, revision = revision + 1, updated_at = clock_t
 where agent_id = $1 and owner_id = $2 and state_key = $3 and owner = $5 and revision = $6
 returning revision
 """
+_DELETE_STATE = """
+delete from apc_app.agent_state_store where agent_id = $1 and owner_id = $2 and state_key = $3 and owner = $4
+"""
 _SELECT_STATES = """
 select state_key, state_value::text as state_value, revision from apc_app.agent_state_store
 where agent_id = $1 and owner_id = $2 and owner = $3 and ($4::text[] is null or state_key = any($4))
@@ -95,6 +98,16 @@ async def replace_states(
     values = [value.decode() for value in states.values()]
     with refusals(f"states of agent {agent_id} for {owner_id}"):
         await connection.execute(_UPSERT_STATES, agent_id, owner_id, list(states), values, owner)
+
+
+async def put_state(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, key: str, value: bytes | None
+) -> None:
+    """Replace a state whatever its revision; None deletes it. Raises OwnerForeign, ValueInvalid."""
+    if value is None:
+        await connection.execute(_DELETE_STATE, agent_id, owner_id, key, owner)
+    else:
+        await replace_states(connection, owner, agent_id, owner_id, {key: value})
 
 
 async def compare_and_set_state(

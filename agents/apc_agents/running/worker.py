@@ -16,7 +16,8 @@ from apc_agents.emitting.claim_checks import ClaimChecks
 from apc_agents.emitting.emission import Builder
 from apc_agents.emitting.emitter import Emitter, Sign
 from apc_agents.emitting.outbox import ReceiptOutbox
-from apc_agents.handling.dispatch import Dispatcher, FailureListener, InvocationListener
+from apc_agents.handling.dispatch import Dispatcher, InvocationListener
+from apc_agents.handling.ends import FailureListener
 from apc_agents.handling.invocation import Resources
 from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.handling.state_cache import StateCache

@@ -1,0 +1,176 @@
+"""Handlers that wait: their records are saved before anything is asked, and they go on with the answer.
+
+A wait is saved in the transaction that saves ctx.state. Then its ASK is published, then the delivery ends. A worker
+that dies in between gets the delivery again and publishes the same ASK again. The answer is a packet too: the handler
+runs again, with the records of its calls, and the receipts of that run are the answer's.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from apc_agents.emitting.draft import Draft
+from apc_agents.emitting.emitter import Emitter
+from apc_agents.errors import ContinuationDiverged, EmitRefused
+from apc_agents.handling.invocation import Invocation
+from apc_agents.handling.state import SavedWait
+from apc_agents.handling.state_cache import StateCache, StateDocument
+from apc_agents.receiving.delivery import Inbound, is_refusal
+from apc_agents.waiting.approval import end_of
+from apc_agents.waiting.journal import CallJournal
+from apc_agents.waiting.records import WaitRecord, decode_record
+from apc_agents.waiting.values import encode_error
+from apc_bus.crash_points import crash_point
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.payloads.by_type import AckPayload, NackPayload, SignalPayload
+from apc_contracts.vocabulary import AckStatus, DeliveryMode, PacketType, Signal
+
+_log = structlog.get_logger("apc_agents")
+
+
+@dataclass(slots=True)
+class Continuation:
+    """A run of a handler: the packet that started it, and what is recorded of the run before the last answer."""
+
+    packet: Packet
+    record: WaitRecord | None = None
+    journal: CallJournal = field(default_factory=CallJournal)
+
+    def enter(self, invocation: Invocation) -> None:
+        """Give the run what earlier runs have left."""
+        if self.record is not None:
+            invocation.reported = (self.record.tokens, self.record.cost)
+
+
+class Waits:
+    """The waits of one agent's handlers."""
+
+    def __init__(self, emitter: Emitter, states: StateCache) -> None:
+        self._emitter = emitter
+        self._states = states
+
+    async def repeat(self, inbound: Inbound, document: StateDocument) -> bool:
+        """Publish again what was asked when this delivery was handled before; return whether it was."""
+        cause = document.wait_led_to(inbound.packet.packet_id)
+        if cause is None:
+            return False
+        body = await self._states.load_wait(inbound.session_id, cause)
+        if body is not None:
+            await self._publish(decode_record(body))
+        return True
+
+    async def continuation(self, inbound: Inbound, document: StateDocument) -> Continuation | str:
+        """Return the run that a delivery starts; for an answer that starts none, why not.
+
+        Raises StateStale: another worker has saved the state.
+        """
+        packet = inbound.packet
+        ask = _answered(packet)
+        if ask is None:
+            return Continuation(packet)
+        cause = document.wait_of(ask)
+        body = None if cause is None else await self._states.load_wait(inbound.session_id, cause)
+        if cause is None or body is None:
+            return Continuation(packet) if packet.packet_type is PacketType.NACK else "no handler waits for this answer"
+        record = decode_record(body)
+        asked = record.find(ask)
+        if asked is None:
+            return "no handler waits for this answer"
+        asked.end = _end(packet)
+        if not record.is_answered:
+            await self._states.save(document, inbound.key, SavedWait(cause, record.encode()))
+            return "other answers are missing"
+        return self._resume(record, document)
+
+    async def suspend(self, inbound: Inbound, invocation: Invocation, run: Continuation) -> None:
+        """Save the wait with the state, then publish what it asks. Raises StateStale, EmitUnconfirmed, AgentError."""
+        pending, document, before = invocation.journal.pending, invocation.document, run.record
+        assert pending is not None, "only a run that waits is suspended"
+        record = WaitRecord(
+            packet=run.packet,
+            rights=tuple(sorted(invocation.sender_rights)),
+            entries=invocation.journal.entries(),
+            states=[*([] if before is None else before.states), document.found_state()],
+            tokens=max(invocation.used_tokens, invocation.reported[0]),
+            cost=max(invocation.used_cost, invocation.reported[1]),
+            ack_ordinal=_ack_ordinal(invocation) if before is None else before.ack_ordinal,
+        )
+        cause = run.packet.packet_id
+        document.end_waits(cause)
+        for asked in record.asked:
+            document.waits[str(asked.packet.packet_id)] = [str(cause), str(inbound.packet.packet_id)]
+        body = record.encode()
+        crash_point("worker.before_wait")
+        await self._states.save(document, inbound.key, SavedWait(cause, body))
+        crash_point("worker.after_wait")
+        await self._publish(record)
+
+    async def finish(self, inbound: Inbound, invocation: Invocation, run: Continuation) -> None:
+        """Save the state at the end of a run, and forget its waits. Raises StateStale."""
+        wait = None
+        if run.record is not None:
+            invocation.document.end_waits(run.packet.packet_id)
+            wait = SavedWait(run.packet.packet_id, None)
+            crash_point("worker.before_continued")
+        await self._states.save(invocation.document, inbound.key, wait)
+        if run.record is not None:
+            crash_point("worker.after_continued")
+
+    def _resume(self, record: WaitRecord, document: StateDocument) -> Continuation:
+        states = record.states
+        document.value = deepcopy(states[0])
+
+        def pass_wait(number: int) -> None:
+            document.value = deepcopy(states[number]) if number < len(states) else document.found_state()
+
+        return Continuation(record.packet, record, CallJournal(record.entries, pass_wait))
+
+    async def _publish(self, record: WaitRecord) -> None:
+        """Send the ACK that the sender waits for, and the questions; sent before, they are repeats."""
+        packet = record.packet
+        if record.ack_ordinal is not None:
+            payload = AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED)
+            await self._emitter.emit(Draft(payload), packet, record.ack_ordinal)
+        for asked in record.asked:
+            if asked.end is None:
+                await self._emitter.publish_prepared(asked.packet, packet, asked.ordinal)
+        crash_point("worker.after_ask")
+
+
+def diverged(invocation: Invocation) -> ContinuationDiverged | None:
+    """Return the error of a run that has left its records."""
+    where = invocation.journal.divergence
+    return None if where is None else ContinuationDiverged(where)
+
+
+def _ack_ordinal(invocation: Invocation) -> int | None:
+    routing = invocation.packet.routing
+    is_for_all = routing.delivery_mode is DeliveryMode.SUBSTRATE
+    is_wanted = routing.requires_ack and not is_for_all and not invocation.has_answered
+    return invocation.ack_ordinal if is_wanted else None
+
+
+def _answered(packet: Packet) -> Any:
+    """Return the ASK that a packet answers: an ANSWER, or the gate's refusal of the ASK."""
+    payload = packet.payload
+    if isinstance(payload, SignalPayload) and payload.signal is Signal.ANSWER:
+        return packet.trace.parent_packet_id
+    if isinstance(payload, NackPayload) and is_refusal(packet):
+        return payload.acked_packet_id
+    return None
+
+
+def _end(packet: Packet) -> dict[str, Any]:
+    """Return how a question ended, as the records keep it."""
+    payload = packet.payload
+    if isinstance(payload, SignalPayload) and payload.answer is not None:
+        return end_of(packet, payload.answer)
+    refusal = dict((packet.metadata or {}).get("refusal") or {})  # type: ignore[arg-type]
+    error = EmitRefused(
+        str(refusal.get("code", "REFUSED")),
+        str(refusal.get("path", "$")),
+        str(refusal.get("message", "the gate refused the question")),
+    )
+    return {"raised": encode_error("ask", error)}

@@ -1,0 +1,138 @@
+"""How a delivery ends: its receipts, and the NACK or ERROR that tells the sender."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from math import ceil
+
+import structlog
+
+from apc_agents.agent import Agent
+from apc_agents.effects import EffectError
+from apc_agents.emitting.draft import Draft
+from apc_agents.emitting.outbox import ReceiptOutbox
+from apc_agents.errors import ContinuationDiverged, EmitError, EmitUnconfirmed
+from apc_agents.handling.invocation import Invocation
+from apc_agents.metrics import ENDS, FAILED, count_end
+from apc_agents.receiving.delivery import Inbound
+from apc_bus.errors import DeadLetter
+from apc_bus.observability.tracing import fail
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.envelope.parts import MAX_TTL_MS
+from apc_contracts.payloads.by_type import ErrorPayload, NackPayload, Payload
+from apc_contracts.vocabulary import AckStatus, PacketType
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
+
+SILENT_TYPES = frozenset(
+    {PacketType.ACK, PacketType.NACK, PacketType.ERROR, PacketType.HEARTBEAT, PacketType.RETRACTION}
+)
+"""Never answered by ACK, NACK or ERROR, so that no two agents answer each other forever.
+
+Source: docs/specification/contract.md section 12.
+"""
+MAX_ERROR_LENGTH = 1_000
+
+FailureListener = Callable[[Packet, int, Exception], None]
+"""(packet, attempt, exception)"""
+
+_log = structlog.get_logger("apc_agents")
+
+
+class DeliveryEnds:
+    """Reports the ends of one agent's deliveries. A run that goes on after a wait reports those of its ANSWER."""
+
+    def __init__(self, agent: Agent, outbox: ReceiptOutbox, on_failure: FailureListener | None) -> None:
+        self._agent = agent
+        self._outbox = outbox
+        self._on_failure = on_failure
+
+    def report(
+        self,
+        inbound: Inbound,
+        kind: ReceiptKind,
+        *,
+        usage: Usage | None = None,
+        error: str | None = None,
+        after: timedelta | None = None,
+        may_linger: bool = False,
+    ) -> None:
+        """Send a receipt of this delivery."""
+        if kind in ENDS:
+            count_end(self._agent.agent_id, inbound.packet.packet_type, kind.value)
+            _log.debug("packet_ended", packet_type=inbound.packet.packet_type.value, end=kind.value)
+        if not inbound.has_receipts:
+            return
+        receipt = Receipt(
+            packet_id=inbound.packet.packet_id,
+            session_id=inbound.session_id,
+            recipient=self._agent.agent_id,
+            kind=kind,
+            attempt=inbound.attempt,
+            usage=usage,
+            at=datetime.now(UTC),
+            error=None if error is None else error[:MAX_ERROR_LENGTH],
+            after_ms=None if not after else min(ceil(after / timedelta(milliseconds=1)), MAX_TTL_MS),
+        )
+        self._outbox.add(inbound.shard, receipt, may_linger=may_linger)
+
+    async def reject(self, inbound: Inbound, invocation: Invocation, reason: str) -> None:
+        """End a delivery whose handler refuses the packet: a NACK to its sender."""
+        packet = invocation.published
+        if packet.packet_type not in SILENT_TYPES and not inbound.is_heard and not invocation.has_answered:
+            nack = NackPayload(
+                acked_packet_id=packet.packet_id,
+                ack_status=AckStatus.REJECTED,
+                reason=reason[:MAX_ERROR_LENGTH],
+            )
+            await self._tell(inbound, invocation, nack)
+        self.report(inbound, ReceiptKind.REJECT, error=reason)
+
+    async def fail(self, inbound: Inbound, invocation: Invocation, failure: Exception) -> Exception | None:
+        """Ask for another attempt while the handler has some left; then the end: an ERROR, and a dead letter."""
+        packet = invocation.published
+        text = f"{type(failure).__name__}: {failure}"[:MAX_ERROR_LENGTH]
+        # An effect that is unknown, and a handler that has changed, wait for somebody's word.
+        may_mend_itself = not isinstance(failure, EffectError | ContinuationDiverged)
+        has_retries = may_mend_itself and inbound.has_receipts and inbound.attempt <= self._agent.retries_for(packet)
+        fail(failure)
+        _log.error(
+            "handler_failed",
+            agent_id=self._agent.agent_id,
+            packet_id=str(packet.packet_id),
+            session_id=inbound.session_id,
+            packet_type=packet.packet_type.value,
+            is_tried_again=has_retries,
+            exc_info=failure,
+        )
+        if has_retries:
+            self.report(inbound, ReceiptKind.RETRY, error=text)
+        else:
+            count_end(self._agent.agent_id, packet.packet_type, FAILED)
+            await self._tell_failure(inbound, invocation, text)
+        if self._on_failure is not None:
+            self._on_failure(inbound.packet, inbound.attempt, failure)
+        return None if has_retries else DeadLetter(f"handler of {packet.packet_type} {packet.packet_id} failed: {text}")
+
+    async def _tell_failure(self, inbound: Inbound, invocation: Invocation, text: str) -> None:
+        packet = invocation.published
+        if packet.packet_type not in SILENT_TYPES and not inbound.is_heard:
+            error = ErrorPayload(
+                error_code="HANDLER_ERROR",
+                message=text,
+                retryable=False,
+                details={"packet_id": str(packet.packet_id), "attempt": inbound.attempt},
+            )
+            await self._tell(inbound, invocation, error)
+
+    async def _tell(self, inbound: Inbound, invocation: Invocation, payload: Payload) -> None:
+        """Tell the sender how its packet ended; a refusal of that does not change how it ended."""
+        packet, answer = invocation.published, inbound.packet
+        try:
+            if answer.packet_id == packet.packet_id:
+                await invocation.answer(payload)
+            else:  # a run that goes on: the ordinals of its packet may be taken by what an earlier run has emitted
+                draft = Draft(payload, to=packet.sender.agent_id, parent=packet)
+                await invocation.resources.emitter.emit(draft, answer, 0)
+        except EmitUnconfirmed:
+            raise
+        except EmitError as refused:
+            _log.warning("answer_refused", agent_id=self._agent.agent_id, reason=str(refused))

@@ -17,6 +17,7 @@ from apc_bus.settings.names import check_names
 from apc_console import __version__
 from apc_console.commands.agent.group import app as agent
 from apc_console.commands.applications import add_applications
+from apc_console.commands.approval.group import app as approval
 from apc_console.commands.arbitration.group import app as arbitration
 from apc_console.commands.asyncapi import asyncapi
 from apc_console.commands.chat import chat
@@ -64,6 +65,7 @@ app.add_typer(packet, name="packet")
 app.add_typer(log, name="log")
 app.add_typer(protocol, name="protocol")
 app.add_typer(arbitration, name="arbitration")
+app.add_typer(approval, name="approval")
 app.add_typer(contract, name="contract")
 app.add_typer(schema, name="schema")
 app.add_typer(dead_letter, name="dead-letter")

@@ -24,10 +24,13 @@ from apc_console.connections.database import open_log
 from apc_console.connections.topology import topology_of
 from apc_console.errors import InputUnusable
 from apc_contracts.identity.ids import new_packet_id
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import Kind, Registration, Right
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
 from apc_log.registry import read_registry, registered_agents
+
+PEOPLE = "people"
+"""The swarm of people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,28 @@ async def add_agent(form: AgentForm) -> Remarks:
     form.change(form.broker_user or form.agent_id)  # check the options before the environment
     settings = BusSettings()
     return await _add(settings, [form.change(user_of_agent(settings, form.agent_id))])
+
+
+async def add_person(person_id: str, role: str, via: Sequence[str]) -> None:
+    """Register a person for whom the broker users in `via` speak, and wait until the log has it.
+
+    Raises:
+        InputUnusable: an option is wrong, or the id is an agent's.
+    """
+    settings, users = BusSettings(), frozenset(via)
+    if not users:
+        raise InputUnusable("--via: name a broker user that speaks for the person")
+    registration = Registration(person_id, min(users), role, PEOPLE, kind=Kind.PERSON, via=users)
+    try:
+        change = addition(registration)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise InputUnusable(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    async with open_log() as pool, open_bus(settings) as bus:
+        if any(one.agent_id == person_id for one in await registered_agents(pool)):
+            raise InputUnusable(f"{person_id} is an agent: choose another id for the person")
+        await publish_changes(bus, [change], settings.shards)
+        await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
 
 
 async def add_agents_of_code(modules: Sequence[str]) -> tuple[list[str], Remarks]:
@@ -106,10 +131,12 @@ async def revoke_agent(agent_id: str) -> Remarks:
         if known is None:
             raise InputUnusable(f"agent {agent_id} is not registered")
         user = known.broker_user
-        others = [one for one in registry.values() if not one.is_revoked]
-        sharing = [queues_of(one) for one in others if one.broker_user == user]
-        remarks = await cut_off(settings, agent_id, user, sharing)
-        remarks += await end_agent_login(pool, agent_id)
+        remarks: Remarks = []
+        if known.kind is Kind.AGENT:  # the users that speak for a person are somebody else's
+            others = [one for one in registry.values() if not one.is_revoked and one.kind is Kind.AGENT]
+            sharing = [queues_of(one) for one in others if one.broker_user == user]
+            remarks += await cut_off(settings, agent_id, user, sharing)
+            remarks += await end_agent_login(pool, agent_id)
         if known.is_revoked:
             return [*remarks, f"agent {agent_id} was revoked before"]
         change = AgentRevoked(change_id=new_packet_id(), agent_id=agent_id)

@@ -32,16 +32,28 @@ def add(
         str | None,
         typer.Option(help="Its user at the broker; default agent.ID with APC_MANAGEMENT_URL, else our own."),
     ] = None,
+    person: Annotated[bool, typer.Option("--person", help="Register a person, whom handlers can ask.")] = False,
+    via: Annotated[list[str] | None, typer.Option(help="A broker user that speaks for the person; repeatable.")] = None,
 ) -> None:
     """Declare an agent's queues, make its broker user and register it; repeat it to change.
 
     MODULE:AGENT takes role, swarm, rights and handled types from the agent's code; an ID takes them from the options.
     Returns when the registry holds it. With APC_MANAGEMENT_URL the user is created with the least rights; its password
     comes from APC_BROKER_PASSWORDS, or is generated and kept in APC_BROKER_PASSWORDS_FILE.
+
+    A person (--person --role --via) has neither queues nor a user of its own.
     """
-    from apc_console.commands.agent.agents import AgentForm, add_agent, add_agents_of_code
+    from apc_console.commands.agent.agents import AgentForm, add_agent, add_agents_of_code, add_person
     from apc_console.system.running import run_quietly
 
+    if person:
+        if len(agents) != 1 or not role or any((swarm, rights, handles, key, broker_user)):
+            raise typer.BadParameter("give one ID with --person, --role and --via")
+        run_quietly(add_person(agents[0], role, via or ()))
+        echo(f"person {agents[0]} is registered")
+        return
+    if via:
+        raise typer.BadParameter("--via goes with --person")
     if not any((role, swarm, rights, handles, key, broker_user)) and all(":" in agent for agent in agents):
         added, remarks = run_quietly(add_agents_of_code(agents))
     elif len(agents) == 1 and role and swarm:

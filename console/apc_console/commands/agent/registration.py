@@ -14,7 +14,7 @@ from apc_bus.topology import RECEIPTS, AgentQueues
 from apc_console.connections.waiting import until
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.ids import new_packet_id
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import Kind, Registration, Right
 from apc_contracts.identity.registry_change import AgentAdded, AnyChange, encode_registry_change
 from apc_log.registry import count_recorded, registered_agents, shards_with
 
@@ -36,6 +36,8 @@ def addition(registration: Registration) -> AgentAdded:
         handles=tuple(sorted(registration.handles)),
         public_keys=dict(registration.public_keys),
         schemas=tuple(sorted(registration.schemas)) or None,
+        kind=None if registration.kind is Kind.AGENT else registration.kind,
+        via=tuple(sorted(registration.via)) or None,
     )
 
 

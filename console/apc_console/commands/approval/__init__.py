@@ -1,0 +1,1 @@
+"""`apc approval`: questions to people, and their answers."""

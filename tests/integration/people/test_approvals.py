@@ -1,0 +1,157 @@
+"""A handler asks people, everything dies and starts again, somebody answers at a terminal, and the handler goes on."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from tests.integration.agents.asking_agent import ACCOUNT, CHANGED
+from tests.integration.agents.worker_process import WorkerProcess
+from tests.support.apc_command import ApcCommand
+from tests.support.traffic import make_packet, until
+
+from apc_bus import headers
+from apc_bus.port import Message, Publication
+from apc_bus.topology import RECEIPTS
+from apc_contracts import Packet, SignalPayload, TaskIrPayload
+from apc_contracts.identity.registry import Kind
+from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
+from apc_contracts.payloads.session_signals import TaskSessionSpec
+from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
+from apc_contracts.vocabulary import RunPhase, Signal
+
+ASKED = "SELECT packet_id FROM apc_log.packets WHERE packet #>> '{payload,signal}' = 'ASK' ORDER BY seq"
+ANSWERS = """
+SELECT packet #>> '{sender,agent_id}' AS by, packet #>> '{payload,answer,outcome}' AS outcome, verdict
+FROM apc_log.packets WHERE packet #>> '{payload,signal}' = 'ANSWER' ORDER BY seq
+"""
+
+
+def start_task(session_id: str = "s-1", **spec: Any) -> Packet:
+    fields: dict[str, Any] = {"contract": "task", "members": ("red-1",), "deciders": ("red-1",)} | spec
+    payload = SignalPayload(signal=Signal.START, session=TaskSessionSpec(**fields))
+    return make_packet("librarian", payload, session_id=session_id, version="apc/1.1")
+
+
+def make_task(opening: Packet) -> Packet:
+    header = IrHeader(task_id="task-1", run_id="run-1", swarm_id="library", dialect_id="d", dialect_hash="h")
+    payload = TaskIrPayload(
+        ir_header=header, objects=(IrConstraint(id="c", constraint_kind="QUALITY", expression="x"),)
+    )
+    session_id = opening.trace.session_id
+    return make_packet(
+        "librarian", payload, ("red-1",), parent=opening, phase=RunPhase.EXECUTION, session_id=session_id
+    )
+
+
+class Desk:
+    """The house, its worker process, and a terminal."""
+
+    def __init__(self, house: Any, amqp_url: str, database_url: str, folder: Path) -> None:
+        self.house = house
+        self.folder = folder
+        self.worker = WorkerProcess("asking_agent:agent", amqp_url, database_url, folder, **{ACCOUNT: str(folder)})
+        self._apc = ApcCommand(folder)
+        self._given = {"APC_AMQP_URL": amqp_url, "APC_DATABASE_URL": database_url}
+
+    async def apc(self, *arguments: str) -> Any:
+        """Run a command at another terminal."""
+        return await asyncio.to_thread(self._apc, *arguments, given=self._given)
+
+    async def add_person(self, person: str, role: str, via: str | None = None) -> None:
+        """Register a person without a command."""
+        users = (via or self.house.agents.bus.user,)
+        change = AgentAdded(
+            change_id=uuid4(), agent_id=person, broker_user=users[0], role=role, swarm_id="people",
+            kind=Kind.PERSON, via=users,
+        )  # fmt: skip
+        body, bus = encode_registry_change(change), self.house.agents.bus
+        message = Message(body, str(uuid4()), type=headers.TYPE_REGISTRY, user_id=bus.user)
+        await bus.publish(Publication(RECEIPTS, "0", message))
+
+    async def begin(self) -> Packet:
+        """Register everybody and hand the task to the agent."""
+        await self.house.agents.register()
+        await self.add_person("alice", "release-manager")
+        opening = start_task()
+        task = make_task(opening)
+        await self.house.agents.publish(opening, task)
+        await until(self.house.is_logged(task.packet_id))
+        return task
+
+    async def asked(self) -> list[UUID]:
+        return [row["packet_id"] for row in await self.house.pool.fetch(ASKED)]
+
+    async def has_asked(self) -> bool:
+        return bool(await self.asked())
+
+    def lines(self, name: str) -> list[str]:
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    @asynccontextmanager
+    async def services(self) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.house.persister())
+            await stack.enter_async_context(self.house.gate())
+            yield
+
+    async def ended(self) -> str:
+        """Return what the handler has decided, once the session has closed."""
+        await until(self.house.is_in("CLOSED"))
+        statement = (
+            "SELECT packet #>> '{payload,recommendation}' FROM apc_log.packets WHERE packet_type = 'DECISION' "
+            "AND verdict = 'accepted'"
+        )
+        return str(await self.house.pool.fetchval(statement))
+
+
+@pytest.fixture
+def desk(house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> Desk:
+    return Desk(house, amqp_vhost_url, postgres_url, tmp_path)
+
+
+async def test_an_approval_comes_after_everything_was_killed_and_started_again(desk: Desk) -> None:
+    """The worker dies before and after each of its steps; effects happen once, and the state counts once."""
+    async with desk.services():
+        await desk.begin()
+        await desk.worker.dies_at("worker.before_wait")
+        assert await desk.asked() == []
+        await desk.worker.dies_at("worker.after_wait")
+        assert await desk.asked() == []
+        await desk.worker.dies_at("worker.after_ask")
+        await until(desk.has_asked)
+    async with desk.services():
+        (ask,) = await desk.asked()
+        listed = json.loads((await desk.apc("approval", "list", "--json")).stdout)
+        assert [(one["packet_id"], one["question"]) for one in listed] == [(str(ask), "Ship build 1?")]
+        approved = await desk.apc("approval", "approve", str(ask), "--note", "go")
+        assert approved.stdout == f"question {ask} is approved by alice\n", approved.stderr
+        late = await desk.apc("approval", "deny", str(ask))
+        assert (late.returncode, desk.lines("shipped")) == (2, [])
+        await desk.worker.dies_at("worker.before_continued")
+        await desk.worker.dies_at("worker.after_continued")
+        async with desk.worker.running():
+            assert await desk.ended() == "approved by alice: go, builds 1"
+    assert (len(desk.lines("builds")), len(desk.lines("shipped"))) == (1, 1)
+    assert [tuple(row) for row in await desk.house.pool.fetch(ANSWERS)] == [("alice", "approved", "accepted")]
+
+
+async def test_a_handler_that_has_changed_is_told_where(desk: Desk) -> None:
+    async with desk.services():
+        await desk.begin()
+        async with desk.worker.running():
+            await until(desk.has_asked)
+        (ask,) = await desk.asked()
+        await desk.apc("approval", "approve", str(ask))
+        async with desk.worker.running(**{CHANGED: "yes"}):
+            await until(desk.house.is_in("HALTED"))
+        error = await desk.house.pool.fetchval(
+            "SELECT packet #>> '{payload,message}' FROM apc_log.packets WHERE packet_type = 'ERROR'"
+        )
+    assert "ContinuationDiverged" in error and "was ctx.ask(" in error and "is now ctx.once(sign)" in error
+    assert (desk.lines("signatures"), desk.lines("shipped")) == ([], [])

@@ -8,7 +8,7 @@ from random import Random
 
 import asyncpg
 
-from apc_agents.memory import ConversationContext, DatabaseMemoryStore, Message
+from apc_agents.memory import ConversationContext, ConversationMessage, DatabaseMemoryStore
 from benchmarks.figures import Figure, Figures
 from benchmarks.servers import Servers
 
@@ -118,5 +118,5 @@ def _user_of(session_id: str) -> str:
     return f"u-{0 if number % 5 == 0 else 1 + number % (USERS - 1)}"
 
 
-def _message(content: str) -> Message:
-    return Message(role="user", content=content, timestamp=datetime.now(UTC), metadata={"sender_id": "u"})
+def _message(content: str) -> ConversationMessage:
+    return ConversationMessage(role="user", content=content, timestamp=datetime.now(UTC), metadata={"sender_id": "u"})

@@ -3,7 +3,7 @@
 ApcError
   AgentError               apc_agents.errors
     TableInvalid           the user's table cannot be learned from; one sentence, how to mend it included
-    ModelRefused           model bytes that contain something other than what our own models consist of,
+    ModelFileRefused       model bytes that contain something other than what our own models consist of,
                            or that cannot be read within bounds of time and memory
     TrainingUnavailable    the training processes keep dying
 """
@@ -15,7 +15,7 @@ class TableInvalid(AgentError):
     """The table cannot be learned from."""
 
 
-class ModelRefused(AgentError):
+class ModelFileRefused(AgentError):
     """Model bytes that name a type which none of our models needs, or that cannot be read within bounds."""
 
 

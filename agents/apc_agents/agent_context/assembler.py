@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from apc_agents.agent_context.messages import context_message, is_visible, message_of
 from apc_agents.agent_context.relevance import similarity
 from apc_agents.errors import Reject
-from apc_agents.memory import BaseMemoryStore, ConversationContext, Message, StaleRevision
+from apc_agents.memory import BaseMemoryStore, ConversationContext, ConversationMessage, StaleRevision
 from apc_agents.text.summarizing import ExtractiveSummarizer
 from apc_agents.text.tokens import EstimatedTokens
 from apc_bus.settings import SituationSettings
@@ -141,9 +141,9 @@ class ContextAssembler:
 
         await self._change(packet, without)
 
-    def _recent(self, said: Sequence[Message]) -> list[Message]:
+    def _recent(self, said: Sequence[ConversationMessage]) -> list[ConversationMessage]:
         """Return the newest, within count and tokens, in their order."""
-        chosen: list[Message] = []
+        chosen: list[ConversationMessage] = []
         room = self._settings.recent_tokens
         for message in reversed(said[-self._settings.recent_messages :] if self._settings.recent_messages else ()):
             room -= self._tokens.count(message.content)
@@ -152,7 +152,9 @@ class ContextAssembler:
             chosen.append(message)
         return chosen[::-1]
 
-    def _history(self, packet: Packet, said: Sequence[Message], recent: Sequence[Message]) -> InteractionHistory:
+    def _history(
+        self, packet: Packet, said: Sequence[ConversationMessage], recent: Sequence[ConversationMessage]
+    ) -> InteractionHistory:
         older = said[: len(said) - len(recent)]
         text = "\n".join(f"{context_message(one).sender_id}: {one.content}" for one in older)
         return InteractionHistory(
@@ -162,7 +164,7 @@ class ContextAssembler:
             full_history_reference=packet.trace.session_id,
         )
 
-    def _relevant(self, content: str, older: Sequence[Message]) -> tuple[UUID, ...]:
+    def _relevant(self, content: str, older: Sequence[ConversationMessage]) -> tuple[UUID, ...]:
         """Return the older messages most like this one, the likest first; none that have no word in common."""
         found = [(similarity(content, one.content), number, one) for number, one in enumerate(older)]
         found.sort(key=lambda item: (-item[0], -item[1]))
@@ -199,7 +201,7 @@ _GIVEN: Final = ("user_profile", "narrative_state", "processing_directives")
 
 
 def _narrative(
-    packet: Packet, given: NarrativeState | None, recent: Sequence[Message], focus: Sequence[str]
+    packet: Packet, given: NarrativeState | None, recent: Sequence[ConversationMessage], focus: Sequence[str]
 ) -> NarrativeState:
     """Task and phase as thread and realm; the symbols in focus, newest first, unless the packet names them."""
     found = dict.fromkeys(focus)

@@ -1,14 +1,14 @@
 """A packet as a message of a conversation, and a message of a conversation in a context object."""
 
-from apc_agents.memory import Message
+from apc_agents.memory import ConversationMessage
 from apc_contracts.agent.context import ContextMessage, context_uuid
 from apc_contracts.envelope.packet import Packet
 
 
-def message_of(packet: Packet) -> Message:
+def message_of(packet: Packet) -> ConversationMessage:
     """Return the packet as a message: its payload as JSON; in the metadata who is meant, and what it is about."""
     recipients = [one.agent_id for one in packet.recipients if one.agent_id is not None]
-    return Message(
+    return ConversationMessage(
         role=packet.sender.role,
         content=packet.payload.model_dump_json(exclude_unset=True),
         timestamp=packet.created_at,
@@ -23,7 +23,7 @@ def message_of(packet: Packet) -> Message:
     )
 
 
-def context_message(message: Message) -> ContextMessage:
+def context_message(message: ConversationMessage) -> ContextMessage:
     """Return the message as it stands in recent_messages; sender_id = metadata.sender_id, or the role."""
     sender = message.metadata.get("sender_id")
     return ContextMessage(
@@ -34,7 +34,7 @@ def context_message(message: Message) -> ContextMessage:
     )
 
 
-def is_visible(message: Message, agent_id: str) -> bool:
+def is_visible(message: ConversationMessage, agent_id: str) -> bool:
     """Return whether an agent of the session has sent or received the message.
 
     One to nobody in particular is for all.

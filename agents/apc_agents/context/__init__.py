@@ -59,10 +59,11 @@ from apc_agents.context.session import ContextSession
 from apc_agents.context.store import ContextStore, InMemoryContextStore
 from apc_agents.context.stream import CONTEXT_TO_STREAM_ALIASES, PATHS, StreamResolver
 from apc_agents.context.window.classification import classify_by_content, classify_by_role
+from apc_agents.context.window.contents import Fold, Folding
 from apc_agents.context.window.linearity import LinearityMap, ProvenanceEvent, ResourceClass
 from apc_agents.context.window.threshold import AdaptiveThreshold
 from apc_agents.context.window.turns import Turn, TurnRole
-from apc_agents.context.window.window import ContextSnapshot, ContextWindow, Fold, Folding
+from apc_agents.context.window.window import ContextSnapshot, ContextWindow
 from apc_agents.text.summarizing import ExtractiveSummarizer, Summarizer
 from apc_agents.text.tokens import EstimatedTokens, TokenCounter
 

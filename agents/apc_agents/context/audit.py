@@ -10,9 +10,10 @@ from typing import Any, Final
 import orjson
 
 from apc_agents.context.compression.projector import FoldedTurn
+from apc_agents.context.window.contents import Folding
 from apc_agents.context.window.linearity import ResourceClass
 from apc_agents.context.window.turns import digest_of
-from apc_agents.context.window.window import ContextWindow, Folding
+from apc_agents.context.window.window import ContextWindow
 from apc_agents.handling.handler_context import HandlerContext
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import Channel, Signal

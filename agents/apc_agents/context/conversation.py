@@ -21,10 +21,11 @@ from apc_agents.context.compression.projector import (
 from apc_agents.context.errors import ArgumentInvalid, MessageTooLong
 from apc_agents.context.polynomial import KIND_OF_ROLE, ContextState, check_direction, state_of
 from apc_agents.context.store import ContextStore
+from apc_agents.context.window.contents import Folding, checked_size
 from apc_agents.context.window.linearity import ResourceClass
 from apc_agents.context.window.threshold import AdaptiveThreshold, checked_fraction
 from apc_agents.context.window.turns import Turn, TurnRole
-from apc_agents.context.window.window import DEFAULT_MAX_TOKENS, ContextWindow, Folding, checked_size
+from apc_agents.context.window.window import DEFAULT_MAX_TOKENS, ContextWindow
 from apc_agents.text.summarizing import ExtractiveSummarizer, Summarizer
 
 AWAITS_AFTER: Final = {TurnRole.USER: True, TurnRole.TOOL: True, TurnRole.ASSISTANT: False}

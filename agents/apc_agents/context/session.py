@@ -7,20 +7,18 @@ section 4.
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
-import orjson
 from pydantic import JsonValue
 
 from apc_agents.context.audit import CompressionAudit, OnCompression
 from apc_agents.context.compression.projector import CompressionResult, ExpansionResult
 from apc_agents.context.conversation import Conversation, SessionConfig
-from apc_agents.context.errors import ArgumentInvalid, ContextPressureError, ContextStoreError
-from apc_agents.context.polynomial import VALID_DIRECTIONS, ContextState, state_of
+from apc_agents.context.polynomial import ContextState
 from apc_agents.context.prompt import PromptBuilder, default_prompts
-from apc_agents.context.render import ComponentRenderer
+from apc_agents.context.readable_session import ReadableSession
+from apc_agents.context.session_document import encode_session, restore_session
 from apc_agents.context.store import ContextStore, InMemoryContextStore
-from apc_agents.context.window.gaps import with_gaps_told
 from apc_agents.context.window.linearity import ResourceClass
 from apc_agents.context.window.threshold import AdaptiveThreshold
 from apc_agents.context.window.turns import Turn, TurnRole
@@ -30,8 +28,6 @@ from apc_agents.text.tokens import TokenCounter
 
 if TYPE_CHECKING:
     from apc_agents.context.operad import Composition
-
-DOCUMENT_VERSION = 1
 
 
 class SessionOptions(TypedDict, total=False):
@@ -49,7 +45,7 @@ async def _unheard(audit: CompressionAudit) -> None:
     """Nobody wants to know."""
 
 
-class ContextSession:
+class ContextSession(ReadableSession):
     """Cross-request state of one conversation.
 
     Every change happens as a whole or not at all: whatever raises leaves the session as it was. Changes wait for one
@@ -85,19 +81,18 @@ class ContextSession:
         self.session_id = session_id
         self.config = config
         self._store = store or InMemoryContextStore()
-        self._prompts = prompts or default_prompts()
-        self._renderer = ComponentRenderer()
         self._on_compression = on_compression
         self._clock = clock
         self._lock = asyncio.Lock()
         self._revision = 0
-        self._conversation = Conversation(
+        conversation = Conversation(
             session_id=session_id,
             window=ContextWindow(config.max_tokens, counter=counter, clock=clock),
             store=self._store,
             config=config,
             summarizer=summarizer or ExtractiveSummarizer(counter),
         )
+        super().__init__(conversation, prompts or default_prompts())
 
     @classmethod
     async def open(cls, session_id: str, *, store: ContextStore, **options: Unpack[SessionOptions]) -> Self:
@@ -112,7 +107,7 @@ class ContextSession:
         loaded = await store.load(session_id)
         if loaded is not None:
             document, session._revision = loaded
-            session._restore(document)
+            restore_session(session._conversation, document, session._clock)
         return session
 
     async def save(self) -> int:
@@ -122,118 +117,14 @@ class ContextSession:
             ContextStale: another process has saved it since it was opened.
         """
         async with self._lock:
-            document = orjson.dumps(self._document(), option=orjson.OPT_SORT_KEYS)
+            document = encode_session(self._conversation)
             self._revision = await self._store.save(self.session_id, document, self._revision)
             return self._revision
-
-    # What it is.
-
-    @property
-    def window(self) -> ContextWindow:
-        """The window as it is now; what is done to it does not reach the session."""
-        return self._conversation.window.copy()
-
-    @property
-    def state(self) -> ContextState:
-        """Where it stands in the polynomial."""
-        return self._conversation.state
 
     @property
     def revision(self) -> int:
         """How often it was saved; 0 = never."""
         return self._revision
-
-    @property
-    def pressure(self) -> float:
-        """Tokens used / max_tokens, 0..1."""
-        return self._conversation.window.pressure
-
-    @property
-    def threshold(self) -> AdaptiveThreshold:
-        """When it is compressed."""
-        return self._conversation.threshold
-
-    @property
-    def compressions(self) -> int:
-        """How often it was compressed."""
-        return self._conversation.compressions
-
-    @property
-    def message_limit(self) -> int:
-        """Tokens of the longest turn that is taken."""
-        return self._conversation.message_limit
-
-    @property
-    def can_send(self) -> bool:
-        """Whether the user may speak: not while PRESSURED."""
-        return self._takes("user_turn")
-
-    @property
-    def can_compress(self) -> bool:
-        """Whether it can be compressed: not while EMPTY."""
-        return self._takes("compress")
-
-    @property
-    def can_clear(self) -> bool:
-        """Whether there is something to clear: not while EMPTY."""
-        return self._takes("clear")
-
-    def _takes(self, kind: str) -> bool:
-        return kind in VALID_DIRECTIONS[self.state]
-
-    @property
-    def is_compressed(self) -> bool:
-        """Whether the last thing that happened to it was a compression."""
-        return self.state is ContextState.COMPRESSED
-
-    @property
-    def is_thinking(self) -> bool:
-        """Whether what the user, or a tool, said last waits for an answer."""
-        return self._conversation.awaits_answer
-
-    def render(self) -> dict[str, Any]:
-        """Return the props of a chat component; never a prompt."""
-        return self._renderer.render_chat(self)
-
-    def build_prompt(
-        self,
-        agent_type: str,
-        eigenvectors: Mapping[str, float] | None = None,
-        constraints: Sequence[str] = (),
-        **details: str,
-    ) -> str:
-        """Return the system prompt, and the conversation below it as `role: content`.
-
-        For a model, never for a frontend.
-
-        Raises:
-            PromptInvalid: as PromptBuilder.build_system_prompt.
-            ContextPressureError: the window is above max_tokens: compress first.
-        """
-        system = self.build_system_prompt(agent_type, eigenvectors, constraints, **details)
-        turns = [f"{turn.role.value}: {turn.content}" for turn in self.turns_for_model()]
-        return "\n\n".join([system, *turns])
-
-    def build_system_prompt(
-        self,
-        agent_type: str,
-        eigenvectors: Mapping[str, float] | None = None,
-        constraints: Sequence[str] = (),
-        **details: str,
-    ) -> str:
-        """Return the system prompt alone. Raises PromptInvalid."""
-        return self._prompts.build_system_prompt(agent_type, eigenvectors or {}, constraints, **details)
-
-    def turns_for_model(self) -> list[Turn]:
-        """Return what a model may be given, never above max_tokens; notes tell where turns were dropped.
-
-        Raises:
-            ContextPressureError: the window is above max_tokens: compress first.
-        """
-        window = self._conversation.window
-        if window.overflow_tokens:
-            raise ContextPressureError("prompt")
-        return with_gaps_told(window)
 
     # What changes it.
 
@@ -344,37 +235,3 @@ class ContextSession:
             if changed.forgets:
                 await self._store.delete_turns(self.session_id)
             self._conversation = changed
-
-    # Stored form.
-
-    def _document(self) -> dict[str, Any]:
-        conversation = self._conversation
-        return {
-            "version": DOCUMENT_VERSION,
-            "state": conversation.state.name,
-            "threshold": conversation.threshold.to_document(),
-            "compressions": conversation.compressions,
-            "awaits_answer": conversation.awaits_answer,
-            "window": conversation.window.to_document(),
-        }
-
-    def _restore(self, stored: bytes) -> None:
-        conversation = self._conversation
-        try:
-            document = orjson.loads(stored)
-            if document["version"] != DOCUMENT_VERSION:
-                raise ContextStoreError(
-                    f"session {self.session_id} has version {document['version']}: this reads {DOCUMENT_VERSION}"
-                )
-            window = ContextWindow.from_document(
-                document["window"], counter=conversation.window.counter, clock=self._clock
-            )
-            conversation.state = ContextState[document["state"]]
-            conversation.threshold = AdaptiveThreshold(**document["threshold"])
-            conversation.compressions = document["compressions"]
-            conversation.awaits_answer = bool(document.get("awaits_answer"))  # older documents have none
-        except (ValueError, KeyError, TypeError, AttributeError, ArgumentInvalid) as error:
-            raise ContextStoreError(f"what is stored of session {self.session_id} is no context: {error!r}") from error
-        conversation.window = window.resized(self.config.max_tokens)
-        if window.max_tokens != self.config.max_tokens and conversation.state is not ContextState.EMPTY:
-            conversation.state = state_of(conversation.window, conversation.threshold.effective_threshold)

@@ -13,7 +13,7 @@ from apc_agents.emitting.draft import Destination, Draft, EmitOptions
 from apc_agents.errors import AgentError
 from apc_agents.handling.coordination import LocalTransition
 from apc_agents.handling.session_facts import SessionFacts
-from apc_agents.memory import BaseMemoryStore, Message
+from apc_agents.memory import BaseMemoryStore, ConversationMessage
 from apc_agents.tasks import TaskStore
 from apc_agents.waiting.approval import Approval, Inquiry
 from apc_bus.artifacts.store import ArtifactStore
@@ -149,7 +149,7 @@ class HandlerContext(SessionFacts):
         """
         return await self._invocation.ask(Inquiry(question, to, timeout, OnTimeout(on_timeout), content))
 
-    def say(self, messages: Sequence[Message], user_id: str) -> None:
+    def say(self, messages: Sequence[ConversationMessage], user_id: str) -> None:
         """Add messages to the session's conversation in ctx.memory, in the transaction that saves `state`.
 
         Args:

@@ -17,7 +17,7 @@ from apc_agents.errors import AgentError
 from apc_agents.handling.coordination import NOT_FOLLOWED, LocalCoordination
 from apc_agents.handling.snapshot import Snapshot
 from apc_agents.handling.state_cache import StateDocument
-from apc_agents.memory import BaseMemoryStore, Message, NewMessages
+from apc_agents.memory import BaseMemoryStore, ConversationMessage, NewMessages
 from apc_agents.phase import SessionKnowledge
 from apc_agents.tasks import TaskStore
 from apc_agents.waiting.approval import Approval, Inquiry, approval_of
@@ -124,7 +124,7 @@ class Invocation:
         tokens, cost = max(0, self.used_tokens - self.reported[0]), max(0.0, self.used_cost - self.reported[1])
         return Usage(tokens=tokens or None, cost=cost or None) if tokens or cost else None
 
-    def say(self, messages: Sequence[Message], user_id: str) -> None:
+    def say(self, messages: Sequence[ConversationMessage], user_id: str) -> None:
         """Add messages to the session's conversation when the state is saved."""
         session_id = self.packet.trace.session_id
         self.document.messages = NewMessages(session_id, user_id, self.agent_id, tuple(messages))

@@ -132,7 +132,7 @@ class Mind:
         await on_change(session)
         tasks = await recording.fact("tasks", await _told_tasks(actions, self.tools))
         fence = await recording.fact("fence", new_fence())
-        run = _Run(
+        run = _Thought(
             self,
             session,
             actions,
@@ -150,7 +150,7 @@ class Mind:
 
 
 @dataclass(slots=True)
-class _Run:
+class _Thought:
     """One message on its way to an answer."""
 
     mind: Mind

@@ -7,7 +7,7 @@ from apc_agents.memory.conversation import (
     CONVERSATION_VERSION,
     MAX_MESSAGE_BYTES,
     ConversationContext,
-    Message,
+    ConversationMessage,
     NewMessages,
 )
 from apc_agents.memory.database import DatabaseMemoryStore
@@ -35,12 +35,12 @@ __all__ = [
     "BaseMemoryStore",
     "ConversationContext",
     "ConversationInvalid",
+    "ConversationMessage",
     "DatabaseMemoryStore",
     "InMemoryMemoryStore",
     "MemoryArgumentInvalid",
     "MemoryStoreError",
     "MemoryUnavailable",
-    "Message",
     "NewMessages",
     "OwnerForeign",
     "Removed",

@@ -22,7 +22,7 @@ MAX_SUMMARY_LENGTH: Final = 500
 """Characters of a summary in a listing."""
 
 
-class Message(Model):
+class ConversationMessage(Model):
     """One message. `metadata` is any JSON; `sender_id` in it says who spoke, beyond the role."""
 
     role: str
@@ -39,13 +39,13 @@ class ConversationContext(Model):
     """
 
     session_id: str = Field(min_length=1)
-    messages: tuple[Message, ...] = ()
+    messages: tuple[ConversationMessage, ...] = ()
     metadata: Mapping[str, Any] = {}
     agent_participants: tuple[str, ...] = ()
     version: Literal["1.0"] = CONVERSATION_VERSION
     revision: int | None = Field(default=None, ge=0, exclude=True)
 
-    def with_message(self, message: Message, participant: str | None = None) -> Self:
+    def with_message(self, message: ConversationMessage, participant: str | None = None) -> Self:
         """Return the conversation with one more message, and with this agent among the participants."""
         grown = self.model_copy(update={"messages": (*self.messages, message)})
         return grown if participant is None else grown.with_participant(participant)
@@ -58,7 +58,7 @@ class ConversationContext(Model):
 
     def shortened(self, kept_messages: int, kept_bytes: int) -> Self:
         """Return it without the oldest messages that are too many; `metadata.dropped` counts them."""
-        messages, size = list[Message](), 0
+        messages, size = list[ConversationMessage](), 0
         for message in reversed(self.messages[-kept_messages:]):
             size += len(message.content.encode())
             if messages and size > kept_bytes:
@@ -130,7 +130,7 @@ def merged(parts: Sequence[ConversationContext]) -> ConversationContext:
     first = parts[0]
     if len(parts) == 1:
         return first
-    known: dict[Any, Message] = {}
+    known: dict[Any, ConversationMessage] = {}
     for message in (message for part in parts for message in part.messages):
         known.setdefault(message.metadata.get("message_id", id(message)), message)
     metadata: dict[str, Any] = {}
@@ -157,7 +157,7 @@ class NewMessages:
     session_id: str
     user_id: str
     participant: str
-    messages: tuple[Message, ...] = ()
+    messages: tuple[ConversationMessage, ...] = ()
     is_restart: bool = False
 
     def added_to(self, kept: ConversationContext | None) -> ConversationContext:

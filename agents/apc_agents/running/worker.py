@@ -90,16 +90,7 @@ class Worker:
         acknowledgements = Acknowledgements()
         contract = contract or load_contract(settings.contract)
         claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)
-        self._emitter = Emitter(
-            bus,
-            Builder(agent.actor, sessions),
-            acknowledgements,
-            contract,
-            settings,
-            claim_checks,
-            sign=sign or _signer(settings, agent.agent_id),
-            deliver_locally=self._deliver_locally,
-        )
+        self._emitter = self._make_emitter(acknowledgements, contract, claim_checks, sign)
         self._intake = Intake(agent.agent_id, sessions, acknowledgements, settings.shards)
         self._outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
         self._inbox = Inbox()
@@ -126,6 +117,21 @@ class Worker:
         self._is_stopping = False
         self.ready = asyncio.Event()
         """Set while handlers run: after on_start, until the worker stops."""
+
+    def _make_emitter(
+        self, acknowledgements: Acknowledgements, contract: Contract, claim_checks: ClaimChecks, sign: Sign | None
+    ) -> Emitter:
+        agent, settings = self._agent, self._settings
+        return Emitter(
+            self._bus,
+            Builder(agent.actor, self._sessions),
+            acknowledgements,
+            contract,
+            settings,
+            claim_checks,
+            sign=sign or _signer(settings, agent.agent_id),
+            deliver_locally=self._deliver_locally,
+        )
 
     @property
     def problems(self) -> list[str]:

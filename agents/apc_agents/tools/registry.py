@@ -219,6 +219,25 @@ def make_tool(
             f"tool {name!r} is no coroutine function: write `async def`, and give blocking work to "
             "asyncio.to_thread, which a time limit cannot stop"
         )
+    injected, fields = _parameters_of(function, name, injectable)
+    return Tool(
+        name,
+        description if description is not None else inspect.getdoc(function) or "",
+        function,
+        _arguments_model(name, fields),
+        injected,
+        _level(name, security_level),
+        reads,
+        _limit(name, time_limit),
+        senders,
+        None if result_level is None else _level(name, result_level),
+    )
+
+
+def _parameters_of(
+    function: ToolFunction, name: str, injectable: tuple[type, ...]
+) -> tuple[dict[str, type], dict[str, Any]]:
+    """Return the injected parameters with their types, and the fields of the arguments. Raises ToolInvalid."""
     try:
         hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
@@ -235,25 +254,18 @@ def make_tool(
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         fields[parameter.name] = (hints[parameter.name], default)
+    return injected, fields
+
+
+def _arguments_model(name: str, fields: Mapping[str, Any]) -> type[BaseModel]:
+    """Return the model that checks a call's arguments. Raises ToolInvalid."""
+    config = ConfigDict(extra="forbid", protected_namespaces=())
     try:
-        arguments = create_model(
-            f"{name}_params", __config__=ConfigDict(extra="forbid", protected_namespaces=()), **fields
-        )
+        arguments: type[BaseModel] = create_model(f"{name}_params", __config__=config, **fields)
         arguments.model_json_schema()
     except (PydanticUserError, NameError) as error:
         raise ToolInvalid(f"tool {name!r} has a parameter that JSON cannot carry: {error.args[0]}") from error
-    return Tool(
-        name,
-        description if description is not None else inspect.getdoc(function) or "",
-        function,
-        arguments,
-        injected,
-        _level(name, security_level),
-        reads,
-        _limit(name, time_limit),
-        senders,
-        None if result_level is None else _level(name, result_level),
-    )
+    return arguments
 
 
 def _level(name: str, level: SecurityLevel | str) -> SecurityLevel:

@@ -18,7 +18,7 @@ import numpy as np
 import skops.io
 from skops.io._utils import SaveContext, get_state
 
-from apc_automl.errors import ModelRefused
+from apc_automl.errors import ModelFileRefused
 from apc_automl.model.model_types import BEYOND_SKOPS, FORMAT, TRUSTED
 
 SCHEMA = "schema.json"
@@ -34,7 +34,7 @@ def dump_model(model: Any) -> bytes:
     """Return the bytes of a fitted model.
 
     Raises:
-        ModelRefused: the model has a part of a type that no model of ours needs.
+        ModelFileRefused: the model has a part of a type that no model of ours needs.
     """
     with zipfile.ZipFile(io.BytesIO(), "w") as made:
         # As skops.io.dumps does, without writing and reading the indented schema: that takes three times as long.
@@ -53,7 +53,7 @@ def load_model(data: bytes) -> Any:
     `model_reader.ModelReader`, which reads them in a confined process.
 
     Raises:
-        ModelRefused: the bytes are no model file, or name a type that is not on the list (`model_types`);
+        ModelFileRefused: the bytes are no model file, or name a type that is not on the list (`model_types`);
             nothing was built then.
     """
     try:
@@ -61,11 +61,11 @@ def load_model(data: bytes) -> Any:
             _check_entries(file)
             _check(json.loads(file.read(SCHEMA)))
         return skops.io.loads(data, trusted=BEYOND_SKOPS)
-    except ModelRefused:
+    except ModelFileRefused:
         raise
     except Exception as error:
         # Broken bytes can raise nearly anything; for the caller it is one thing.
-        raise ModelRefused(f"these bytes are no model file: {error}") from error
+        raise ModelFileRefused(f"these bytes are no model file: {error}") from error
 
 
 def _name_arrays(schema: Schema, read: Callable[[str], bytes]) -> dict[str, bytes]:
@@ -118,18 +118,18 @@ def _zip(entries: dict[str, bytes]) -> bytes:
 def _check_entries(file: zipfile.ZipFile) -> None:
     names = file.namelist()
     if len(set(names)) != len(names):
-        raise ModelRefused("this model file has two entries of one name; they are not loaded")
+        raise ModelFileRefused("this model file has two entries of one name; they are not loaded")
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in file.infolist()):
-        raise ModelRefused("this model file has compressed entries, which ours never have; they are not loaded")
+        raise ModelFileRefused("this model file has compressed entries, which ours never have; they are not loaded")
 
 
 def _check(schema: Schema) -> None:
     if schema.get("protocol") != FORMAT:
-        raise ModelRefused(f"this model file has format {schema.get('protocol')!r}; only {FORMAT} is read")
+        raise ModelFileRefused(f"this model file has format {schema.get('protocol')!r}; only {FORMAT} is read")
     for node in _nodes(schema):
         name = f"{node.get('__module__')}.{node.get('__class__')}"
         if name not in TRUSTED.get(str(node["__loader__"]), ()):
-            raise ModelRefused(
+            raise ModelFileRefused(
                 f"this model file names {name} ({node['__loader__']}), which no model of ours needs; it is not loaded"
             )
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import structlog
 
-from apc_automl.errors import ModelRefused, TrainingUnavailable
+from apc_automl.errors import ModelFileRefused, TrainingUnavailable
 from apc_automl.model.frames import LARGEST_ANSWER, Header, Request, read_frame
 
 COMMAND = (sys.executable, "-I", "-m", "apc_automl.model.reading")
@@ -40,7 +40,7 @@ class ModelReader:
         """Return the predictions, as `predicting.read_predictions` takes them: one, or two with `again`.
 
         Raises:
-            ModelRefused: the bytes are no model of ours, or the process that read them ended or took too long.
+            ModelFileRefused: the bytes are no model of ours, or the process that read them ended or took too long.
             TrainingUnavailable: the process does not start.
         """
         with self._lock:
@@ -53,11 +53,11 @@ class ModelReader:
                     return _parts_of(answer, request)
                 self._end()
                 if is_late:
-                    raise ModelRefused(f"reading this model took longer than {self._seconds:g} s")
+                    raise ModelFileRefused(f"reading this model took longer than {self._seconds:g} s")
                 log.warning("model_reader_died")
         if self._is_closed:
             raise TrainingUnavailable("the process that reads models was ended before it had answered")
-        raise ModelRefused(f"this model ended the process that reads it, {ATTEMPTS} times")
+        raise ModelFileRefused(f"this model ended the process that reads it, {ATTEMPTS} times")
 
     @property
     def is_running(self) -> bool:
@@ -131,9 +131,9 @@ class ModelReader:
 def _parts_of(answer: Answer, request: Request) -> list[bytes]:
     header, parts = answer
     if "refused" in header:
-        raise ModelRefused(str(header["refused"])[:LONGEST_REASON])
+        raise ModelFileRefused(str(header["refused"])[:LONGEST_REASON])
     if len(parts) != 1 + request.again:
-        raise ModelRefused("the process that read this model gave no predictions")
+        raise ModelFileRefused("the process that read this model gave no predictions")
     return parts
 
 

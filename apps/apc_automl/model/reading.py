@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from apc_agents.confinement import ProcessLimits, confine
 from apc_automl.data.schema import Schema
 from apc_automl.data.table import decode_rows
-from apc_automl.errors import ModelRefused
+from apc_automl.errors import ModelFileRefused
 from apc_automl.model.frames import LARGEST_REQUEST, Request, read_frame, write_frame
 from apc_automl.model.model_file import dump_model, load_model
 from apc_automl.training.predicting import predict, write_predictions
@@ -56,7 +56,7 @@ def answer_one(source: IO[bytes], target: IO[bytes]) -> bool:
     header, parts = frame
     try:
         write_frame(target, {}, *_predictions(Request.of(header, parts)))
-    except ModelRefused as error:
+    except ModelFileRefused as error:
         write_frame(target, {"refused": str(error)})
     except Exception as error:
         # A file of trusted types can hold anything in its numbers, and scikit-learn says so in many ways.

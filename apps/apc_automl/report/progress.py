@@ -28,7 +28,7 @@ class Synced:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ModelMeasured:
     """A swarm has measured its model of a generation; `outcome` in 0..1 on held-out data."""
 
     swarm: str
@@ -67,7 +67,7 @@ class Validated:
     score: str
 
 
-Event = Synced | Measured | TransferRuled | RefusalTold | Validated
+Event = Synced | ModelMeasured | TransferRuled | RefusalTold | Validated
 
 
 async def follow_run(
@@ -135,7 +135,7 @@ def _of_evaluation(packet: LoggedPacket) -> Sequence[Event]:
         return [Validated(packet.round, outcome, packet.payload["pass"], score)]
     if packet.sender == SENTINEL:
         return []
-    return [Measured(packet.swarm, packet.round, packet.generation, outcome, notes[0], score)]
+    return [ModelMeasured(packet.swarm, packet.round, packet.generation, outcome, notes[0], score)]
 
 
 def _score_of(note: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from apc_automl.data.schema import Schema
-from apc_automl.errors import ModelRefused, TableInvalid
+from apc_automl.errors import ModelFileRefused, TableInvalid
 from apc_automl.model.frames import Request
 from apc_automl.model.model_reader import ModelReader
 from apc_automl.report.run_log import read_run
@@ -55,7 +55,7 @@ def predict_table(folder: Path, data: Path, out: Path) -> int:
     reader = ModelReader()
     try:
         return _predict(schema, model, reader, data, out)
-    except (TableInvalid, ModelRefused) as error:
+    except (TableInvalid, ModelFileRefused) as error:
         raise InputUnusable(str(error)) from error
     finally:
         reader.close()

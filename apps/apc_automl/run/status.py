@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from apc_automl.report.progress import Event, Measured, RefusalTold, Synced, TransferRuled, Validated
+from apc_automl.report.progress import Event, ModelMeasured, RefusalTold, Synced, TransferRuled, Validated
 from apc_automl.swarm.members import WORKING_STATES
 
 
@@ -19,8 +19,8 @@ class RunStatus:
     state: str = "starting"
     round: int = 1
     generation: int = 0
-    last: dict[str, Measured] = field(default_factory=dict)
-    best: dict[str, Measured] = field(default_factory=dict)
+    last: dict[str, ModelMeasured] = field(default_factory=dict)
+    best: dict[str, ModelMeasured] = field(default_factory=dict)
     worked_since: float | None = None
     """When the first generation of this round began."""
     validated: Validated | None = None
@@ -37,7 +37,7 @@ class RunStatus:
                 if event.state in WORKING_STATES and self.worked_since is None:
                     self.worked_since = self.clock()
                 self.state, self.round, self.generation = event.state, event.round, event.generation
-            case Measured():
+            case ModelMeasured():
                 self.last[event.swarm] = event
                 known = self.best.get(event.swarm)
                 if known is None or event.outcome > known.outcome:

@@ -40,11 +40,11 @@ log = structlog.get_logger()
 def make_builder(swarm: str, workbench: Workbench) -> Agent:
     """Return the builder of one swarm. It takes its data, its seed and its place in the run from packets."""
     agent = Agent(builder_id(swarm), role="builder", swarm=swarm)
-    bench = _Bench(swarm, workbench)
+    builder = _Builder(swarm, workbench)
 
     @agent.on(PacketType.TASK_IR)
     async def plan(task: Packet[TaskIrPayload], ctx: HandlerContext) -> None:
-        await bench.plan(task, ctx)
+        await builder.plan(task, ctx)
 
     @agent.on(PacketType.SIGNAL, signal=Signal.SYNC)
     async def follow(sync: Packet[SignalPayload], ctx: HandlerContext) -> None:
@@ -54,11 +54,11 @@ def make_builder(swarm: str, workbench: Workbench) -> Agent:
         if (ctx.round, ctx.generation) > (session.round, session.generation):
             return  # The session has gone on without this swarm.
         if session.state in WORKING_STATES:
-            await bench.work(session, ctx)
+            await builder.work(session, ctx)
         elif session.state == "EXECUTION":
-            await bench.execute(session, ctx)
+            await builder.execute(session, ctx)
         elif session.state == "PROMOTION":
-            await bench.seed_commons(session, ctx)
+            await builder.seed_commons(session, ctx)
 
     @agent.on(PacketType.TRANSFER)
     async def take_over(transfer: Packet[TransferPayload], ctx: HandlerContext) -> None:
@@ -86,7 +86,7 @@ def _falsify(name: str, ctx: HandlerContext) -> None:
     notebook.write(ctx.state)
 
 
-class _Bench:
+class _Builder:
     """What a builder does; everything that it must remember is in the notebook."""
 
     def __init__(self, swarm: str, workbench: Workbench) -> None:

@@ -9,7 +9,7 @@ import structlog
 from apc_agents.agent import Agent
 from apc_agents.errors import Reject
 from apc_agents.handling.handler_context import HandlerContext
-from apc_automl.errors import ModelRefused
+from apc_automl.errors import ModelFileRefused
 from apc_automl.swarm import statements
 from apc_automl.swarm.briefs import Brief, read_brief
 from apc_automl.swarm.members import SENTINEL, SENTINEL_SWARM
@@ -146,7 +146,7 @@ class _Desk:
             model = await fetch(ctx.artifacts, model_hash)
             [predictions] = await self._workbench.predict(model, study, study.held_out)
             return await self._workbench.run(work.rescore, model, predictions, study)
-        except (ArtifactMissing, ArtifactCorrupt, ArtifactTooLarge, ModelRefused) as error:
+        except (ArtifactMissing, ArtifactCorrupt, ArtifactTooLarge, ModelFileRefused) as error:
             log.warning("model_unusable", artifact_hash=model_hash, reason=str(error))
             return {"outcome": 0.0, "audit": 0.0}
 
@@ -182,7 +182,7 @@ class _Desk:
         try:
             first, again = await self._workbench.predict(model, study, untouched, again=True)
             return await self._workbench.run(work.validate, model, first, again, recipe.data, study, untouched)
-        except ModelRefused as error:
+        except ModelFileRefused as error:
             log.warning("model_unusable", artifact_hash=model.hash, reason=str(error))
             return await self._workbench.run(work.unusable, recipe.data, study, untouched)
 

@@ -52,27 +52,27 @@ def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int,
 
 def measure(recipe_bytes: bytes, study: Study) -> Measured:
     """Cross-validate a recipe on the train part, train it there, judge it on the held-out part."""
-    return _measure(_Bench.of(study, recipe_bytes), study)[0]
+    return _measure(_Trial.of(study, recipe_bytes), study)[0]
 
 
-def _measure(bench: "_Bench", study: Study) -> tuple[Measured, Numbers]:
-    outcomes, out_of_fold, cross_validated = bench.cross_validate()
-    model = bench.fit(bench.features, bench.labels)
+def _measure(trial: "_Trial", study: Study) -> tuple[Measured, Numbers]:
+    outcomes, out_of_fold, cross_validated = trial.cross_validate()
+    model = trial.fit(trial.features, trial.labels)
     data = dump_model(model)
     features, labels = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
-    predictions = bench.predict(model, features)
-    loss, baseline, outcome = bench.judge(labels, predictions)
+    predictions = trial.predict(model, features)
+    loss, baseline, outcome = trial.judge(labels, predictions)
     metrics = {
-        "rtf": gates.agreement_of(predictions, bench.predict(load_model(data), features)),
+        "rtf": gates.agreement_of(predictions, trial.predict(load_model(data), features)),
         "stability": gates.stability_of(outcomes),
         "audit": _audit(study.schema, study.train, study.held_out),
         "outcome": outcome,
-        "learnability": gates.learnability_of([*bench.learning_curve(features, labels), outcome]),
+        "learnability": gates.learnability_of([*trial.learning_curve(features, labels), outcome]),
         "generalization_ratio": gates.generalization_of(outcome, cross_validated),
         "drift_risk": gates.drift_risk_of(out_of_fold, predictions),
     }
-    document = bench.document(metrics, outcomes, cross_validated, loss, baseline, len(labels))
-    score = gates.score_words(labels, predictions, bench.schema.classes)
+    document = trial.document(metrics, outcomes, cross_validated, loss, baseline, len(labels))
+    score = gates.score_words(labels, predictions, trial.schema.classes)
     return Measured(data, document | {"model_bytes": len(data), "score": score}), out_of_fold
 
 
@@ -82,14 +82,14 @@ def refit(recipe_bytes: bytes, study: Study) -> Measured:
     Its `rtf` is that of the new model; the other gates are those of the recipe: data that a model was trained
     on cannot judge it, that is what the untouched slice is for.
     """
-    bench = _Bench.of(study, recipe_bytes)
-    measured, _ = _measure(bench, study)
+    trial = _Trial.of(study, recipe_bytes)
+    measured, _ = _measure(trial, study)
     unseen, unseen_labels = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
-    features = pd.concat([bench.features, unseen], ignore_index=True)
-    model = bench.fit(features, np.concatenate([bench.labels, unseen_labels]))
+    features = pd.concat([trial.features, unseen], ignore_index=True)
+    model = trial.fit(features, np.concatenate([trial.labels, unseen_labels]))
     data = dump_model(model)
-    again = bench.predict(load_model(data), features)
-    metrics = measured.document["gates"] | {"rtf": gates.agreement_of(bench.predict(model, features), again)}
+    again = trial.predict(load_model(data), features)
+    metrics = measured.document["gates"] | {"rtf": gates.agreement_of(trial.predict(model, features), again)}
     return Measured(
         data, measured.document | {"gates": metrics, "rows_refitted": len(features), "model_bytes": len(data)}
     )
@@ -101,9 +101,9 @@ def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
     Args:
         predictions: what the model says of the held-out part, as `ModelReader.predict` gives it.
     """
-    bench = _Bench.of(study)
+    trial = _Trial.of(study)
     _, labels = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
-    loss, baseline, outcome = bench.judge(labels, read_predictions(predictions, bench.schema, len(labels)))
+    loss, baseline, outcome = trial.judge(labels, read_predictions(predictions, trial.schema, len(labels)))
     audit = _audit(model, study.schema, study.train, study.held_out)
     return {"outcome": outcome, "loss": loss, "baseline_loss": baseline, "audit": audit}
 
@@ -119,12 +119,12 @@ def validate(
         predictions: what the model says of the slice, as `ModelReader.predict` gives it.
         again: what it says after it was serialized and loaded once more.
     """
-    bench = _Bench.of(study, recipe_bytes)
-    measured, out_of_fold = _measure(bench, study)
+    trial = _Trial.of(study, recipe_bytes)
+    measured, out_of_fold = _measure(trial, study)
     cross_validated = measured.document["cross_validated_outcome"]
     _, labels = _decoded(untouched.hash, untouched.data, study.schema.data)
-    first, second = (read_predictions(one, bench.schema, len(labels)) for one in (predictions, again))
-    loss, baseline, outcome = bench.judge(labels, first)
+    first, second = (read_predictions(one, trial.schema, len(labels)) for one in (predictions, again))
+    loss, baseline, outcome = trial.judge(labels, first)
     metrics = measured.document["gates"] | {
         "rtf": gates.agreement_of(first, second),
         "audit": _audit(model, study.schema, study.train, study.held_out, untouched),
@@ -132,17 +132,17 @@ def validate(
         "generalization_ratio": gates.generalization_of(outcome, cross_validated),
         "drift_risk": gates.drift_risk_of(out_of_fold, first),
     }
-    score = gates.score_words(labels, first, bench.schema.classes)
+    score = gates.score_words(labels, first, trial.schema.classes)
     judged = {"loss": loss, "baseline_loss": baseline, "score": score, "rows_judged": len(labels), "gates": metrics}
     return measured.document | judged
 
 
 def unusable(recipe_bytes: bytes, study: Study, untouched: Blob) -> JsonObject:
     """Describe a model that cannot be read: no better than the baseline, and no gate passed."""
-    bench = _Bench.of(study, recipe_bytes)
+    trial = _Trial.of(study, recipe_bytes)
     _, labels = _decoded(untouched.hash, untouched.data, study.schema.data)
-    baseline = round(gates.baseline_loss(bench.labels, labels, bench.schema.classes), gates.DIGITS)
-    return bench.document(gates.NONE_PASSED, [0.0] * FOLDS, 0.0, baseline, baseline, len(labels))
+    baseline = round(gates.baseline_loss(trial.labels, labels, trial.schema.classes), gates.DIGITS)
+    return trial.document(gates.NONE_PASSED, [0.0] * FOLDS, 0.0, baseline, baseline, len(labels))
 
 
 @lru_cache(maxsize=8)
@@ -156,7 +156,7 @@ def _audit(*blobs: Blob) -> float:
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _Trial:
     """One recipe over one train part."""
 
     schema: Schema
@@ -166,7 +166,7 @@ class _Bench:
     recipe: Recipe | None
 
     @classmethod
-    def of(cls, study: Study, recipe_bytes: bytes | None = None) -> "_Bench":
+    def of(cls, study: Study, recipe_bytes: bytes | None = None) -> "_Trial":
         features, labels = _decoded(study.train.hash, study.train.data, study.schema.data)
         recipe = None if recipe_bytes is None else Recipe.read(recipe_bytes)
         return cls(Schema.model_validate_json(study.schema.data), features, labels, study.seed, recipe)

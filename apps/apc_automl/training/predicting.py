@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from apc_automl.data.schema import ProblemKind, Schema
-from apc_automl.errors import ModelRefused
+from apc_automl.errors import ModelFileRefused
 
 Numbers = np.ndarray[Any, Any]
 
@@ -36,12 +36,12 @@ def read_predictions(data: bytes, schema: Schema, rows: int) -> Numbers:
     """Return the inverse of `write_predictions`.
 
     Raises:
-        ModelRefused: these are not the predictions for so many rows, or not finite.
+        ModelFileRefused: these are not the predictions for so many rows, or not finite.
     """
     shape = (rows, len(schema.classes)) if schema.classes else (rows,)
     if len(data) != 8 * rows * max(1, len(schema.classes)):
-        raise ModelRefused(f"the model gave {len(data)} bytes of predictions for {rows} rows; it is not judged")
+        raise ModelFileRefused(f"the model gave {len(data)} bytes of predictions for {rows} rows; it is not judged")
     predictions = np.frombuffer(data, dtype="<f8").reshape(shape)
     if not np.isfinite(predictions).all():
-        raise ModelRefused("the model predicts what is no number; it is not judged")
+        raise ModelFileRefused("the model predicts what is no number; it is not judged")
     return predictions

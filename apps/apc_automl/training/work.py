@@ -34,7 +34,7 @@ def refit(recipe: bytes, study: Study) -> Measured:
 
 
 def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
-    """`measuring.rescore` in this process. Raises ModelRefused."""
+    """`measuring.rescore` in this process. Raises ModelFileRefused."""
     from threadpoolctl import threadpool_limits
 
     from apc_automl.training import measuring
@@ -44,7 +44,7 @@ def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
 
 
 def validate(model: Blob, predictions: bytes, again: bytes, recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
-    """`measuring.validate` in this process. Raises ModelRefused."""
+    """`measuring.validate` in this process. Raises ModelFileRefused."""
     from threadpoolctl import threadpool_limits
 
     from apc_automl.training import measuring

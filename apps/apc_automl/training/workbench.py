@@ -63,7 +63,7 @@ class Workbench:
             again: also what it says after it was serialized and loaded once more.
 
         Raises:
-            ModelRefused: the bytes are no model of ours, or cannot be read within bounds.
+            ModelFileRefused: the bytes are no model of ours, or cannot be read within bounds.
             TrainingUnavailable: the process that reads models does not start.
         """
         if self._reading is None:

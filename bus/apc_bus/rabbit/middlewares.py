@@ -66,7 +66,7 @@ class _Chain:
     async def run(self, delivery: Delivery) -> None:
         before, turn = self._turn, asyncio.get_running_loop().create_future()
         self._turn = turn
-        run = _Run(self._take, delivery, turn)
+        run = _PassingDelivery(self._take, delivery, turn)
         try:
             if before is not None:
                 await asyncio.wait({before})
@@ -84,7 +84,7 @@ class _Chain:
         # Whatever the middlewares made of it: the end of the handling decides.
         await asyncio.shield(run.done)
 
-    async def _pass_through(self, run: "_Run", delivery: Delivery) -> None:
+    async def _pass_through(self, run: "_PassingDelivery", delivery: Delivery) -> None:
         raw = _raw(delivery, self._exchange)
         message = _message_of(raw)
         async with AsyncExitStack() as stack:
@@ -98,7 +98,7 @@ class _Chain:
             await call(message)
 
 
-class _Run:
+class _PassingDelivery:
     """One delivery on its way through the middlewares."""
 
     def __init__(self, take: Take, delivery: Delivery, turn: "asyncio.Future[None]") -> None:

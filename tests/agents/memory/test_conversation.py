@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from apc_agents.memory import ConversationContext, ConversationInvalid, Message, ValueInvalid
+from apc_agents.memory import ConversationContext, ConversationInvalid, ConversationMessage, ValueInvalid
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-HELLO = Message(role="user", content="hello", timestamp=NOON, metadata={"sender_id": "u-1"})
+HELLO = ConversationMessage(role="user", content="hello", timestamp=NOON, metadata={"sender_id": "u-1"})
 
 
 def test_the_document_is_that_of_the_protocol() -> None:

@@ -16,11 +16,11 @@ from apc_agents.memory import (
     BaseMemoryStore,
     ConversationContext,
     ConversationInvalid,
+    ConversationMessage,
     DatabaseMemoryStore,
     InMemoryMemoryStore,
     MemoryArgumentInvalid,
     MemoryUnavailable,
-    Message,
     OwnerForeign,
     Removed,
     StaleRevision,
@@ -40,7 +40,7 @@ CONVERSATIONS = st.builds(
     session_id=st.just("s-1"),
     messages=st.lists(
         st.builds(
-            Message,
+            ConversationMessage,
             role=TEXT,
             content=TEXT,
             timestamp=st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)),
@@ -69,7 +69,7 @@ def talk(session_id: str = "s-1", *contents: str, summary: str | None = None, re
     """Return a conversation of these messages."""
     return ConversationContext(
         session_id=session_id,
-        messages=tuple(Message(role="user", content=content, timestamp=NOON) for content in contents),
+        messages=tuple(ConversationMessage(role="user", content=content, timestamp=NOON) for content in contents),
         metadata={} if summary is None else {"summary": summary},
         revision=revision,
     )
@@ -281,17 +281,21 @@ class MemoryStoreSuite:
         ("change", "error", "path"),
         [
             (
-                {"messages": (Message(role="user", content="x" * (MAX_MESSAGE_BYTES + 1), timestamp=NOON),)},
+                {
+                    "messages": (
+                        ConversationMessage(role="user", content="x" * (MAX_MESSAGE_BYTES + 1), timestamp=NOON),
+                    )
+                },
                 ConversationInvalid,
                 "messages[0].content",
             ),
             (
-                {"messages": (Message(role="user", content="\x00", timestamp=NOON),)},
+                {"messages": (ConversationMessage(role="user", content="\x00", timestamp=NOON),)},
                 ValueInvalid,
                 "messages[0].content",
             ),
             (
-                {"messages": (Message(role="user", content="", timestamp=NOON, metadata={"x": [b""]}),)},
+                {"messages": (ConversationMessage(role="user", content="", timestamp=NOON, metadata={"x": [b""]}),)},
                 ValueInvalid,
                 "messages[0].metadata.x[0]",
             ),

@@ -13,10 +13,10 @@ from tests.support.apc_command import ApcCommand
 
 from apc_agents.memory import (
     ConversationContext,
+    ConversationMessage,
     DatabaseMemoryStore,
     MemoryArgumentInvalid,
     MemoryStoreError,
-    Message,
     UnknownSession,
 )
 from apc_bus.database import open_pool
@@ -39,7 +39,7 @@ async def fill(pool: asyncpg.Pool, owner: str, user: str, prefix: str) -> Databa
     store = DatabaseMemoryStore(pool, owner)
     for number, text in enumerate(("the pump leaks", "the valve is new")):
         session_id = f"{prefix}-{number}"
-        message = Message(role="user", content=text, timestamp=NOON, metadata={"sender_id": user})
+        message = ConversationMessage(role="user", content=text, timestamp=NOON, metadata={"sender_id": user})
         talk = ConversationContext(session_id=session_id, messages=(message,), metadata={"summary": text})
         await store.store_conversation(session_id, user, talk)
     await store.store_agent_state(f"fitter-{owner}", f"{prefix}-0", "notes", {"units": "metric"})

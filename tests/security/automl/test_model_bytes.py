@@ -14,7 +14,7 @@ import skops.io
 from skops.io._audit import NODE_TYPE_MAPPING
 from skops.io.exceptions import UntrustedTypesFoundException
 
-from apc_automl.errors import ModelRefused
+from apc_automl.errors import ModelFileRefused
 from apc_automl.model import model_file
 from apc_automl.model.model_file import SCHEMA, load_model
 from apc_automl.model.model_types import FORMAT, TRUSTED
@@ -69,11 +69,11 @@ def asked_without_the_guard(loader: str, data: bytes) -> bool:
 
     with pytest.MonkeyPatch.context() as unguarded:
         unguarded.setitem(NODE_TYPE_MAPPING, (loader, FORMAT), note)
-        with pytest.raises(ModelRefused, match="which no model of ours needs"):
+        with pytest.raises(ModelFileRefused, match="which no model of ours needs"):
             load_model(data)
         assert not asked, "with the guard it is never asked"
         unguarded.setattr(model_file, "_check", lambda _: None)
-        with pytest.raises(ModelRefused, match="as far as it goes"):
+        with pytest.raises(ModelFileRefused, match="as far as it goes"):
             load_model(data)
     return asked == [loader]
 
@@ -85,7 +85,7 @@ def test_a_pickle_with_a_dotted_name_runs_a_command_only_without_the_guard(
     unguarded, guarded = tmp_path / "unguarded", tmp_path / "guarded"
     pickle.loads(pickled_call(module, name, f"touch {unguarded}"))
     assert unguarded.exists()
-    with pytest.raises(ModelRefused, match="no model file"):
+    with pytest.raises(ModelFileRefused, match="no model file"):
         load_model(pickled_call(module, name, f"touch {guarded}"))
     assert not guarded.exists()
 
@@ -94,7 +94,7 @@ def test_a_tree_that_calls_a_function_runs_it_only_without_the_guard(tmp_path: P
     unguarded, guarded = tmp_path / "unguarded", tmp_path / "guarded"
     skops.io.loads(zipped(call_of(f"touch {unguarded}")), trusted=["os.system"])
     assert unguarded.exists()
-    with pytest.raises(ModelRefused, match=r"names os\.system \(ConstructorFromReduceNode\)"):
+    with pytest.raises(ModelFileRefused, match=r"names os\.system \(ConstructorFromReduceNode\)"):
         load_model(zipped(call_of(f"touch {guarded}")))
     assert not guarded.exists()
 
@@ -112,7 +112,7 @@ def test_a_hostile_node_is_found_however_deep_it_stands(tmp_path: Path) -> None:
                 content={"key": inner},
                 key_types=node("ListNode", "builtins", "list", content=[node("TypeNode", "builtins", "str")]),
             )
-        with pytest.raises(ModelRefused, match=r"os\.system"):
+        with pytest.raises(ModelFileRefused, match=r"os\.system"):
             load_model(zipped(tree))
         assert not marker.exists()
         skops.io.loads(zipped(tree), trusted=["os.system"])
@@ -123,7 +123,7 @@ def test_a_hostile_node_is_found_however_deep_it_stands(tmp_path: Path) -> None:
 def test_types_that_skops_trusts_and_no_model_needs_are_refused() -> None:
     tree = node("TypeNode", "builtins", "map")
     assert skops.io.loads(zipped(tree)) is map
-    with pytest.raises(ModelRefused, match=r"builtins\.map"):
+    with pytest.raises(ModelFileRefused, match=r"builtins\.map"):
         load_model(zipped(tree))
 
 
@@ -133,7 +133,7 @@ def test_every_loader_that_no_model_needs_is_refused() -> None:
     for loader in others:
         bytes_ = zipped(node(loader, "builtins", "str"))
         assert asked_without_the_guard(loader, bytes_), loader
-        with pytest.raises(ModelRefused, match=loader):
+        with pytest.raises(ModelFileRefused, match=loader):
             load_model(bytes_)
 
 
@@ -142,7 +142,7 @@ def test_a_trusted_loader_builds_no_type_of_another() -> None:
         assert "os.system" not in names
         bytes_ = zipped(node(loader, "os", "system"))
         assert asked_without_the_guard(loader, bytes_), loader
-        with pytest.raises(ModelRefused, match=r"os\.system"):
+        with pytest.raises(ModelFileRefused, match=r"os\.system"):
             load_model(bytes_)
     for loader in ("TypeNode", "FunctionNode"):
         assert skops.io.loads(zipped(node(loader, "os", "system")), trusted=["os.system"]) is os.system
@@ -151,7 +151,7 @@ def test_a_trusted_loader_builds_no_type_of_another() -> None:
 def test_older_formats_have_older_loaders_and_are_refused() -> None:
     old = zipped(text("a") | {"protocol": 0})
     assert skops.io.loads(old) == "a", "skops itself reads it"
-    with pytest.raises(ModelRefused, match="format 0"):
+    with pytest.raises(ModelFileRefused, match="format 0"):
         load_model(old)
 
 
@@ -160,7 +160,7 @@ def test_a_compressed_entry_is_refused_before_it_grows() -> None:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(SCHEMA, json.dumps(text("a") | {"protocol": FORMAT}).ljust(10_000_000))
     assert len(buffer.getvalue()) < 100_000 and skops.io.loads(buffer.getvalue()) == "a", "skops itself unpacks it"
-    with pytest.raises(ModelRefused, match="compressed"):
+    with pytest.raises(ModelFileRefused, match="compressed"):
         load_model(buffer.getvalue())
 
 
@@ -172,14 +172,14 @@ def test_two_entries_of_one_name_are_refused(tmp_path: Path) -> None:
             file.writestr(SCHEMA, json.dumps(tree | {"protocol": FORMAT}))
     skops.io.loads(buffer.getvalue(), trusted=["os.system"])
     assert (tmp_path / "marker").exists(), "the one that a reader of the first would not see is run"
-    with pytest.raises(ModelRefused, match="two entries"):
+    with pytest.raises(ModelFileRefused, match="two entries"):
         load_model(buffer.getvalue())
 
 
 def test_broken_bytes_are_refused() -> None:
     deep = b"[" * 200_000
     for broken in (b"", b"no zip", zipped(text("a"))[:-3], zipped({"content": 1}), zipped({"a": [deep.decode()]})):
-        with pytest.raises(ModelRefused):
+        with pytest.raises(ModelFileRefused):
             load_model(broken)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from apc_automl.errors import ModelRefused, TrainingUnavailable
+from apc_automl.errors import ModelFileRefused, TrainingUnavailable
 from apc_automl.model import model_reader
 from apc_automl.model.frames import LARGEST_ANSWER, Request, read_frame
 from apc_automl.model.model_reader import ModelReader
@@ -77,7 +77,7 @@ def names_in_the_environment() -> str:
     reader = stub(
         "import os, json; print(json.dumps({'refused': ' '.join(sorted(os.environ)), 'sizes': []}), flush=True)"
     )
-    with pytest.raises(ModelRefused) as refused:
+    with pytest.raises(ModelFileRefused) as refused:
         reader.predict(REQUEST)
     reader.close()
     return str(refused.value)
@@ -97,7 +97,7 @@ def test_secrets_of_the_environment_are_not_handed_on(monkeypatch: pytest.Monkey
 def test_a_model_that_ends_the_process_is_refused() -> None:
     assert subprocess.run((sys.executable, "-c", "import os; os.abort()")).returncode < 0, "it would end whoever reads"
     reader = stub("import os; os.abort()")
-    with pytest.raises(ModelRefused, match="ended the process"):
+    with pytest.raises(ModelFileRefused, match="ended the process"):
         reader.predict(REQUEST)
     reader.close()
 
@@ -115,7 +115,7 @@ def test_a_model_that_takes_for_ever_is_refused() -> None:
     unguarded, reader = stub(endless, seconds=threading.TIMEOUT_MAX), stub(endless, seconds=3)
     waiting = threading.Thread(target=wait_without_the_guard)
     waiting.start()
-    with pytest.raises(ModelRefused, match="longer than 3 s"):
+    with pytest.raises(ModelFileRefused, match="longer than 3 s"):
         reader.predict(REQUEST)
     reader.close()
     assert waiting.is_alive() and not ended, "without the limit the other still waits"
@@ -145,7 +145,7 @@ def test_an_answer_that_no_reader_gives_is_a_refusal(answer: str, monkeypatch: p
             reader.predict(REQUEST)
         reader.close()
     reader = stub(odd)
-    with pytest.raises(ModelRefused):
+    with pytest.raises(ModelFileRefused):
         reader.predict(REQUEST)
     reader.close()
 
@@ -158,7 +158,7 @@ def test_an_answer_too_large_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> No
     reader.close()
     monkeypatch.setattr(model_reader, "LARGEST_ANSWER", size - 1)
     reader = stub(large)
-    with pytest.raises(ModelRefused, match="ended the process"):
+    with pytest.raises(ModelFileRefused, match="ended the process"):
         reader.predict(REQUEST)
     reader.close()
 
@@ -173,7 +173,7 @@ def test_a_process_that_does_not_start_is_no_fault_of_the_model() -> None:
 def test_the_process_that_reads_models_refuses_and_goes_on() -> None:
     reader = ModelReader()
     for bytes_ in (b"no model", b"\x80\x05."):
-        with pytest.raises(ModelRefused):
+        with pytest.raises(ModelFileRefused):
             reader.predict(Request(bytes_, b'{"target": "x"}', b"", again=False))
     assert reader.is_running
     reader.close()

@@ -20,7 +20,7 @@ from tests.support.log import LogBench, ScriptedGate, coordination, hop, packet_
 
 from apc_agents.effects import EffectId, PostgresEffectStore
 from apc_agents.effects.model import EffectClaim
-from apc_agents.memory import ConversationContext, DatabaseMemoryStore, Message
+from apc_agents.memory import ConversationContext, ConversationMessage, DatabaseMemoryStore
 from apc_agents.tasks import NewTask, PostgresTaskStore, TaskSpec
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
@@ -172,7 +172,9 @@ async def _fill(url: str, broker: MemoryBroker) -> None:
             expires_at=datetime.now(UTC) + timedelta(days=1),
         )
         await PostgresEffectStore(pool).claim(effect, timedelta(0))
-        said = Message(role="user", content=HOSTILE, timestamp=datetime.now(UTC), metadata={"note": HOSTILE})
+        said = ConversationMessage(
+            role="user", content=HOSTILE, timestamp=datetime.now(UTC), metadata={"note": HOSTILE}
+        )
         talk = ConversationContext(session_id="s-1", messages=(said,), metadata={"summary": HOSTILE})
         await DatabaseMemoryStore(pool, "apc").store_conversation("s-1", "alice", talk)
     finally:

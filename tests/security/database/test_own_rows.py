@@ -12,7 +12,14 @@ from tests.security.database.conftest import Logins
 from apc_agents.actions import ToolRegistry
 from apc_agents.errors import StateInvalid
 from apc_agents.handling.state import PostgresStateStore
-from apc_agents.memory import ConversationContext, DatabaseMemoryStore, Message, NewMessages, Removed, StaleRevision
+from apc_agents.memory import (
+    ConversationContext,
+    ConversationMessage,
+    DatabaseMemoryStore,
+    NewMessages,
+    Removed,
+    StaleRevision,
+)
 from apc_agents.memory.errors import OwnerForeign
 from apc_agents.tasks import NewTask, PostgresTaskStore, Task, TaskSpec, TaskStatus
 from apc_agents.tasks.runner import TaskRunner
@@ -144,7 +151,7 @@ async def test_the_state_of_another_is_not_reached_by_naming_its_owner(logins: L
 
 
 def said_by(logins: Logins, letter: str, at: datetime) -> NewMessages:
-    message = Message(role="user", content=letter, timestamp=at, metadata={"message_id": letter})
+    message = ConversationMessage(role="user", content=letter, timestamp=at, metadata={"message_id": letter})
     return NewMessages("s-1", "ada", logins.agent(letter), (message,))
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from apc_agents.context.compression.projector import CompressionResult, FoldedTurn, fits, folded_turn
 from apc_agents.context.window.classification import INITIAL_PROMPT
+from apc_agents.context.window.contents import Folding
 from apc_agents.context.window.linearity import ResourceClass
 from apc_agents.context.window.placeholder import is_placeholder, with_placeholder
 from apc_agents.context.window.turns import Turn
-from apc_agents.context.window.window import ContextWindow, Folding
+from apc_agents.context.window.window import ContextWindow
 
 PLACEHOLDER_TOKENS = 32
 """Room that is kept for the placeholder."""

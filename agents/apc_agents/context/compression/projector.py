@@ -11,11 +11,12 @@ from typing import Final
 import orjson
 
 from apc_agents.context.errors import ArchiveCorrupted, ArgumentInvalid, TurnInvalid, UnknownResource
+from apc_agents.context.window.contents import Fold, Folding
 from apc_agents.context.window.linearity import ResourceClass
 from apc_agents.context.window.placeholder import is_placeholder, with_placeholder
 from apc_agents.context.window.threshold import checked_fraction
 from apc_agents.context.window.turns import Turn, checked_content, digest_of
-from apc_agents.context.window.window import DEFAULT_THRESHOLD, ContextWindow, Fold, Folding
+from apc_agents.context.window.window import DEFAULT_THRESHOLD, ContextWindow
 from apc_agents.text.summarizing import ExtractiveSummarizer, Summarizer, cut
 
 

@@ -7,8 +7,9 @@ from bisect import bisect
 from collections.abc import Iterable
 from typing import Final
 
+from apc_agents.context.window.contents import Folding
 from apc_agents.context.window.turns import Turn, TurnRole
-from apc_agents.context.window.window import ContextWindow, Folding
+from apc_agents.context.window.window import ContextWindow
 
 NOTE_ID: Final = "dropped"
 """The resource_id of every note; a note is in no window."""

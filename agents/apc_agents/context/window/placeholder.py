@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
+from apc_agents.context.window.contents import Folding
 from apc_agents.context.window.linearity import ResourceClass
 from apc_agents.context.window.turns import Turn, TurnRole
-from apc_agents.context.window.window import ContextWindow, Folding
+from apc_agents.context.window.window import ContextWindow
 
 PLACEHOLDER_ID: Final = "paged"
 """The resource_id of a window's one placeholder."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from apc_agents.memory import DatabaseMemoryStore, Message, Removed, UnknownSession
+from apc_agents.memory import ConversationMessage, DatabaseMemoryStore, Removed, UnknownSession
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import opened, print_json, print_rows
@@ -97,7 +97,7 @@ def _tell(removed: Removed, as_json: bool) -> None:
         echo(f"deleted {removed.conversations} conversations and {removed.agent_states} states")
 
 
-def _shown(message: Message) -> dict[str, Any]:
+def _shown(message: ConversationMessage) -> dict[str, Any]:
     sender = message.metadata.get("sender_id", message.role)
     return {"timestamp": message.timestamp, "sender": sender, "content": message.content}
 

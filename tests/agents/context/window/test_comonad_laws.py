@@ -86,10 +86,10 @@ def test_what_a_function_does_to_its_view_reaches_no_other(window: ContextWindow
 def test_extend_and_duplicate_share_every_turn(window: ContextWindow) -> None:
     turns = window.all_turns()
     snapshots = window.duplicate()
-    assert all(one.window._turns is window._turns for one in snapshots)
+    assert all(one.window._contents.turns is window._contents.turns for one in snapshots)
     assert all(one.linearity_map is window.linearity for one in snapshots)
     assert all(mine is its for one in snapshots[:3] for mine, its in zip(turns, one.window.all_turns(), strict=True))
-    assert all(view._turns is window._turns for view in window.extend(lambda view: view))
+    assert all(view._contents.turns is window._contents.turns for view in window.extend(lambda view: view))
 
 
 class _Broken(ContextWindow):
@@ -112,7 +112,7 @@ def test_versions_share_their_chunks() -> None:
         window.append(TurnRole.ASSISTANT, f"turn {number}")
     older = window.copy()
     newest: Turn = window.append(TurnRole.USER, "one more")
-    shared = zip(older._turns._chunks, window._turns._chunks, strict=True)
+    shared = zip(older._contents.turns._chunks, window._contents.turns._chunks, strict=True)
     assert all(one is other for one, other in shared)
     assert (len(older), older.position) == (100, 100)
     assert window.extract() is newest

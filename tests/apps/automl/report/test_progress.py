@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.support.log import LogBench, ScriptedGate, hop, packet_entry, session_row
 
-from apc_automl.report.progress import Event, Measured, RefusalTold, TransferRuled, Validated, follow_run
+from apc_automl.report.progress import Event, ModelMeasured, RefusalTold, TransferRuled, Validated, follow_run
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
 from apc_log.batch import Entry
@@ -46,9 +46,9 @@ async def test_scores_are_read_from_the_notes(postgres_url: str, memory_broker: 
     found = await followed(postgres_url, memory_broker, made, judged, old)
 
     assert found == [
-        Measured("swarm-1", 0, 1, 0.8, "ridge (alpha=1)", "accuracy 96.5%"),
+        ModelMeasured("swarm-1", 0, 1, 0.8, "ridge (alpha=1)", "accuracy 96.5%"),
         Validated(0, 0.8, True, "accuracy 96.5%"),
-        Measured("swarm-1", 0, 1, 0.8, "ridge (alpha=1)", ""),
+        ModelMeasured("swarm-1", 0, 1, 0.8, "ridge (alpha=1)", ""),
     ]
 
 

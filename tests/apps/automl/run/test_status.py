@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from apc_automl.report.progress import Event, Measured, RefusalTold, Synced, TransferRuled, Validated
+from apc_automl.report.progress import Event, ModelMeasured, RefusalTold, Synced, TransferRuled, Validated
 from apc_automl.report.run_log import TransferRecord
 from apc_automl.run.display import show_run
 from apc_automl.run.status import RunStatus
 
 DISCOVERY = "INDEPENDENT_DISCOVERY"
-SCORED = Measured("trees", 1, 0, 0.8, "forest", "accuracy 91.0%")
+SCORED = ModelMeasured("trees", 1, 0, 0.8, "forest", "accuracy 91.0%")
 
 
 class Clock:
@@ -81,14 +81,14 @@ def test_the_best_model_stays_when_a_worse_one_comes() -> None:
     status = status_at(Clock())
     assert status.best_words == "no model yet"
     status.take(SCORED)
-    status.take(Measured("trees", 1, 1, 0.7, "forest", "accuracy 85.0%"))
-    status.take(Measured("linear", 1, 1, 0.75, "ridge", "accuracy 88.0%"))
+    status.take(ModelMeasured("trees", 1, 1, 0.7, "forest", "accuracy 85.0%"))
+    status.take(ModelMeasured("linear", 1, 1, 0.75, "ridge", "accuracy 88.0%"))
     assert status.best_words == "best accuracy 91.0% (trees)"
 
 
 def test_an_outcome_without_a_score_is_still_shown() -> None:
     status = status_at(Clock())
-    status.take(Measured("trees", 1, 0, 0.8, "forest", ""))
+    status.take(ModelMeasured("trees", 1, 0, 0.8, "forest", ""))
     assert status.best_words == "best outcome 0.800 (trees)"
 
 

@@ -9,7 +9,7 @@ import pytest
 from apc_automl.data.schema import Schema
 from apc_automl.data.screening import MAXIMUM_COLUMNS
 from apc_automl.data.table import decode_rows
-from apc_automl.errors import ModelRefused
+from apc_automl.errors import ModelFileRefused
 from apc_automl.model.model_file import load_model
 from apc_automl.training.gates import NONE_PASSED
 from apc_automl.training.material import Blob, JsonObject, Prepared, Study
@@ -39,7 +39,7 @@ def test_predictions_of_another_size_or_that_are_no_numbers_are_refused(study: S
     measured = measure(first_recipe("linear", study).canonical(), study)
     [said] = predictions_of(measured.model, study, study.held_out)
     for forged in (said[:-8], said + said, b"\xff" * len(said)):
-        with pytest.raises(ModelRefused):
+        with pytest.raises(ModelFileRefused):
             rescore(Blob.of(measured.model), forged, study)
 
 

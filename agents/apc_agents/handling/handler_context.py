@@ -15,13 +15,15 @@ from apc_agents.handling.coordination import LocalTransition
 from apc_agents.handling.session_facts import SessionFacts
 from apc_agents.memory import BaseMemoryStore, ConversationMessage
 from apc_agents.tasks import TaskStore
+from apc_agents.typed.message import done_with
 from apc_agents.waiting.approval import Approval, Inquiry
 from apc_bus.artifacts.store import ArtifactStore
 from apc_contracts.agent.context import AgentContext
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet, SomePayload
-from apc_contracts.payloads.by_type import MessagePayload, Payload
+from apc_contracts.envelope.packet import Packet, Recipient, SomePayload
+from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Payload
 from apc_contracts.payloads.questions import OnTimeout
+from apc_contracts.vocabulary import ORCHESTRATOR
 
 
 class HandlerContext(SessionFacts):
@@ -116,6 +118,28 @@ class HandlerContext(SessionFacts):
             Retry: long texts cannot be stored, because the artifact store is away.
         """
         return await self._invocation.emit(Draft(payload, **options))
+
+    async def complete(
+        self, result: BaseModel | None = None, *, recommendation: str = "done", **options: Unpack[EmitOptions]
+    ) -> Packet[DecisionPayload]:
+        """End the work of a `task` session: emit a DECISION DONE to the orchestrator, with the result.
+
+        Reviewers, if the session has some, must then approve it. Only a decider may do this.
+
+        Args:
+            result: a model with `@message`; what a client gets as the session's result.
+            recommendation: the same in words.
+            options: those of `emit`; `to` adds recipients beside the orchestrator and the reviewers.
+
+        Raises:
+            AgentError: the result is no decorated model.
+            EmitRefused, EmitUnconfirmed: as `emit`.
+        """
+        given = options.pop("to", None) or ()
+        others = (given,) if isinstance(given, str | Recipient) else tuple(given)
+        reviewers = self.session_state.reviewers if self.session_state is not None else None
+        options["to"] = (ORCHESTRATOR, *(reviewers or ()), *others)
+        return await self.emit(done_with(result, f"done-{self.packet.packet_id}", recommendation), **options)
 
     async def answer(self, payload: Payload) -> Packet:
         """Emit an answer to the handled packet (ACK, NACK, ERROR) beside the local machine. Raises as `emit`."""

@@ -9,7 +9,8 @@ from pydantic.errors import PydanticUserError
 from apc_agents.errors import AgentError, AgentInvalid
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.model import SchemaId
-from apc_contracts.payloads.by_type import MessagePayload, Payload
+from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Payload, Result
+from apc_contracts.vocabulary import CommitmentLevel
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -70,6 +71,23 @@ def payload_of(value: Any) -> Payload:
             '@message("name/1")'
         )
     return MessagePayload(schema_id=schema_id, content=value.model_dump(mode="json", by_alias=True))
+
+
+def done_with(result: BaseModel | None, decision_id: str, recommendation: str) -> DecisionPayload:
+    """Return the DECISION DONE that ends a task, with a decorated model as its result. Raises AgentError."""
+    typed = None if result is None else payload_of(result)
+    if typed is not None and not isinstance(typed, MessagePayload):
+        raise AgentError(
+            f'{type(result).__name__} is no result: give a model that is decorated with @message("name/1")'
+        )
+    return DecisionPayload(
+        decision_id=decision_id,
+        recommendation=recommendation,
+        priority_distribution={},
+        next_actions=(),
+        commitment_level=CommitmentLevel.DONE,
+        result=None if typed is None else Result(schema_id=typed.schema_id, content=typed.content),
+    )
 
 
 def content_of(packet: Packet, model: type[ModelT]) -> ModelT:

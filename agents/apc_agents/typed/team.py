@@ -1,6 +1,6 @@
 """A team: agents that are started, run and tested as one, over a session of the contract `task`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ class Team:
         name: as it is told in commands.
         agents: the members.
         entry: the agent_id that gets the input of a session.
+        input: the model that starts a session; needed when the entry takes several.
         decider: the agent_id whose DONE ends the work (`ctx.complete`); default the entry.
         reviewers: agent ids that must approve the DONE before the session closes.
         approvals: how many of them.
@@ -41,6 +42,7 @@ class Team:
         *,
         agents: Sequence[Agent],
         entry: str,
+        input: type[BaseModel] | None = None,
         decider: str | None = None,
         reviewers: Iterable[str] = (),
         approvals: int = 1,
@@ -78,6 +80,9 @@ class Team:
             first = error.errors(include_url=False, include_input=False)[0]
             raise AgentInvalid(f"team {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         self.models = _models(name, [*messages, *(model for agent in self.agents for model in agent.models)])
+        self.input = input or self._only_input()
+        if self.input is not None and schema_of(self.input) not in self.agent(entry).schemas:
+            raise AgentInvalid(f"team {name}: its entry {entry} has no handler of the input {self.input.__name__}")
 
     def agent(self, agent_id: str) -> Agent:
         """Return a member. Raises AgentInvalid without one of this id."""
@@ -87,15 +92,20 @@ class Team:
         members = ", ".join(one.agent_id for one in self.agents)
         raise AgentInvalid(f"team {self.name} has no agent {agent_id!r}; it has {members}")
 
-    @property
-    def inputs(self) -> Mapping[str, type[BaseModel]]:
-        """The models that its entry takes, by schema."""
-        return {one: self.models[one] for one in sorted(self.agent(self.entry).schemas) if one in self.models}
+    def _only_input(self) -> type[BaseModel] | None:
+        taken = [self.models[one] for one in self.agent(self.entry).schemas if one in self.models]
+        return taken[0] if len(taken) == 1 else None
 
     @property
     def documents(self) -> dict[str, dict[str, Any]]:
         """The JSON Schema of every model, by schema: what `apc up` and `apc run` register."""
         return {schema_id: document_of(model) for schema_id, model in sorted(self.models.items())}
+
+
+def documents_of(agents: Iterable[Agent]) -> dict[str, dict[str, Any]]:
+    """Return the JSON Schema of every model of these agents, by schema. Raises AgentInvalid as a Team."""
+    models = _models("of these agents", [model for agent in agents for model in agent.models])
+    return {schema_id: document_of(model) for schema_id, model in sorted(models.items())}
 
 
 def _models(name: str, models: Iterable[type[BaseModel]]) -> dict[str, type[BaseModel]]:

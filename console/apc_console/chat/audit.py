@@ -16,8 +16,8 @@ from apc_agents.llm import LLMAgent
 from apc_agents.phase import KnownSessions
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, WorkerSettings
+from apc_client.sending import answer_to
 from apc_console.connections.broker import open_bus
-from apc_console.connections.sending import answer_to
 from apc_console.errors import InputUnusable
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.identity.ids import new_packet_id

@@ -33,6 +33,7 @@ from apc_console.commands.memory.group import app as memory
 from apc_console.commands.migrate import migrate
 from apc_console.commands.packet.group import app as packet
 from apc_console.commands.protocol.group import app as protocol
+from apc_console.commands.run import run
 from apc_console.commands.schema.group import app as schema
 from apc_console.commands.serve.group import app as serve
 from apc_console.commands.session.group import app as session
@@ -57,6 +58,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(up)
+app.command()(run)
 app.command()(worker)
 app.command()(chat)
 app.command()(tail)

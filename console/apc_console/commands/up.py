@@ -8,7 +8,7 @@ import typer
 
 def up(
     agent: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE:AGENT", help="An agent to run, too; may be repeated.")
+        list[str] | None, typer.Option(metavar="MODULE:AGENT", help="An agent or a team to run, too; may be repeated.")
     ] = None,
     chaos: Annotated[
         Path | None,

@@ -31,11 +31,13 @@ from apc_bus.observability.trace_export import export_traces
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings, WorkerSettings
 from apc_bus.topology import gate_queue, log_queue
+from apc_client import Client
+from apc_client.operator import client_registration
+from apc_client.waiting import until
 from apc_console.commands.agent.registration import addition, publish_changes, queues_of, wait_until_recorded, with_keys
 from apc_console.commands.schema.registration import register_schemas
 from apc_console.connections.database import migrate_url
 from apc_console.connections.topology import topology_of
-from apc_console.connections.waiting import until
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.registry import Registration
 from apc_log.registry import registered_agents
@@ -146,6 +148,14 @@ class EmbeddedSystem:
         await self._unless_failed(wait_until_recorded(self.pool, changes, self._settings.shards, START_LIMIT))
         for agent, registration in zip(agents, registrations, strict=True):
             await self._start_worker(agent, registration.broker_user)
+
+    async def client(self) -> Client:
+        """Return a client of this system, registered as an operator. Raises ServiceAway."""
+        (registered,) = await with_keys(self.pool, [client_registration(OPERATOR)])
+        change = addition(registered)
+        await publish_changes(self._operator, [change], self._settings.shards)
+        await self._unless_failed(wait_until_recorded(self.pool, [change], self._settings.shards, START_LIMIT))
+        return Client(self._operator, self.pool, registered, self._settings.shards)
 
     async def drain(self) -> None:
         """Stop agents, gate and log writer in this order, each after its backlog is drained."""

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from apc_agents.loading import load_agent
+from apc_agents.loading import load_members
+from apc_agents.typed.team import documents_of
 from apc_bus.chaos import load_profile
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_console.output.terminal import echo
@@ -21,7 +22,7 @@ async def run_everything(modules: Sequence[str], profile: Path | None = None) ->
     """Run until SIGTERM, then drain.
 
     Args:
-        modules: `module:agent` of each agent to run beside the services.
+        modules: `module:agent` or `module:team` of each agent and team to run beside the services.
         profile: faults to inject into the agents' messages; a scorecard is printed at the end.
 
     Raises:
@@ -49,12 +50,18 @@ async def run_everything(modules: Sequence[str], profile: Path | None = None) ->
 @asynccontextmanager
 async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterator[System]:
     database = DatabaseSettings()
-    agents = [load_agent(module) for module in modules]
+    members = {name: agent for module in modules for name, agent in load_members(module).items()}
+    documents = documents_of(members.values())
     if has_broker(settings, database):
+        from apc_console.commands.schema.registration import register_schemas
+        from apc_console.connections.broker import open_bus
         from apc_console.system.supervised import AgentProcess, run_supervised
 
-        processes = [AgentProcess(module, _chaos(settings)) for module in modules]
+        processes = [AgentProcess(name, _chaos(settings)) for name in members]
         async with run_supervised(settings, database, processes) as supervised:
+            if documents:
+                async with open_bus(settings) as bus:
+                    await register_schemas(bus, supervised.pool, settings.shards, documents)
             yield supervised
     else:
         from apc_console.system.embedded import run_embedded
@@ -64,7 +71,9 @@ async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterato
             "packets in flight end with it, the log stays"
         )
         async with run_embedded(settings, database) as embedded:
-            await embedded.start_agents(agents)
+            if documents:
+                await embedded.register_schemas(documents)
+            await embedded.start_agents(list(members.values()))
             yield embedded
 
 

@@ -5,11 +5,13 @@ Source: docs/specification/contract.md section 9.
 
 import os
 import time
+from hashlib import sha256
 from uuid import NAMESPACE_URL, UUID, uuid5
 from zlib import crc32
 
 _RFC_9562_VARIANT = 0x80
 _VERSION_7 = 0x70
+_VERSION_8 = 0x80
 
 
 def new_packet_id() -> UUID:
@@ -23,6 +25,14 @@ def new_packet_id() -> UUID:
 def reply_id(cause: UUID, agent_id: str, ordinal: int | str) -> UUID:
     """Return the id of an agent's packet number `ordinal` under this cause; a second run derives the same."""
     return uuid5(cause, f"{agent_id}/{ordinal}")
+
+
+def keyed_id(*parts: str) -> UUID:
+    """Return the id of what a key names: a UUIDv8 over the SHA-256 of the parts. Source: RFC 9562 section 5.8."""
+    octets = bytearray(sha256("\0".join(parts).encode()).digest()[:16])
+    octets[6] = octets[6] & 0x0F | _VERSION_8
+    octets[8] = octets[8] & 0x3F | _RFC_9562_VARIANT
+    return UUID(bytes=bytes(octets))
 
 
 def timer_id(session_id: str, step: int, kind: str) -> UUID:

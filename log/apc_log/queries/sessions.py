@@ -8,7 +8,7 @@ import asyncpg
 
 from apc_contracts.session import SessionDocument, decode_document
 
-_COLUMNS = "session_id, open_deliveries, updated_at, document"
+_COLUMNS = "session_id, open_deliveries, updated_at, is_terminal, document"
 _LISTED = f"""
 SELECT {_COLUMNS} FROM apc_log.sessions
 WHERE ($1::text IS NULL OR run_id = $1) AND (NOT $2 OR NOT is_terminal)
@@ -33,6 +33,7 @@ class SessionRow:
     session_id: str
     open_deliveries: int
     updated_at: datetime
+    is_terminal: bool
     document: SessionDocument
 
 

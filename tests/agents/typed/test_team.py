@@ -58,7 +58,7 @@ def test_a_team_says_how_its_sessions_run() -> None:
 def test_a_team_registers_the_models_of_its_agents() -> None:
     team = _team()
     assert set(team.documents) == {"question/1", "answer/1"}
-    assert team.inputs == {"question/1": Question}
+    assert team.input is Question
     for schema_id, document in team.documents.items():
         register_schema(schema_id, document)
 
@@ -71,6 +71,7 @@ def test_a_team_registers_the_models_of_its_agents() -> None:
         ({"reviewers": ["x"]}, "reviewers 'x' is no member"),
         ({"agents": [*_agents(), _agents()[0]]}, "two agents 'lead'"),
         ({"agents": [], "entry": "lead"}, "no member"),
+        ({"input": Answer}, "entry lead has no handler of the input Answer"),
         ({"on_failure": "panic"}, "on_failure: Input should be 'halt' or 'continue'"),
         ({"deadline": timedelta(0)}, "deadline_ms"),
         ({"max_rounds": 0}, "max_rounds"),

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import structlog.testing
 
-from apc_console.connections.waiting import until
+from apc_client.waiting import until
 from apc_console.system.supervisor import ProcessSpec, Supervisor
 
 Logs = list[MutableMapping[str, Any]]

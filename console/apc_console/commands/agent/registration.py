@@ -11,10 +11,10 @@ from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import RECEIPTS, AgentQueues
-from apc_console.connections.waiting import until
-from apc_console.errors import InputUnusable, ServiceAway
+from apc_client.waiting import until
+from apc_console.errors import ServiceAway
 from apc_contracts.identity.ids import new_packet_id
-from apc_contracts.identity.registry import Kind, Registration, Right
+from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.identity.registry_change import AgentAdded, AnyChange, encode_registry_change
 from apc_log.registry import count_recorded, registered_agents, shards_with
 
@@ -132,17 +132,3 @@ async def wait_until_recorded(
             f"the change was sent, but is not in the log after {patience.total_seconds():g} s: do `apc serve "
             "orchestrator` and `apc serve persister` run? It takes effect as soon as they do"
         ) from error
-
-
-async def first_operator(pool: asyncpg.Pool, user: str) -> Registration:
-    """Return the first agent with the right operate whom a broker user may speak for.
-
-    Raises InputUnusable without one.
-    """
-    for agent in await registered_agents(pool):
-        if agent.broker_user == user and agent.has(Right.OPERATE):
-            return agent
-    raise InputUnusable(
-        f"no agent with the right operate is registered for the broker user {user}: "
-        "`apc agent add operator --role operator --swarm operators --rights operate`"
-    )

@@ -7,8 +7,8 @@ from uuid import UUID
 import asyncpg
 
 from apc_bus.settings import BusSettings
+from apc_client.sending import answer_to, send_packet
 from apc_console.connections.broker import broker_user, open_bus
-from apc_console.connections.sending import answer_to, send_packet
 from apc_console.errors import InputUnusable
 from apc_contracts.envelope.packet import Actor, Packet, Recipient, Routing, SignalPacket, Trace
 from apc_contracts.envelope.parts import MAX_TTL_MS

@@ -9,11 +9,11 @@ from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS
-from apc_console.commands.agent.registration import first_operator
+from apc_client.operator import first_operator
+from apc_client.waiting import until
 from apc_console.commands.dead_letter.dead_letters_view import Filter, Row, dead_of, matching
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
-from apc_console.connections.waiting import until
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts

@@ -8,9 +8,9 @@ from uuid import UUID
 import asyncpg
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
+from apc_client.sending import answer_to, send_packet
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
-from apc_console.connections.sending import answer_to, send_packet
 from apc_console.errors import InputUnusable
 from apc_console.output.output import print_rows
 from apc_contracts.contract.contract import Contract, load_contract

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import asyncpg
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
-from apc_console.commands.agent.registration import first_operator
+from apc_client.operator import first_operator
+from apc_client.sending import answer_to, send_packet
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
-from apc_console.connections.sending import answer_to, send_packet
 from apc_console.errors import InputUnusable
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.envelope.packet import Actor, Packet, Recipient, Routing, SignalPacket, Trace
@@ -19,7 +19,6 @@ from apc_contracts.payloads.session_signals import version_of
 from apc_contracts.session import SessionDocument
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase, Signal
 from apc_log.queries import get_session
-from apc_log.registry import registered_agents
 
 _WITHOUT_BROKER = (
     "set APC_AMQP_URL: a system without a broker listens to nobody outside its process "
@@ -47,7 +46,7 @@ async def signal_over(
     row = await get_session(pool, session_id)
     if row is None:
         raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
-    operator = await find_operator(pool, broker_user(settings), agent_id)
+    operator = await first_operator(pool, broker_user(settings), agent_id)
     packet = signal_of(row.document, signal, operator, reason)
     async with open_bus(settings) as bus:
         await send_packet(bus, packet, settings.shards)
@@ -121,13 +120,3 @@ def operator_packet(
         symbolic_keys=(),
         payload=payload,
     )
-
-
-async def find_operator(pool: asyncpg.Pool, user: str, agent_id: str | None) -> Registration:
-    """Return the sending agent: the one that was named, or the first that this broker user may speak for."""
-    if agent_id is not None:
-        named = next((one for one in await registered_agents(pool) if one.agent_id == agent_id), None)
-        if named is None:
-            raise InputUnusable(f"--as: agent {agent_id} is not registered")
-        return named
-    return await first_operator(pool, user)

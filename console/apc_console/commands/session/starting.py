@@ -6,10 +6,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from apc_bus.settings import BusSettings
-from apc_console.commands.session.session_control import find_operator, operator_packet, require_broker
+from apc_client.operator import first_operator
+from apc_client.sending import answer_to, send_packet
+from apc_console.commands.session.session_control import operator_packet, require_broker
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
-from apc_console.connections.sending import answer_to, send_packet
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
 from apc_contracts.errors import PacketRefused
@@ -52,7 +53,7 @@ async def start_session(form: StartForm) -> str:
             sentences = "; ".join(one.sentence for one in unknown)
             raise InputUnusable(f"START was not sent: {sentences}. `apc agent add` registers an agent")
         packet = operator_packet(
-            await find_operator(pool, broker_user(settings), form.agent_id),
+            await first_operator(pool, broker_user(settings), form.agent_id),
             SignalPayload(signal=Signal.START, session=spec, reason=form.reason),
             session_id=session_id,
             run_id=form.run_id or session_id,
@@ -63,8 +64,7 @@ async def start_session(form: StartForm) -> str:
             await send_packet(bus, packet, settings.shards)
         answer = await answer_to(pool, packet)
     if answer.reason is not None:
-        code = answer.reason.split(" ", 1)[0]
-        raise InputUnusable(f"the gate refused START: {answer.reason}. Remedy: {remedy_of(code)}")
+        raise InputUnusable(f"the gate refused START: {answer.reason}. Remedy: {remedy_of(answer.code or '')}")
     return session_id
 
 

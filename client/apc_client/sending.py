@@ -10,22 +10,32 @@ from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS
-from apc_console.connections.waiting import until
-from apc_console.errors import ServiceAway
+from apc_client.waiting import until
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.wire.sealing import seal
 from apc_log.queries.answers import read_verdicts
+from apc_web.errors import ServiceAway
 
 PATIENCE = timedelta(seconds=8)
 
 
 @dataclass(frozen=True, slots=True)
 class GateAnswer:
-    """The gate's verdict: `accepted`, `refused` or `held`, and why it was refused."""
+    """The gate's verdict: `accepted`, `refused` or `held`, and why it was refused: code, place and words."""
 
     verdict: str
-    reason: str | None
+    code: str | None = None
+    path: str | None = None
+    message: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was refused, in one sentence; None when it was not."""
+        if self.code is None:
+            return None
+        place = f"{self.code} at {self.path}: " if self.path is not None else ""
+        return f"{place}{self.message}"
 
 
 async def send_packet(bus: Bus, packet: Packet, shards: int) -> None:
@@ -66,7 +76,4 @@ async def answer_to(pool: asyncpg.Pool, packet: Packet, patience: timedelta = PA
             "orchestrator` and `apc serve persister` run? It is judged as soon as they do"
         ) from error
     row = found[0]
-    if row["code"] is None:
-        return GateAnswer(row["verdict"], None)
-    place = f"{row['code']} at {row['path']}: " if row["path"] is not None else ""
-    return GateAnswer(row["verdict"], f"{place}{row['message']}")
+    return GateAnswer(row["verdict"], row["code"], row["path"], row["message"])

@@ -1,0 +1,24 @@
+"""Sessions of agents from ordinary code: start a team on an input, follow its session, get its typed result.
+
+```python
+async with apc_client.connect() as bus:
+    session = await bus.start(team, PullRequest(number=4711), key="pr-4711")
+    verdict = await session.result(Verdict, timeout=60)
+```
+"""
+
+from apc_client.client import Client, connect
+from apc_client.errors import ClientError, KeyConflict, ResultUnusable, SessionHalted, SessionRefused
+from apc_client.session import ClientSession, SessionEvent
+
+__all__ = [
+    "Client",
+    "ClientError",
+    "ClientSession",
+    "KeyConflict",
+    "ResultUnusable",
+    "SessionEvent",
+    "SessionHalted",
+    "SessionRefused",
+    "connect",
+]

@@ -1,0 +1,159 @@
+"""Starts sessions of teams, as a registered agent with the right `operate`."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import orjson
+from pydantic import BaseModel
+
+from apc_agents.emitting.draft import Draft
+from apc_agents.emitting.emission import Builder
+from apc_agents.phase import KnownSessions
+from apc_agents.typed.message import payload_of
+from apc_agents.typed.team import Team
+from apc_bus.database import open_pool
+from apc_bus.port import Bus
+from apc_bus.rabbit import connect_rabbit
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_client.errors import KeyConflict, SessionRefused
+from apc_client.operator import first_operator
+from apc_client.sending import answer_to, send_packet
+from apc_client.session import ClientSession
+from apc_contracts.envelope.packet import Actor, Packet
+from apc_contracts.identity.ids import keyed_id, new_packet_id
+from apc_contracts.identity.registry import ANY_SCHEMA, Registration
+from apc_contracts.judging.remedies import remedy_of
+from apc_contracts.payloads.by_type import MessagePayload, SignalPayload
+from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
+from apc_contracts.wire.parsing import parse_packet
+from apc_log.queries.bodies import opened_bodies
+from apc_log.queries.trace import list_agent_packets
+from apc_web.errors import InputUnusable
+
+CONNECT_PATIENCE = timedelta(seconds=8)
+
+
+class Client:
+    """Starts sessions of a running system and attaches to them.
+
+    Args:
+        bus: connected as a broker user for whom `operator` is registered.
+        pool: connections to the log's database, for reading.
+        operator: the agent that starts; it has the right `operate`.
+        shards: of the deployment.
+    """
+
+    def __init__(self, bus: Bus, pool: asyncpg.Pool, operator: Registration, shards: int) -> None:
+        self._bus = bus
+        self._pool = pool
+        self._shards = shards
+        actor = Actor(agent_id=operator.agent_id, role=operator.role, swarm_id=operator.swarm_id)
+        self._builder = Builder(actor, KnownSessions(operator.agent_id))
+
+    def session(self, session_id: str, team: Team | None = None) -> ClientSession:
+        """Return a session that was started before, here or in another process; the team types its result."""
+        return ClientSession(self._pool, session_id, {} if team is None else team.models)
+
+    async def start(self, team: Team, content: BaseModel, *, key: str | None = None) -> ClientSession:
+        """Open a session of the team and give its entry the input; returns when the gate has accepted both.
+
+        Args:
+            content: a model that the team's entry takes.
+            key: makes the start idempotent: the same key and input lead to the same session. Default a new session.
+
+        Raises:
+            InputUnusable: the entry does not take this model.
+            SessionRefused: the gate refuses; says code, place and remedy.
+            KeyConflict: the key was used for another input.
+            ServiceAway: gate or log writer do not answer.
+            BusError: the broker does not take it.
+        """
+        payload = _input(team, content)
+        if key is None:
+            session_id, start_id, input_id = str(new_packet_id()), new_packet_id(), new_packet_id()
+        else:
+            session_id = str(keyed_id(team.name, key, "session"))
+            start_id, input_id = keyed_id(team.name, key, "start"), keyed_id(team.name, key, "input")
+            if await self._is_started(session_id, input_id, payload, key):
+                return self.session(session_id, team)
+        start = Draft(
+            SignalPayload(signal=Signal.START, session=team.spec),
+            to=ORCHESTRATOR,
+            session_id=session_id,
+            run_phase=RunPhase.EXECUTION,
+            packet_id=start_id,
+        )
+        opened = self._builder.build(start, None, 0).packet
+        await self._send(opened)
+        first = Draft(
+            payload,
+            to=team.entry,
+            session_id=session_id,
+            run_phase=RunPhase.EXECUTION,
+            packet_id=input_id,
+            parent=opened,
+        )
+        await self._send(self._builder.build(first, None, 1).packet)
+        return self.session(session_id, team)
+
+    async def _send(self, packet: Packet) -> None:
+        await send_packet(self._bus, packet, self._shards)
+        answer = await answer_to(self._pool, packet)
+        if answer.code is not None:
+            raise SessionRefused(answer.code, answer.path, answer.message or "", remedy_of(answer.code))
+
+    async def _is_started(self, session_id: str, input_id: UUID, payload: MessagePayload, key: str) -> bool:
+        rows = await list_agent_packets(self._pool, session_id=session_id, packet_id=input_id, limit=1)
+        if not rows:
+            return False
+        (row,) = await opened_bodies(self._pool, rows)
+        before = parse_packet(row.body).payload_as(MessagePayload)
+        if _content(before) != _content(payload):
+            raise KeyConflict(f"key {key!r} was used for another input, in session {session_id}: choose another key")
+        return True
+
+
+def _input(team: Team, content: BaseModel) -> MessagePayload:
+    payload = payload_of(content)
+    if not isinstance(payload, MessagePayload) or not (
+        {payload.schema_id, ANY_SCHEMA} & team.agent(team.entry).schemas
+    ):
+        raise InputUnusable(f"{team.entry}, the entry of team {team.name}, has no handler of {type(content).__name__}")
+    return payload
+
+
+def _content(payload: MessagePayload) -> Any:
+    return payload.schema_id, orjson.dumps(dict(payload.content), option=orjson.OPT_SORT_KEYS)
+
+
+@asynccontextmanager
+async def connect(
+    bus: BusSettings | None = None, database: DatabaseSettings | None = None, *, operator: str | None = None
+) -> AsyncIterator[Client]:
+    """Connect to a running system over RabbitMQ.
+
+    Args:
+        bus, database: default those of APC_AMQP_URL and APC_DATABASE_URL.
+        operator: the agent_id that starts sessions; default the first with the right `operate` of this broker user.
+
+    Raises:
+        InputUnusable: a URL is missing, or no operator is registered for the broker user.
+        BusUnavailable, DatabaseUnavailable: a server is away.
+    """
+    bus, database = bus or BusSettings(), database or DatabaseSettings()
+    if not bus.amqp_nodes or database.url is None:
+        raise InputUnusable("set APC_AMQP_URL and APC_DATABASE_URL: a system without a broker has no clients")
+    quick = bus.model_copy(update={"connect_patience": CONNECT_PATIENCE})
+    pool = await open_pool(database.url, max_size=2, wait=CONNECT_PATIENCE)
+    try:
+        connected = await connect_rabbit(quick, purpose="client")
+        try:
+            yield Client(connected, pool, await first_operator(pool, connected.user, operator), bus.shards)
+        finally:
+            await connected.close()
+    finally:
+        await pool.close()

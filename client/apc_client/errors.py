@@ -1,0 +1,44 @@
+"""Errors of the client.
+
+ApcError
+  ClientError
+    SessionRefused   the gate refused the start or the input of a session
+    SessionHalted    the session ended without a result
+    KeyConflict      the key was used for another input
+    ResultUnusable   the session closed, and its result is not what was asked for
+"""
+
+from typing import ClassVar
+
+from apc_contracts.errors import ApcError
+
+
+class ClientError(ApcError):
+    """The client could not do what was asked."""
+
+
+class SessionRefused(ClientError):
+    """The gate refused a packet that starts a session; `code`, `place` and `remedy` say why and what to do."""
+
+    def __init__(self, code: str, place: str | None, message: str, remedy: str) -> None:
+        at = "" if place is None else f" at {place}"
+        super().__init__(f"refused, {code}{at}: {message}. Remedy: {remedy}")
+        self.code, self.place, self.remedy = code, place, remedy
+
+
+class SessionHalted(ClientError):
+    """The session ended without a result; `reason` is that of the log."""
+
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, session_id: str, reason: str) -> None:
+        super().__init__(f"session {session_id} halted: {reason}; see `apc session explain {session_id}`")
+        self.session_id, self.reason = session_id, reason
+
+
+class KeyConflict(ClientError):
+    """The key of a start was used before, for another input."""
+
+
+class ResultUnusable(ClientError):
+    """The session closed without a result, or with one of another schema."""

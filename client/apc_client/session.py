@@ -1,0 +1,143 @@
+"""One session, as the log tells it: its events, and its result."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+from pydantic import BaseModel
+
+from apc_agents.typed.message import schema_of
+from apc_client.errors import ResultUnusable, SessionHalted
+from apc_client.waiting import until
+from apc_contracts.envelope.packet import Packet
+from apc_contracts.errors import PacketRefused
+from apc_contracts.payloads.by_type import DecisionPayload, Result
+from apc_contracts.vocabulary import CommitmentLevel, PacketType
+from apc_contracts.wire.parsing import parse_packet
+from apc_log.queries import SessionRow, get_session
+from apc_log.queries.bodies import opened_bodies
+from apc_log.queries.rows import PacketRow, Position
+from apc_log.queries.trace import list_agent_packets
+
+PAUSE_SECONDS: Final = 0.05
+"""Between two looks at the log."""
+_PAGE = 100
+_HALTED = "HALTED"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvent:
+    """A packet of the session as the log has it; `packet` is None when its body is sealed and the key is not here."""
+
+    packet_id: UUID
+    packet_type: str
+    sender: str
+    recipients: tuple[str, ...]
+    verdict: str
+    """accepted, refused or held."""
+    refusal_code: str | None
+    judged_at: datetime
+    packet: Packet | None
+
+
+class ClientSession:
+    """A session that was started here or elsewhere. Everything it tells comes from the log."""
+
+    def __init__(
+        self, pool: asyncpg.Pool, session_id: str, models: Mapping[str, type[BaseModel]] = MappingProxyType({})
+    ) -> None:
+        self.session_id = session_id
+        self._pool = pool
+        self._models = models
+
+    async def events(self) -> AsyncIterator[SessionEvent]:
+        """Yield what the log has of the session, from its first packet, as it gets it; ends when the session has."""
+        after: Position | None = None
+        while True:
+            session = await get_session(self._pool, self.session_id)  # before the page: it has all until the end
+            rows = await list_agent_packets(self._pool, session_id=self.session_id, after=after, limit=_PAGE)
+            for row in await opened_bodies(self._pool, rows):
+                yield _event(row)
+            if rows:
+                after = rows[-1].position
+            elif session is not None and session.is_terminal:
+                return
+            else:
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def result(self, model: type[BaseModel] | None = None, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+        """Wait until the session has closed, and return its result: what the decider gave to `ctx.complete`.
+
+        Args:
+            model: decorated with `@message`; default the one that the team has for the schema of the result.
+            timeout: seconds; default as long as it takes.
+
+        Raises:
+            TimeoutError: the session goes on.
+            SessionHalted: it ended without a result; says why.
+            ResultUnusable: it has no result, or one of another schema.
+            pydantic.ValidationError: the result does not fit the model.
+        """
+        found = await self.outcome(timeout=timeout)
+        if found is None:
+            raise ResultUnusable(f"session {self.session_id} closed without a result: its DONE carries none")
+        model = model or self._models.get(found.schema_id)
+        if model is None or found.schema_id != schema_of(model):
+            wanted = "a model of the team" if model is None else model.__name__
+            raise ResultUnusable(f"the result of session {self.session_id} is {found.schema_id}, not {wanted}")
+        return model.model_validate(found.content, by_alias=True, by_name=False)
+
+    async def outcome(self, *, timeout: float | None = None) -> Result | None:  # noqa: ASYNC109
+        """Wait until the session has closed; return its result as it was sent. Raises as `result`."""
+        ends: list[SessionRow] = []
+
+        async def is_over() -> bool:
+            row = await get_session(self._pool, self.session_id)
+            if row is not None and row.is_terminal:
+                ends.append(row)
+            return bool(ends)
+
+        await until(is_over, None if timeout is None else timedelta(seconds=timeout), pause_seconds=PAUSE_SECONDS)
+        document = ends[0].document
+        if document.state == _HALTED:
+            raise SessionHalted(self.session_id, document.halt_reason or "stopped")
+        return await self._result()
+
+    async def _result(self) -> Result | None:
+        """Return what the last accepted DONE carries: it is the one that closed the session."""
+        after, last = None, None
+        while rows := await list_agent_packets(
+            self._pool, session_id=self.session_id, packet_type=PacketType.DECISION, after=after, limit=_PAGE
+        ):
+            after = rows[-1].position
+            for row in await opened_bodies(self._pool, [one for one in rows if one.verdict == "accepted"]):
+                last = _done(row) or last
+        return None if last is None else last.result
+
+
+def _done(row: PacketRow) -> DecisionPayload | None:
+    packet = _event(row).packet
+    payload = None if packet is None else packet.payload_as(DecisionPayload)
+    return payload if payload is not None and payload.commitment_level is CommitmentLevel.DONE else None
+
+
+def _event(row: PacketRow) -> SessionEvent:
+    try:
+        packet = parse_packet(row.body)
+    except PacketRefused:
+        packet = None
+    return SessionEvent(
+        row.packet_id,
+        row.packet_type,
+        row.sender_agent_id,
+        row.recipients,
+        row.verdict,
+        row.refusal_code,
+        row.judged_at,
+        packet,
+    )

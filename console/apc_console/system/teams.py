@@ -1,0 +1,83 @@
+"""Teams in a running system: their schemas, their members, and a client that starts their sessions."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from apc_agents.loading import load_members, load_team
+from apc_agents.typed.team import Team
+from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
+from apc_client import Client
+from apc_client.operator import client_registration
+from apc_console.commands.agent.registration import addition, publish_changes, wait_until_recorded, with_keys
+from apc_console.commands.schema.registration import register_schemas
+from apc_console.connections.broker import broker_user, open_bus
+from apc_console.errors import InputUnusable
+from apc_console.output.files import read_bytes
+from apc_console.system.logs import configure
+from apc_console.system.supervised import AgentProcess, run_supervised
+from apc_console.system.system import has_broker
+
+RECORD_PATIENCE = timedelta(seconds=20)
+
+
+async def run_team(name: str, file: Path, key: str | None) -> dict[str, Any]:
+    """Run a team on one input; return the session's id, and the schema and content of its result.
+
+    Raises:
+        AgentNotFound, AgentInvalid: no such team, or one that cannot work.
+        InputUnusable: the input is no JSON of a model that the entry takes.
+        SessionRefused, SessionHalted, KeyConflict: how the session ended.
+    """
+    configure(ConsoleSettings().log_level)
+    team = load_team(name)
+    content = read_input(team, read_bytes(file))
+    async with open_team(name, team) as client:
+        session = await client.start(team, content, key=key)
+        found = await session.outcome()
+    result = None if found is None else {"schema": found.schema_id, "content": dict(found.content)}
+    return {"session": session.session_id, "result": result}
+
+
+def read_input(team: Team, body: bytes) -> BaseModel:
+    """Return the input of a session. Raises InputUnusable with the field's place."""
+    if team.input is None:
+        raise InputUnusable(f"team {team.name} does not say its input: give Team(..., input=Model)")
+    try:
+        return team.input.model_validate(orjson.loads(body), by_alias=True)
+    except orjson.JSONDecodeError as error:
+        raise InputUnusable(f"the input is no JSON: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "$"
+        raise InputUnusable(f"the input is no {team.input.__name__}: {place}: {first['msg']}") from error
+
+
+@asynccontextmanager
+async def open_team(name: str, team: Team) -> AsyncIterator[Client]:
+    """Start everything with a team in it, in this process or in supervised ones, and yield a client.
+
+    Raises what `run_embedded` or `run_supervised` raises.
+    """
+    settings, database = BusSettings(), DatabaseSettings()
+    if not has_broker(settings, database):
+        from apc_console.system.embedded import run_embedded
+
+        async with run_embedded(settings, database) as embedded:
+            await embedded.register_schemas(team.documents)
+            await embedded.start_agents(team.agents)
+            yield await embedded.client()
+        return
+    processes = [AgentProcess(member) for member in load_members(name)]
+    async with run_supervised(settings, database, processes) as system, open_bus(settings) as bus:
+        await register_schemas(bus, system.pool, settings.shards, team.documents)
+        (registered,) = await with_keys(system.pool, [client_registration(broker_user(settings))])
+        change = addition(registered)
+        await publish_changes(bus, [change], settings.shards)
+        await wait_until_recorded(system.pool, [change], settings.shards, RECORD_PATIENCE)
+        yield Client(bus, system.pool, registered, settings.shards)

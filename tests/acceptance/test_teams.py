@@ -1,0 +1,71 @@
+"""The pull-request review of examples/: a team on one input, in one process and over RabbitMQ, by its README."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.apc_command import NONE, ApcCommand, Settings
+
+EXAMPLE = Path(__file__).parents[2] / "examples/pull-request-review"
+TEAM = "review:team"
+FOREIGN = '{"number": 4711, "diff": "+ password = 1"}'
+
+
+@pytest.fixture
+def review(apc: ApcCommand) -> ApcCommand:
+    """The example, in the working folder."""
+    shutil.copy(EXAMPLE / "review.py", apc.folder / "review.py")
+    (apc.folder / "pr.json").write_text(FOREIGN)
+    return apc
+
+
+def _run(apc: ApcCommand, *options: str, given: Settings = NONE) -> dict[str, Any]:
+    done = apc("run", TEAM, "--input", "pr.json", *options, given=given)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_in_one_process(review: ApcCommand) -> None:
+    first = _run(review, "--key", "pr-4711")
+    assert first["result"]["schema"] == "review/1"
+    content = first["result"]["content"]
+    assert (content["number"], content["merge"]) == (4711, False)
+    assert sorted(one["reader"] for one in content["opinions"]) == ["security", "style"]
+    assert _run(review, "--key", "pr-4711") == first, "the session of the key, also after a restart"
+
+
+def test_over_rabbitmq_each_agent_is_a_process(review: ApcCommand, amqp_vhost_url: str, postgres_url: str) -> None:
+    given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
+    assert _run(review, given=given)["result"]["content"]["merge"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body", "said"),
+    [
+        (["review:teem"], FOREIGN, "module review has no 'teem'; it has lead, security, style, team"),
+        (["review:lead"], FOREIGN, "review:lead is of type Agent, not an apc_agents.Team"),
+        (["reviews:team"], FOREIGN, "no module 'reviews'"),
+        ([TEAM], "{", "the input is no JSON"),
+        ([TEAM], '{"number": "x", "diff": ""}', "is no PullRequest: number: Input should be a valid integer"),
+        ([TEAM], "[]", "the input is no PullRequest: $: Input should be"),
+        ([TEAM, "--input", "nowhere.json"], FOREIGN, "cannot read nowhere.json: No such file or directory"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line(review: ApcCommand, arguments: list[str], body: str, said: str) -> None:
+    (review.folder / "pr.json").write_text(body)
+    done = review("run", "--input", "pr.json", *arguments)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert said in line
+    assert not (review.folder / ".apc").exists(), "refused before anything starts"
+
+
+def test_a_handler_that_fails_permanently_ends_it_with_3(review: ApcCommand) -> None:
+    text = (review.folder / "review.py").read_text()
+    (review.folder / "review.py").write_text(text.replace('found = "password" in request.diff', "raise ValueError"))
+    done = review("run", TEAM, "--input", "pr.json")
+    assert done.returncode == 3, done.stderr
+    assert "halted: HANDLER_FAILED" in done.stderr.splitlines()[-1]

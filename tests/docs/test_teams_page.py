@@ -1,0 +1,26 @@
+"""The guide of teams: its team works, and its code can be imported as it stands."""
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apc_agents import AgentTestClient, content_of, load_team
+from apc_agents.typed.message import schema_of
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/teams.md"
+
+
+async def test_the_team_of_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "desk_of_the_page.py").write_text("\n\n".join(blocks))
+    monkeypatch.syspath_prepend(tmp_path)
+    desk: Any = importlib.import_module("desk_of_the_page")
+    team = load_team("desk_of_the_page:team")
+    assert schema_of(team.input or int) == "question/1"
+    async with AgentTestClient(team.agent("reader")) as client:
+        reply = await client.send(desk.Question(text="why"))
+    assert reply is not None
+    assert content_of(reply, desk.Answer).sources == ["a.txt"]

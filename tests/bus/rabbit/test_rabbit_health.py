@@ -201,6 +201,14 @@ async def make_anew(url: str, queue: str) -> None:
                 await channel.queue_bind(queue, binding.exchange, binding.key)
 
 
+async def tells_its_consumers(url: str) -> bool:
+    """Return whether the broker tells consumers of a queue that is deleted and made again at once: from 4.0 on."""
+    async with aiormq.connect(url) as connection:
+        version = connection.server_properties["version"]
+    text = version.decode() if isinstance(version, bytes) else str(version)
+    return int(text.partition(".")[0]) >= 4
+
+
 async def publish_until(is_so: Callable[[], bool], bus: RabbitBus, publish: Callable[[str], Publication]) -> None:
     """One message after the other."""
     async with asyncio.timeout(60):
@@ -242,6 +250,8 @@ async def test_starved_consumers_are_made_anew(amqp_url: str, before: tuple[str,
                 if starved():
                     break
             await until(lambda: all(one.lag == 0 for one in bus.health.consumers))
+    if not starved() and await tells_its_consumers(amqp_url):
+        pytest.skip("this broker tells its consumers: the fault is of RabbitMQ 3")
     assert starved(), "not exercised: the broker told both of them"
 
 

@@ -74,7 +74,7 @@ test-tamper: $(STAMP)  ## 2,000 random tamperings with a log of 20,000 entries; 
 	APC_TEST_POSTGRES=$(or $(POSTGRES),18) APC_TAMPERINGS=$(or $(TAMPERINGS),2000) $(BIN)/pytest -s tests/security/log/test_tampering.py
 
 restore-drill: $(STAMP)  ## Back up a log, lose it, restore and verify it: PACKETS=20000; prints figures
-	$(BIN)/python -m benchmarks.restoring --packets $(or $(PACKETS),20000)
+	$(BIN)/python -m benchmarks.database.restoring --packets $(or $(PACKETS),20000)
 
 soak: $(STAMP)  ## Kill processes, broker nodes and the database at random for MINUTES=10 (SEED=n repeats a run)
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))

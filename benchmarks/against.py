@@ -14,7 +14,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.processes import ROOT
+from benchmarks.support.processes import ROOT
 
 FOLDER = ROOT / ".against"
 """Not below build/, which may be private: as root the embedded server runs as another user, who has to read it."""

@@ -17,9 +17,9 @@ from apc_web.app import make_app
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader, open_state_reader
 from apc_web.services import Services
-from benchmarks.figures import Figure, Figures
 from benchmarks.page.large_run import SESSION, load_run
-from benchmarks.servers import start_servers
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.servers import start_servers
 
 PACKETS = 100_000
 TIMELINE_MS = 1_000

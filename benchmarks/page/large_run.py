@@ -14,7 +14,7 @@ from tests.support.log import packet_entry
 from apc_contracts.session import SessionDocument
 from apc_contracts.vocabulary import RunPhase
 from apc_log.batch import PacketEntry, SessionUpdate
-from benchmarks.log_load import Loader, open_loader
+from benchmarks.database.log_load import Loader, open_loader
 
 RUN = "run-large"
 SESSION = "session-large"

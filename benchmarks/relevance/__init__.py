@@ -1,7 +1,7 @@
 """How well the relevance score keeps on-topic packets from others, on labelled messages of three domains."""
 
-from benchmarks.figures import Figure, Figures
 from benchmarks.relevance.judging import DOMAINS, judge
+from benchmarks.support.figures import Figure, Figures
 
 UNSEEN = "fieldwork"
 """The domain that no weight was chosen by."""

@@ -16,13 +16,13 @@ import orjson
 from apc_bus.errors import BusUnavailable
 from apc_bus.observability.telemetry import configure_logs
 from apc_console.system.running import run
-from benchmarks.processes import ROOT
 from benchmarks.soak.accounting import Account, account_for
 from benchmarks.soak.cast import SENDERS
 from benchmarks.soak.lanes import Lanes, fresh_seed
 from benchmarks.soak.memory import Growth, MemoryWatch
 from benchmarks.soak.servers import mortal_servers
 from benchmarks.soak.system import soaked_system
+from benchmarks.support.processes import ROOT
 
 SESSIONS_A_MINUTE = 3
 REPORT = ROOT / "build" / "soak.json"

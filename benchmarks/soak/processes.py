@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.processes import ROOT
+from benchmarks.support.processes import ROOT
 
 RESTART_SECONDS = 0.5
 STOP_SECONDS = 90.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks.restoring import VERSION, drill
+from benchmarks.database.restoring import VERSION, drill
 from tests.support.servers.private_postgres import find_binaries, unprivileged_user
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from benchmarks import agents, packets
-from benchmarks.servers import Servers
-from benchmarks.system import PROGRESS, System, start_system, until_applied
+from benchmarks.support import agents, packets
+from benchmarks.support.servers import Servers
+from benchmarks.support.system import PROGRESS, System, start_system, until_applied
 from tests.faults.matrix import ROOT
 from tests.support.servers import PostgresServer, RabbitServer
 

@@ -9,8 +9,8 @@ from random import Random
 import asyncpg
 
 from apc_agents.memory import ConversationContext, ConversationMessage, DatabaseMemoryStore
-from benchmarks.figures import Figure, Figures
-from benchmarks.servers import Servers
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.servers import Servers
 
 CONVERSATIONS = 100_000
 USERS = 500

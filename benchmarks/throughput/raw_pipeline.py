@@ -22,9 +22,9 @@ from aio_pika.abc import AbstractExchange, AbstractIncomingMessage
 
 from apc_bus.port import Publication
 from apc_console.system.running import run
-from benchmarks.metering import Meter, Run
-from benchmarks.processes import running
-from benchmarks.servers import Servers
+from benchmarks.support.metering import Meter, Run
+from benchmarks.support.processes import running
+from benchmarks.support.servers import Servers
 
 EXCHANGE = "raw"
 WORK, AUDIT = "raw.work", "raw.audit"
@@ -48,7 +48,7 @@ async def measure_raw_pipeline(servers: Servers, load: Sequence[Publication]) ->
         arguments = (amqp_url, database_url, str(len(load)))
         services = [
             await stack.enter_async_context(
-                running(role, "-m", "benchmarks.raw_pipeline", role, *arguments, environment={})
+                running(role, "-m", "benchmarks.throughput.raw_pipeline", role, *arguments, environment={})
             )
             for role in ("work", "audit")
         ]

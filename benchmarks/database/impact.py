@@ -17,8 +17,8 @@ from apc_contracts.session.knowledge.grounds import Grounds
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import PacketEntry
 from apc_log.queries import get_packet_impact
-from benchmarks.figures import Figure, Figures
-from benchmarks.servers import Servers
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.servers import Servers
 
 BAR_MS = 1000.0
 BATCH = 500

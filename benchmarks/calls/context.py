@@ -5,7 +5,7 @@ import tracemalloc
 from collections.abc import Callable
 
 from apc_agents.context import ContextSession, ContextWindow, ResourceClass, SessionConfig, TurnRole, compress
-from benchmarks.figures import Figure, Figures
+from benchmarks.support.figures import Figure, Figures
 
 TURNS = 2_000
 COMPRESS_BAR_MS = 50.0

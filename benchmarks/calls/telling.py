@@ -17,8 +17,8 @@ from apc_orchestrator.batch import Batch
 from apc_orchestrator.metrics import count_batch
 from apc_orchestrator.packet_logging import tell_judged
 from apc_orchestrator.tracing import Traces
-from benchmarks import agents, packets
-from benchmarks.figures import Figure, Figures
+from benchmarks.support import agents, packets
+from benchmarks.support.figures import Figure, Figures
 
 BATCH = 64
 """Packets of the batch that is counted, each with three hops."""

@@ -19,9 +19,9 @@ from apc_bus.topology import build_topology
 from apc_console.commands.agent.registration import addition, publish_changes, queues_of, wait_until_recorded
 from apc_contracts import seal
 from apc_contracts.payloads.session_signals import SwarmSpec
-from benchmarks import agents, packets
-from benchmarks.processes import Service, running
-from benchmarks.servers import Servers
+from benchmarks.support import agents, packets
+from benchmarks.support.processes import Service, running
+from benchmarks.support.servers import Servers
 
 PATIENCE = timedelta(seconds=60)
 WINDOW = 900
@@ -53,7 +53,7 @@ class System:
     @asynccontextmanager
     async def worker(self, agent: str, *, module: str = "agents", **settings: str) -> AsyncIterator[Service]:
         """Start an agent of a module of the benchmarks in a process of its own, ready."""
-        arguments = ("-m", "apc_console", "worker", f"benchmarks.{module}:{agent}")
+        arguments = ("-m", "apc_console", "worker", f"benchmarks.support.{module}:{agent}")
         async with running(agent, *arguments, environment=self.environment | settings) as service:
             await service.said("worker_started")
             yield service

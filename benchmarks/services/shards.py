@@ -4,11 +4,11 @@ import itertools
 from contextlib import AsyncExitStack
 
 from apc_contracts.identity.ids import shard_of
-from benchmarks import agents, packets
-from benchmarks.figures import Figure, Figures
-from benchmarks.metering import Meter
-from benchmarks.servers import Servers
-from benchmarks.system import Load, System, start_system, until_applied
+from benchmarks.support import agents, packets
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.metering import Meter
+from benchmarks.support.servers import Servers
+from benchmarks.support.system import Load, System, start_system, until_applied
 
 COUNTS = (1, 2, 4, 8)
 ROUNDS = 3

@@ -10,11 +10,11 @@ from apc_bus.observability.telemetry import configure_logs
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_console.system.embedded import run_embedded
 from apc_console.system.running import run
-from benchmarks import agents, packets
-from benchmarks.figures import Figure, Figures
-from benchmarks.pipeline import WARM_UP, check_rows
-from benchmarks.processes import consumption_of, running
-from benchmarks.system import Load, open_session, until_applied
+from benchmarks.support import agents, packets
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.processes import consumption_of, running
+from benchmarks.support.system import Load, open_session, until_applied
+from benchmarks.throughput.pipeline import WARM_UP, check_rows
 
 BAR = 2_000
 SESSION = "in-process"
@@ -22,7 +22,7 @@ SESSION = "in-process"
 
 async def measure_in_process(figures: Figures, count: int) -> None:
     """In a process of its own, so that nothing of this one counts."""
-    async with running("in-process", "-m", "benchmarks.in_process", str(count), environment={}) as service:
+    async with running("in-process", "-m", "benchmarks.throughput.in_process", str(count), environment={}) as service:
         _, rate, cpu, memory = (await service.said("^done")).split()
         await service.ended()  # by itself: told to end, it would leave its Postgres running
     figures.add(

@@ -7,7 +7,7 @@ from apc_agents import Agent, HandlerContext
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.payloads.by_type import IdeaPayload
 from apc_contracts.vocabulary import PacketType
-from benchmarks.packets import idea
+from benchmarks.support.packets import idea
 
 SWARM = "swarm-hybrid"
 FAN_OUT = 10

@@ -8,8 +8,8 @@ import asyncpg
 
 from apc_contracts.contract.contract import load_contract
 from apc_log.queries import Position, get_packet_impact, get_packet_lineage_summary, replay_page, trace
-from benchmarks.figures import Figure, Figures
-from benchmarks.log_load import RARE_PHASE
+from benchmarks.database.log_load import RARE_PHASE
+from benchmarks.support.figures import Figure, Figures
 
 READ_BAR_MS = 200
 PAGE = 100

@@ -10,11 +10,11 @@ import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 from apc_console.system.running import run
-from benchmarks import agents, packets
-from benchmarks.figures import Figure, Figures
-from benchmarks.processes import running
-from benchmarks.servers import Servers
-from benchmarks.system import System
+from benchmarks.support import agents, packets
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.processes import running
+from benchmarks.support.servers import Servers
+from benchmarks.support.system import System
 
 PING, PONG = "raw.ping", "raw.pong"
 WARM_UP = 50
@@ -54,7 +54,7 @@ async def _raw(amqp_url: str, count: int) -> list[float]:
         channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
         for name in (PING, PONG):
             await channel.declare_queue(name, durable=True, arguments={"x-queue-type": "quorum"})
-        async with running("echo", "-m", "benchmarks.round_trip", amqp_url, environment={}) as service:
+        async with running("echo", "-m", "benchmarks.throughput.round_trip", amqp_url, environment={}) as service:
             await service.said("^serving")
             inbox = await _consume(connection, PONG)
             times = []

@@ -7,13 +7,13 @@ from uuid import UUID
 import asyncpg
 
 from apc_bus.port import Publication
-from benchmarks import agents, packets
-from benchmarks.figures import Figure, Figures
-from benchmarks.metering import Meter, Run
-from benchmarks.processes import Service
-from benchmarks.raw_pipeline import measure_raw_pipeline
-from benchmarks.servers import Servers
-from benchmarks.system import ROWS, Load, System, until_applied
+from benchmarks.support import agents, packets
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.metering import Meter, Run
+from benchmarks.support.processes import Service
+from benchmarks.support.servers import Servers
+from benchmarks.support.system import ROWS, Load, System, until_applied
+from benchmarks.throughput.raw_pipeline import measure_raw_pipeline
 
 BAR = 0.8
 WARM_UP = 1_000

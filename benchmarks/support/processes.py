@@ -16,7 +16,7 @@ import psutil
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 WORDS_KEPT = 40
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)

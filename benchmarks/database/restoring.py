@@ -31,7 +31,7 @@ from apc_persister.evidence.tree.checkpoint import Signer, ensure_key, load_sign
 from apc_persister.evidence.verification.chunks import check_note
 from apc_persister.evidence.verification.derived import compare_derived
 from apc_persister.evidence.verification.verify import verify_shard
-from benchmarks.log_load import open_loader
+from benchmarks.database.log_load import open_loader
 
 VERSION = 18
 DATABASE = "apc"

@@ -12,12 +12,12 @@ from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_console.system.running import run
-from benchmarks import agents, packets
-from benchmarks.figures import Figure, Figures
-from benchmarks.processes import running
-from benchmarks.raw_pipeline import PREFETCH, publish_pipelined
-from benchmarks.servers import Servers
-from benchmarks.system import Load, System, local_worker, until_applied
+from benchmarks.support import agents, packets
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.processes import running
+from benchmarks.support.servers import Servers
+from benchmarks.support.system import Load, System, local_worker, until_applied
+from benchmarks.throughput.raw_pipeline import PREFETCH, publish_pipelined
 
 EXCHANGE = "raw.fan"
 BAR = 0.5
@@ -39,7 +39,7 @@ async def _through_the_gate(system: System, count: int) -> tuple[float, float]:
     session_id, crowd = "fan-out", agents.crowd()
     names = [agent.agent_id for agent in crowd]
     load = packets.publications(session_id, agents.source.actor, names, system.bus.user, count)
-    arguments = ("-m", "benchmarks.fan_out", "crowd", system.environment["APC_AMQP_URL"], str(count))
+    arguments = ("-m", "benchmarks.throughput.fan_out", "crowd", system.environment["APC_AMQP_URL"], str(count))
     async with system.local_worker(agents.source), running("crowd", *arguments, environment={}) as service:
         await service.said("^serving")
         await system.open_session(session_id, [agents.source, *crowd])
@@ -59,7 +59,9 @@ async def _raw(amqp_url: str, count: int) -> float:
         for number in range(agents.FAN_OUT):
             queue = await channel.declare_queue(_queue(number), durable=True, arguments={"x-queue-type": "quorum"})
             await queue.bind(exchange)
-        async with running("raw", "-m", "benchmarks.fan_out", "raw", amqp_url, str(count), environment={}) as service:
+        async with running(
+            "raw", "-m", "benchmarks.throughput.fan_out", "raw", amqp_url, str(count), environment={}
+        ) as service:
             await service.said("^serving")
             began = time.monotonic()
             await publish_pipelined(exchange, load)

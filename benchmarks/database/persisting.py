@@ -18,10 +18,10 @@ from apc_log.batch import Entry
 from apc_log.rows import rows_of
 from apc_persister.service import Persister
 from apc_persister.writing.intake import BatchIntake, Head
-from benchmarks import agents, packets
-from benchmarks.figures import Figure, Figures
-from benchmarks.raw_pipeline import prepare_connection
-from benchmarks.servers import Servers
+from benchmarks.support import agents, packets
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.servers import Servers
+from benchmarks.throughput.raw_pipeline import prepare_connection
 
 BAR = 0.6
 PACKETS_A_BATCH = 100

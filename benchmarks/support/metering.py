@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from benchmarks.processes import consumption_of
-from benchmarks.servers import Servers
+from benchmarks.support.processes import consumption_of
+from benchmarks.support.servers import Servers
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from contextlib import AsyncExitStack
 
 from apc_contracts import seal
 from apc_contracts.payloads.session_signals import SwarmSpec
-from benchmarks import agents, packets
-from benchmarks.figures import Figure, Figures
-from benchmarks.growth import CPU, Sampler
-from benchmarks.servers import Servers
-from benchmarks.system import System, until_applied
+from benchmarks.services.growth import CPU, Sampler
+from benchmarks.support import agents, packets
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.servers import Servers
+from benchmarks.support.system import System, until_applied
 
 OPEN = 10_000
 AT_ONCE = 200

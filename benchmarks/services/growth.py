@@ -5,11 +5,11 @@ from contextlib import AsyncExitStack
 
 from apc_agents import Agent
 from apc_bus.port import Publication
-from benchmarks import agents, packets
-from benchmarks.figures import Figure, Figures
-from benchmarks.metering import Meter
-from benchmarks.servers import Servers
-from benchmarks.system import Load, System, until_applied
+from benchmarks.support import agents, packets
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.metering import Meter
+from benchmarks.support.servers import Servers
+from benchmarks.support.system import Load, System, until_applied
 
 SAMPLE = 3_000
 """Packets of one measurement."""

@@ -3,9 +3,9 @@
 import tempfile
 import time
 
-from benchmarks.figures import Figure, Figures
-from benchmarks.processes import running
-from benchmarks.system import System
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.processes import running
+from benchmarks.support.system import System
 
 UP_BAR, WORKER_BAR = 3.0, 1.5
 ROUNDS = 3

@@ -12,8 +12,8 @@ from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_contracts.session import PacketInput, Session, advance, open_session
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
-from benchmarks import agents, packets
-from benchmarks.figures import Figure, Figures
+from benchmarks.support import agents, packets
+from benchmarks.support.figures import Figure, Figures
 
 SESSION = "policy"
 ADMIT_BAR, PARSE_BAR = 50_000, 20_000

@@ -13,10 +13,10 @@ from apc_persister.evidence.documents import find_packet, prove_entry
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.chunks import Helpers, start_helpers
 from apc_persister.evidence.verification.verify import verify_shard
-from benchmarks.figures import Figure, Figures
-from benchmarks.log_load import open_loader
-from benchmarks.log_reading import add_readings, p95_ms, read_log
-from benchmarks.servers import Servers
+from benchmarks.database.log_load import open_loader
+from benchmarks.database.log_reading import add_readings, p95_ms, read_log
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.servers import Servers
 
 FIRST = 10_000
 SAMPLE = 5_000

@@ -6,7 +6,7 @@ from apc_agents import Agent, HandlerContext
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.payloads.by_type import IdeaPayload
 from apc_contracts.vocabulary import PacketType
-from benchmarks import agents
+from benchmarks.support import agents
 
 sink = Agent("sentinel-1", role="sentinel", swarm=agents.SWARM, middlewares=(BaseMiddleware,))
 

@@ -4,9 +4,9 @@ import signal
 import time
 from contextlib import AsyncExitStack
 
-from benchmarks.figures import Figure, Figures
-from benchmarks.processes import Service, running
-from benchmarks.system import System, until
+from benchmarks.support.figures import Figure, Figures
+from benchmarks.support.processes import Service, running
+from benchmarks.support.system import System, until
 
 KILLED_BAR = 1.0
 """Seconds."""

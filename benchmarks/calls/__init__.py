@@ -1,0 +1,1 @@
+"""The cost of calls alone, in this process, without servers."""

@@ -1,0 +1,1 @@
+"""The log and the memory of the agents in Postgres: filling, writing, reading, backup and restore."""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
+from urllib.parse import unquote
 
 from pydantic import SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -30,11 +31,16 @@ class ApcSettings(BaseSettings):
     def _refuse_passwords_of_the_example(self) -> Self:
         for name in type(self).model_fields:
             value = getattr(self, name)
-            if isinstance(value, SecretStr) and _OF_THE_EXAMPLE.search(value.get_secret_value()):
+            if isinstance(value, SecretStr) and _holds_an_example(value.get_secret_value()):
                 raise ValueError(
                     f"{variable_of(type(self), name)} holds an example password: `apc deploy init` makes random ones"
                 )
         return self
+
+
+def _holds_an_example(secret: str) -> bool:
+    """Look at it as it is, and as the server gets it: in a URL `change%31me` is `change1me`."""
+    return any(_OF_THE_EXAMPLE.search(text) for text in (secret, unquote(secret)))
 
 
 def check_scheme(url: str, schemes: Sequence[str], *, or_folder: bool = False) -> None:

@@ -166,7 +166,9 @@ def test_certificates_are_added_to_a_url_without_a_host(tmp_path: Path) -> None:
     assert settings.url is not None and settings.url.startswith("postgresql:///apc?host=db&sslmode=verify-full")
 
 
-@pytest.mark.parametrize("password", ["change1me", "changeme", "CHANGE12ME"])
+@pytest.mark.parametrize(
+    "password", ["change1me", "changeme", "CHANGE12ME", "change%31me", "%43hange2%6De", "change1me%21"]
+)
 def test_a_password_of_the_example_is_refused(monkeypatch: pytest.MonkeyPatch, password: str) -> None:
     monkeypatch.setenv("APC_DATABASE_URL", f"postgresql://apc:{password}@postgres/apc")
     with pytest.raises(ValidationError, match=r"APC_DATABASE_URL holds an example password"):

@@ -162,6 +162,18 @@ def test_only_what_shares_the_network_of_the_broker_reaches_its_management(servi
     assert published == {"127.0.0.1:5672", "127.0.0.1:5432"}
 
 
+def test_every_foreign_image_has_a_variable_and_is_pinned_by_its_digest(services: dict[str, Any]) -> None:
+    foreign = {name: services[name]["image"] for name in services.keys() - ours(services).keys()}
+    pins = yaml.safe_load((ROOT / "deploy/docker-compose.pins.yml").read_text())["services"]
+
+    assert pins.keys() == foreign.keys() != set()
+    for name, image in foreign.items():
+        default = re.fullmatch(rf"\${{{name.upper()}_IMAGE:-(\w+):[\w.-]+}}", image)
+        assert default, image
+        assert set(pins[name]) == {"image"}
+        assert pins[name]["image"].startswith(f"{default[1]}@${{{name.upper()}_DIGEST:?"), "no default: it must be set"
+
+
 def test_every_service_has_limits_and_those_that_go_on_a_health_check(services: dict[str, Any]) -> None:
     for name, service in services.items():
         assert service.get("mem_limit") and service.get("pids_limit"), name

@@ -10,6 +10,7 @@ import structlog
 
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.concurrency import cancelled
+from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.settings import OrchestratorSettings
@@ -37,15 +38,7 @@ LONGEST_PAUSE_SECONDS = 5.0
 Result = TypeVar("Result")
 
 _log = structlog.get_logger("apc_orchestrator")
-_LOST = (
-    ShardLost,
-    BusError,
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-)
+_LOST = (ShardLost, BusError, *DATABASE_AWAY)
 
 
 class Gate:

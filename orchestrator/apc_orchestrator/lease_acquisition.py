@@ -8,6 +8,7 @@ from uuid import uuid4
 import asyncpg
 import structlog
 
+from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.port import Subscription
 from apc_log.batch import LOG_BATCH_VERSION, EpochOpen
@@ -22,7 +23,6 @@ LONGEST_PAUSE_SECONDS = 0.25
 Read = TypeVar("Read")
 
 _log = structlog.get_logger("apc_orchestrator")
-_UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user: str, contract: bytes) -> Lease:
@@ -64,7 +64,7 @@ async def _when_available(read: Callable[[], Awaitable[Read]], shard: int) -> Re
     while True:
         try:
             return await read()
-        except _UNAVAILABLE as error:
+        except DATABASE_AWAY as error:
             _log.warning("database_awaited", shard=shard, reason=str(error))
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -9,12 +9,12 @@ import asyncio
 import asyncpg
 import structlog
 
+from apc_bus.database import DATABASE_AWAY
 from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_log.protocol_evidence import HEADS, Positions, read_ledger, read_shard
 
 _log = structlog.get_logger("apc_orchestrator")
-_UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 async def load_protocols(pool: asyncpg.Pool, contract: Contract) -> tuple[ProtocolLedger, Positions]:
@@ -38,7 +38,7 @@ class OtherShards:
             await asyncio.sleep(pause_seconds)
             try:
                 await self.read()
-            except _UNAVAILABLE as error:
+            except DATABASE_AWAY as error:
                 _log.warning("other_shards_unread", shard=self._shard, reason=str(error))
 
     async def read(self) -> None:

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Iterable
 
-import asyncpg
 import structlog
 
+from apc_bus.database import DATABASE_AWAY
 from apc_contracts.session import Hop, Session
 from apc_contracts.session.path.verification import repeated
 from apc_contracts.vocabulary import PRESENCE_SESSION
@@ -23,7 +23,6 @@ from apc_orchestrator.shard.resources import ShardResources
 EVICTION_SECONDS = 5.0
 
 _log = structlog.get_logger("apc_orchestrator")
-UNAVAILABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class SessionLoader:
@@ -59,7 +58,7 @@ class SessionLoader:
             erased: list[Hop] = []
             resources = self._resources
             found = await load_session(resources.pool, session_id, resources.contracts, self._ring, erased)
-        except UNAVAILABLE as error:
+        except DATABASE_AWAY as error:
             _log.warning("session_unloadable", session_id=session_id, reason=str(error))
             raise SessionUnloadable(f"session {session_id}: {error}") from error
         if not isinstance(found, Session):
@@ -97,7 +96,7 @@ class SessionLoader:
             return
         try:
             head = await read_head(self._resources.pool, lease.shard)
-        except UNAVAILABLE:
+        except DATABASE_AWAY:
             return
         if head.epoch == lease.epoch:
             self._sessions.evict(min(head.batch_no, last_sent), most)

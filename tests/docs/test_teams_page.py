@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.models.test import TestModel
 
 from apc_agents import AgentTestClient, content_of, load_team
 from apc_agents.typed.message import schema_of
+from apc_contracts.payloads.by_type import DecisionPayload
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/teams.md"
 
@@ -24,3 +26,11 @@ async def test_the_team_of_the_page_works(tmp_path: Path, monkeypatch: pytest.Mo
         reply = await client.send(desk.Question(text="why"))
     assert reply is not None
     assert content_of(reply, desk.Answer).sources == ["a.txt"]
+    expert = load_team("desk_of_the_page:experts").agent("expert")
+    with desk.my_agent.override(model=TestModel(custom_output_args={"text": "because"})):
+        async with AgentTestClient(expert) as client:
+            done = await client.send(desk.Question(text="why"))
+    assert done is not None
+    result = done.payload_as(DecisionPayload).result
+    assert result is not None
+    assert result.content == {"text": "because", "sources": []}

@@ -72,7 +72,7 @@ async def ask_for_response(
             _check(answer.response, required)
         return answer
 
-    with _spending(usage):
+    with spending(usage):
         run = await _for_responses().run(
             None,
             message_history=messages,
@@ -91,7 +91,7 @@ async def ask_for_text(model: Model, instructions: str, text: str, *, settings: 
     asked: ModelAgent[None, str] = ModelAgent(
         model, output_type=str, instructions=instructions, retries=1, model_settings=model_settings(settings)
     )
-    with _spending(usage):
+    with spending(usage):
         return (await asked.run(text, usage=usage)).output
 
 
@@ -110,7 +110,7 @@ def _for_responses() -> ModelAgent[AnswerRules, AgentResponse]:
 
 
 @contextmanager
-def _spending(usage: RunUsage) -> Iterator[None]:
+def spending(usage: RunUsage, wanted: str = "AgentResponse") -> Iterator[None]:
     """Turn what pydantic-ai raises into our errors. Raises LLMError."""
     try:
         yield
@@ -122,7 +122,7 @@ def _spending(usage: RunUsage) -> Iterator[None]:
         raise
     except UnexpectedModelBehavior as error:
         why = error.__cause__ or error
-        raise AnswerInvalid(f"the model gave no AgentResponse: {_told(why)}") from error
+        raise AnswerInvalid(f"the model gave no {wanted}: {_told(why)}") from error
     except ModelRequestRejectedError as error:
         raise ModelRefused(f"{error.model_name} refuses the request{_status(error)}") from error
     except ModelAPIError as error:

@@ -1,0 +1,5 @@
+"""Agents of pydantic-ai on the bus, as they are. Needs the extra `llm`."""
+
+from apc_agents.pydantic_ai.joining import PydanticAgent
+
+__all__ = ["PydanticAgent"]

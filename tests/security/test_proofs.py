@@ -100,6 +100,10 @@ HERE: Table = {
         "test_answers_forbid_scripts_frames_and_referrers_and_set_no_cookie": "is_guarded=False",
         "test_the_link_is_for_its_owner_alone": "an ordinary file may be read",
     },
+    "web/test_chat_abuse.py": {
+        "test_another_users_conversation_is_not_there": "its owner has it",
+        "test_messages_and_names_have_limits": "within them it is taken",
+    },
 }
 """Test -> the words in it by which the act is carried out without the guard.
 
@@ -205,6 +209,10 @@ NO_ACT: Table = {
     },
     "web/test_access.py": {
         "test_what_is_not_there_is_told_apart_by_nothing": "answers to names that do not exist",
+    },
+    "web/test_chat_abuse.py": {
+        "test_a_server_without_an_agent_says_why": "what is told",
+        "test_a_conversation_of_nobody_cannot_be_stopped": "answers to names that do not exist",
     },
 }
 """Test -> why it refuses nothing."""

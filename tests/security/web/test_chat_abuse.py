@@ -46,31 +46,38 @@ async def test_messages_and_names_have_limits(chat: ChatBench) -> None:
         {"content": "a", "b": 1},
     ):
         assert (await chat.ask("POST", f"/{name}/messages", 422, json=body))["code"] == "INVALID"
+    await chat.ask("POST", f"/{name}/messages", 202, json={"content": "x" * MOST_CHARACTERS})  # within them it is taken
     for path in ("a" * 129, "%00", "a%20b", "%2e%2e%2fx"):
         assert (await chat.client.get(f"/api/v1/chat/sessions/{path}")).status_code in (404, 422)
 
 
-async def test_only_some_answers_are_made_at_the_same_time(chat: ChatBench) -> None:
+async def test_only_some_answers_are_made_at_the_same_time(chat: ChatBench, monkeypatch: pytest.MonkeyPatch) -> None:
     chat.model.gate.clear()
     names = [(await chat.ask("POST", "", 201))["session_id"] for _ in range(limits.MOST_ANSWERS + 1)]
     for name in names[:-1]:
         await chat.ask("POST", f"/{name}/messages", 202, json={"content": "hello"})
     refused = await chat.ask("POST", f"/{names[-1]}/messages", 429, json={"content": "hello"})
     assert refused["code"] == "TOO_MANY"
+    with monkeypatch.context() as unguarded:
+        unguarded.setattr(limits, "MOST_ANSWERS", len(names))
+        await chat.ask("POST", f"/{names[-1]}/messages", 202, json={"content": "hello"})
+    one_more = (await chat.ask("POST", "", 201))["session_id"]
     await chat.ask("POST", f"/{names[0]}/stop", 200)
-    await chat.ask("POST", f"/{names[-1]}/messages", 202, json={"content": "hello"})
+    await chat.ask("POST", f"/{names[1]}/stop", 200)
+    await chat.ask("POST", f"/{one_more}/messages", 202, json={"content": "hello"})
 
 
+@pytest.mark.parametrize("is_guarded", [True, False])
 async def test_idle_conversations_leave_the_memory_and_running_ones_stay(
-    chat: ChatBench, monkeypatch: pytest.MonkeyPatch
+    chat: ChatBench, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
-    monkeypatch.setattr(limits, "MOST_CHATS", 3)
+    monkeypatch.setattr(limits, "MOST_CHATS", 3 if is_guarded else 1 << 40)
     chat.model.gate.clear()
     running = (await chat.ask("POST", "", 201))["session_id"]
     await chat.ask("POST", f"/{running}/messages", 202, json={"content": "hello"})
     for _ in range(6):
         await chat.ask("POST", "", 201)
-    assert len(chat.chats._dialogues) <= limits.MOST_CHATS + 1
+    assert (len(chat.chats._dialogues) <= 3 + 1) is is_guarded
     answer = chat.chats.answer_of(LOCAL_USER, running)
     assert answer is not None and answer.task is not None and answer.state == "thinking"
     chat.model.gate.set()

@@ -1,11 +1,12 @@
 """The registry in the gate's memory: read from the logged changes (view `agents`), then updated as changes arrive."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from uuid import UUID
 
 import asyncpg
 
+from apc_contracts.identity.people import voice_objection
 from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Right
 from apc_contracts.identity.registry_change import AgentAdded, AnyChange, SchemaAdded
 from apc_contracts.schemas.schema import MAX_SCHEMAS, RegisteredSchema, known_schema
@@ -43,10 +44,21 @@ class Registry:
         registrations = await read_registry(pool)
         return cls(broker_user, registrations, await read_changes(pool, shard), await read_schemas(pool))
 
-    def objection(self, change: AnyChange) -> str | None:
-        """Return why a change cannot be applied; None when it can, or was."""
-        if not isinstance(change, SchemaAdded) or change.change_id in self._changes:
+    def objection(self, change: AnyChange, trusted: Collection[str] = ()) -> str | None:
+        """Return why a change cannot be applied; None when it can, or was.
+
+        The broker users in `trusted` may change the registry, and so may speak for anybody.
+        """
+        if change.change_id in self._changes:
             return None
+        if isinstance(change, SchemaAdded):
+            return self._objection_to_schema(change)
+        if isinstance(change, AgentAdded):
+            others = [one for one in self.by_id.values() if one.agent_id != ORCHESTRATOR]
+            return voice_objection(change.registration(), others, trusted)
+        return None
+
+    def _objection_to_schema(self, change: SchemaAdded) -> str | None:
         known = self.schemas.get(change.schema_id)
         if known is None:
             if len(self.schemas) < MAX_SCHEMAS:

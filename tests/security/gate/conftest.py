@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from tests.orchestrator.conftest import house, idea, packet, running, start
+from tests.orchestrator.waiting.conftest import office
 
 from apc_contracts.contract.contract import PACKAGED_CONTRACT
 
-__all__ = ["house", "idea", "packet", "running", "start"]
+__all__ = ["house", "idea", "office", "packet", "running", "start"]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import asyncpg
 from pydantic import ValidationError
 
 from apc_agents.loading import load_agent
@@ -24,6 +25,7 @@ from apc_console.connections.database import open_log
 from apc_console.connections.topology import topology_of
 from apc_console.errors import InputUnusable
 from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.people import voice_objection
 from apc_contracts.identity.registry import Kind, Registration, Right
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
@@ -88,6 +90,7 @@ async def add_person(person_id: str, role: str, via: Sequence[str]) -> None:
     async with open_log() as pool, open_bus(settings) as bus:
         if any(one.agent_id == person_id for one in await registered_agents(pool)):
             raise InputUnusable(f"{person_id} is an agent: choose another id for the person")
+        await _check_voices(pool, [registration], bus.user)
         await publish_changes(bus, [change], settings.shards)
         await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
 
@@ -106,6 +109,7 @@ async def add_agents_of_code(modules: Sequence[str]) -> tuple[list[str], Remarks
 async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:
     added = [change.registration() for change in changes]
     async with open_log() as pool, open_bus(settings) as bus:
+        await _check_voices(pool, added, bus.user)
         await apply(topology_of(settings, list(map(queues_of, added))))
         known = {one.agent_id: one for one in (*await registered_agents(pool), *added)}
         remarks = await make_agent_users(settings, added, known.values())
@@ -114,6 +118,15 @@ async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:
         await wait_until_recorded(pool, changes, settings.shards, LOG_PATIENCE)
     topology = topology_of(settings, list(map(queues_of, known.values())))
     return [*remarks, *shared_users(topology)]
+
+
+async def _check_voices(pool: asyncpg.Pool, added: Sequence[Registration], operator: str) -> None:
+    """Refuse, before the gate does, what would let an agent speak for a person. Raises InputUnusable."""
+    known = list((await read_registry(pool)).values())
+    for one in added:
+        objection = voice_objection(one, known, (operator,))
+        if objection is not None:
+            raise InputUnusable(objection)
 
 
 async def revoke_agent(agent_id: str) -> Remarks:

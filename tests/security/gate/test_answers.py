@@ -1,0 +1,156 @@
+"""Somebody answers a question to people who must not: in nobody's name but their own, too late, or unread."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.orchestrator.waiting.office import Office, asking
+
+from apc_contracts import SignalPayload
+from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
+from apc_contracts.payloads.questions import AnswerOutcome, AnswerSpec
+from apc_contracts.vocabulary import Signal
+from apc_log.queries.questions import QuestionRow, list_questions
+from apc_orchestrator.judging import registry
+
+JUDGING = import_module("apc_contracts.admission.admit")
+Answered = tuple[str, str | None, str | None]
+Act = Callable[[Office, QuestionRow], Awaitable[Answered]]
+
+
+async def by_somebody_who_was_not_asked(office: Office, question: QuestionRow) -> Answered:
+    await office.hire("mallory", "intern")
+    return await office.answer("mallory", question, role="intern")
+
+
+async def by_somebody_hired_after_it_was_asked(office: Office, question: QuestionRow) -> Answered:
+    await office.hire("mallory")
+    return await office.answer("mallory", question)
+
+
+async def after_the_person_was_revoked(office: Office, question: QuestionRow) -> Answered:
+    await office.change(AgentRevoked(change_id=uuid4(), agent_id="alice"))
+    return await office.answer("alice", question)
+
+
+async def after_the_role_was_taken_away(office: Office, question: QuestionRow) -> Answered:
+    await office.hire("alice", "intern")
+    return await office.answer("alice", question, role="intern")
+
+
+async def through_a_broker_user_that_does_not_speak_for_the_person(office: Office, question: QuestionRow) -> Answered:
+    return await office.answer("alice", question, user="agent.red-1")
+
+
+async def by_the_agent_that_asked(office: Office, question: QuestionRow) -> Answered:
+    return await office.answer("red-1", question, user="agent.red-1", role="role", swarm="red")
+
+
+async def by_another_agent(office: Office, question: QuestionRow) -> Answered:
+    return await office.answer("blue-1", question, user="agent.blue-1", role="role", swarm="blue")
+
+
+async def a_second_time(office: Office, question: QuestionRow) -> Answered:
+    assert await office.answer("alice", question, "denied") == ("accepted", None, None)
+    return await office.answer("alice", question)
+
+
+async def when_the_time_is_over(office: Office, question: QuestionRow) -> Answered:
+    async def is_over() -> bool:
+        return not await list_questions(office.house.pool)
+
+    await office.house.until(is_over)
+    return await office.answer("alice", question)
+
+
+async def to_what_was_not_read(office: Office, question: QuestionRow) -> Answered:
+    said = AnswerSpec(outcome=AnswerOutcome.APPROVED, seen="0" * 64)
+    return await office.answer("alice", question, payload=SignalPayload(signal=Signal.ANSWER, answer=said))
+
+
+async def as_the_gate_does(office: Office, question: QuestionRow) -> Answered:
+    said = AnswerSpec(outcome=AnswerOutcome.TIMED_OUT, seen=question.payload_hash)
+    return await office.answer("alice", question, payload=SignalPayload(signal=Signal.ANSWER, answer=said))
+
+
+ACTS: dict[Act, tuple[str, Answered]] = {
+    by_somebody_who_was_not_asked: ("may_answer", ("refused", "NOT_AUTHORIZED", "sender.agent_id")),
+    by_somebody_hired_after_it_was_asked: ("may_answer", ("refused", "NOT_AUTHORIZED", "sender.agent_id")),
+    after_the_person_was_revoked: ("sender_is_known", ("refused", "UNKNOWN_SENDER", None)),
+    after_the_role_was_taken_away: ("may_answer", ("refused", "NOT_AUTHORIZED", "sender.agent_id")),
+    through_a_broker_user_that_does_not_speak_for_the_person: (
+        "sender_is_authentic",
+        ("refused", "SENDER_MISMATCH", None),
+    ),
+    by_the_agent_that_asked: ("may_answer", ("refused", "NOT_AUTHORIZED", "sender.agent_id")),
+    by_another_agent: ("may_answer", ("refused", "NOT_AUTHORIZED", "sender.agent_id")),
+    a_second_time: ("may_answer", ("refused", "NOT_AUTHORIZED", "trace.parent_packet_id")),
+    when_the_time_is_over: ("may_answer", ("refused", "NOT_AUTHORIZED", "trace.parent_packet_id")),
+    to_what_was_not_read: ("may_answer", ("refused", "NOT_AUTHORIZED", "payload.answer.seen")),
+    as_the_gate_does: ("may_answer", ("refused", "NOT_AUTHORIZED", "payload.answer.outcome")),
+}
+"""Act -> the rule that refuses it, and how."""
+
+
+def take_away(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    """Judge without one rule."""
+    plan = JUDGING.plan
+
+    def without(*case: Any) -> Any:
+        return tuple(one for one in plan(*case) if getattr(one, "__name__", "") != rule)
+
+    monkeypatch.setattr(JUDGING, "plan", without)
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+async def test_an_answer_is_refused(
+    monkeypatch: pytest.MonkeyPatch, office: Office, act: Act, is_guarded: bool
+) -> None:
+    rule, refused = ACTS[act]
+    if not is_guarded:
+        take_away(monkeypatch, rule)
+    is_late = act is when_the_time_is_over
+    async with office.house.gate():
+        await office.begin()
+        async with office.worker(asking(timeout=timedelta(seconds=1 if is_late else 3600))):
+            question = await office.question()
+        assert await act(office, question) == (refused if is_guarded else ("accepted", None, None))
+        is_still_open = is_guarded and act not in (a_second_time, when_the_time_is_over)
+        assert bool(await list_questions(office.house.pool)) is is_still_open
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_no_agent_speaks_for_a_person(monkeypatch: pytest.MonkeyPatch, office: Office, is_guarded: bool) -> None:
+    """With `--via` of its broker user the agent that asked approves its own question in the person's name."""
+    if not is_guarded:
+        monkeypatch.setattr(registry, "voice_objection", lambda *_: None)
+    async with office.house.gate():
+        await office.begin()
+        await office.hire("alice", "release-manager", "agent.red-1", "web")
+        async with office.worker(asking()):
+            question = await office.question()
+        said = await office.answer("alice", question, user="agent.red-1")
+        assert said == (("refused", "SENDER_MISMATCH", None) if is_guarded else ("accepted", None, None))
+        rows = await office.house.pool.fetch("SELECT reason FROM apc_log.packet_conflicts")
+        told = [row for row in rows if row["reason"].startswith("the broker user agent.red-1 is that of agent red-1")]
+        assert len(told) == is_guarded
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_no_agent_gets_the_broker_user_of_a_person(
+    monkeypatch: pytest.MonkeyPatch, office: Office, is_guarded: bool
+) -> None:
+    if not is_guarded:
+        monkeypatch.setattr(registry, "voice_objection", lambda *_: None)
+    change = AgentAdded(
+        change_id=uuid4(), agent_id="red-1", broker_user="web", role="role", swarm_id="red", handles=()
+    )  # fmt: skip
+    async with office.house.gate():
+        await office.begin()
+        await office.change(change)
+        user = await office.house.pool.fetchval("SELECT broker_user FROM apc_log.agents WHERE agent_id = 'red-1'")
+        assert user == ("agent.red-1" if is_guarded else "web")

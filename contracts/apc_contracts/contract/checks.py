@@ -64,6 +64,25 @@ def check_contract(file: ContractFile) -> None:
     _check_ranks(file)
 
 
+def check_deployable(file: ContractFile) -> None:
+    """Check what a deployment's own file must also hold; a contract that a log stores is judged without it.
+
+    Raises:
+        ContractInvalid: a state that nobody can leave, or an unknown metric, with its place.
+    """
+    for name, machine in file.machines.items():
+        left = {state for edge in machine.edges for state in edge.sources if edge.sources != "*"}
+        for index, state in enumerate(machine.states):
+            if state not in left and state not in machine.terminal:
+                message = f"nobody can leave {state}: give it an edge, or name it in terminal"
+                raise ContractInvalid(f"machines.{name}.states[{index}]", message)
+    metrics = fact_types(file, "promotion")
+    for index, criterion in enumerate(file.promotion_gate):
+        if criterion.metric not in metrics:
+            message = f"unknown metric {criterion.metric!r}; known: {', '.join(sorted(metrics))}"
+            raise ContractInvalid(f"promotion_gate[{index}].metric", message)
+
+
 def fact_types(file: ContractFile, scope: FactScope) -> dict[str, FactType]:
     """Return the facts that a guard of this scope may name, with their types."""
     return {fact.name: fact.type for fact in file.facts if scope in fact.scopes}
@@ -92,6 +111,8 @@ def _check_machines(file: ContractFile) -> None:
             raise ContractInvalid("machines", f"the machine {name!r} is missing")
     for name, machine in file.machines.items():
         _check_states(machine, f"machines.{name}")
+        if name == SESSION_MACHINE and CLOSED in machine.states and all(edge.to != CLOSED for edge in machine.edges):
+            raise ContractInvalid(f"machines.{name}.edges", f"the contract has no exit: no edge leads to {CLOSED}")
         _check_reachable(machine, f"machines.{name}")
 
 

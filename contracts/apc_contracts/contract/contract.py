@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from apc_contracts.contract import file as shape
-from apc_contracts.contract.checks import check_contract
+from apc_contracts.contract.checks import check_contract, check_deployable
 from apc_contracts.contract.coordinators import Coordinator
 from apc_contracts.contract.file import ContractFile
 from apc_contracts.contract.guards import Guard
@@ -132,6 +132,7 @@ def load_contract(path: Path | str | None = None) -> Contract:
     try:
         contract = contract_from_bytes(Path(path).read_bytes())
         check_guards(contract)
+        check_deployable(contract.file)
     except OSError as error:
         raise ContractInvalid("$", f"cannot read it: {error.strerror}", str(path)) from error
     except ContractInvalid as error:

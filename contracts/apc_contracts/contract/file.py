@@ -15,6 +15,7 @@ from apc_contracts.identity.registry import Right
 from apc_contracts.vocabulary import ArtifactKind, CommitmentLevel, PacketType, RunPhase, Signal
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+Comment = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 GuardText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 MILLISECONDS_OF_A_DAY = 86_400_000
@@ -269,6 +270,8 @@ class ContractFile(Section):
     """A whole contract file."""
 
     schema_: str | None = Field(default=None, alias="$schema")
+    comments: dict[Comment, Comment] = Field(default_factory=dict)
+    """Notes for people, by place; nothing reads them."""
     name: Word
     protocol_version: Word
     coordinator: Coordinator = Coordinator.RESEARCH

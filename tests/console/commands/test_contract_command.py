@@ -88,3 +88,74 @@ def test_check_names_the_place_of_a_hole(apc: ApcCommand) -> None:
     assert checked.returncode == 2
     assert f"machines.{INTER}.edges[2]" in checked.stderr
     assert len(checked.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "says"),
+    [
+        ("no_exit", f"machines.{INTER}.edges", "no exit"),
+        ("no_way_out", f"machines.{INTER}.states[2]", "REVIEW"),
+        ("dead_end", "machines.packet_lifecycle.states[8]", "nobody can leave PROMOTED"),
+        ("event", f"machines.{INTER}.edges[0].event", "no event work_begun"),
+        ("metric", "promotion_gate[0].metric", "unknown metric 'beauty'"),
+    ],
+)
+def test_check_explains_each_mistake(apc: ApcCommand, source: str, place: str, says: str) -> None:
+    packaged = "apc-1.0" if source == "metric" else "task-1.1"
+    contract = json.loads((files("apc_contracts") / f"data/{packaged}.json").read_text())
+    edges = contract["machines"][INTER]["edges"]
+    if source == "no_exit":
+        edges[:] = [edge for edge in edges if edge["to"] != "CLOSED"]
+    elif source == "no_way_out":
+        edges[:] = [edge for edge in edges if edge["from"] != ["REVIEW"]]
+    elif source == "dead_end":
+        lifecycle = contract["machines"]["packet_lifecycle"]
+        lifecycle["edges"] = [edge for edge in lifecycle["edges"] if edge["from"] != ["PROMOTED"]]
+    elif source == "event":
+        edges[0]["event"] = "work_begun"
+    else:
+        contract["promotion_gate"][0]["metric"] = "beauty"
+    (apc.folder / "mine.json").write_text(json.dumps(contract))
+
+    checked = apc("contract", "check", "mine.json")
+
+    assert checked.returncode == 2
+    assert f"at {place}: " in checked.stderr.replace("mine.json: ", "")
+    assert says in checked.stderr
+    assert len(checked.stderr.splitlines()) == 1
+
+
+def test_new_writes_what_check_accepts_and_explain_explains(apc: ApcCommand) -> None:
+    assert apc("contract", "new", "review", "--from", "task").returncode == 0
+    written = (apc.folder / "review.json").read_bytes()
+
+    assert apc("contract", "check", "review.json").returncode == 0
+    explained = apc("contract", "explain", "review.json")
+    again = apc("contract", "new", "review")
+
+    assert explained.returncode == 0
+    assert (
+        "REVIEW to WORKING: review_failed: a reviewer sends VETO, or the DONE is retracted; only if round < max_rounds."
+        in (explained.stdout)
+    )
+    assert json.loads(written)["comments"]
+    assert again.returncode == 2
+    assert (apc.folder / "review.json").read_bytes() == written
+
+
+def test_explain_says_what_moves_research(apc: ApcCommand) -> None:
+    by_name = {name: apc("contract", "explain", name) for name in ("task", "nothing_of_the_kind")}
+    research = apc("contract", "explain", str(files("apc_contracts") / "data/apc-1.0.json"))
+
+    assert by_name["task"].returncode == research.returncode == 0
+    assert "VALIDATION to PROMOTION: validation_pass" in research.stdout
+    assert by_name["nothing_of_the_kind"].returncode == 2
+    assert "there are: " in by_name["nothing_of_the_kind"].stderr
+
+
+@pytest.mark.parametrize("name", ["../outside", ".hidden", "a/b", "", "n" * 65])
+def test_new_stays_in_its_folder(apc: ApcCommand, name: str) -> None:
+    refused = apc("contract", "new", name)
+
+    assert refused.returncode == 2
+    assert not list(apc.folder.glob("**/*.json"))

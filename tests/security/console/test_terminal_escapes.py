@@ -84,6 +84,8 @@ LINES: dict[str, Sequence[str]] = {
     "contract walk": ("packet_lifecycle", HOSTILE),
     "contract diagram": (HOSTILE,),
     "contract check": ("hostile.json",),
+    "contract explain": (HOSTILE,),
+    "contract new": (HOSTILE,),
     "schema register": (HOSTILE, "hostile.json"),
     "schema list": (),
     "schema show": (HOSTILE,),

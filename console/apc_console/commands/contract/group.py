@@ -1,4 +1,4 @@
-"""`apc contract`: walk and draw the contract's machines, check a contract file."""
+"""`apc contract`: walk, draw and explain contracts; begin and check a contract file."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ import typer
 from apc_console.commands.packet.group import ContractFile
 from apc_console.output.terminal import echo
 
-app = typer.Typer(help="Walk, draw and check the contract.", no_args_is_help=True)
+app = typer.Typer(help="Walk, draw, explain and check contracts.", no_args_is_help=True)
 
 MachineName = Annotated[
     str, typer.Argument(help="inter_agent_coordination, intra_agent_coordination, packet_lifecycle.")
@@ -49,6 +49,28 @@ def check(file: Annotated[Path, typer.Argument(help="A contract file.")]) -> Non
     from apc_contracts.contract.contract import load_contract
 
     echo(f"{file}: a usable contract, sha256 {load_contract(file).hash.hex()}")
+
+
+@app.command()
+def explain(name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A contract's name or its file.")]) -> None:
+    """Say in words who may send what when, what moves a session on, and what ends it."""
+    from apc_console.commands.contract.explanation import explained, find_contract
+
+    for line in explained(find_contract(name)):
+        echo(line)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="The new contract's name; the file is NAME.json.")],
+    base: Annotated[str, typer.Option("--from", metavar="CONTRACT", help="The contract to begin with.")] = "task",
+) -> None:
+    """Write NAME.json, a contract with a comment for each part that you may change; never over another file."""
+    from apc_console.commands.contract.explanation import find_contract
+    from apc_console.commands.contract.starting import write_contract
+
+    path = write_contract(name, find_contract(base))
+    echo(f"{path}: change it, then: apc contract check {path}")
 
 
 def _facts(text: str) -> dict[str, Any]:

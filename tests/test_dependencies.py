@@ -11,7 +11,19 @@ from packaging.utils import canonicalize_name
 from tests.dependency_bounds import lowest, requirements
 
 ROOT = Path(__file__).parents[1]
-COMPONENTS = ("contracts", "bus", "log", "agents", "orchestrator", "persister", "web", "console", "apps", "migrations")
+COMPONENTS = (
+    "contracts",
+    "bus",
+    "log",
+    "agents",
+    "orchestrator",
+    "persister",
+    "web",
+    "client",
+    "console",
+    "apps",
+    "migrations",
+)
 EXTRAS = ("server", "embedded", "automl", "otel", "llm")
 INTERNALS = ("aio-pika", "aiormq", "faststream", "pamqp", "yarl")
 """Libraries of which the bus uses more than they promise."""

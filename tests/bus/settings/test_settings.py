@@ -23,7 +23,7 @@ from apc_bus.settings import (
 )
 
 ROOT = Path(__file__).parents[3]
-PRODUCT = ("bus", "log", "agents", "orchestrator", "persister", "web", "console", "apps")
+PRODUCT = ("bus", "log", "agents", "orchestrator", "persister", "web", "client", "console", "apps")
 UNIT = re.compile(r"_(SECONDS|MS|BYTES|URL|FILE|PORT)$")
 ITS_VALUE_AND_ITS_PLACE = {"APC_AGENT_KEY", "APC_LOG_KEY", "APC_BROKER_PASSWORDS"}
 """A secret as text, or the file that holds it: two variables on purpose."""

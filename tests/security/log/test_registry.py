@@ -22,7 +22,8 @@ BY_TABLE = """
 DROP VIEW apc_log.agents;
 CREATE TABLE apc_log.agents AS
 SELECT agent_id, 'agent.mallory' AS broker_user, 'explorer' AS role, 'alpha' AS swarm_id, ARRAY['veto'] AS rights,
-       ARRAY['IDEA'] AS handles, '{}'::jsonb AS public_keys, false AS is_revoked FROM apc_log.registry_events;
+       ARRAY['IDEA'] AS handles, '{}'::jsonb AS public_keys, false AS is_revoked, change_id
+FROM apc_log.registry_events;
 GRANT SELECT, UPDATE ON apc_log.agents TO apc_writer
 """
 """As the registry was before: a table beside the log."""

@@ -1,9 +1,9 @@
 """A contract in words: who may send what when, what moves a session on, and what ends it."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from apc_bus.settings import BusSettings
 from apc_contracts import PacketType
 from apc_contracts.contract.collection import load_contracts
 from apc_contracts.contract.contract import Contract, load_contract
@@ -33,7 +33,8 @@ def find_contract(name: str) -> Contract:
     """
     if name.endswith(".json") or Path(name).is_file():
         return load_contract(name)
-    known = load_contracts(os.environ.get("APC_CONTRACT") or None, os.environ.get("APC_CONTRACTS") or None)
+    settings = BusSettings()
+    known = load_contracts(settings.contract, settings.contracts)
     found = known.named(name)
     if found is None:
         raise ContractInvalid("name", f"there is no contract {name!r}; there are: {', '.join(known.names)}")

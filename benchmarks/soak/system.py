@@ -21,7 +21,7 @@ from tests.support.traffic import (
     until,
 )
 
-from apc_bus.database import open_pool
+from apc_bus.database import DATABASE_AWAY, open_pool
 from apc_bus.errors import BusError
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings, LogKeySettings
@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 900.0
 HOLDER = "SELECT holder FROM apc_log.shards WHERE shard = 0"
 LOGGED = "SELECT packet_id FROM apc_log.agent_packets"
 OPEN_SESSIONS = "SELECT count(*) FROM apc_log.sessions WHERE state = 'SESSION_OPEN'"
-AWAY = (BusError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+AWAY = (BusError, *DATABASE_AWAY)
 """What a server that dies or has just come back gives its clients."""
 
 

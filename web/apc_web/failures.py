@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError, DatabaseUnavailable
 from apc_contracts.errors import ApcError
 from apc_persister.errors import ProofImpossible, TreeBroken
@@ -21,10 +22,7 @@ _KINDS: tuple[type[Exception], ...] = (
     ApcError,
     HTTPException,
     RequestValidationError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    OSError,
-    TimeoutError,
+    *DATABASE_AWAY,
 )
 _log = structlog.get_logger("apc_web")
 
@@ -71,7 +69,7 @@ def error_of(error: BaseException) -> ApiError:
             return ApiError(503, "NO_RIGHT", "the database user may not read this: grant it the role apc_reader")
         case BusError():
             return ApiError(503, "BROKER_AWAY", "the broker does not answer: try again when it does")
-        case asyncpg.PostgresError() | OSError() | TimeoutError() | asyncpg.InterfaceError() | DatabaseUnavailable():
+        case _ if isinstance(error, (*DATABASE_AWAY, DatabaseUnavailable)):
             return ApiError(503, "DATABASE_AWAY", "the database does not answer: try again when it does")
         case _:
             return ApiError(500, "FAILED", "the server failed; its log has the reason")

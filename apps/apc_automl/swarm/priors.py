@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from apc_automl.data.table_profile import TableProfile, distance
 from apc_automl.report import log_queries
 from apc_automl.training.spaces import FAMILIES
+from apc_bus.database import DATABASE_AWAY
 
 MOST_RUNS = 50
 """The newest runs with a profile that are looked at."""
@@ -62,7 +63,7 @@ class LoggedPast:
                 rows = await connection.fetch(log_queries.PAST_TRIALS, but_not, MOST_RUNS)
             finally:
                 await connection.close()
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except DATABASE_AWAY as error:
             log.warning("past_runs_unread", reason=str(error) or type(error).__name__)
             return []
         return [trial for row in rows if (trial := _trial(row)) is not None]

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from apc_bus.database import open_pool
+from apc_bus.database import DATABASE_AWAY, open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.output.secrecy import hide_password
@@ -33,7 +33,7 @@ async def migrate_url(url: str) -> None:
         pool = await open_pool(url, max_size=1, wait=PATIENCE)
         await pool.close()
         await migrate(url)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except DATABASE_AWAY as error:
         raise ServiceAway(f"cannot migrate the database {hide_password(url)}: {first_line(error)}") from error
 
 
@@ -83,7 +83,7 @@ async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
             yield pool, url
         except BrokenPipeError:  # the reader of our output left, not the database
             raise
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except DATABASE_AWAY as error:
             raise ServiceAway(f"the database failed: {first_line(error)}") from error
         finally:
             await asyncio.wait_for(pool.close(), PATIENCE.total_seconds())

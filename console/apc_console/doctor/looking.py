@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-import asyncpg
-
+from apc_bus.database import DATABASE_AWAY
 from apc_bus.supervision import reason_of
 from apc_console.doctor.finding import Finding, wrong
 from apc_contracts.errors import ApcError
@@ -31,7 +30,7 @@ async def attempt(check: str, look: Awaitable[Found], findings: list[Finding], f
         findings.append(wrong(check, reason_of(error), fix or "mend what it names"))
     except TimeoutError:
         findings.append(wrong(check, f"no answer within {LONGEST_SECONDS:g} s", "see whether the server is overloaded"))
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+    except DATABASE_AWAY as error:
         findings.append(wrong(check, f"it failed: {reason_of(error)}", DATABASE_FIX))
     except Exception as error:
         findings.append(wrong(check, f"{type(error).__name__}: {reason_of(error)}", FAULT_FIX))

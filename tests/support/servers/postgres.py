@@ -11,6 +11,7 @@ import asyncpg
 from tests.support.servers.containers import containers_asked, docker_answers, run_container
 from tests.support.servers.private_postgres import PrivatePostgres, find_binaries
 
+from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusUnavailable
 
 _NEWEST = 18
@@ -150,7 +151,7 @@ async def local_postgres() -> PostgresServer | None:
     url = os.environ.get("APC_DATABASE_URL") or _LOCAL_URL
     try:
         connection = await asyncpg.connect(url, timeout=2)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except DATABASE_AWAY:
         return None
     try:
         is_superuser = await connection.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")

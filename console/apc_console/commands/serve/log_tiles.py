@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from apc_bus.database import DATABASE_AWAY
 from apc_console.connections.database import open_log
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.documents import last_checkpoint
@@ -28,7 +29,7 @@ _LONGEST_INDEX = 24
 _FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 _NEVER = {"Cache-Control": "no-store"}
 _NOT_THERE = PlainTextResponse("there is no such thing\n", 404, _NEVER)
-_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, TreeBroken)
+_AWAY = (*DATABASE_AWAY, TreeBroken)
 
 
 def make_app(pool: asyncpg.Pool) -> Starlette:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import asyncpg
 
+from apc_bus.database import DATABASE_AWAY
 from apc_bus.settings import BusSettings, DatabaseSettings, LogKeySettings, OrchestratorSettings
 from apc_console.commands.web.broker_acts import BrokerActs
 from apc_console.commands.web.chatting import chats_of
@@ -115,7 +116,7 @@ async def _check(pool: asyncpg.Pool, run_id: str | None) -> None:
             raise InputUnusable("this database holds no log: run `apc migrate`")
         if run_id is not None and not await page_of_runs(pool, run_id=run_id, limit=1):
             raise InputUnusable(f"--run: the log holds no run {run_id!r}: `apc session list` shows them")
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except DATABASE_AWAY as error:
         raise ServiceAway(f"the database failed: {error}") from error
 
 

@@ -20,7 +20,7 @@ BACKLOG, MORE = 100, 300
 """Packets confirmed before the fault, and after it before it is mended."""
 LEADER_ROUNDS = 3
 PATIENCE = 120
-ADVANCED = Path(__file__).parents[2] / "deploy/rabbitmq-advanced.config"
+ADVANCED = Path(__file__).parents[3] / "deploy/rabbitmq-advanced.config"
 DEAD_LETTER_PATIENCE = 180
 """What is dead-lettered to a queue whose leader dies is sent again by the broker, at its second look at the latest: a
 minute with the configuration that ships."""

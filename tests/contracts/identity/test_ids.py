@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apc_contracts import new_packet_id, reply_id, shard_of, timer_id
+from apc_contracts.identity.ids import keyed_id
 
 CAUSE = UUID("0190a5f2-1111-7222-8333-444455556666")
 
@@ -26,6 +27,13 @@ def test_a_reply_is_made_again_from_cause_agent_and_ordinal() -> None:
     assert reply_id(CAUSE, "orchestrator", "nack") == uuid5(CAUSE, "orchestrator/nack")
     assert reply_id(CAUSE, "builder-1", 2).version == 5
     assert len({reply_id(CAUSE, agent, n) for agent in ("a", "b") for n in range(5)}) == 10
+
+
+def test_what_a_key_names_is_version_8_and_follows_from_all_its_parts() -> None:
+    first = keyed_id("review", "pr-1", "start")
+    assert first == keyed_id("review", "pr-1", "start")
+    assert (first.version, first.variant) == (8, RFC_4122)
+    assert len({first, keyed_id("review", "pr-1", "input"), keyed_id("reviewp", "r-1", "start")}) == 3
 
 
 def test_a_timer_is_made_again_from_session_step_and_kind() -> None:

@@ -1,10 +1,8 @@
 """Register schemas: check them here, send them to the gates, wait until the log has them."""
 
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import asyncpg
 import orjson
@@ -18,6 +16,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
 from apc_contracts.errors import PacketRefused, SchemaUnusable
+from apc_contracts.identity.ids import keyed_id
 from apc_contracts.identity.registry_change import SchemaAdded
 from apc_contracts.model import SchemaId
 from apc_contracts.schemas.schema import RegisteredSchema, register_schema
@@ -60,9 +59,8 @@ def usable_schema(schema_id: str, document: Any) -> RegisteredSchema:
 
 def addition_of(schema: RegisteredSchema) -> SchemaAdded:
     """Return the change that registers a schema; its id follows from the content, so that repeating is safe."""
-    digest = bytearray(sha256(schema.schema_id.encode() + b"\0" + schema.hash).digest()[:16])
-    digest[6], digest[8] = digest[6] & 0x0F | 0x80, digest[8] & 0x3F | 0x80
-    return SchemaAdded(change_id=UUID(bytes=bytes(digest)), schema_id=schema.schema_id, document=schema.document)
+    change_id = keyed_id("schema", schema.schema_id, schema.hash.hex())
+    return SchemaAdded(change_id=change_id, schema_id=schema.schema_id, document=schema.document)
 
 
 async def register_file(schema_id: str, file: Path) -> RegisteredSchema:

@@ -1,4 +1,4 @@
-"""The agent that acts for an operator: registered with the right `operate` for the broker user at hand."""
+"""The agent that acts for an operator: registered with the right `operate` for the broker user in use."""
 
 import asyncpg
 

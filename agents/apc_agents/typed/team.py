@@ -15,7 +15,7 @@ DAY = timedelta(days=1)
 
 
 class Team:
-    """Agents that work on one task after the other, each task in a session of its own.
+    """Agents that work on one task after the other, each in its own session.
 
     Args:
         name: as it is told in commands.
@@ -59,7 +59,7 @@ class Team:
         ids = [agent.agent_id for agent in self.agents]
         for agent_id in ids:
             if ids.count(agent_id) > 1:
-                raise AgentInvalid(f"team {name} has two agents {agent_id!r}: give each an id of its own")
+                raise AgentInvalid(f"team {name} has two agents {agent_id!r}: give each its own id")
         decider, reviewers = decider or entry, tuple(reviewers)
         for what, named in (("entry", entry), ("decider", decider), *(("reviewers", one) for one in reviewers)):
             if named not in ids:

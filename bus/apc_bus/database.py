@@ -61,12 +61,12 @@ async def open_pool(
                 raise DatabaseUnavailable(f"Postgres cannot be reached with TLS: {problem}") from error
             if loop.time() + pause > deadline:
                 raise DatabaseUnavailable(
-                    f"Postgres does not answer ({_first_line(error)}); start it, or set APC_DATABASE_URL"
+                    f"Postgres does not answer ({first_line(error)}); start it, or set APC_DATABASE_URL"
                 ) from error
-            _log.warning("database_awaited", reason=_first_line(error))
+            _log.warning("database_awaited", reason=first_line(error))
         except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
             raise DatabaseUnavailable(
-                f"Postgres refuses the connection: {_first_line(error)}; check APC_DATABASE_URL"
+                f"Postgres refuses the connection: {first_line(error)}; check APC_DATABASE_URL"
             ) from error
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -103,5 +103,6 @@ def _tls_problem(error: BaseException) -> str | None:
     return tls_problem(error, "APC_DATABASE")
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its name when it has none."""
     return (str(error) or type(error).__name__).splitlines()[0]

@@ -7,9 +7,11 @@ async with apc_client.connect() as bus:
 ```
 """
 
-from apc_client.client import Client, connect
+from apc_client.client import Client
+from apc_client.connecting import connect, run
 from apc_client.errors import ClientError, KeyConflict, ResultUnusable, SessionHalted, SessionRefused
 from apc_client.session import ClientSession, SessionEvent
+from apc_client.testing import TeamTestClient
 
 __all__ = [
     "Client",
@@ -20,5 +22,7 @@ __all__ = [
     "SessionEvent",
     "SessionHalted",
     "SessionRefused",
+    "TeamTestClient",
     "connect",
+    "run",
 ]

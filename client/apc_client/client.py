@@ -1,8 +1,5 @@
 """Starts sessions of teams, as a registered agent with the right `operate`."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,12 +12,9 @@ from apc_agents.emitting.emission import Builder
 from apc_agents.phase import KnownSessions
 from apc_agents.typed.message import payload_of
 from apc_agents.typed.team import Team
-from apc_bus.database import open_pool
 from apc_bus.port import Bus
-from apc_bus.rabbit import connect_rabbit
-from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_client.answering import AnswerForm, answer_over
 from apc_client.errors import KeyConflict, SessionRefused
-from apc_client.operator import first_operator
 from apc_client.sending import answer_to, send_packet
 from apc_client.session import ClientSession
 from apc_contracts.envelope.packet import Actor, Packet
@@ -28,13 +22,13 @@ from apc_contracts.identity.ids import keyed_id, new_packet_id
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration
 from apc_contracts.judging.remedies import remedy_of
 from apc_contracts.payloads.by_type import MessagePayload, SignalPayload
+from apc_contracts.payloads.questions import AnswerOutcome
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.queries.bodies import opened_bodies
+from apc_log.queries.questions import QuestionRow, list_questions
 from apc_log.queries.trace import list_agent_packets
 from apc_web.errors import InputUnusable
-
-CONNECT_PATIENCE = timedelta(seconds=8)
 
 
 class Client:
@@ -53,6 +47,26 @@ class Client:
         self._shards = shards
         actor = Actor(agent_id=operator.agent_id, role=operator.role, swarm_id=operator.swarm_id)
         self._builder = Builder(actor, KnownSessions(operator.agent_id))
+
+    async def questions(self, session_id: str | None = None) -> list[QuestionRow]:
+        """Return what handlers ask people and nobody has answered yet, the one that is due first first."""
+        return await list_questions(self._pool, session_id=session_id)
+
+    async def answer(
+        self, question: UUID, *, approved: bool, note: str | None = None, person: str | None = None
+    ) -> str:
+        """Answer a question as a person for whom this broker user speaks; return who has answered.
+
+        Args:
+            question: the packet_id of a row of `questions`.
+            person: who answers; default the only one of those asked for whom this broker user speaks.
+
+        Raises:
+            InputUnusable: no such question is open, nobody here may answer it, or the gate refuses.
+            ServiceAway: gate or log writer do not answer.
+        """
+        outcome = AnswerOutcome.APPROVED if approved else AnswerOutcome.DENIED
+        return await answer_over(self._bus, self._pool, self._shards, AnswerForm(question, outcome, note, person))
 
     def session(self, session_id: str, team: Team | None = None) -> ClientSession:
         """Return a session that was started before, here or in another process; the team types its result."""
@@ -128,32 +142,3 @@ def _input(team: Team, content: BaseModel) -> MessagePayload:
 
 def _content(payload: MessagePayload) -> Any:
     return payload.schema_id, orjson.dumps(dict(payload.content), option=orjson.OPT_SORT_KEYS)
-
-
-@asynccontextmanager
-async def connect(
-    bus: BusSettings | None = None, database: DatabaseSettings | None = None, *, operator: str | None = None
-) -> AsyncIterator[Client]:
-    """Connect to a running system over RabbitMQ.
-
-    Args:
-        bus, database: default those of APC_AMQP_URL and APC_DATABASE_URL.
-        operator: the agent_id that starts sessions; default the first with the right `operate` of this broker user.
-
-    Raises:
-        InputUnusable: a URL is missing, or no operator is registered for the broker user.
-        BusUnavailable, DatabaseUnavailable: a server is away.
-    """
-    bus, database = bus or BusSettings(), database or DatabaseSettings()
-    if not bus.amqp_nodes or database.url is None:
-        raise InputUnusable("set APC_AMQP_URL and APC_DATABASE_URL: a system without a broker has no clients")
-    quick = bus.model_copy(update={"connect_patience": CONNECT_PATIENCE})
-    pool = await open_pool(database.url, max_size=2, wait=CONNECT_PATIENCE)
-    try:
-        connected = await connect_rabbit(quick, purpose="client")
-        try:
-            yield Client(connected, pool, await first_operator(pool, connected.user, operator), bus.shards)
-        finally:
-            await connected.close()
-    finally:
-        await pool.close()

@@ -70,6 +70,11 @@ class ClientSession:
             else:
                 await asyncio.sleep(PAUSE_SECONDS)
 
+    async def has_ended(self) -> bool:
+        """Return whether the session is closed or halted."""
+        row = await get_session(self._pool, self.session_id)
+        return row is not None and row.is_terminal
+
     async def result(self, model: type[BaseModel] | None = None, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """Wait until the session has closed, and return its result: what the decider gave to `ctx.complete`.
 

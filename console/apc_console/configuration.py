@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from apc_bus.secrecy import hide
 from apc_bus.settings import READ_BY, SERVICES, all_settings, variable_of
-from apc_console.output.secrecy import hide
 
 EVERYBODY = "all"
 

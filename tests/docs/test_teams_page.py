@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from pydantic_ai.models.test import TestModel
 
 from apc_agents import AgentTestClient, content_of, load_team
 from apc_agents.typed.message import schema_of
+from apc_client import TeamTestClient
 from apc_contracts.payloads.by_type import DecisionPayload
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/teams.md"
 
 
-async def test_the_team_of_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_team_of_the_page_works(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "desk_of_the_page.py").write_text("\n\n".join(blocks))
     monkeypatch.syspath_prepend(tmp_path)
@@ -34,3 +36,9 @@ async def test_the_team_of_the_page_works(tmp_path: Path, monkeypatch: pytest.Mo
     result = done.payload_as(DecisionPayload).result
     assert result is not None
     assert result.content == {"text": "because", "sources": []}
+    monkeypatch.setattr(desk, "TeamTestClient", partial(TeamTestClient, database_url=postgres_url))
+    await desk.check()
+    monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
+    monkeypatch.setenv("APC_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("APC_AMQP_URL", raising=False)
+    await desk.main()

@@ -11,8 +11,8 @@ from pydantic import BaseModel, SecretStr
 from apc_agents import Agent, HandlerContext, Team, message
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client import Client, KeyConflict, ResultUnusable, SessionHalted, SessionRefused
+from apc_client.in_process.system import run_embedded
 from apc_console.errors import InputUnusable
-from apc_console.system.embedded import run_embedded
 from apc_contracts import Budgets
 
 

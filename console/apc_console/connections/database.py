@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import asyncpg
 
-from apc_bus.database import DATABASE_AWAY, open_pool
+from apc_bus.database import DATABASE_AWAY, first_line, open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_client.in_process.migrating import migrate_url
 from apc_console.errors import InputUnusable, ServiceAway
-from apc_console.output.secrecy import hide_password
 from apc_log.heads import holds_log
 
 PATIENCE = timedelta(seconds=3)
@@ -22,19 +22,6 @@ async def migrate_database(settings: DatabaseSettings) -> None:
     if settings.url is None:
         raise InputUnusable("set APC_DATABASE_URL; the embedded database is migrated when `apc up` starts")
     await migrate_url(settings.url)
-
-
-async def migrate_url(url: str) -> None:
-    """Upgrade the database at `url`. Raises ServiceAway when it does not answer or refuses."""
-    from apc_persister.database.migrate import migrate
-
-    try:
-        # The pool waits for a server that is starting, and reports errors clearly; the migration does neither.
-        pool = await open_pool(url, max_size=1, wait=PATIENCE)
-        await pool.close()
-        await migrate(url)
-    except DATABASE_AWAY as error:
-        raise ServiceAway(f"cannot migrate the database {hide_password(url)}: {first_line(error)}") from error
 
 
 @asynccontextmanager
@@ -87,8 +74,3 @@ async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
             raise ServiceAway(f"the database failed: {first_line(error)}") from error
         finally:
             await asyncio.wait_for(pool.close(), PATIENCE.total_seconds())
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its name when it has none."""
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -7,10 +7,10 @@ import asyncpg
 from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings
 from apc_bus.topology import Topology
-from apc_console.commands.agent.registration import queues_of
+from apc_client.registry.agents import queues_of
+from apc_client.topology import topology_of
 from apc_console.connections.broker import topology_url
 from apc_console.connections.database import PATIENCE, database_url
-from apc_console.connections.topology import topology_of
 from apc_console.doctor.agents import look_at_agents
 from apc_console.doctor.broker import (
     inspect_broker,

@@ -16,12 +16,13 @@ from apc_bus.database import open_pool
 from apc_bus.errors import BusError
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, PersisterSettings
 from apc_bus.topology import agent_queue, gate_queue, log_queue
+from apc_client.in_process.migrating import migrate_url
+from apc_client.registry.agents import addition, publish_changes, queues_of, wait_until_recorded, with_keys
+from apc_client.topology import topology_of
 from apc_client.waiting import until
-from apc_console.commands.agent.registration import addition, publish_changes, queues_of, wait_until_recorded, with_keys
 from apc_console.commands.topology.definitions import shared_users
 from apc_console.connections.broker import apply, broker_user, open_bus
-from apc_console.connections.database import PATIENCE, migrate_url
-from apc_console.connections.topology import topology_of
+from apc_console.connections.database import PATIENCE
 from apc_console.errors import ServiceAway
 from apc_console.system.supervisor import ProcessSpec, Supervisor
 from apc_contracts.identity.registry import Registration

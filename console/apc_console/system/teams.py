@@ -14,8 +14,8 @@ from apc_agents.typed.team import Team
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_client import Client
 from apc_client.operator import client_registration
-from apc_console.commands.agent.registration import addition, publish_changes, wait_until_recorded, with_keys
-from apc_console.commands.schema.registration import register_schemas
+from apc_client.registry.agents import addition, publish_changes, wait_until_recorded, with_keys
+from apc_client.registry.schemas import register_schemas
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
@@ -66,7 +66,7 @@ async def open_team(name: str, team: Team) -> AsyncIterator[Client]:
     """
     settings, database = BusSettings(), DatabaseSettings()
     if not has_broker(settings, database):
-        from apc_console.system.embedded import run_embedded
+        from apc_client.in_process.system import run_embedded
 
         async with run_embedded(settings, database) as embedded:
             await embedded.register_schemas(team.documents)

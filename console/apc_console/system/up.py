@@ -53,7 +53,7 @@ async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterato
     members = {name: agent for module in modules for name, agent in load_members(module).items()}
     documents = documents_of(members.values())
     if has_broker(settings, database):
-        from apc_console.commands.schema.registration import register_schemas
+        from apc_client.registry.schemas import register_schemas
         from apc_console.connections.broker import open_bus
         from apc_console.system.supervised import AgentProcess, run_supervised
 
@@ -64,7 +64,7 @@ async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterato
                     await register_schemas(bus, supervised.pool, settings.shards, documents)
             yield supervised
     else:
-        from apc_console.system.embedded import run_embedded
+        from apc_client.in_process.system import run_embedded
 
         _say(
             f"one process, in-process bus, data in {settings.data_dir}: for development; "

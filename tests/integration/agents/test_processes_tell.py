@@ -18,7 +18,7 @@ from tests.integration.agents.worker_process import PYTHONPATH
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents.keys import AgentKey, make_key
-from apc_console.commands.agent.registration import publish_changes
+from apc_client.registry.agents import publish_changes
 
 SERVICES = {
     "persister": ("serve", "persister"),

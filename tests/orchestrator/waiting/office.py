@@ -14,7 +14,7 @@ from apc_agents import Agent, AskTimeout, HandlerContext, PostgresStateStore, Ro
 from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
-from apc_console.commands.approval.answering import answer_packet
+from apc_client.answering import answer_packet
 from apc_contracts import DecisionPayload, Packet, PacketType, TaskIrPayload
 from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, encode_registry_change

@@ -9,9 +9,7 @@ from pydantic import ValidationError
 
 from apc_agents.loading import load_agent
 from apc_bus.settings import BusSettings
-from apc_console.commands.agent.broker_users import Remarks, cut_off, make_agent_users, user_of_agent
-from apc_console.commands.agent.database_logins import end_agent_login, make_agent_logins
-from apc_console.commands.agent.registration import (
+from apc_client.registry.agents import (
     LOG_PATIENCE,
     addition,
     publish_changes,
@@ -19,10 +17,12 @@ from apc_console.commands.agent.registration import (
     wait_until_recorded,
     with_keys,
 )
+from apc_client.topology import topology_of
+from apc_console.commands.agent.broker_users import Remarks, cut_off, make_agent_users, user_of_agent
+from apc_console.commands.agent.database_logins import end_agent_login, make_agent_logins
 from apc_console.commands.topology.definitions import shared_users
 from apc_console.connections.broker import apply, open_bus
 from apc_console.connections.database import open_log
-from apc_console.connections.topology import topology_of
 from apc_console.errors import InputUnusable
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.people import voice_objection

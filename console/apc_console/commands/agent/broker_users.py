@@ -14,10 +14,10 @@ from apc_bus.rabbit.administration.grants import (
 from apc_bus.rabbit.administration.management import Management
 from apc_bus.settings import BusSettings, ConsoleSettings
 from apc_bus.topology import AgentQueues, Topology
-from apc_console.commands.agent.registration import queues_of
+from apc_client.registry.agents import queues_of
+from apc_client.topology import topology_of
 from apc_console.connections.broker import broker_user, topology_url
 from apc_console.connections.passwords import complete_passwords, default_file, forget_password, known_passwords
-from apc_console.connections.topology import topology_of
 from apc_contracts.identity.registry import Registration
 
 Remarks = list[str]

@@ -4,8 +4,9 @@ from typing import Any
 from uuid import UUID
 
 from apc_bus.settings import BusSettings
-from apc_console.commands.approval.answering import AnswerForm, answer_over, find_question
+from apc_client.answering import AnswerForm, answer_over, find_question
 from apc_console.commands.session.session_control import require_broker
+from apc_console.connections.broker import open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import print_rows
@@ -35,8 +36,8 @@ async def answer(packet_id: str, outcome: AnswerOutcome, note: str | None, perso
     settings = BusSettings()
     require_broker(settings)
     form = AnswerForm(question_id(packet_id), outcome, note, person)
-    async with open_log() as pool:
-        return await answer_over(pool, settings, form)
+    async with open_log() as pool, open_bus(settings) as bus:
+        return await answer_over(bus, pool, settings.shards, form)
 
 
 def question_id(text: str) -> UUID:

@@ -1,4 +1,4 @@
-"""AnswerSpec a question as a person: the act of `apc approval` and of the web console."""
+"""Answer a question as a person: the act of a client, of `apc approval` and of the web console."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -6,10 +6,8 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_bus.settings import BusSettings
+from apc_bus.port import Bus
 from apc_client.sending import answer_to, send_packet
-from apc_console.connections.broker import broker_user, open_bus
-from apc_console.errors import InputUnusable
 from apc_contracts.envelope.packet import Actor, Packet, Recipient, Routing, SignalPacket, Trace
 from apc_contracts.envelope.parts import MAX_TTL_MS
 from apc_contracts.identity.ids import new_packet_id
@@ -19,6 +17,7 @@ from apc_contracts.payloads.questions import MAX_TEXT, AnswerOutcome, AnswerSpec
 from apc_contracts.vocabulary import PROTOCOL_1_1, Channel, DeliveryMode, PacketType, RunPhase, Signal
 from apc_log.queries.questions import QuestionRow, list_questions
 from apc_log.registry import registered_people
+from apc_web.errors import InputUnusable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class AnswerForm:
     person: str | None = None
 
 
-async def answer_over(pool: asyncpg.Pool, settings: BusSettings, form: AnswerForm) -> str:
-    """Send the ANSWER and wait for the verdict, reading the log over this pool; return who has answered.
+async def answer_over(bus: Bus, pool: asyncpg.Pool, shards: int, form: AnswerForm) -> str:
+    """Send the ANSWER as the broker user of this bus and wait for the verdict; return who has answered.
 
     Raises:
         InputUnusable: there is no such open question, nobody may answer it here, or the gate refuses.
@@ -41,10 +40,9 @@ async def answer_over(pool: asyncpg.Pool, settings: BusSettings, form: AnswerFor
     if form.note is not None and len(form.note) > MAX_TEXT:
         raise InputUnusable(f"the note has {len(form.note)} characters, the limit is {MAX_TEXT}: shorten it")
     question = await find_question(pool, form.packet_id)
-    person = await _person(pool, question, broker_user(settings), form.person)
+    person = await _person(pool, question, bus.user, form.person)
     packet = answer_packet(question, person, form.outcome, form.note)
-    async with open_bus(settings) as bus:
-        await send_packet(bus, packet, settings.shards)
+    await send_packet(bus, packet, shards)
     answer = await answer_to(pool, packet)
     if answer.reason is not None:
         raise InputUnusable(f"the gate refused the answer: {answer.reason}")

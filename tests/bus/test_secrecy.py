@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from apc_console.output.secrecy import hide
+from apc_bus.secrecy import hide
 
 
 @pytest.mark.parametrize(

@@ -31,25 +31,28 @@ from apc_bus.observability.trace_export import export_traces
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings, WorkerSettings
 from apc_bus.topology import gate_queue, log_queue
-from apc_client import Client
+from apc_client.client import Client
+from apc_client.in_process.migrating import migrate_url
 from apc_client.operator import client_registration
+from apc_client.registry.agents import addition, publish_changes, queues_of, wait_until_recorded, with_keys
+from apc_client.registry.schemas import register_schemas
+from apc_client.topology import topology_of
 from apc_client.waiting import until
-from apc_console.commands.agent.registration import addition, publish_changes, queues_of, wait_until_recorded, with_keys
-from apc_console.commands.schema.registration import register_schemas
-from apc_console.connections.database import migrate_url
-from apc_console.connections.topology import topology_of
-from apc_console.errors import InputUnusable, ServiceAway
-from apc_contracts.identity.registry import Registration
+from apc_contracts.identity.registry import Kind, Registration
 from apc_log.registry import registered_agents
 from apc_orchestrator.service import Orchestrator
 from apc_persister.database.embedded import start_embedded
 from apc_persister.evidence.tree.checkpoint import ensure_key
 from apc_persister.service import serve_persister
+from apc_web.errors import InputUnusable, ServiceAway
 
 OPERATOR = "operator"
 DRAIN_LIMIT = timedelta(seconds=10)
 """How long shutdown waits for what is on its way to the log."""
 START_LIMIT = timedelta(seconds=20)
+
+_folders_in_use: set[Path] = set()
+"""The data folders of the systems in this process."""
 
 log = structlog.get_logger(__name__)
 
@@ -136,25 +139,28 @@ class EmbeddedSystem:
         await self._unless_failed(work)
 
     async def start_agents(self, agents: Sequence[Agent]) -> None:
-        """Register agents as they describe themselves and start a worker for each, in order.
+        """Register agents as they describe themselves and start a worker for each, in order. Raises as `register`."""
+        for agent, registration in zip(
+            agents, await self.register([agent.registration() for agent in agents]), strict=True
+        ):
+            await self._start_worker(agent, registration.broker_user)
+
+    async def register(self, described: Sequence[Registration]) -> list[Registration]:
+        """Register agents and people, declare the agents' inboxes, and wait until the log has them.
 
         Raises:
             ServiceAway: the registry did not accept them in time.
         """
-        registrations = await with_keys(self.pool, [agent.registration() for agent in agents])
-        self._declare(registrations)
+        registrations = await with_keys(self.pool, described)
+        self._declare([one for one in registrations if one.kind is Kind.AGENT])
         changes = [addition(registration) for registration in registrations]
         await publish_changes(self._operator, changes, self._settings.shards)
         await self._unless_failed(wait_until_recorded(self.pool, changes, self._settings.shards, START_LIMIT))
-        for agent, registration in zip(agents, registrations, strict=True):
-            await self._start_worker(agent, registration.broker_user)
+        return registrations
 
     async def client(self) -> Client:
         """Return a client of this system, registered as an operator. Raises ServiceAway."""
-        (registered,) = await with_keys(self.pool, [client_registration(OPERATOR)])
-        change = addition(registered)
-        await publish_changes(self._operator, [change], self._settings.shards)
-        await self._unless_failed(wait_until_recorded(self.pool, [change], self._settings.shards, START_LIMIT))
+        (registered,) = await self.register([client_registration(OPERATOR)])
         return Client(self._operator, self.pool, registered, self._settings.shards)
 
     async def drain(self) -> None:
@@ -268,12 +274,19 @@ def _only_one(folder: Path) -> Iterator[None]:
     from fasteners import InterProcessLock
 
     make_private_folder(folder)
+    place = folder.resolve()
     lock = InterProcessLock(folder / "system.lock")
-    if not lock.acquire(blocking=False):
-        raise InputUnusable(f"another `apc up` or `apc automl run` uses {folder}: wait for it, or set APC_DATA_DIR")
+    # The lock is one of processes: this one would get it twice.
+    if place in _folders_in_use or not lock.acquire(blocking=False):
+        raise InputUnusable(
+            f"another system (`apc up`, `apc run`, `apc automl run`, a client) uses {folder}: wait for it, or set "
+            "APC_DATA_DIR"
+        )
+    _folders_in_use.add(place)
     try:
         yield
     finally:
+        _folders_in_use.discard(place)
         lock.release()
 
 

@@ -12,11 +12,11 @@ from apc_bus.port import Bus, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import RECEIPTS, AgentQueues
 from apc_client.waiting import until
-from apc_console.errors import ServiceAway
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.identity.registry_change import AgentAdded, AnyChange, encode_registry_change
 from apc_log.registry import count_recorded, registered_agents, shards_with
+from apc_web.errors import ServiceAway
 
 CONFIRM_PATIENCE = timedelta(seconds=10)
 """How long each of shard 0 and the others may take to log a schema or a contract."""

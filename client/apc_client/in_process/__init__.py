@@ -1,0 +1,1 @@
+"""The whole system in this process."""

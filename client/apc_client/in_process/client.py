@@ -1,0 +1,112 @@
+"""A client of a system in its own process: it starts the agents of the teams whose sessions it starts."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import structlog
+from pydantic import BaseModel, ValidationError
+
+from apc_agents.agent import Agent
+from apc_agents.typed.team import Team
+from apc_bus.port import Bus
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_client.client import Client
+from apc_client.in_process.system import OPERATOR, EmbeddedSystem, run_embedded
+from apc_client.operator import client_registration
+from apc_client.session import ClientSession
+from apc_contracts.identity.registry import Kind, Registration
+from apc_log.queries import get_session
+from apc_web.errors import InputUnusable
+
+PEOPLE = "people"
+"""The swarm of people."""
+
+log = structlog.get_logger(__name__)
+
+
+class InProcessClient(Client):
+    """A client that runs the agents itself.
+
+    Args:
+        system: this process's.
+        bus: connected as the system's operator.
+        operator: its registration.
+        shards: of the system.
+    """
+
+    def __init__(self, system: EmbeddedSystem, bus: Bus, operator: Registration, shards: int) -> None:
+        super().__init__(bus, system.pool, operator, shards)
+        self._system = system
+        self._running: dict[str, Agent] = {}
+        self._started: set[str] = set()
+
+    async def start(self, team: Team, content: BaseModel, *, key: str | None = None) -> ClientSession:
+        """Run the team's agents unless they run, open a session and give its entry the input. Raises as `Client.start`.
+
+        Raises:
+            InputUnusable: another agent of this process has the id of a member.
+        """
+        await self.run_team(team)
+        session = await super().start(team, content, key=key)
+        self._started.add(session.session_id)
+        return session
+
+    async def run_team(self, team: Team) -> None:
+        """Register the team's schemas and run its agents, unless they run: what open sessions wait for goes on.
+
+        Raises:
+            InputUnusable: another agent of this process has the id of a member, or a schema has changed.
+        """
+        new = []
+        for agent in team.agents:
+            running = self._running.get(agent.agent_id)
+            if running is None:
+                new.append(agent)
+            elif running is not agent:
+                raise InputUnusable(f"another agent {agent.agent_id!r} runs in this process: give each its own id")
+        if new:
+            await self._system.register_schemas(team.documents)
+            await self._system.start_agents(new)
+            self._running |= {agent.agent_id: agent for agent in new}
+
+    async def tell_what_is_left(self) -> None:
+        """Warn of the sessions that were started here and have not ended: nobody works on them any more."""
+        rows = [(one, await get_session(self._system.pool, one)) for one in sorted(self._started)]
+        left = [session_id for session_id, row in rows if row is not None and not row.is_terminal]
+        if left:
+            log.warning(
+                "sessions_left_open",
+                sessions=left,
+                reason="their agents ran in this process: they go on when a system over this data folder runs them",
+            )
+
+
+@asynccontextmanager
+async def connect_in_process(
+    settings: BusSettings, database: DatabaseSettings, people: Mapping[str, str]
+) -> AsyncIterator[InProcessClient]:
+    """Run a system in this process and yield its client.
+
+    Args:
+        people: the role of each person for whom this process answers, by id.
+
+    Raises:
+        InputUnusable: another system uses the data folder, or an id or a role of a person cannot be used.
+        EmbeddedUnavailable, DatabaseUnavailable, ServiceAway: as `run_embedded`.
+    """
+    async with run_embedded(settings, database) as system:
+        described = [client_registration(OPERATOR), *(_person(name, role) for name, role in people.items())]
+        try:
+            operator, *_ = await system.register(described)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise InputUnusable(f"people: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        client = InProcessClient(system, system.connect(OPERATOR), operator, settings.shards)
+        try:
+            yield client
+        finally:
+            await client.tell_what_is_left()
+
+
+def _person(name: str, role: str) -> Registration:
+    return Registration(name, OPERATOR, role, PEOPLE, kind=Kind.PERSON, via=frozenset({OPERATOR}))

@@ -1,0 +1,118 @@
+"""Testing a team as a whole: the real gate, the real log and every agent, in this process."""
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import BaseModel
+
+from apc_agents.typed.team import Team
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_client.errors import ResultUnusable
+from apc_client.in_process.client import InProcessClient, connect_in_process
+from apc_client.session import ClientSession, SessionEvent
+from apc_client.waiting import until
+from apc_log.queries.questions import QuestionRow
+
+PATIENCE = timedelta(seconds=30)
+
+
+class TeamTestClient:
+    """Runs a team over a log of its own, with nothing of the environment.
+
+    ```python
+    async with TeamTestClient(team, people={"alice": "release-manager"}) as client:
+        session = await client.start(Request(text="?"))
+        await client.answer(approved=True, note="go")
+        assert await session.result(timeout=30) == Verdict(...)
+        assert [one.sender for one in await client.events(session)] == [...]
+    ```
+    Gate, log writer and agents are those of a deployment; only the broker is in memory. The log is a PostgreSQL in a
+    temporary folder (extra `embedded`), which takes some seconds to start: use one client for several tests.
+
+    Args:
+        team: the team.
+        people: the role of each person who can be asked, by id.
+        database_url: a database for the log, empty or of earlier tests; default a temporary one.
+        folder: the data folder; default a temporary one.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        *,
+        people: Mapping[str, str] | None = None,
+        database_url: str | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.team = team
+        self._people = people or {}
+        self._database = DatabaseSettings.model_validate({"database_url": database_url})
+        self._folder = folder
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Start everything; returns when every agent is ready. Raises what `apc_client.connect` raises."""
+        async with AsyncExitStack() as stack:
+            folder = self._folder or Path(stack.enter_context(TemporaryDirectory(prefix="apc-team-")))
+            settings = BusSettings(amqp_url=None, data_dir=folder)
+            self.client: InProcessClient = await stack.enter_async_context(
+                connect_in_process(settings, self._database, self._people)
+            )
+            await self.client.run_team(self.team)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop everything; a temporary log is deleted."""
+        await self._stack.aclose()
+
+    async def start(self, content: BaseModel, *, key: str | None = None) -> ClientSession:
+        """Open a session and give the team's entry the input. Raises as `Client.start`."""
+        return await self.client.start(self.team, content, key=key)
+
+    async def run(self, content: BaseModel, *, timeout: float = PATIENCE.total_seconds()) -> Any:  # noqa: ASYNC109
+        """Run one session and return its typed result. Raises as `start` and `ClientSession.result`."""
+        return await (await self.start(content)).result(timeout=timeout)
+
+    async def events(self, session: ClientSession) -> list[SessionEvent]:
+        """Return what the log has of a session, once it has ended."""
+        return [event async for event in session.events()]
+
+    async def question(self, session: ClientSession | None = None) -> QuestionRow:
+        """Wait until a handler asks people; return the question that is due first.
+
+        Raises:
+            SessionHalted, ResultUnusable: the session ended, and nobody was asked.
+            TimeoutError: 30 s passed.
+        """
+        session_id = None if session is None else session.session_id
+        found: list[QuestionRow] = []
+
+        async def is_asked() -> bool:
+            found[:] = await self.client.questions(session_id)
+            if not found and session is not None and await session.has_ended():
+                await session.outcome()
+                raise ResultUnusable(f"session {session_id} closed without a question")
+            return bool(found)
+
+        await until(is_asked, PATIENCE)
+        return found[0]
+
+    async def answer(
+        self,
+        session: ClientSession | None = None,
+        *,
+        approved: bool,
+        note: str | None = None,
+        person: str | None = None,
+    ) -> str:
+        """Answer the question that is due first, once there is one; return who answered. Raises as `Client.answer`."""
+        question = await self.question(session)
+        return await self.client.answer(question.packet_id, approved=approved, note=note, person=person)

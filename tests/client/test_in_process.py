@@ -1,0 +1,114 @@
+"""A client that runs everything in its own process: the teams it starts, and the people it answers for."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, SecretStr
+
+import apc_client
+from apc_agents import Agent, HandlerContext, Role, Team, message
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_client import SessionHalted, TeamTestClient
+from apc_web.errors import InputUnusable
+
+
+@message("order/1")
+class Order(BaseModel):
+    amount: int
+
+
+@message("receipt/1")
+class ShopReceipt(BaseModel):
+    paid: int
+    by: str
+
+
+def shop(agent_id: str = "cashier") -> Team:
+    cashier = Agent(agent_id, role="cashier", swarm="shop")
+
+    @cashier.on(Order)
+    async def pay(order: Order, ctx: HandlerContext) -> None:
+        by = "nobody"
+        if order.amount > 100:
+            approval = await ctx.ask(f"Pay {order.amount}?", to=Role("manager"), timeout=timedelta(hours=1))
+            if not approval.approved:
+                raise ValueError(f"denied: {approval.note}")
+            by = approval.by
+        await ctx.complete(ShopReceipt(paid=order.amount, by=by))
+
+    return Team("shop", agents=[cashier], entry=agent_id)
+
+
+async def test_a_team_is_tested_as_one_with_its_people(postgres_url: str, tmp_path: Path) -> None:
+    people = {"alice": "manager"}
+    async with TeamTestClient(shop(), people=people, database_url=postgres_url, folder=tmp_path) as client:
+        assert await client.run(Order(amount=7)) == ShopReceipt(paid=7, by="nobody")
+        session = await client.start(Order(amount=700))
+        assert (await client.question(session)).text == "Pay 700?"
+        assert await client.answer(session, approved=True, note="go") == "alice"
+        assert await session.result(timeout=30) == ShopReceipt(paid=700, by="alice")
+        assert [one.packet_type for one in await client.events(session) if one.sender == "cashier"] == [
+            "SIGNAL",
+            "DECISION",
+        ]
+        denied = await client.start(Order(amount=800))
+        await client.answer(approved=False, note="too much")
+        with pytest.raises(SessionHalted, match="HANDLER_FAILED"):
+            await denied.result(timeout=30)
+        assert await client.client.questions() == []
+
+
+async def test_one_process_runs_one_agent_of_an_id(postgres_url: str, tmp_path: Path) -> None:
+    settings = BusSettings(amqp_url=None, data_dir=tmp_path)
+    database = DatabaseSettings(database_url=SecretStr(postgres_url))
+    first = shop()
+    async with apc_client.connect(settings, database) as bus:
+        assert await (await bus.start(first, Order(amount=1))).result(timeout=30) == ShopReceipt(paid=1, by="nobody")
+        assert await (await bus.start(first, Order(amount=2))).result(timeout=30) == ShopReceipt(paid=2, by="nobody")
+        with pytest.raises(InputUnusable, match="another agent 'cashier' runs in this process"):
+            await bus.start(shop(), Order(amount=1))
+        with pytest.raises(InputUnusable, match="another system"):
+            async with apc_client.connect(settings, database):
+                pass
+
+
+async def test_people_and_urls_that_cannot_be_used(postgres_url: str, tmp_path: Path) -> None:
+    local = BusSettings(amqp_url=None, data_dir=tmp_path)
+    database = DatabaseSettings(database_url=SecretStr(postgres_url))
+    with pytest.raises(InputUnusable, match="people: role: "):
+        async with apc_client.connect(local, database, people={"alice": ""}):
+            pass
+    remote = BusSettings(amqp_url=SecretStr("amqp://127.0.0.1:1/"), data_dir=tmp_path)
+    with pytest.raises(InputUnusable, match="set APC_DATABASE_URL as well"):
+        async with apc_client.connect(remote, DatabaseSettings(database_url=None)):
+            pass
+    with pytest.raises(InputUnusable, match="apc agent add NAME --person"):
+        async with apc_client.connect(remote, database, people={"alice": "manager"}):
+            pass
+
+
+async def test_what_the_process_leaves_is_told_and_goes_on_in_the_next(
+    postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = BusSettings(amqp_url=None, data_dir=tmp_path)
+    database = DatabaseSettings(database_url=SecretStr(postgres_url))
+    async with apc_client.connect(settings, database, people={"alice": "manager"}) as bus:
+        session = await bus.start(shop(), Order(amount=700), key="order-1")
+        while not await bus.questions(session.session_id):
+            await asyncio.sleep(0.02)
+    assert "sessions_left_open" in (said := capsys.readouterr()).err + said.out
+    async with apc_client.connect(settings, database, people={"alice": "manager"}) as bus:
+        again = await bus.start(shop(), Order(amount=700), key="order-1")
+        assert again.session_id == session.session_id
+        (question,) = await bus.questions(session.session_id)
+        assert await bus.answer(question.packet_id, approved=True) == "alice"
+        assert await again.result(timeout=30) == ShopReceipt(paid=700, by="alice")
+
+
+def test_ordinary_code_runs_a_team(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
+    monkeypatch.setenv("APC_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("APC_AMQP_URL", raising=False)
+    assert apc_client.run(shop(), Order(amount=3), timeout=60) == ShopReceipt(paid=3, by="nobody")

@@ -180,7 +180,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class SignedNote:
     """A checkpoint and the signatures under it: (name, key id and signature)."""
 
     checkpoint: Checkpoint
@@ -206,7 +206,7 @@ def _check_signatures(text: str, signatures: Sequence[tuple[str, bytes]], key: P
             raise CheckFailed(f"the signature of {what} is wrong") from None
 
 
-def parse_note(text: str) -> Note:
+def parse_note(text: str) -> SignedNote:
     """One signed checkpoint, exactly as it was written. Raises CheckFailed."""
     body, separator, tail = text.partition("\n\n")
     lines = body.split("\n")
@@ -218,7 +218,7 @@ def parse_note(text: str) -> Note:
     checkpoint = Checkpoint(origin, int(size), _from_base64(root))
     if len(checkpoint.root) != 32 or int(size) > _MAX_SIZE:
         raise CheckFailed("the checkpoint's root is no SHA-256, or its size is beyond 2^53")
-    return Note(checkpoint, tuple(_parse_signature(line) for line in tail[:-1].split("\n")))
+    return SignedNote(checkpoint, tuple(_parse_signature(line) for line in tail[:-1].split("\n")))
 
 
 def _parse_signature(line: str) -> tuple[str, bytes]:
@@ -238,7 +238,7 @@ class Contents:
     """Entries that the log had."""
     run_id: str
     ranges: tuple[tuple[int, int], ...]
-    """First and last number of each stretch of entries."""
+    """First and last number of each range of entries."""
 
     @property
     def text(self) -> str:
@@ -263,7 +263,7 @@ def parse_contents(text: str, key: PublicKey) -> Contents:
         contents = Contents(lines[1], int(lines[2]), run_id, ranges)
     except (ValueError, RecursionError):
         raise CheckFailed("the signed contents are malformed") from None
-    ends = [0, *(number for stretch in ranges for number in stretch)]
+    ends = [0, *(number for one in ranges for number in one)]
     is_ordered = all(first <= last for first, last in ranges) and ends[-1] <= contents.size
     if not is_ordered or any(ends[at] + 1 >= ends[at + 1] for at in range(2, len(ends) - 1, 2)) or ends[1] < 1:
         raise CheckFailed("the entries of the signed contents are out of order")
@@ -315,7 +315,7 @@ def _from_base64(text: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """One entry of the log, read from its canonical bytes."""
 
     kind: str
@@ -325,7 +325,7 @@ class Entry:
     """By column."""
 
 
-def parse_entry(text: bytes) -> Entry:
+def parse_entry(text: bytes) -> TreeEntry:
     """Return an entry by its columns. Raises CheckFailed on anything that is none."""
     try:
         kind, version, shard, seq, *values = json.loads(text)
@@ -334,7 +334,7 @@ def parse_entry(text: bytes) -> Entry:
             raise ValueError("other columns")
     except (ValueError, TypeError, KeyError) as error:
         raise CheckFailed(f"not an entry of a known kind and version: {error}") from None
-    return Entry(kind, shard, seq, dict(zip(columns, values, strict=True)))
+    return TreeEntry(kind, shard, seq, dict(zip(columns, values, strict=True)))
 
 
 # Files
@@ -440,7 +440,7 @@ def _contents(item: Mapping[str, Any], head: Checkpoint, key: PublicKey, run_id:
     return contents
 
 
-def _check_turn(entry: Entry, origin: str, awaited: int | None) -> None:
+def _check_turn(entry: TreeEntry, origin: str, awaited: int | None) -> None:
     if awaited is None or entry.seq < awaited:
         raise CheckFailed(
             f"entry {entry.seq} of {origin} stands twice in the bundle, out of order, or is not of the run"
@@ -449,7 +449,7 @@ def _check_turn(entry: Entry, origin: str, awaited: int | None) -> None:
         raise CheckFailed(f"entry {awaited} of {origin} is of the run and missing in the bundle")
 
 
-def _members(entry: Entry) -> tuple[str, ...]:
+def _members(entry: TreeEntry) -> tuple[str, ...]:
     return ("entry", "path", "body") if entry.kind == "packet" else ("entry", "path")
 
 
@@ -459,7 +459,7 @@ def _only(document: Mapping[str, Any], *members: str) -> None:
         raise CheckFailed(f"{name} is missing" if name in members else f"{name!r} is not known to this format")
 
 
-def _check_packet(item: Mapping[str, Any], entry: Entry, run_id: str, contracts: set[str]) -> None:
+def _check_packet(item: Mapping[str, Any], entry: TreeEntry, run_id: str, contracts: set[str]) -> None:
     _check_body(item, entry)
     if entry.values["run_id"] != run_id:
         raise CheckFailed(f"entry {entry.seq} is of run {entry.values['run_id']!r}")
@@ -479,7 +479,7 @@ def _end_bundle(
         raise CheckFailed(f"the bundle says that it has {end['entries']} entries and holds {entries}")
 
 
-def _check_entry(item: Mapping[str, Any], head: Checkpoint) -> Entry:
+def _check_entry(item: Mapping[str, Any], head: Checkpoint) -> TreeEntry:
     text = _field(item, "entry", str).encode()
     entry = parse_entry(text)
     if head.origin.rpartition("/")[2] != str(entry.shard):
@@ -489,7 +489,7 @@ def _check_entry(item: Mapping[str, Any], head: Checkpoint) -> Entry:
     return entry
 
 
-def _check_body(item: Mapping[str, Any], entry: Entry) -> None:
+def _check_body(item: Mapping[str, Any], entry: TreeEntry) -> None:
     body = _from_base64(_field(item, "body", str))
     if entry.kind != "packet" or sha256(body).hexdigest() != entry.values["stored_hash"]:
         raise CheckFailed(f"the bytes beside entry {entry.seq} are not those that it was made of")

@@ -38,6 +38,7 @@ async def emit(
     payload: Mapping[str, JsonValue],
     context: ActionContext,
     call: ToolCall,
+    *,
     to: Annotated[tuple[Name, ...], Field(description="agent_ids; none = the sender of the packet at hand")] = (),
     confidence: Fraction = 1.0,
     symbolic_keys: tuple[Name, ...] = (),

@@ -13,7 +13,7 @@ from apc_bus.settings import PersisterSettings
 from apc_log.entries import BYTES_COLUMN, KINDS
 from apc_log.offline_verifier import (
     COLUMNS,
-    Note,
+    SignedNote,
     leaf_hash,
     node_hash,
     parse_entry,
@@ -128,7 +128,7 @@ def test_the_vectors() -> None:
     assert lines[8] == str(signer.public_key(0))
     note = "\n".join(lines[9:])
     assert note == signer.sign(0, 3, root)
-    read: Note = parse_note(note)
+    read: SignedNote = parse_note(note)
     assert read.check(parse_key(lines[8])).root == root
     proof = {"checkpoint": note, "key": lines[8], "entry": entries[1], "path": [leaf.hex() for leaf in hashes[::2]]}
     independent_verifier.verify(json.dumps({"format": "apc-log-proof", "version": 1, **proof}), [lines[8]])

@@ -19,6 +19,7 @@ _MOST = 2_147_483_647
 @router.get("/packets", response_model=PacketPage)
 async def list_packets(
     services: Serving,
+    *,
     run_id: OfRun = None,
     session_id: OfSession = None,
     task_id: OfTask = None,

@@ -65,7 +65,8 @@ def requeue(
     as_json: AsJson = False,
 ) -> None:
     """Deliver dead packets again, under their ids, as their next attempt; wait until the log shows it."""
-    _settle(ReceiptKind.REQUEUE, packet_ids, is_all, session_id, agent_id, reason, note, as_json)
+    narrowed = (session_id, agent_id, reason)
+    _settle(ReceiptKind.REQUEUE, packet_ids, narrowed, is_all=is_all, note=note, as_json=as_json)
 
 
 @app.command()
@@ -79,16 +80,16 @@ def discard(
     as_json: AsJson = False,
 ) -> None:
     """Discard dead packets: they are archived and never delivered again."""
-    _settle(ReceiptKind.DISCARD, packet_ids, is_all, session_id, agent_id, reason, note, as_json)
+    narrowed = (session_id, agent_id, reason)
+    _settle(ReceiptKind.DISCARD, packet_ids, narrowed, is_all=is_all, note=note, as_json=as_json)
 
 
 def _settle(
     kind: ReceiptKind,
     packet_ids: list[str] | None,
+    narrowed: tuple[str | None, str | None, str | None],
+    *,
     is_all: bool,
-    session_id: str | None,
-    agent_id: str | None,
-    reason: str | None,
     note: str | None,
     as_json: bool,
 ) -> None:
@@ -96,6 +97,5 @@ def _settle(
     from apc_console.commands.dead_letter.dead_letters_view import Filter
     from apc_console.system.running import run_quietly
 
-    narrowed = Filter(session_id, agent_id, reason)
-    rows = run_quietly(settle_dead(kind, packet_ids or (), narrowed, is_all=is_all, note=note))
+    rows = run_quietly(settle_dead(kind, packet_ids or (), Filter(*narrowed), is_all=is_all, note=note))
     print_rows(rows, title=f"{kind}: {len(rows)} deliveries", as_json=as_json, empty=NOTHING)

@@ -17,7 +17,7 @@ from multiprocessing import get_context
 import asyncpg
 
 from apc_log.connection import AnyConnection
-from apc_log.offline_verifier import CheckFailed, Checkpoint, Note, PublicKey, parse_note
+from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, SignedNote, parse_note
 from apc_persister.evidence.reading import Leaves, leaves_of, prepare_reader, read_rows
 from apc_persister.evidence.tree.merkle import TILE_WIDTH, fold
 
@@ -92,7 +92,7 @@ def _weigh(row: asyncpg.Record, keys: Keys) -> StoredCheckpoint:
     return StoredCheckpoint(size, root, fault)
 
 
-def check_note(note: Note, keys: Keys) -> Checkpoint:
+def check_note(note: SignedNote, keys: Keys) -> Checkpoint:
     """Return the checkpoint, once a signature by one of the keys holds.
 
     Raises CheckFailed: what is wrong by the first key.

@@ -1,6 +1,5 @@
 """Waiting for a database that is away, for what cannot go on without it."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -8,8 +7,9 @@ import structlog
 
 from apc_agents.errors import StateUnavailable
 from apc_agents.memory.rows import AWAY
+from apc_bus.backoff import Backoff
 
-LONGEST_WAIT = 2.0
+FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 """Seconds between two attempts."""
 
 ResultT = TypeVar("ResultT")
@@ -25,7 +25,7 @@ async def patiently(action: Callable[[], Awaitable[ResultT]], what: str, *, is_p
     Raises:
         StateUnavailable: at the first attempt that fails, when not patient.
     """
-    wait = 0.1
+    backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
     while True:
         try:
             return await action()
@@ -33,5 +33,4 @@ async def patiently(action: Callable[[], Awaitable[ResultT]], what: str, *, is_p
             if not is_patient:
                 raise StateUnavailable(f"the {what} does not answer: {error}") from error
             _log.warning("store_unavailable", store=what, reason=str(error))
-        await asyncio.sleep(wait)
-        wait = min(wait * 2, LONGEST_WAIT)
+        await backoff.wait()

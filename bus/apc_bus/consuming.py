@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from apc_bus.backoff import Backoff
 from apc_bus.concurrency import first_of
 from apc_bus.errors import BusError, DeadLetter, GiveBack
 from apc_bus.port import Bus, Delivery, Subscription
@@ -86,13 +87,13 @@ class Consumer:
 
     async def run(self) -> None:
         """Consume until stopped; the first attempt raises what went wrong, later ones are repeated."""
-        wait = FIRST_WAIT
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, self.stop)
         while not self.stop.is_set():
             try:
                 async with self._bus.subscribe(self._queue, prefetch=self._prefetch) as subscription:
                     self.started.set()
                     self._pending.clear()
-                    wait = FIRST_WAIT
+                    backoff.reset()
                     await self._consume(subscription)
             except BusError as error:
                 if not self.started.is_set():
@@ -101,9 +102,8 @@ class Consumer:
             except Exception:
                 if not self.started.is_set():
                     raise
-                _log.exception("consumer_failed", queue=self._queue, next_attempt_seconds=wait)
-            await first_of(self.stop.wait(), asyncio.sleep(wait))
-            wait = min(2 * wait, LONGEST_WAIT)
+                _log.exception("consumer_failed", queue=self._queue, next_attempt_seconds=backoff.pause)
+            await backoff.wait()
 
     async def _consume(self, subscription: Subscription) -> None:
         await first_of(self._receive(subscription), self._settle_always(subscription), self.stop.wait())

@@ -1,7 +1,6 @@
 """Pools of connections to Postgres: waiting for the server, JSON as text, and the check of its durability."""
 
 import asyncio
-import random
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -9,6 +8,7 @@ import asyncpg
 import structlog
 from asyncpg.pool import PoolConnectionProxy
 
+from apc_bus.backoff import Backoff
 from apc_bus.errors import DatabaseNotDurable, DatabaseUnavailable
 from apc_bus.tls import tls_problem
 
@@ -44,7 +44,7 @@ async def open_pool(
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait.total_seconds()
-    pause = _FIRST_PAUSE_SECONDS
+    backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
     while True:
         try:
             return await asyncpg.create_pool(
@@ -59,7 +59,7 @@ async def open_pool(
         except _MENDS_ITSELF as error:
             if problem := _tls_problem(error):  # waiting does not mend it
                 raise DatabaseUnavailable(f"Postgres cannot be reached with TLS: {problem}") from error
-            if loop.time() + pause > deadline:
+            if loop.time() + backoff.pause > deadline:
                 raise DatabaseUnavailable(
                     f"Postgres does not answer ({first_line(error)}); start it, or set APC_DATABASE_URL"
                 ) from error
@@ -68,8 +68,7 @@ async def open_pool(
             raise DatabaseUnavailable(
                 f"Postgres refuses the connection: {first_line(error)}; check APC_DATABASE_URL"
             ) from error
-        await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        await backoff.wait()
 
 
 async def check_durability(connection: asyncpg.Connection | PoolConnectionProxy) -> None:

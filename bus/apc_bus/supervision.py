@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from contextlib import suppress
 from itertools import islice
 from typing import TypeVar
 
 import structlog
+
+from apc_bus.backoff import Backoff
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
@@ -56,7 +57,7 @@ async def run_until_success(
     `awaits` are the errors of a service that is away: a warning, and it is waited for. Every other error is a fault
     of ours: logged with its trace, and `health` tells until the next attempt. `task` names this piece of work.
     """
-    pause = FIRST_PAUSE_SECONDS
+    backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
     try:
         while True:
             try:
@@ -64,10 +65,9 @@ async def run_until_success(
             except awaits as error:
                 _log.warning(f"{name}_waits", task=str(task), reason=reason_of(error))
             except Exception as error:
-                _log.exception(f"{name}_failed", task=str(task), next_attempt_seconds=pause)
+                _log.exception(f"{name}_failed", task=str(task), next_attempt_seconds=backoff.pause)
                 health.fail(task, reason_of(error))
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            await backoff.wait()
             health.resume(task)
     finally:
         health.resume(task)
@@ -84,10 +84,10 @@ async def keep_running(
     """Run a long-lived task until it ends by itself; one that fails is begun again with back-off, unless told to stop.
 
     Raises:
-        Exception: one of `fatal`, which no attempt mends; `health` goes on telling of it.
+        Exception: one of `fatal`, which no attempt mends; `health` keeps reporting it.
     """
     loop = asyncio.get_running_loop()
-    pause = FIRST_PAUSE_SECONDS
+    backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, stop)
     while True:
         began = loop.time()
         try:
@@ -97,11 +97,9 @@ async def keep_running(
             if isinstance(error, fatal):
                 raise
             if loop.time() - began > LONGEST_PAUSE_SECONDS:
-                pause = FIRST_PAUSE_SECONDS  # it went well for a while: another trouble
-            _log.exception("task_failed", task=task, next_attempt_seconds=pause)
+                backoff.reset()  # it went well for a while: this is a new problem
+            _log.exception("task_failed", task=task, next_attempt_seconds=backoff.pause)
         if stop.is_set():
             return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), pause)
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        await backoff.wait()
         health.resume(task)

@@ -9,6 +9,7 @@ import asyncpg
 import structlog
 
 from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
@@ -67,7 +68,8 @@ class Gate:
     async def run(self, stop: asyncio.Event) -> None:
         """Hold the shard whenever the broker allows it, until `stop`. Losing it is normal; it is acquired again."""
         loop = asyncio.get_running_loop()
-        pause, task = FIRST_PAUSE_SECONDS, f"the gate of shard {self._shard}"
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, stop)
+        task = f"the gate of shard {self._shard}"
         while not stop.is_set():
             began = loop.time()
             try:
@@ -82,9 +84,8 @@ class Gate:
             finally:
                 self.state.leave()
             if loop.time() - began > LONGEST_PAUSE_SECONDS:
-                pause = FIRST_PAUSE_SECONDS  # it went well for a while: this is a new problem
-            await _sleep(pause, stop)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                backoff.reset()  # it went well for a while: this is a new problem
+            await backoff.wait()
             self._health.resume(task)
 
     async def _hold(self, stop: asyncio.Event) -> None:
@@ -192,13 +193,6 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Res
         return await working if working.done() else None
     finally:
         await cancelled(working, stopping)
-
-
-async def _sleep(seconds: float, stop: asyncio.Event) -> None:
-    try:
-        await asyncio.wait_for(stop.wait(), seconds)
-    except TimeoutError:
-        return
 
 
 def utc_now() -> datetime:

@@ -8,6 +8,7 @@ from uuid import uuid4
 import asyncpg
 import structlog
 
+from apc_bus.backoff import Backoff
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.port import Subscription
@@ -39,7 +40,6 @@ async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user:
     holder = uuid4()
     await _when_available(lambda: read_head(pool, shard), shard)
     opening = epoch_open(EpochOpen(LOG_BATCH_VERSION, shard, holder, contract), user)
-    pause = FIRST_PAUSE_SECONDS
     while True:
         try:
             await inputs.publish(opening)
@@ -49,9 +49,9 @@ async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user:
         except (PublishRefused, PublishUnroutable) as error:
             _log.warning("epoch_open_refused", shard=shard, reason=str(error))
             await asyncio.sleep(LONGEST_PAUSE_SECONDS)
+    backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
     while (given := await _when_available(lambda: read_given_epoch(pool, shard, holder), shard)) is None:
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        await backoff.wait()
     epoch = given.epoch
     if given.newest != epoch:
         raise ShardLost(f"epoch {epoch} was granted during the wait for the shard, and is over")
@@ -60,11 +60,10 @@ async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user:
 
 
 async def _when_available(read: Callable[[], Awaitable[Read]], shard: int) -> Read:
-    pause = FIRST_PAUSE_SECONDS
+    backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
     while True:
         try:
             return await read()
         except DATABASE_AWAY as error:
             _log.warning("database_awaited", shard=shard, reason=str(error))
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            await backoff.wait()

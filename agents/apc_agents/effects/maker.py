@@ -20,6 +20,7 @@ from apc_agents.errors import AgentError, Reject, Retry
 from apc_agents.tools.errors import ValueUnserialisable
 from apc_agents.tools.invoking import storable
 from apc_agents.tools.result_values import result_value
+from apc_bus.backoff import Backoff
 from apc_bus.concurrency import running
 from apc_bus.crash_points import crash_point
 from apc_contracts.envelope.packet import Packet
@@ -111,13 +112,12 @@ class EffectMaker:
 
     async def _claimed(self, claim: EffectClaim) -> EffectRecord:
         """Return the claim that stands, once nobody else is making the effect."""
-        wait = FIRST_LOOK
+        backoff = Backoff(FIRST_LOOK, self._poll.total_seconds())
         while True:
             kept = await self._store.claim(claim, self._lease)
             if kept.claim_id == claim.claim_id or kept.state is not EffectState.RUNNING:
                 return kept
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, self._poll.total_seconds())
+            await backoff.wait()
 
     async def _make(self, own: EffectRecord, make: MakeEffect, not_made: tuple[type[Exception], ...]) -> JsonValue:
         effect_id, claim_id = own.effect_id, own.claim_id

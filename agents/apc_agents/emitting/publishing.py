@@ -1,12 +1,12 @@
 """Confirmed publishing that does not give up at the first failure."""
 
 import asyncio
-import random
 from datetime import timedelta
 
 import structlog
 
 from apc_agents.errors import EmitUnconfirmed
+from apc_bus.backoff import Backoff
 from apc_bus.errors import BusUnavailable, PublishError
 from apc_bus.port import Bus, Publication
 
@@ -31,15 +31,13 @@ async def publish_confirmed(bus: Bus, publication: Publication, deadline: timede
     """
     loop = asyncio.get_running_loop()
     end = None if deadline is None else loop.time() + deadline.total_seconds()
-    wait = FIRST_WAIT
+    backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
     while True:
         try:
             return await bus.publish(publication)
         except (PublishError, BusUnavailable) as error:
             message_id = publication.message.message_id
-            pause = wait * random.uniform(0.5, 1.0)
-            if end is not None and loop.time() + pause > end:
+            if end is not None and loop.time() + backoff.pause > end:
                 raise EmitUnconfirmed(message_id, f"{type(error).__name__}: {error}") from error
             _log.warning("publish_repeated", message_id=message_id, error=type(error).__name__, reason=str(error))
-        await asyncio.sleep(pause)
-        wait = min(wait * 2, LONGEST_WAIT)
+        await backoff.wait()

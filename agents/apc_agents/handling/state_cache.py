@@ -4,7 +4,6 @@ A saved document also names the deliveries that led to it. A worker that dies af
 receipts gets such a delivery again, and must not apply it to the state a second time.
 """
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
@@ -17,11 +16,12 @@ from apc_agents.errors import StateInvalid, StateUnavailable
 from apc_agents.handling.state import SavedWait, StateStore
 from apc_agents.memory import NewMessages
 from apc_agents.receiving.dedupe import DeliveryKey
+from apc_bus.backoff import Backoff
 
 MAX_DOCUMENTS = 1_000
 MAX_HANDLED = 256
 """Deliveries named in a saved document: more than a worker ever has unacknowledged in one queue by default."""
-LONGEST_WAIT = 2.0
+FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 ResultT = TypeVar("ResultT")
 
@@ -127,14 +127,13 @@ class StateCache:
         self._documents.pop(session_id, None)
 
     async def _patiently(self, action: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        wait = 0.1
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
         while True:
             try:
                 return await action()
             except StateUnavailable as error:
                 _log.warning("state_store_unavailable", agent_id=self._agent_id, reason=str(error))
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, LONGEST_WAIT)
+            await backoff.wait()
 
 
 def _encode(value: dict[str, Any]) -> bytes:

@@ -1,7 +1,6 @@
 """Runs a worker as a process: connects with patience, drains at SIGTERM."""
 
 import asyncio
-import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,6 +16,7 @@ from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemo
 from apc_agents.running.worker import Worker
 from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskStore
 from apc_bus.artifacts.store import open_artifacts
+from apc_bus.backoff import Backoff
 from apc_bus.chaos import disturb
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
 from apc_bus.settings import BusSettings, WorkerSettings
@@ -97,17 +97,13 @@ def registration_line(agent: Agent) -> str:
 
 
 async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> None:
-    wait = FIRST_WAIT
+    backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, stop)
     while not stop.is_set():
         try:
             return await serve()
         except (BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost) as error:
             _log.warning("worker_waits", reason=str(error), error=type(error).__name__)
-        try:
-            async with asyncio.timeout(wait * random.uniform(0.5, 1.0)):
-                await stop.wait()
-        except TimeoutError:
-            wait = min(wait * 2, LONGEST_WAIT)
+        await backoff.wait()
 
 
 @asynccontextmanager

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import random
 import re
 import stat
 import tempfile
@@ -18,6 +17,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedEr
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from apc_bus.artifacts.upload import Login, upload
+from apc_bus.backoff import Backoff
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactServiceAway, ArtifactTooLarge
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings
@@ -233,16 +233,15 @@ class ArtifactStore:
     async def _repeat_upload(self, service: str, artifact_hash: str, data: bytes | Path) -> None:
         """Upload, and repeat it while the service is away: at most as long as a remote store is asked again."""
         deadline = time.monotonic() + self._patience.total_seconds()
-        pause = _FIRST_PAUSE_SECONDS
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 return await asyncio.to_thread(upload, service, artifact_hash, data, self._login)
             except ArtifactServiceAway as error:
-                if time.monotonic() + pause > deadline:
+                if time.monotonic() + backoff.pause > deadline:
                     raise
                 _log.warning("upload_repeated", artifact=artifact_hash, reason=str(error))
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            await backoff.wait()
 
     async def _holds(self, artifact_hash: str) -> bool:
         try:

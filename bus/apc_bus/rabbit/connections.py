@@ -20,6 +20,7 @@ from aiormq.exceptions import (
 )
 from yarl import URL
 
+from apc_bus.backoff import Backoff
 from apc_bus.errors import BusUnavailable
 from apc_bus.rabbit.consuming.splitting import Taker
 from apc_bus.rabbit.transport import ListeningTransport, Silence
@@ -77,7 +78,7 @@ class Nodes:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timing.patience
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
             problems, lasting = [], 0
             for url in self.shuffled():
@@ -90,13 +91,12 @@ class Nodes:
                     problems.append(f"{url.host}:{url.port} {error or type(error).__name__}")
             if lasting == len(problems):
                 raise BusUnavailable(f"no broker node can be reached with TLS: {'; '.join(problems)}")
-            if loop.time() + pause > deadline:
+            if loop.time() + backoff.pause > deadline:
                 raise BusUnavailable(
                     f"no broker node answers ({'; '.join(problems)}): start RabbitMQ or check APC_AMQP_URL"
                 )
             _log.warning("broker_awaited", problems=problems)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            await backoff.wait()
 
     async def _connect_to(self, url: URL, purpose: str) -> "Link":
         transport = ListeningTransport()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from apc_bus.backoff import Backoff
 from apc_bus.folders import make_private_folder
 from apc_contracts.terminal_text import one_line
 
@@ -103,23 +104,23 @@ class Supervisor:
         self._keepers.append(_Keeper(spec.stage, task, stop))
 
     async def _keep(self, spec: ProcessSpec, stop: asyncio.Event) -> None:
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE.total_seconds(), LONGEST_PAUSE.total_seconds(), stop)
         while not stop.is_set():
             began = time.monotonic()
             process = await self._start(spec)
             if await _exits_before(process, stop):
                 lived = timedelta(seconds=time.monotonic() - began)
                 self._deaths[spec.name] += 1
-                pause = FIRST_PAUSE if lived > HEALTHY_AFTER else min(pause * 2, LONGEST_PAUSE)
+                if lived > HEALTHY_AFTER:
+                    backoff.reset()
                 log.error(
                     "process_died",
                     process=spec.name,
                     code=process.returncode,
                     reason=self.last_words(spec.name),
-                    restart_in_s=pause.total_seconds(),
+                    restart_in_s=backoff.pause,
                 )
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), pause.total_seconds())
+                await backoff.wait()
             else:
                 await _drain(spec.name, process)
 

@@ -174,7 +174,7 @@ async def _verify(connection: AnyConnection, shard: int, signer: Signer, outside
 
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the stretches of ascending numbers."""
+    """Return the ranges of consecutive numbers."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:

@@ -35,7 +35,7 @@ async def commit(
     connection: AnyConnection,
     shard: int,
     messages: Sequence[Received],
-    notary: TreeSigner,
+    signer: TreeSigner,
     encryption: Encryption | None = None,
 ) -> Committed:
     """Write these messages, at least one, in one transaction; when this returns they are committed.
@@ -49,9 +49,9 @@ async def commit(
         the connection broke during COMMIT, that is unknown: doing it again is safe.
     """
     try:
-        done = await _attempt(connection, shard, messages, notary, encryption, is_careful=False)
+        done = await _attempt(connection, shard, messages, signer, encryption, is_careful=False)
     except ENTRY_ERRORS:
-        done = await _attempt(connection, shard, messages, notary, encryption, is_careful=True)
+        done = await _attempt(connection, shard, messages, signer, encryption, is_careful=True)
     crash_point("persister.after_commit")
     return done
 
@@ -60,7 +60,7 @@ async def _attempt(
     connection: AnyConnection,
     shard: int,
     messages: Sequence[Received],
-    notary: TreeSigner,
+    signer: TreeSigner,
     encryption: Encryption | None,
     *,
     is_careful: bool,
@@ -82,10 +82,10 @@ async def _attempt(
             leaves = await store(connection, intake.placed, now)
             await project_sessions(connection, shard, list(intake.sessions.values()))
         await tally(connection, intake.placed)
-        tree = await notary.attest(connection, first_seq, leaves)
+        tree = await signer.attest(connection, first_seq, leaves)
         await move_head(connection, intake)
         crash_point("persister.before_commit")
-    notary.confirm(tree)
+    signer.confirm(tree)
     unstored = len(intake.placed) - before
     unstored += sum(item.entry is not entry for item, entry in zip(intake.placed, entries, strict=False))
     return Committed(taken, len(intake.placed), intake.duplicates, intake.fenced, unstored)

@@ -1,7 +1,6 @@
 """The writer of one shard: takes log batches from its queue, commits them, and only then acknowledges."""
 
 import asyncio
-import random
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ import structlog
 from asyncpg.pool import PoolConnectionProxy
 from structlog.contextvars import bind_contextvars
 
+from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
@@ -73,7 +73,7 @@ class Writer:
     bus: Bus
     pool: asyncpg.Pool
     settings: PersisterSettings
-    notary: TreeSigner
+    signer: TreeSigner
     encryption: Encryption | None = None
     counts: WriterCounts = field(default_factory=WriterCounts)
     _is_consuming: bool = False
@@ -91,19 +91,19 @@ class Writer:
             LogStopped: what only an operator can mend; the batches stay in the queue.
         """
         bind_contextvars(shard=self.shard)
-        pause = _Pause(stop)
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, stop)
         try:
             while not stop.is_set():
                 try:
                     async with self.bus.subscribe(
                         log_queue(self.shard), prefetch=self.settings.log_prefetch
                     ) as subscription:
-                        pause.reset()
+                        backoff.reset()
                         await self._consume(subscription, stop)
                 except BusError as error:
                     self._is_consuming = False
                     _log.warning("log_subscription_lost", reason=str(error))
-                    await pause.wait()
+                    await backoff.wait()
         except Exception as error:
             _log.critical("log_stopped", reason=str(error))
             raise
@@ -148,7 +148,7 @@ class Writer:
 
     async def _commit_at_last(self, messages: list[Received], stop: asyncio.Event) -> int:
         """Commit, however long the database is away; the number of messages done, 0 when told to stop."""
-        pause = _Pause(stop)
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, stop)
         while True:
             try:
                 connection = await self._connect()
@@ -158,11 +158,11 @@ class Writer:
                 patience = 3 * self.settings.database_heartbeat.total_seconds()
                 with in_transaction(self.shard, messages):
                     async with asyncio.timeout(patience):
-                        done = await commit(connection, self.shard, messages, self.notary, self.encryption)
+                        done = await commit(connection, self.shard, messages, self.signer, self.encryption)
             except DATABASE_AWAY as error:
                 await self._note_failure(error)
                 messages = messages[:1]  # less at a time, should the size have been the reason
-                await pause.wait()
+                await backoff.wait()
                 if stop.is_set():
                     return 0
                 continue
@@ -172,20 +172,20 @@ class Writer:
             return done.messages
 
     async def _connect_at_last(self, stop: asyncio.Event) -> None:
-        pause = _Pause(stop)
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, stop)
         while not stop.is_set():
             try:
                 await self._connect()
                 return
             except DATABASE_AWAY as error:
                 await self._note_failure(error)
-                await pause.wait()
+                await backoff.wait()
 
     async def _connect(self) -> PoolConnectionProxy:
         if not stands(self._connection):
             await self._disconnect()
         if self._connection is None:
-            self.notary.forget()
+            self.signer.forget()
             self._connection = await take_connection(self.pool, self.settings.database_heartbeat)
         return self._connection
 
@@ -199,26 +199,6 @@ class Writer:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         _log.warning("log_database_away", reason=reason)
         await self._disconnect()
-
-
-class _Pause:
-    """Waits longer each time, with jitter, and ends at once when told to stop."""
-
-    def __init__(self, stop: asyncio.Event) -> None:
-        self._stop = stop
-        self._pause_s = _FIRST_PAUSE_S
-
-    def reset(self) -> None:
-        self._pause_s = _FIRST_PAUSE_S
-
-    async def wait(self) -> None:
-        pause_s = self._pause_s * random.uniform(0.5, 1.0)
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._stop.wait()
-        except TimeoutError:
-            pass
 
 
 class _Interval:

@@ -1,7 +1,6 @@
 """`apc serve`: run a service as a process. It waits for broker and database as long as they are away."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -11,6 +10,7 @@ import asyncpg
 import structlog
 
 from apc_bus.artifacts.store import open_artifacts
+from apc_bus.backoff import Backoff
 from apc_bus.database import open_pool
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable
 from apc_bus.observability.trace_export import export_traces
@@ -22,6 +22,7 @@ from apc_console.http.health import serve_health
 from apc_console.system.logs import configure
 from apc_console.system.running import end_with_supervisor, stop_on_signals
 
+FIRST_PAUSE = timedelta(seconds=0.2)
 LONGEST_PAUSE = timedelta(seconds=5)
 Opened = TypeVar("Opened")
 
@@ -83,14 +84,11 @@ async def _prepared(name: str) -> AsyncIterator[tuple[asyncio.Event, Bus | None,
 
 async def _until_there(connect: Callable[[], Awaitable[Opened]], stop: asyncio.Event) -> Opened | None:
     """Connect, retrying with back-off; None once told to stop."""
-    pause = 0.2
+    backoff = Backoff(FIRST_PAUSE.total_seconds(), LONGEST_PAUSE.total_seconds(), stop)
     while not stop.is_set():
         try:
             return await connect()
         except (BusUnavailable, DatabaseUnavailable) as error:
-            log.warning("service_waits", reason=str(error), pause_s=pause)
-        try:
-            await asyncio.wait_for(stop.wait(), pause * random.uniform(0.5, 1.0))
-        except TimeoutError:
-            pause = min(2 * pause, LONGEST_PAUSE.total_seconds())
+            log.warning("service_waits", reason=str(error), pause_s=backoff.pause)
+        await backoff.wait()
     return None

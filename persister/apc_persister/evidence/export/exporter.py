@@ -8,6 +8,7 @@ from datetime import timedelta
 import asyncpg
 import structlog
 
+from apc_bus.backoff import Backoff
 from apc_bus.crash_points import crash_point
 from apc_bus.database import DATABASE_AWAY
 from apc_persister.errors import ExportFailed
@@ -55,17 +56,18 @@ class Exporter:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Export until `stop` is set, then once more: call after the writers have ended."""
-        pause_s = self._interval_s
+        backoff = Backoff(2 * self._interval_s, _LONGEST_PAUSE_S)
         while True:
             is_last = stop.is_set()
             try:
                 for shard in range(self._shards):
                     while await self._export(shard) == MOST_NOTES:
                         pass
+                backoff.reset()
                 pause_s = self._interval_s
             except (*DATABASE_AWAY, ExportFailed) as error:
                 self.failures += 1
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                pause_s = backoff.take()
                 reason = (str(error) or type(error).__name__).splitlines()[0]
                 log.warning("checkpoints_not_exported", target=self._target_name, reason=reason)
             if is_last:

@@ -6,6 +6,7 @@ from datetime import timedelta
 import asyncpg
 import structlog
 
+from apc_bus.backoff import Backoff
 from apc_bus.database import DATABASE_AWAY
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.tree.checkpoint import Signer
@@ -39,19 +40,20 @@ class TreeBackfill:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Attest until `stop` is set. Raises TreeBroken when a tree does not fit its rows: the writer stops too."""
-        pause_s = self._interval_s
+        backoff = Backoff(2 * self._interval_s, _LONGEST_PAUSE_S)
         while not stop.is_set():
             try:
                 for row in await self._pool.fetch(_WAITING, self._shards):
                     await self._attest(row["shard"])
+                backoff.reset()
                 pause_s = self._interval_s
             except TreeBroken as error:
-                log.critical("latecomers_not_attested", reason=str(error))
+                log.critical("backfill_failed", reason=str(error))
                 raise
             except DATABASE_AWAY as error:
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                pause_s = backoff.take()
                 reason = (str(error) or type(error).__name__).splitlines()[0]
-                log.warning("latecomers_not_attested", reason=reason)
+                log.warning("backfill_failed", reason=reason)
             try:
                 await asyncio.wait_for(stop.wait(), pause_s)
             except TimeoutError:

@@ -4,9 +4,11 @@ import signal
 import time
 from contextlib import AsyncExitStack
 
+from tests.support.waiting import until
+
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.processes import Service, running
-from benchmarks.support.system import System, until
+from benchmarks.support.system import PATIENCE, POLL_SECONDS, System
 
 KILLED_BAR = 1.0
 """Seconds."""
@@ -52,5 +54,5 @@ async def _gap(system: System, active: Service, fault: signal.Signals) -> float:
     async def is_taken() -> bool:
         return bool(await system.pool.fetchval(EPOCH) > epoch)
 
-    await until(is_taken)
+    await until(is_taken, PATIENCE.total_seconds(), pause_seconds=POLL_SECONDS)
     return time.monotonic() - began

@@ -165,7 +165,7 @@ async def soaked_system(servers: MortalServers, folder: Path, seed: int, session
         for name, arguments in _SERVICES:
             _start(stack, system, name, arguments, environment)
         await system.open_sessions(agents)
-        # Agents come once they are registered: a stranger's heartbeat would be a security event.
+        # Agents come once they are registered: a heartbeat of an unknown agent would be a security event.
         for name in (*WORKERS, COLLECTOR):
             module = f"benchmarks.soak.agents:{name.replace('-', '_')}"
             _start(stack, system, name, ("apc_console", "worker", module), environment)

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
 import asyncpg
+from tests.support.waiting import until
 
 from apc_agents import Agent, Worker, WorkerSettings
 from apc_bus.database import open_pool
@@ -24,6 +25,7 @@ from benchmarks.support.processes import Service, running
 from benchmarks.support.servers import Servers
 
 PATIENCE = timedelta(seconds=60)
+POLL_SECONDS = 0.003
 WINDOW = 900
 """Packets in flight: the gate refuses beyond 1,000 open deliveries of one recipient."""
 CHUNK = 100
@@ -106,16 +108,7 @@ async def until_applied(pool: asyncpg.Pool, session_ids: Sequence[str], count: i
         are_open = row["sessions"] == len(session_ids)
         return are_open and row["admitted"] >= count and not row["open_deliveries"]
 
-    await until(are_applied)
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Return once it holds. Raises TimeoutError after PATIENCE."""
-    async with asyncio.timeout(PATIENCE.total_seconds()):
-        while True:
-            if await holds():
-                return
-            await asyncio.sleep(0.003)
+    await until(are_applied, PATIENCE.total_seconds(), pause_seconds=POLL_SECONDS)
 
 
 @asynccontextmanager
@@ -163,7 +156,7 @@ class Load:
         position = 0
         while position < len(load):
             chunk = load[position : position + CHUNK]
-            await until(partial(self._has_room, len(chunk)))
+            await until(partial(self._has_room, len(chunk)), PATIENCE.total_seconds(), pause_seconds=POLL_SECONDS)
             for error in await self.bus.publish_all(chunk):
                 if error is not None:
                     raise error

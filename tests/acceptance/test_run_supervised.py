@@ -12,6 +12,7 @@ import psutil
 import pytest
 from tests.support.apc_command import ApcCommand, FinishedRun, read_summary, statements_of
 from tests.support.log import replay_everything
+from tests.support.waiting import until
 
 from apc_agents.context import ContextSession, MemoryContextStore, SessionConfig
 from apc_agents.memory import DatabaseMemoryStore
@@ -116,12 +117,11 @@ async def _has_reached(pool: asyncpg.Pool, generation: int) -> bool:
 
 
 async def _until(running: subprocess.Popen[str], holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(500):
-        while True:
-            assert running.poll() is None, running.stderr.read() if running.stderr else ""
-            if await holds():
-                return
-            await asyncio.sleep(0.05)
+    async def holds_while_it_runs() -> bool:
+        assert running.poll() is None, running.stderr.read() if running.stderr else ""
+        return await holds()
+
+    await until(holds_while_it_runs, 500, pause_seconds=0.05)
 
 
 def _child(running: subprocess.Popen[str], role: str) -> psutil.Process:

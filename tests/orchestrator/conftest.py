@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 from tests.support.log import replay_everything
+from tests.support.waiting import until
 
 from apc_bus import headers
 from apc_bus.artifacts.store import ArtifactStore
@@ -250,9 +251,7 @@ class House:
 
     async def until(self, condition: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
         """Wait until the condition holds. Raises TimeoutError."""
-        async with asyncio.timeout(seconds):
-            while not await condition():
-                await asyncio.sleep(0.005)
+        await until(condition, seconds, pause_seconds=0.005)
 
     async def state(self) -> str:
         """Return the session's state in the projection."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NOT_YET_RENAMED = ROOT / "tests/docs/not_yet_renamed.txt"
 RETIRED = (
     ("tenure",),
     ("mark",),
@@ -56,8 +55,3 @@ def _is_retired(name: str) -> bool:
         return False
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace(".", "_").split("_")
     return any(tuple(words[at : at + len(one)]) == one for one in RETIRED for at in range(len(words)))
-
-
-if __name__ == "__main__":
-    found = sorted(retired_names())
-    NOT_YET_RENAMED.write_text("".join(f"{name}\n" for name in found), encoding="utf-8")

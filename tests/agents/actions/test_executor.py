@@ -163,7 +163,7 @@ async def test_a_response_may_lower_its_level_and_not_raise_it(workshop: Worksho
     assert (await run(workshop, admin, security_level=SecurityLevel.ADMIN)).status == "SUCCESS"
 
 
-async def test_a_tool_reads_the_listed_relics_only(workshop: Workshop) -> None:
+async def test_a_tool_reads_the_listed_knowledge_only(workshop: Workshop) -> None:
     @workshop.tools.tool(reads=True)
     async def summarize(relic: str, call: ToolCall) -> JsonValue:
         return await call.knowledge.read(relic)
@@ -172,10 +172,10 @@ async def test_a_tool_reads_the_listed_relics_only(workshop: Workshop) -> None:
     async def peek(relic: str, call: ToolCall) -> JsonValue:
         return await call.knowledge.read(relic)
 
-    async def read(relic_id: str) -> JsonValue:
-        return f"text of {relic_id}"
+    async def read(knowledge_id: str) -> JsonValue:
+        return f"text of {knowledge_id}"
 
-    workshop.tools.read_relic = read
+    workshop.tools.read_knowledge = read
 
     scope = {"knowledge_relics": ["docs"]}
     answer = response(
@@ -187,12 +187,12 @@ async def test_a_tool_reads_the_listed_relics_only(workshop: Workshop) -> None:
     inside, outside, unasked = (await run(workshop, answer)).observations
     assert inside.result == "text of docs"
     assert outside.error == (
-        "KnowledgeOutOfScope: relic 'secrets' is out of scope: context.knowledge_relics lists docs"
+        "KnowledgeOutOfScope: knowledge 'secrets' is out of scope: context.knowledge_relics lists docs"
     )
     assert unasked.error is not None
     assert "register it with reads=True" in unasked.error
     workshop.calls.clear()
-    problems = await refused(workshop, response(context=scope), allowed_relics=["manual"])
+    problems = await refused(workshop, response(context=scope), allowed_knowledge=["manual"])
     assert problems == [("context.knowledge_relics[0]", "'docs' may not be read; those that may are manual")]
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import until
 
 from apc_agents import (
     Agent,
@@ -373,10 +374,8 @@ async def test_what_was_made_is_recorded_although_the_database_throws_the_worker
         packet = make_packet(idea())
         await gate.deliver(packet)
         for _ in range(2):  # in the middle of the record, twice
-            async with asyncio.timeout(30):
-                while (waiting := await own.fetchval(WAITING)) is None:
-                    await asyncio.sleep(0.01)
-            assert await own.fetchval("SELECT pg_terminate_backend($1, 10000)", waiting)
+            await until(lambda: own.fetchval(WAITING))
+            assert await own.fetchval("SELECT pg_terminate_backend($1, 10000)", await own.fetchval(WAITING))
         assert not given
         await lock.rollback()
         await gate.ended(packet)

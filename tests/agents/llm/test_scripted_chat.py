@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 from pydantic_ai.usage import RunUsage
+from tests.support.waiting import until
 
 from apc_agents.context import ContextSession, ResourceClass, Turn
 from apc_agents.llm import Dialogue
@@ -86,9 +87,12 @@ async def test_a_scripted_chat_of_200_turns_through_the_real_loop(undisturbed: U
 
 async def until_alone(pool: asyncpg.Pool) -> None:
     """Wait for the end of the last statement of a killed process: the server may be about to commit it."""
-    async with asyncio.timeout(30):
-        while await pool.fetchval(CLIENTS) > 1:
-            await asyncio.sleep(0.02)
+
+    async def are_gone() -> bool:
+        clients: int = await pool.fetchval(CLIENTS)
+        return clients <= 1
+
+    await until(are_gone)
 
 
 async def run_until(database_url: str, lines: int | None) -> list[list[str]]:

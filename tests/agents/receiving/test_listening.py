@@ -1,9 +1,9 @@
 """What an agent hears on the substrate."""
 
-import asyncio
 from typing import Any
 
 import pytest
+from tests.support.waiting import until
 
 from apc_agents import Agent, AgentInvalid, HandlerContext
 from apc_bus.port import Message, Publication
@@ -33,9 +33,11 @@ def listening_agent(heard: list[str]) -> Agent:
 async def test_a_packet_of_the_substrate_is_heard_and_answered(make_stage: Any, make_packet: Any, idea: Any) -> None:
     heard: list[str] = []
     gate = await (await make_stage(listening_agent(heard))).start()
-    async with asyncio.timeout(20):
-        while not (await gate.bus.depth(SUBSTRATE_STREAM)).consumers:
-            await asyncio.sleep(0.01)
+
+    async def is_consumed() -> bool:
+        return bool((await gate.bus.depth(SUBSTRATE_STREAM)).consumers)
+
+    await until(is_consumed)
 
     async def say(packet: Packet, body: bytes | None = None) -> None:
         message = Message(body or seal(packet).body, str(packet.packet_id), type=packet.packet_type.value)

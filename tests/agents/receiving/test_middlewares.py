@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from faststream import BaseMiddleware
 from structlog.testing import capture_logs
+from tests.support.waiting import until
 
 from apc_agents import Agent, HandlerContext
 from apc_contracts import IdeaPayload, Packet, PacketType
@@ -113,9 +114,7 @@ async def test_a_packet_that_is_not_passed_on_is_a_dead_letter(make_stage: Any, 
     agent, handled = agent_with(Dropping)
     gate = await (await make_stage(agent)).start()
     await gate.deliver(make_packet(idea()))
-    async with asyncio.timeout(10):
-        while not await gate.dead_letters():
-            await asyncio.sleep(0.01)
+    await until(gate.dead_letters)
     assert handled == [] and gate.receipts == []
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import until
 
 from apc_agents import Agent, HandlerContext, MemoryStateStore, Retry
 from apc_agents.phase import SessionPosition
@@ -460,9 +461,7 @@ async def test_a_handler_that_raises_is_tried_again_as_often_as_it_says(
     assert await gate.dead_letters() == 0
     await gate.deliver(packet, attempt=2)
 
-    async with asyncio.timeout(10):
-        while not await gate.dead_letters():
-            await asyncio.sleep(0.01)
+    await until(gate.dead_letters)
     assert [message.type for message in gate.messages].count("ERROR") == 1
     assert gate.kinds(packet).count(ReceiptKind.RETRY) == 1
 

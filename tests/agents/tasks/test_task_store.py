@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from pydantic import JsonValue
+from tests.support.waiting import until
 
 from apc_agents.actions import Effect, TaskLost, TaskUnknown, ValueUnserialisable
 from apc_agents.errors import StateUnavailable
@@ -353,6 +354,8 @@ def _counted(store: PostgresTaskStore) -> Any:
 
 async def _until_somebody_waits(store: PostgresTaskStore) -> None:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    async with asyncio.timeout(10):
-        while not await store._pool.fetchval(waiting):
-            await asyncio.sleep(0.01)
+
+    async def does_wait() -> bool:
+        return bool(await store._pool.fetchval(waiting))
+
+    await until(does_wait)

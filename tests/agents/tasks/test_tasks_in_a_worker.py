@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 from tests.agents.workshop import CLEARANCE, Workshop, in_context, response, tool
+from tests.support.waiting import until
 
 from apc_agents import Agent, AgentTestClient, EmitUnconfirmed, HandlerContext
 from apc_agents.actions import (
@@ -24,12 +25,6 @@ from apc_agents.tasks import MemoryTaskStore, Task, TaskEvent, TaskRunner, TaskS
 from apc_bus.concurrency import running
 from apc_contracts import ActionType, AgentResponse, Channel, Packet, PacketType, SecurityLevel, Signal, SignalPayload
 from apc_contracts.payloads.by_type import SignalFields
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
-        while not await condition():
-            await asyncio.sleep(0.01)
 
 
 def has_ended(store: MemoryTaskStore, *task_ids: str) -> Callable[[], Awaitable[bool]]:

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import until
+
 from apc_bus.chaos import ChaosBus, ChaosProfile, Fault, FaultKind, Score, Side
 from apc_bus.consuming import handle
 from apc_bus.errors import PublishUnknown
@@ -117,9 +119,12 @@ async def test_a_handler_is_disturbed_too_and_all_are_handled(bus: Bus, message:
         handled[delivery.message.message_id] += 1
 
     everything = [fault(kind, 0.3) for kind in FaultKind]
-    async with handle(chaos(bus, *everything), INBOX, count), asyncio.timeout(20):
-        while set(handled) != set(ids) or (await bus.depth(INBOX)).messages:
-            await asyncio.sleep(0.01)
+
+    async def is_all_handled() -> bool:
+        return set(handled) == set(ids) and not (await bus.depth(INBOX)).messages
+
+    async with handle(chaos(bus, *everything), INBOX, count):
+        await until(is_all_handled)
 
 
 async def test_a_lost_publish_is_in_doubt_and_safe_to_repeat(bus: Bus, message: Make) -> None:

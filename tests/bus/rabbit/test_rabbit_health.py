@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiormq
 import pytest
@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 from tests.support.servers import Proxy
+from tests.support.waiting import until
 
 from apc_bus.consuming import handle
 from apc_bus.errors import BusError, BusUnavailable, GiveBack, PublishUnknown, QueueMissing, SubscriptionLost
@@ -54,13 +55,6 @@ async def proxy(amqp_url: str) -> AsyncIterator[Proxy]:
     """A proxy in front of it."""
     async with Proxy.open(amqp_url) as opened:
         yield opened
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for a condition that has no event."""
-    async with asyncio.timeout(40):
-        while not is_so():
-            await asyncio.sleep(0.02)
 
 
 async def delete(url: str, queue: str) -> None:
@@ -211,13 +205,13 @@ async def tells_its_consumers(url: str) -> bool:
 
 async def publish_until(is_so: Callable[[], bool], bus: RabbitBus, publish: Callable[[str], Publication]) -> None:
     """One message after the other."""
-    async with asyncio.timeout(60):
-        while not is_so():
-            try:
-                await bus.publish(publish("after"))
-            except BusError:
-                pass
-            await asyncio.sleep(0.05)
+
+    async def is_so_after_another() -> bool:
+        with suppress(BusError):
+            await bus.publish(publish("after"))
+        return is_so()
+
+    await until(is_so_after_another, 60, pause_seconds=0.05)
 
 
 @pytest.mark.parametrize("before", [(), ("one", "two")], ids=["nothing received before", "something received before"])

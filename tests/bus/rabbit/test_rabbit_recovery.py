@@ -1,12 +1,13 @@
 """What happens to a bus when its node dies, freezes, cuts connections or runs out of memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 from tests.support.servers import PrivateNode
+from tests.support.waiting import until
 
 from apc_bus.consuming import handle
 from apc_bus.errors import BusError, BusUnavailable, PublishUnknown, SubscriptionLost
@@ -56,12 +57,6 @@ async def publish_until_confirmed(bus: Bus, publication: Publication) -> None:
                 return await bus.publish(publication)
             except (PublishUnknown, BusUnavailable):
                 await asyncio.sleep(0.1)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for a condition that has no event."""
-    while not is_so():
-        await asyncio.sleep(0.05)
 
 
 @pytest.mark.broker

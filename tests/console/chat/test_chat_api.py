@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from starlette.routing import Route
+from tests.support.waiting import until
 
 from apc_agents.actions import ToolRegistry
 from apc_agents.context import SessionConfig
@@ -385,6 +386,4 @@ async def test_one_stream_and_one_session_too_many_are_refused(client: Client, m
         async with client.http.stream("GET", place) as stream:
             return bool(stream.status_code == 200)
 
-    async with asyncio.timeout(30):
-        while not await is_free():
-            await asyncio.sleep(0.02)
+    await until(is_free)

@@ -8,6 +8,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from tests.support.waiting import until
 
 from apc_console.errors import InputUnusable
 from apc_console.http import health
@@ -120,6 +121,8 @@ async def send(port: int, request: bytes) -> bytes:
 
 async def until_answered(port: int) -> None:
     """Wait until there is room for one more connection."""
-    async with asyncio.timeout(30):
-        while b" 200 " not in await send(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"):
-            await asyncio.sleep(0.02)
+
+    async def is_answered() -> bool:
+        return b" 200 " in await send(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+    await until(is_answered)

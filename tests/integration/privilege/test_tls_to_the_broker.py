@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 from tests.integration.privilege.conftest import GuardedBroker
+from tests.support.waiting import until
 
 from apc_agents import Agent, WorkerSettings
 from apc_agents.running.service import run_worker
@@ -172,8 +173,7 @@ async def test_a_worker_without_trust_does_not_spin(
         worker = asyncio.create_task(
             run_worker(Agent("alpha", role="builder", swarm="red"), quiet, bus_settings=given, stop=stop)
         )
-        while len(attempts) < 4:
-            await asyncio.sleep(0.05)
+        await until(lambda: len(attempts) >= 4, 60)
         stop.set()
         await worker
     exercised("a worker that does not trust the broker", injected=len(attempts))

@@ -145,8 +145,7 @@ async def a_hostile_agent_is_cut_off(system: System) -> tuple[int, float]:
             accepted.append(time.monotonic())
 
     hammering = asyncio.create_task(hammer())
-    while len(accepted) < 100:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(accepted) >= 100)
     began = time.monotonic()
     revoked = await system.run("agent", "revoke", "delta")
     ended = time.monotonic()

@@ -9,11 +9,13 @@ import threading
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from tests.support.log import LogBench, packet_entry
+from tests.support.waiting import until
 
 from apc_bus.settings import PersisterSettings
 from apc_log.offline_verifier import parse_note, split_notes
@@ -21,6 +23,7 @@ from apc_persister.errors import ExportFailed
 from apc_persister.evidence.export.exporter import Exporter
 from apc_persister.evidence.export.targets import Folder, Objects, name_of, open_target
 from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.service import Persister
 
 SIGNER = load_signer(PersisterSettings())
 INTERVAL = timedelta(milliseconds=10)
@@ -55,19 +58,21 @@ async def export_once(exporter: Exporter) -> None:
     await exporter.run(stop)
 
 
+def _has_exported_more(persister: Persister, than: int) -> bool:
+    return persister.exporter.exported > than
+
+
 async def test_a_running_persister_exports(bench: LogBench, tmp_path: Path) -> None:
     bench.settings = PersisterSettings(checkpoints_url=str(tmp_path), checkpoint_interval=INTERVAL)
     await bench.gate.open()
-    async with bench.writing() as persister, asyncio.timeout(20):
-        for count in (1, 2, 3):
+    async with bench.writing() as persister:
+        for exported in range(3):
             await bench.gate.log([packet_entry()])
-            while persister.exporter.exported < count:
-                await asyncio.sleep(0.01)
+            await until(partial(_has_exported_more, persister, exported))
         assert persister.exporter.exposed_seconds == 0
         assert persister.exporter.exported_age_seconds < 20
         await bench.gate.log([packet_entry()])
-        while await bench.count("log_checkpoints") < 4:
-            await asyncio.sleep(0.01)
+        await until(bench.has_rows("log_checkpoints", 4))
     assert sizes_in(tmp_path / "shard-0.checkpoints") == [1, 2, 3, 4], "the last one at the end of the process"
 
 

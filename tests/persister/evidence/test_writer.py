@@ -8,6 +8,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -33,6 +34,7 @@ KEY = load_signer(PersisterSettings()).public_key(0)
 
 BY_GUARD = "SELECT apc_guard.record('maintenance', '{\"a\": 1.50}')"
 """An entry as an erasure or a maintenance writes it."""
+IS_CHECKPOINTED = "SELECT max(tree_size) >= $1 FROM apc_log.log_checkpoints"
 
 
 async def verify(pool: asyncpg.Pool) -> Report:
@@ -86,11 +88,10 @@ async def test_an_entry_of_the_guard_on_an_idle_log_is_attested_and_exported(ben
     await bench.gate.open()
     await log_packets(bench, 1)
     await bench.write()
-    async with bench.writing() as persister, asyncio.timeout(20):
+    async with bench.writing() as persister:
         for size in (5, 6):
             await bench.pool.execute(BY_GUARD)
-            while await bench.pool.fetchval("SELECT max(tree_size) FROM apc_log.log_checkpoints") < size:
-                await asyncio.sleep(0.005)
+            await until(partial(bench.pool.fetchval, IS_CHECKPOINTED, size))
         # The writer goes on behind them.
         await log_packets(bench, 1)
         await until(lambda: persister.writers[0].counts.messages == 1)
@@ -194,9 +195,8 @@ async def test_killed_after_signing(
     assert before == 2, "the third was signed and not committed"
     bench.settings = PersisterSettings(transaction_entries=1)
     repaired_at = monotonic()
-    async with bench.writing(), asyncio.timeout(20):
-        while await bench.count("log_checkpoints") < 5:
-            await asyncio.sleep(0.02)
+    async with bench.writing():
+        await until(bench.has_rows("log_checkpoints", 5))
         recovery = monotonic() - repaired_at
     exercised(
         "SIGKILL in signing a checkpoint",

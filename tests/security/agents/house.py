@@ -1,6 +1,5 @@
 """An LLM agent with dangerous tools, a model that obeys everything, and the ways in which a stranger reaches it."""
 
-import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -8,6 +7,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from tests.security.agents.obedient import Obedient
+from tests.support.waiting import until
 
 from apc_agents import AgentTestClient
 from apc_agents.actions import ToolRegistry
@@ -63,9 +63,11 @@ class House:
 
     async def tasks_ended(self, session_id: str) -> None:
         """Wait until no task of the session goes on."""
-        async with asyncio.timeout(30):
-            while any(task.status not in ENDED for task in await self.client.tasks.list(session_id=session_id)):
-                await asyncio.sleep(0.01)
+
+        async def have_ended() -> bool:
+            return all(task.status in ENDED for task in await self.client.tasks.list(session_id=session_id))
+
+        await until(have_ended)
 
     def foreign_packets(self) -> list[str]:
         """Return what the agent has sent that is no answer to whoever asked."""

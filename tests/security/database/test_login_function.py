@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 from tests.security.database.conftest import PASSWORD, Logins
+from tests.support.waiting import until
 
 from apc_bus.database import open_pool
 from apc_log.connection import AnyConnection
@@ -185,11 +186,12 @@ async def test_a_revoked_login_is_sent_away_and_cannot_come_back(logins: Logins)
     inside = await asyncpg.connect(logins.url_for(agent_id))
     await inside.execute("SELECT lo_create(0)")  # what it owns keeps its role from being dropped
     assert await end_login(logins.admin, agent_id) is False
-    async with asyncio.timeout(60):
-        while not inside.is_closed():
-            await asyncio.sleep(0.02)
-            with_error = asyncio.gather(inside.execute("SELECT 1"), return_exceptions=True)
-            await with_error
+
+    async def is_sent_away() -> bool:
+        await asyncio.gather(inside.execute("SELECT 1"), return_exceptions=True)
+        return inside.is_closed()
+
+    await until(is_sent_away, 60)
     assert not await logins.admin.fetchval("SELECT rolcanlogin FROM pg_roles WHERE rolname = $1", f"agent.{agent_id}")
     with pytest.raises((asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)):
         await asyncpg.connect(logins.url_for(agent_id))

@@ -8,6 +8,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 from tests.security.database.conftest import Logins
+from tests.support.waiting import until
 
 from apc_agents.actions import ToolRegistry
 from apc_agents.errors import StateInvalid
@@ -49,18 +50,19 @@ class Bank:
     async def run_until_ended(self, task: Task, level: SecurityLevel) -> Task:
         async def announce(event: object) -> None: ...
 
+        async def has_finished() -> bool:
+            return (await self.store.get(task.task_id)).finished_at is not None
+
         poll = timedelta(milliseconds=20)
         runner = TaskRunner(self.agent_id, self.tools, self.store, announce, security_level=level, poll=poll)
         running = asyncio.create_task(runner.run())
         try:
-            async with asyncio.timeout(60):
-                while (seen := await self.store.get(task.task_id)).finished_at is None:
-                    await asyncio.sleep(0.02)
+            await until(has_finished, 60)
         finally:
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
-        return seen
+        return await self.store.get(task.task_id)
 
 
 async def test_a_task_for_another_agent_is_refused(logins: Logins) -> None:

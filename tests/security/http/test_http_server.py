@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
+from tests.support.waiting import until
 
 from apc_web.http.server import HttpLimits, make_server
 
@@ -162,9 +163,11 @@ async def test_a_client_that_does_not_read_is_cut(is_guarded: bool) -> None:
         for reader, writer in others:
             await _until_cut(reader)
             writer.close()
-        async with asyncio.timeout(PATIENCE):
-            while await _can_send(client):
-                await asyncio.sleep(0.05)
+
+        async def is_cut() -> bool:
+            return not await _can_send(client)
+
+        await until(is_cut, PATIENCE)
         client.close()
 
 

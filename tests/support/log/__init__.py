@@ -1,12 +1,13 @@
 """Log batches by hand, for the tests and benchmarks of everything that writes or reads the log."""
 
-from tests.support.log.bench import LogBench, lift_guard, until
+from tests.support.log.bench import LogBench, lift_guard
 from tests.support.log.entries import coordination, hop, lifecycle, packet_entry, session_row
 from tests.support.log.gate import ScriptedGate
 from tests.support.log.killing import freeze_embedded, kill_embedded
 from tests.support.log.replaying import replay_everything
 from tests.support.log.scanning import bytes_of_tables
 from tests.support.log.tampering import disable_guards
+from tests.support.waiting import until
 
 __all__ = [
     "LogBench",

@@ -2,12 +2,13 @@
 them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import asyncpg
 from tests.support.log.gate import ScriptedGate
+from tests.support.waiting import until
 
 from apc_bus.port import Bus
 from apc_bus.settings import PersisterSettings
@@ -63,6 +64,14 @@ class LogBench:
         count: int = await self.pool.fetchval(f"SELECT count(*) FROM apc_log.{table}")
         return count
 
+    def has_rows(self, table: str, count: int) -> Callable[[], Awaitable[bool]]:
+        """Return the condition that a table of the log has at least so many rows."""
+
+        async def holds() -> bool:
+            return await self.count(table) >= count
+
+        return holds
+
     async def numbers(self) -> list[int]:
         """Return the numbers of all entries of shard 0, sorted."""
         union = " UNION ALL ".join(f"SELECT seq FROM apc_log.{table} WHERE shard = 0" for table in _ENTRY_TABLES)
@@ -73,10 +82,3 @@ async def lift_guard(connection: asyncpg.Connection) -> None:
     """Do what only a superuser can, so that a test may falsify the log: switch the event triggers off for good."""
     for row in await connection.fetch("SELECT evtname FROM pg_event_trigger WHERE evtname LIKE 'apc_guard_%'"):
         await connection.execute(f"ALTER EVENT TRIGGER {row[0]} DISABLE")
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait until the condition holds. Raises TimeoutError."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -146,11 +146,4 @@ async def publish_until_confirmed(bus: Bus, publication: Publication) -> int:
             return attempts
         except BusError:
             attempts += 1
-            await asyncio.sleep(PAUSE_SECONDS)
-
-
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
-    """Wait until an asynchronous condition holds. Raises TimeoutError."""
-    async with asyncio.timeout(seconds):
-        while not await condition():
             await asyncio.sleep(PAUSE_SECONDS)

@@ -26,9 +26,9 @@ ROUNDS, CALLS = 300, 100
 LIFE = (["emit", "schema_pass", "policy_pass", "route_selected"], ["delivery_ack", "consumer_apply"], ["persisted"])
 
 
-def measure_telling(figures: Figures) -> None:
+def measure_observability(figures: Figures) -> None:
     """CPU of a packet at the gate, and in a worker that handles it and answers; both without a trace context."""
-    packet = packets.typical_packet("telling", agents.source.actor, [agents.sink.agent_id])
+    packet = packets.typical_packet("observability", agents.source.actor, [agents.sink.agent_id])
     received = read_packet(seal(packet).body)
     message = Message(received.body, str(packet.packet_id))
     batch, traces = _batch(received), Traces()
@@ -54,8 +54,12 @@ def measure_telling(figures: Figures) -> None:
 
     gate = _microseconds(follow) + _microseconds(count) / BATCH
     figures.add(
-        Figure("telling_gate", gate, "µs/packet", note=f"metrics of a batch of {BATCH}, logs at INFO, traces off"),
-        Figure("telling_worker", _microseconds(handle), "µs/packet", note="a packet handled and answered, likewise"),
+        Figure(
+            "observability_gate", gate, "µs/packet", note=f"metrics of a batch of {BATCH}, logs at INFO, traces off"
+        ),
+        Figure(
+            "observability_worker", _microseconds(handle), "µs/packet", note="a packet handled and answered, likewise"
+        ),
     )
 
 

@@ -6,7 +6,7 @@ broker looks at the head only, where a long wait would hold up the short ones be
 
 
 def retry_queue(delay_ms: int) -> str:
-    """Return the queue in which what was put off waits for so long."""
+    """Return the queue in which a retry waits for this time."""
     return f"apc.retry.{delay_ms}ms"
 
 

@@ -119,7 +119,7 @@ def _channels() -> dict[str, AsyncApiChannel]:
     normal = tuple(_delivered(kind) for kind in PacketType if kind not in CONTROL_TYPES)
     inputs = (*sent, "receipts", "registry")
     log = (LOG_BATCH_TYPE, EPOCH_OPEN_TYPE)
-    put_off = "Receipts retry_due of the gate to itself: when their time is over they go to apc.receipts."
+    waiting_receipts = "Receipts retry_due of the gate to itself: when their time is over they go to apc.receipts."
     own_exchange, dead = intra_exchange(_AGENT), "Deliveries that the broker gave up."
     return {
         "ingress": AsyncApiChannel(_SHARD, "Packets on their way to the gate of their session's shard.", sent, INGRESS),
@@ -151,9 +151,9 @@ def _channels() -> dict[str, AsyncApiChannel]:
         "log": AsyncApiChannel(_SHARD, "What the gate decided, one message a micro-batch.", log, LOG),
         "logQueue": AsyncApiChannel(_per_shard(log_queue), "The log batches of a shard; one active consumer.", log),
         "retry": AsyncApiChannel(
-            _per_shard(partial(retry_key, 0)).replace("0", _DELAY, 1), put_off, ("receipts",), RETRY
+            _per_shard(partial(retry_key, 0)).replace("0", _DELAY, 1), waiting_receipts, ("receipts",), RETRY
         ),
-        "retryQueue": AsyncApiChannel(retry_queue(0).replace("0", _DELAY), put_off, ("receipts",)),
+        "retryQueue": AsyncApiChannel(retry_queue(0).replace("0", _DELAY), waiting_receipts, ("receipts",)),
         "dead": AsyncApiChannel("", dead, delivered, DEAD, ExchangeKind.FANOUT),
         "deadQueue": AsyncApiChannel(DEAD_QUEUE, dead, delivered),
     }

@@ -30,7 +30,7 @@ class CheckedResponse:
 
     actions: tuple[CheckedAction, ...]
     level: SecurityLevel
-    relics: tuple[str, ...]
+    knowledge: tuple[str, ...]
     variables: Mapping[str, JsonValue]
     earlier: Mapping[str, JsonValue]
     """Results of earlier responses, without those whose action_id this response gives to an action of its own."""
@@ -85,14 +85,14 @@ def _above_level(stated: ResponseContext, context: ActionContext) -> list[Proble
 
 
 def _out_of_reach(stated: ResponseContext, context: ActionContext) -> list[Problem]:
-    allowed = context.allowed_relics
+    allowed = context.allowed_knowledge
     if allowed is None:
         return []
     known = ", ".join(sorted(allowed)) or "none"
     return [
-        Problem(f"context.knowledge_relics[{number}]", f"{relic_id!r} may not be read; those that may are {known}")
-        for number, relic_id in enumerate(stated.knowledge_relics)
-        if relic_id not in allowed
+        Problem(f"context.knowledge_relics[{number}]", f"{knowledge_id!r} may not be read; those that may are {known}")
+        for number, knowledge_id in enumerate(stated.knowledge_relics)
+        if knowledge_id not in allowed
     ]
 
 

@@ -102,7 +102,7 @@ class ActionContext:
         security_level: the highest at which they may run; a response may ask for less.
         trigger: whose packet caused the response; None = the agent's own operator or user.
         compartment: names what may be remembered together; tasks are told within it only.
-        allowed_relics: the relics that a response may list; None = any.
+        allowed_knowledge: the ids that a response may list in knowledge_relics; None = any.
         variables: for `${{variables.x}}`; those of the response come first.
         results: of earlier responses, by action_id, for `${{results.action_id.path}}`.
         memory: for `remember` and `forget`; without one they fail.
@@ -120,7 +120,7 @@ class ActionContext:
     security_level: SecurityLevel = SecurityLevel.USER
     trigger: Trigger | None = None
     compartment: str = ""
-    allowed_relics: Collection[str] | None = None
+    allowed_knowledge: Collection[str] | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, JsonValue] = field(default_factory=dict)
     memory: ActionMemory | None = None

@@ -16,7 +16,7 @@ from apc_agents.tasks.store import TaskStore
 from apc_agents.tools.call import ToolCall
 from apc_agents.tools.errors import ReferenceUnknown, ToolFailed, ValueUnserialisable
 from apc_agents.tools.invoking import invoke
-from apc_agents.tools.knowledge import KnowledgeScope, ReadRelic
+from apc_agents.tools.knowledge import KnowledgeScope, ReadKnowledge
 from apc_agents.tools.references import lookup, references_in, substitute
 from apc_agents.tools.registry import ToolRegistry
 from apc_contracts.agent.actions import ActionType, AgentResponse, Execution, SecurityLevel
@@ -42,7 +42,7 @@ class ActionExecutor:
             EmitUnconfirmed, StateError: let them end the handler: the worker runs it again.
         """
         checked = check_response(response, self._registry, context)
-        run = _ResponseRun(checked, context, context.new_origin(), self._registry.read_relic)
+        run = _ResponseRun(checked, context, context.new_origin(), self._registry.read_knowledge)
         for action in checked.actions:
             run.observed[action.planned.action_id] = await run.observe(action)
         return run.report(response)
@@ -55,7 +55,7 @@ class _ResponseRun:
     checked: CheckedResponse
     context: ActionContext
     origin: UUID
-    read_relic: ReadRelic | None
+    read_knowledge: ReadKnowledge | None
     observed: dict[str, Observation] = field(default_factory=dict)
     levels: dict[str, SecurityLevel] = field(default_factory=dict)
     """The level of each result: what holds it in its params runs at most there."""
@@ -97,7 +97,7 @@ class _ResponseRun:
             results={one.head: results[one.head] for one in used if one.root == "results" and one.head in results},
             awaited=awaited,
             security_level=level,
-            relics=checked.relics,
+            knowledge=checked.knowledge,
             display=planned.action.display,
             origin=self.context.task_origin,
             announce_to=self.context.announce_to,
@@ -145,7 +145,7 @@ class _ResponseRun:
             session_id=context.session_id,
             security_level=level,
             key=key_of(self.origin, action_id),
-            scope=KnowledgeScope(self.checked.relics, self.read_relic) if action.runnable.reads else None,
+            scope=KnowledgeScope(self.checked.knowledge, self.read_knowledge) if action.runnable.reads else None,
             of_handler=context.once,
         )
         return {ToolCall: call, ActionContext: context}

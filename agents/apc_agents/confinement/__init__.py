@@ -1,4 +1,4 @@
-"""Confinement: what a process that handles bytes of strangers gives up before it looks at them.
+"""Confinement: what a process gives up before it reads bytes of unknown origin.
 
 Everything here is for the process that calls it, cannot be taken back, and needs no privilege.
 """

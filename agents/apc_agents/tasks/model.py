@@ -55,7 +55,7 @@ class TaskSpec(Model):
     results: OpenMap = Field(default_factory=dict)
     awaited: dict[str, UUID] = Field(default_factory=dict)
     security_level: SecurityLevel
-    relics: tuple[str, ...] = ()
+    knowledge: tuple[str, ...] = ()
     display: str | None = None
     origin: TaskOrigin | None = None
     announce_to: tuple[str, ...] = ()

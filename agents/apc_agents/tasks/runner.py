@@ -217,7 +217,7 @@ class _Attempt:
             session_id=task.session_id,
             security_level=self._level,
             key=task.task_id,
-            scope=KnowledgeScope(spec.relics, self._registry.read_relic) if runnable.reads else None,
+            scope=KnowledgeScope(spec.knowledge, self._registry.read_knowledge) if runnable.reads else None,
             task=self,
             task_id=str(task.task_id),
         )

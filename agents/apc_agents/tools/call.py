@@ -67,9 +67,9 @@ class ToolCall:
 
     @property
     def knowledge(self) -> KnowledgeScope:
-        """The relics that this tool may read. Raises ActionError when it was registered without reads=True."""
+        """The knowledge that this tool may read. Raises ActionError when it was registered without reads=True."""
         if self.scope is None:
-            raise ActionError("this tool reads no relics: register it with reads=True")
+            raise ActionError("this tool reads no knowledge: register it with reads=True")
         return self.scope
 
     async def progress(self, fraction: float, note: str | None = None) -> None:

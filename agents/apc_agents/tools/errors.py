@@ -7,7 +7,7 @@ AgentError
     ReferenceUnknown   (reference): a `${{…}}` that points nowhere
     ValueUnserialisable  (place): a value that JSON does not know
     ToolFailed         a tool that raised, took too long, or gave what JSON does not know
-    KnowledgeOutOfScope    (relic_id): a relic that the response does not list
+    KnowledgeOutOfScope    (knowledge_id): knowledge that the response does not list
     TaskUnknown        (task_id): no such task
     TaskLost           (task_id): another worker has taken the task over, or it was cancelled
 """
@@ -70,12 +70,12 @@ class ToolFailed(ActionError):
 
 
 class KnowledgeOutOfScope(ActionError):
-    """A relic that the response does not list."""
+    """Knowledge that the response does not list."""
 
-    def __init__(self, relic_id: str, listed: Sequence[str]) -> None:
+    def __init__(self, knowledge_id: str, listed: Sequence[str]) -> None:
         known = ", ".join(listed) or "nothing"
-        super().__init__(f"relic {relic_id!r} is out of scope: context.knowledge_relics lists {known}")
-        self.relic_id = relic_id
+        super().__init__(f"knowledge {knowledge_id!r} is out of scope: context.knowledge_relics lists {known}")
+        self.knowledge_id = knowledge_id
 
 
 class TaskUnknown(ActionError):

@@ -15,7 +15,7 @@ from pydantic.errors import PydanticUserError
 from apc_agents.clearance import SenderRule, Trigger
 from apc_agents.tools.call import ToolCall
 from apc_agents.tools.errors import Problem, ToolInvalid
-from apc_agents.tools.knowledge import ReadRelic
+from apc_agents.tools.knowledge import ReadKnowledge
 from apc_contracts.agent.actions import ActionType, SecurityLevel
 from apc_contracts.wire.schema_errors import mistakes_of
 
@@ -110,9 +110,9 @@ class ToolRegistry:
     ```
     """
 
-    def __init__(self, *, read_relic: ReadRelic | None = None) -> None:
-        self.read_relic = read_relic
-        """Reads a knowledge relic, for tools with reads=True."""
+    def __init__(self, *, read_knowledge: ReadKnowledge | None = None) -> None:
+        self.read_knowledge = read_knowledge
+        """Reads knowledge by its id, for tools with reads=True."""
         self._tools: dict[str, Tool] = {}
         self._scripts: Callable[[str], Script] | None = None
 
@@ -133,11 +133,11 @@ class ToolRegistry:
             name: default the function's.
             description: what a model is told; default the function's docstring.
             security_level: the lowest level at which it may run.
-            reads: it reads knowledge relics (ToolCall.knowledge).
+            reads: it reads knowledge (ToolCall.knowledge).
             time_limit: it is cancelled after so long.
             senders: whose packets may trigger it; default anybody's whose level suffices.
-            result_level: give `public` to a tool that fetches what strangers wrote: an LLM agent that has its result in
-                the window acts at most at this level. Default the level of the caller.
+            result_level: give `public` to a tool that fetches text of unknown authors: an LLM agent that has its
+                result in the window acts at most at this level. Default the level of the caller.
 
         Raises:
             ToolInvalid: a name that is taken, no coroutine function, parameters without types.

@@ -77,7 +77,7 @@ class ResponseContext(Model):
     """The context of the operation (v2.0)."""
 
     knowledge_relics: Annotated[
-        tuple[Name, ...], Field(description="the only relics that the tools of this response may read")
+        tuple[Name, ...], Field(description="ids of the only knowledge that the tools of this response may read")
     ] = ()
     security_level: Annotated[
         SecurityLevel | None,

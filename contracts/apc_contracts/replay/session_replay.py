@@ -67,7 +67,7 @@ class SessionReplay:
         self.packets = 0
         self.hops = 0
         self.transitions = 0
-        self._strangers: dict[UUID, Identity] = {}
+        self._before_session: dict[UUID, Identity] = {}
         self._contract: Contract | None = None
         self._batch = RecordedBatch(())
         self._now: datetime | None = None
@@ -123,7 +123,7 @@ class SessionReplay:
         is_refused = verdict.refusal is not None
         if self.session is None and not is_refused and self._session_id != PRESENCE_SESSION:
             self.session = open_session(packet, entry.judged_at, contract, verdict.facts.get("places"))
-            for packet_id, identity in self._strangers.items():
+            for packet_id, identity in self._before_session.items():
                 self.session.remember(packet_id, identity)
         note_place(verdict.facts, packet, self.session)
         compare(entry, "facts", dict(entry.facts), as_json(verdict.facts))
@@ -202,7 +202,7 @@ class SessionReplay:
             self._expect_hop(hop)
         if refusal is not None:
             known = identity_without_session(received, refusal, entry.cause_packet_id)
-            self._strangers[received.packet.packet_id] = known
+            self._before_session[received.packet.packet_id] = known
 
     def _take_hop(self, hop: RecordedHop) -> None:
         """Replay what caused a hop: receipts, a verification's result, the stream's confirm."""

@@ -125,7 +125,7 @@ class LinkRow:
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """A stretch of the log that a text search has looked at."""
+    """A range of the log that a text search has looked at."""
 
     found: list[PacketLine]
     looked_at: int

@@ -219,7 +219,7 @@ class Agent:
         return LanguageSettings().language
 
     def min_relevance_for(self, packet: Packet) -> float | None:
-        """Below which score this packet is not handled; None = it is in any case."""
+        """Return the score below which this packet is not handled; None = it is always handled."""
         entry = self._entry_for(packet)
         return None if entry is None else entry.min_relevance
 

@@ -18,7 +18,7 @@ _log = structlog.get_logger("apc_agents")
 
 
 async def patiently(action: Callable[[], Awaitable[ResultT]], what: str, *, is_patient: bool = True) -> ResultT:
-    """Do it, again and again while the database is away; `what` names the store that does not answer.
+    """Run an action, and repeat it while the database is away; `what` names the store in the log.
 
     An attempt that was cut off may have been committed: the action must be one that may be repeated.
 

@@ -167,7 +167,7 @@ class AgentTestClient:
     async def deliver(
         self, packet: Packet, moment: SessionPosition | None = None, *, attempt: int = 1, rights: Iterable[Right] = ()
     ) -> tuple[Packet, ...]:
-        """Hand over a packet; returns everything that it made the agent emit. Raises as `send`."""
+        """Deliver a packet; return everything that the agent emitted for it. Raises as `send`."""
         sealed = await sealed_to_fit(packet, self._contract, self._claim_checks)
         agent = self._agent
         if packet.packet_type not in agent.handles | CONTROL_TYPES:

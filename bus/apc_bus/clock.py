@@ -6,5 +6,5 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boottime() -> float:
-    """Seconds since boot, suspension included (CLOCK_BOOTTIME; other systems: the monotonic clock)."""
+    """Return seconds since boot, suspension included (CLOCK_BOOTTIME; other systems: the monotonic clock)."""
     return time.clock_gettime(_CLOCK)

@@ -9,7 +9,7 @@ _TIMEDELTA = TypeAdapter(timedelta)
 
 
 def _read(value: Any) -> Any:
-    """Text as a timedelta. Raises ValueError that says what to write."""
+    """Return a text as a timedelta. Raises ValueError with what to write instead."""
     if not isinstance(value, str):
         return value
     try:

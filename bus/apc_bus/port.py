@@ -128,7 +128,7 @@ class Bus(Protocol):
         ...
 
     async def depth(self, queue: str) -> QueueDepth:
-        """Depth of a queue. Raises QueueMissing."""
+        """Return the depth of a queue. Raises QueueMissing."""
         ...
 
     async def close(self) -> None:

@@ -146,7 +146,7 @@ class Topology:
     agents: tuple[AgentQueues, ...] = field(default=())
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """(exchange, kind, key, queue) of every binding, exchanges without one included; for `show`."""
+        """Return (exchange, kind, key, queue) of every binding, and exchanges without one; for `show`."""
         kinds = {exchange.name: exchange.kind.value for exchange in self.exchanges}
         rows = [(b.exchange, kinds[b.exchange], b.key or "-", b.queue) for b in self.bindings]
         bound = {binding.exchange for binding in self.bindings}
@@ -179,7 +179,7 @@ def is_urgent(packet_type: PacketType, priority: int) -> bool:
 
 
 def agent_queue(agent_id: str, urgent: bool) -> str:
-    """One of an agent's two queues. The id as it is: it has no character that a queue name must not have."""
+    """Return the name of one of an agent's two queues; an id has no character that a queue name must not have."""
     return f"apc.agent.{agent_id}.{'urgent' if urgent else 'normal'}"
 
 
@@ -194,7 +194,7 @@ def intra_key(urgent: bool) -> str:
 
 
 def inbox_capacity(bound: int) -> int:
-    """Messages that each of an agent's two queues holds, for this bound on outstanding deliveries."""
+    """Return how many messages each of an agent's two queues holds, for this bound on outstanding deliveries."""
     return 2 * bound
 
 
@@ -316,7 +316,7 @@ def _shard_bindings(shard: int) -> tuple[Binding, ...]:
 
 
 def _retry_queue(delay_ms: int) -> Queue:
-    """Back to the gate, not to inboxes: one that is full or gone would keep back what waits for all the others."""
+    """Return a retry queue. It leads to the gate: a full or missing inbox would block the retries of all others."""
     return Queue(
         retry_queue(delay_ms),
         dead_letter_exchange=RECEIPTS,

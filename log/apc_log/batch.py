@@ -177,7 +177,7 @@ _epoch_decoder = msgspec.msgpack.Decoder(EpochOpen)
 
 
 def encode(value: LogBatch | EpochOpen) -> bytes:
-    """MessagePack bytes of a batch or an epoch opening."""
+    """Return the MessagePack bytes of a batch or an epoch opening."""
     return _encoder.encode(value)
 
 

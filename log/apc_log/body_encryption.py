@@ -53,7 +53,7 @@ class SubjectKey:
         return head + nonce + self.cipher.encrypt(nonce, plain, head)
 
     def seal_packet(self, content: SealedContent) -> bytes:
-        """As `seal`, for a packet."""
+        """Encrypt a packet like `seal`."""
         return self.seal(_encoder.encode(content))
 
     def unseal(self, sealed: bytes) -> bytes:

@@ -123,7 +123,7 @@ def _canonical_float(value: float | None) -> Any:
 
 
 def _time_text(value: datetime) -> str:
-    """RFC 3339 in UTC with microseconds, also when there are none."""
+    """Return RFC 3339 in UTC, always with microseconds."""
     return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f").rjust(26, "0") + "Z"
 
 
@@ -209,7 +209,7 @@ def _put_hash(values: list[Any], place: int, raw: bytes, *, is_stored: bool) -> 
 
 
 def _stored_time(text: str) -> str:
-    """From `2026-11-20T10:00:00.12+00:00`: PostgreSQL leaves trailing zeros out."""
+    """Read a time such as `2026-11-20T10:00:00.12+00:00`: PostgreSQL omits trailing zeros."""
     if len(text) == _EXACT:
         return text[:26] + "Z"
     if text[19:20] == "." and text.endswith("+00:00"):

@@ -149,7 +149,7 @@ class PublicKey:
         return sha256(self.name.encode() + b"\n" + _ED25519 + self.raw).digest()[:4]
 
     def __str__(self) -> str:
-        """As `parse_key` reads it (the "vkey" of signed-note)."""
+        """Return the key as `parse_key` reads it (the "vkey" of signed-note)."""
         return f"{self.name}+{self.key_id.hex()}+{base64.b64encode(_ED25519 + self.raw).decode()}"
 
 
@@ -207,7 +207,7 @@ def _check_signatures(text: str, signatures: Sequence[tuple[str, bytes]], key: P
 
 
 def parse_note(text: str) -> SignedNote:
-    """One signed checkpoint, exactly as it was written. Raises CheckFailed."""
+    """Parse one signed checkpoint, exactly as it was written. Raises CheckFailed."""
     body, separator, tail = text.partition("\n\n")
     lines = body.split("\n")
     if not separator or len(lines) != 3 or not tail.endswith("\n"):
@@ -565,7 +565,7 @@ def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_keys(text: str) -> list[PublicKey]:
-    """Keys, a line each; empty lines and lines with `#` are passed over. Raises CheckFailed."""
+    """Read keys, one per line; skip empty lines and lines with `#`. Raises CheckFailed."""
     lines = (line.strip() for line in text.splitlines())
     return [parse_key(line) for line in lines if line and not line.startswith("#")]
 

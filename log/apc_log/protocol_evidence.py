@@ -60,7 +60,7 @@ async def read_transfers(connection: Any, *, shard: int | None = None, after: in
 
 
 async def read_decisions(connection: Any, *, shard: int | None = None, after: int = 0, last: int = 0) -> list[Any]:
-    """Blocks and recoveries as (Place, DecayDecision), as `read_transfers`."""
+    """Yield blocks and recoveries as (Place, DecayDecision), like `read_transfers`."""
     found = []
     for row in await _rows(connection, DECISIONS, shard, after, last):
         decision = read_decision(orjson.loads(row["decay"]))

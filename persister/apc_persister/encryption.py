@@ -52,7 +52,7 @@ class Encryption:
             placed[at] = item._replace(entry=sealed)
 
     def _subject_of(self, entry: Entry) -> str | None:
-        """Whose key it needs; None when there is nothing to encrypt."""
+        """Return the subject whose key is needed; None if there is nothing to encrypt."""
         match entry:
             case PacketEntry():
                 named = None if self._subject_field is None else self._named_in(_read(entry.body))
@@ -133,7 +133,7 @@ def _hidden(document: bytes) -> bytes:
 
 
 def _hide(value: Any, key: str) -> Any:
-    """Free text may quote a packet: names have no blanks and are not long."""
+    """Encrypt free text, which may quote a packet; names have no blanks and are short."""
     match value:
         case dict():
             return {name: _hide(item, name) for name, item in value.items()}

@@ -65,7 +65,7 @@ async def openlineage_events(pool: asyncpg.Pool, run_id: str) -> AsyncIterator[E
 
 
 def events_of(run_id: str, told: Iterable[TaskRun], end: str) -> Iterator[Event]:
-    """START, and `end` (COMPLETE, ABORT or RUNNING) with everything that is known by then."""
+    """Return START, and `end` (COMPLETE, ABORT or RUNNING) with everything known by then."""
     for task in told:
         yield _event("START", task.began_at, run_id, task, {}, {})
         yield _event(end, task.ended_at, run_id, task, task.outputs, _facets(task))

@@ -138,7 +138,7 @@ def _ordered(nodes: Sequence[_Node], needs: Mapping[str, Mapping[str, None]]) ->
 def _waiting_now(
     order: Sequence[_Node], needs: Mapping[str, Mapping[str, None]], by_id: Mapping[str, _Node]
 ) -> list[Problem]:
-    """SYNC runs now, and a task ends later."""
+    """Return the actions that run now: SYNC ones; a task ends later."""
     return [
         Problem(
             f"{node.path}.execution", f"it is SYNC and needs {name!r}, which is ASYNC and ends later: make it ASYNC"

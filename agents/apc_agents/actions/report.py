@@ -38,7 +38,7 @@ class Observation:
     task_id: str | None = None
 
     def to_document(self) -> dict[str, JsonValue]:
-        """As JSON, without what does not apply."""
+        """Return it as JSON, without empty parts."""
         document: dict[str, JsonValue] = {"action_id": self.action_id, "action": self.action, "status": self.status}
         if self.status is ObservationStatus.SUCCESS:
             document["result"] = self.result

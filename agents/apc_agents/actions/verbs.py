@@ -29,7 +29,7 @@ async def remember(key: Name, value: JsonValue, context: ActionContext) -> None:
 
 
 async def forget(key: Name, context: ActionContext) -> bool:
-    """Forgets what is kept under a key; says whether there was something."""
+    """Forget the value under a key; return whether there was one."""
     return await _memory(context).forget(key)
 
 

@@ -173,7 +173,7 @@ class ContextAssembler:
 
 
 def system_load() -> str:
-    """low, medium or high: the runnable processes for each processor of this machine, below 0.7, below 1, or more."""
+    """Return low, medium or high: fewer than 0.7, fewer than 1, or more runnable processes per processor."""
     each = os.getloadavg()[0] / (os.cpu_count() or 1)
     return "low" if each < 0.7 else "medium" if each < 1 else "high"
 
@@ -203,7 +203,7 @@ _GIVEN: Final = ("user_profile", "narrative_state", "processing_directives")
 def _narrative(
     packet: Packet, given: NarrativeState | None, recent: Sequence[ConversationMessage], focus: Sequence[str]
 ) -> NarrativeState:
-    """Task and phase as thread and realm; the symbols in focus, newest first, unless the packet names them."""
+    """Return task and phase as thread and realm, and the symbols in focus: those of the packet, or the newest."""
     found = dict.fromkeys(focus)
     for message in reversed(recent):
         found |= dict.fromkeys(message.metadata.get("symbolic_keys", ()))
@@ -232,6 +232,6 @@ def _originals(packet: Packet, agent_id: str) -> dict[str, Any]:
 
 
 def user_of(packet: Packet) -> str:
-    """Whose conversation it is: metadata.user_id of the first packet, else its sender."""
+    """Return the user of the conversation: metadata.user_id of the first packet, else its sender."""
     user = (packet.metadata or {}).get("user_id")
     return user if isinstance(user, str) and user else packet.sender.agent_id

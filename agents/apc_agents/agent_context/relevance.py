@@ -126,7 +126,7 @@ def _symbols(stems: frozenset[str], context: AgentContext, language: str) -> flo
 
 
 def _archetype(names: frozenset[str], context: AgentContext) -> float:
-    """1 for the primary archetype, 0.5 for the secondary one, times the alignment's strength."""
+    """Return 1 for the primary archetype, 0.5 for the secondary one, times the strength of the alignment."""
     alignment = context.user_profile.archetypal_alignment if context.user_profile else None
     if alignment is None or alignment.alignment_strength is None:
         return 0.0

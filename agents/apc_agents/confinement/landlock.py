@@ -32,7 +32,7 @@ class _PathBeneath(ctypes.Structure):
 
 
 def forbid_files(readable: Sequence[str]) -> bool:
-    """Nothing can be opened but to read below the given folders; False where the kernel has no Landlock."""
+    """Forbid opening files, except for reading below these folders; return False if the kernel has no Landlock."""
     version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ASK_VERSION)
     if version < 1:
         return False

@@ -9,5 +9,5 @@ libc.syscall.restype = ctypes.c_long
 
 
 def renounce_privileges() -> bool:
-    """No program started from here gains a right; the kernel asks for this before it takes filters."""
+    """Forbid that a started program gains rights; the kernel requires this before it accepts filters."""
     return bool(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)

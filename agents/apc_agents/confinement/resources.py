@@ -5,7 +5,7 @@ import signal
 
 
 def bound(memory_bytes: int, open_files: int) -> bool:
-    """Bound memory and open files; no file grows, no core is dumped, no process is started."""
+    """Limit memory and open files; forbid growing files, core dumps and new processes."""
     limits = {
         resource.RLIMIT_AS: memory_bytes,
         resource.RLIMIT_NOFILE: open_files,
@@ -17,7 +17,7 @@ def bound(memory_bytes: int, open_files: int) -> bool:
 
 
 def allow_cpu_seconds(seconds: int) -> None:
-    """From now on this process may compute for so long, then the kernel ends it; may be called again."""
+    """Allow this process this much CPU time from now on; then the kernel kills it. May be called again."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     allowed = int(used.ru_utime + used.ru_stime) + 1 + seconds

@@ -33,7 +33,7 @@ class FoldRecord:
     digest_after: str | None
 
     def to_document(self) -> dict[str, Any]:
-        """JSON: id, how, class, before, after."""
+        """Return JSON: id, how, class, before, after."""
         document = {
             "id": self.resource_id,
             "how": self.how.value,
@@ -124,7 +124,7 @@ def payload_of(metadata: Mapping[str, Any]) -> SignalPayload:
 
 
 def emit_compressions(ctx: HandlerContext) -> OnCompression:
-    """Tells every compression as an INTRA_AGENT SIGNAL QUERY of the agent to itself, so that the log has it.
+    """Return a callback that sends each compression as an INTRA_AGENT SIGNAL QUERY, so that the log has it.
 
     The packet never reaches another agent; the gate logs it. `emit` derives its id from the handled packet, so that
     a handler that runs again tells it once. The reason holds the SHA-256 of the metadata, which is no part of the

@@ -144,7 +144,7 @@ class Conversation:
         return result
 
     def _is_enough(self, result: CompressionResult, cause: str) -> bool:
-        """Say whether a target that was asked for is met or, under pressure, the window is below the threshold."""
+        """Return whether the requested target is met or, under pressure, the window is below the threshold."""
         if cause == "requested":
             return result.target_met
         return fits(result.compressed_tokens, result.window, self.threshold.effective_threshold)
@@ -164,7 +164,7 @@ class Conversation:
             await self.store.put_turns(self.session_id, stored)
 
     async def expand(self, resource_ids: Sequence[str] | None = None) -> ExpansionResult:
-        """Put back what the store still has of the folded turns, or of those that are named.
+        """Restore the folded turns, or the named ones, that the store still has.
 
         Raises:
             UnknownResource: no turn ever had this id. ArchiveCorrupted: the store has changed it.

@@ -28,7 +28,7 @@ def verify_comonad_laws(window: ContextWindow) -> bool:
 
 
 def _nested(stores: Store[Store[ContextWindow]]) -> list[tuple[int, int, list[ContextWindow]]]:
-    """Both focuses and every window, at every outer position."""
+    """Return both focuses and every window, at every outer position."""
     return [(stores.position, store.position, store.values()) for store in stores.values()]
 
 

@@ -68,7 +68,7 @@ class Operation(Protocol):
         ...
 
     async def apply(self, conversation: Conversation) -> None:
-        """Do it. Raises ContextError."""
+        """Apply the operation to a session. Raises ContextError."""
         ...
 
 
@@ -78,7 +78,7 @@ class _Composable:
     __slots__ = ()
 
     def __rshift__(self: Operation, other: "Composition | Operation") -> "Composition":
-        """First this, then the other."""
+        """Return the composition of this and then the other."""
         return compose(self, other)
 
 
@@ -90,7 +90,7 @@ class Append(_Composable):
     content: str
 
     def outlined(self, outline: Outline) -> Outline:
-        """Needs a state that takes this role; leads to ACCUMULATING, or beyond the threshold."""
+        """Require a state that accepts this role; lead to ACCUMULATING, or beyond the threshold."""
         kind = KIND_OF_ROLE[TurnRole(self.role)]
         if not outline.taking(kind):
             raise ArgumentInvalid("role", f"{kind} is taken in none of {_names(outline.states)}")
@@ -116,7 +116,7 @@ class Tag(_Composable):
     resource_class: ResourceClass
 
     def outlined(self, outline: Outline) -> Outline:
-        """Needs a known turn of no higher class."""
+        """Require a known turn of no higher class."""
         return _raised(outline, self.resource_id, self.resource_class)
 
     async def apply(self, conversation: Conversation) -> None:
@@ -132,7 +132,7 @@ class Promote(_Composable):
     resource_class: ResourceClass
 
     def outlined(self, outline: Outline) -> Outline:
-        """Needs a known turn of no higher class."""
+        """Require a known turn of no higher class."""
         return _raised(outline, self.resource_id, self.resource_class)
 
     async def apply(self, conversation: Conversation) -> None:
@@ -147,7 +147,7 @@ class Compress(_Composable):
     target_pressure: float
 
     def outlined(self, outline: Outline) -> Outline:
-        """Needs a state that takes a compression; leads to COMPRESSED."""
+        """Require a state that accepts a compression; lead to COMPRESSED."""
         checked_fraction("target_pressure", self.target_pressure)
         if not any("compress" in VALID_DIRECTIONS[state] for state in outline.states):
             raise ArgumentInvalid("compress", f"it is taken in none of {_names(outline.states)}")
@@ -166,7 +166,7 @@ class Expand(_Composable):
     resource_ids: tuple[str, ...] = ()
 
     def outlined(self, outline: Outline) -> Outline:
-        """Needs known turns; the pressure may be anything afterwards."""
+        """Require known turns; the pressure afterwards is unknown."""
         for resource_id in self.resource_ids:
             if resource_id not in outline.classes:
                 raise UnknownResource(resource_id)
@@ -174,7 +174,7 @@ class Expand(_Composable):
         return replace(outline, states=states, most_turns=max(outline.most_turns, len(outline.classes)))
 
     async def apply(self, conversation: Conversation) -> None:
-        """Put them back."""
+        """Restore the turns."""
         await conversation.expand(self.resource_ids or None)
 
 
@@ -185,7 +185,7 @@ class Seek(_Composable):
     position: int
 
     def outlined(self, outline: Outline) -> Outline:
-        """Needs a position that the window may have."""
+        """Require a position that the window may have."""
         checked_position(self.position, outline.most_turns)
         return outline
 
@@ -201,7 +201,7 @@ class Composition:
     operations: tuple[Operation, ...] = ()
 
     def __rshift__(self, other: "Composition | Operation") -> "Composition":
-        """First this, then the other."""
+        """Return the composition of this and then the other."""
         return Composition(self.operations + compose(other).operations)
 
     def check(self, conversation: Conversation) -> Outline:
@@ -226,7 +226,7 @@ IDENTITY: Final = Composition()
 
 
 def compose(*parts: Composition | Operation) -> Composition:
-    """Operations and compositions in their order, as one."""
+    """Return operations and compositions as one, in their order."""
     operations: list[Operation] = []
     for part in parts:
         operations.extend(part.operations if isinstance(part, Composition) else (part,))

@@ -33,7 +33,7 @@ class PromptBuilder:
     """By the name of a coordinate."""
 
     def __init__(self, system_templates: Mapping[str, str], persona_templates: Mapping[str, str]) -> None:
-        """Templates by agent type, and by the name of a coordinate.
+        """Take templates by agent type, and by the name of a coordinate.
 
         Raises:
             PromptInvalid: a template that cannot be read, or that has a field it may not have.
@@ -83,7 +83,7 @@ class PromptBuilder:
         return template.format(**sections, **details).strip()
 
     def _render_persona(self, eigenvectors: Mapping[str, float]) -> str:
-        """Coordinates as a description of the persona, one line each; empty without any."""
+        """Return a line for each coordinate of the persona; empty without any."""
         lines = [self._coordinate(name, value) for name, value in sorted(eigenvectors.items())]
         return "\n".join(["Your persona:", *lines]) if lines else ""
 
@@ -97,7 +97,7 @@ class PromptBuilder:
         return template.format(name=name, degree=degree, value=f"{value:.2f}").strip()
 
     def _render_constraints(self, constraints: Sequence[str]) -> str:
-        """One line each; empty without any."""
+        """Return a line for each constraint; empty without any."""
         lines = [f"- {' '.join(constraint.split())}" for constraint in constraints]
         return "\n".join(["You must keep to this:", *lines]) if lines else ""
 

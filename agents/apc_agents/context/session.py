@@ -42,7 +42,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 async def _unheard(audit: CompressionAudit) -> None:
-    """Nobody wants to know."""
+    """Ignore a compression: nobody listens."""
 
 
 class ContextSession(ReadableSession):
@@ -174,7 +174,7 @@ class ContextSession(ReadableSession):
             return True
 
     async def expand(self, resource_ids: Sequence[str] | None = None) -> ExpansionResult:
-        """Put folded turns back from the store, all or those that are named.
+        """Restore folded turns from the store, all or the named ones.
 
         Raises:
             UnknownResource: no turn ever had this id. ArchiveCorrupted: the store has changed it.

@@ -203,13 +203,13 @@ async def seek_backward(session: ContextSession, steps: Steps = 1) -> Answer:
 
 @_at("seek.start")
 async def seek_start(session: ContextSession) -> Answer:
-    """Go before the first turn."""
+    """Move the focus before the first turn."""
     return await _moved(session, 0)
 
 
 @_at("seek.end")
 async def seek_end(session: ContextSession) -> Answer:
-    """Go to the newest turn."""
+    """Move the focus to the newest turn."""
     return await _moved(session, len(session.window))
 
 

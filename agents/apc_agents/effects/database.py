@@ -41,7 +41,7 @@ class PostgresEffectStore:
                 return kept
 
     async def renew(self, effect_id: EffectId, claim_id: UUID, lease: timedelta) -> None:
-        """Give a sign of life."""
+        """Renew the lease of a claim."""
         await self._row(sql.RENEW, effect_id, claim_id, lease)
 
     async def record(
@@ -56,7 +56,7 @@ class PostgresEffectStore:
         await self._row(sql.INTERRUPT, effect_id, claim_id, problem)
 
     async def withdraw(self, effect_id: EffectId, claim_id: UUID) -> None:
-        """Nothing has happened."""
+        """Delete a claim: its effect has not happened."""
         await self._row(sql.WITHDRAW, effect_id, claim_id)
 
     async def settle(self, effect_id: EffectId, result: JsonValue, by: str) -> EffectRecord:

@@ -46,7 +46,7 @@ class MemoryEffectStore:
         return kept
 
     async def renew(self, effect_id: EffectId, claim_id: UUID, lease: timedelta) -> None:
-        """Give a sign of life."""
+        """Renew the lease of a claim."""
         if self._is_open(effect_id, claim_id):
             self._leases[effect_id] = self._now() + lease
 
@@ -65,7 +65,7 @@ class MemoryEffectStore:
             self._kept[effect_id] = replace(self._kept[effect_id], problem=problem)
 
     async def withdraw(self, effect_id: EffectId, claim_id: UUID) -> None:
-        """Nothing has happened."""
+        """Delete a claim: its effect has not happened."""
         if self._is_open(effect_id, claim_id):
             self._forget(effect_id)
 

@@ -64,7 +64,7 @@ class EffectRecord:
     settled_by: str | None
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON, for `apc effect`."""
+        """Return it as JSON, for `apc effect`."""
         return {
             "packet_id": str(self.effect_id.packet_id),
             "agent_id": self.effect_id.agent_id,

@@ -25,7 +25,7 @@ class EffectStore(Protocol):
         ...
 
     async def renew(self, effect_id: EffectId, claim_id: UUID, lease: timedelta) -> None:
-        """Give a sign of life."""
+        """Renew the lease of a claim."""
         ...
 
     async def record(
@@ -39,7 +39,7 @@ class EffectStore(Protocol):
         ...
 
     async def withdraw(self, effect_id: EffectId, claim_id: UUID) -> None:
-        """Its holder says that nothing has happened."""
+        """Delete a claim: its holder says that the effect has not happened."""
         ...
 
     async def settle(self, effect_id: EffectId, result: JsonValue, by: str) -> EffectRecord:

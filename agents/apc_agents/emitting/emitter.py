@@ -109,7 +109,7 @@ class Emitter:
         return packet
 
     async def _pass_on(self, packet: Packet, message: Message) -> None:
-        """To another module of the agent: here, or in any of its processes. The gate has it for the log."""
+        """Pass a packet to a module of the agent, here or in another of its processes, and to the gate for the log."""
         if self._settings.worker_intra == "process":
             self._deliver_locally(packet)
         else:
@@ -164,7 +164,7 @@ class Emitter:
 
 
 async def sealed_to_fit(packet: Packet, contract: Contract | None, claim_checks: ClaimChecks) -> SealedPacket:
-    """As seal_judged; the longest texts of a packet that is too large go to the artifact store.
+    """Seal like seal_judged; the longest texts of a packet that is too large go to the artifact store.
 
     Raises:
         EmitRefused: the contract refuses it.

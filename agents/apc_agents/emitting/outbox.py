@@ -29,7 +29,7 @@ class ReceiptOutbox:
     """Publishes receipts confirmed, and settles each delivery once everything added before it is confirmed."""
 
     def __init__(self, bus: Bus, linger: timedelta, end_linger: timedelta = timedelta()) -> None:
-        """`linger` is for what waits for the end of its handler, `end_linger` for the end itself."""
+        """Prepare an outbox; `linger` delays receipts that wait for their handler's end, `end_linger` the end."""
         self._bus = bus
         self._linger = linger.total_seconds()
         self._end_linger = end_linger.total_seconds()

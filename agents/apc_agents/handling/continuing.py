@@ -39,7 +39,7 @@ class Continuation:
     journal: CallJournal = field(default_factory=CallJournal)
 
     def enter(self, invocation: Invocation) -> None:
-        """Give the run what earlier runs have left."""
+        """Load the records of earlier runs into this run."""
         if self.record is not None:
             invocation.reported = (self.record.tokens, self.record.cost)
 

@@ -222,7 +222,7 @@ class HandlerContext(SessionFacts):
         return await self._invocation.journal.call("once", lambda: key, lambda: effects.once(packet, key, fn, not_made))
 
     async def settle(self, key: str, result: Any) -> JsonValue:
-        """Say that an unknown effect of this packet has happened, and what it gave; returns that as JSON.
+        """Record that an unknown effect of this packet has happened, with its result; return the result as JSON.
 
         Raises:
             EffectSettled: it is not unknown.
@@ -232,7 +232,7 @@ class HandlerContext(SessionFacts):
         return await self._invocation.journal.call("settle", lambda: key, lambda: effects.settle(packet, key, result))
 
     async def release(self, key: str) -> None:
-        """Say that an unknown effect of this packet has not happened: `once` makes it now. Raises EffectSettled."""
+        """Record that an unknown effect of this packet has not happened: `once` makes it now. Raises EffectSettled."""
         effects, packet = self._invocation.resources.effects, self.packet
         await self._invocation.journal.call("release", lambda: key, lambda: effects.release(packet, key))
 
@@ -249,7 +249,7 @@ class HandlerContext(SessionFacts):
         return self._invocation.new_origin()
 
     def critique_fail(self, reason: str) -> None:
-        """Say that the handler has dropped an idea by its own critique, before emitting it; goes on with the next.
+        """Record that the handler dropped an idea by its own critique before emitting it, and continues with the next.
 
         Raises:
             AgentError: while a packet is being emitted.
@@ -258,7 +258,7 @@ class HandlerContext(SessionFacts):
         self._invocation.journal.note("critique_fail", lambda: reason, lambda: coordination.critique_fail(reason))
 
     def local_checks_fail(self, reason: str) -> None:
-        """Say that what the handler has built failed its own checks, before emitting it. Raises as critique_fail."""
+        """Record that the handler's artifact failed its own checks before it was emitted. Raises as critique_fail."""
         coordination = self._invocation.coordination
         self._invocation.journal.note(
             "local_checks_fail", lambda: reason, lambda: coordination.local_checks_fail(reason)

@@ -13,7 +13,7 @@ def default_handler(packet: Packet) -> AnyHandler:
 
 
 async def _accept(packet: Packet, context: HandlerContext) -> None:
-    """Control types are taken by every agent: the SDK has learned from them already."""
+    """Accept control types without a handler: the SDK has used them already."""
 
 
 async def _refuse(packet: Packet, context: HandlerContext) -> None:

@@ -134,7 +134,7 @@ def _wait_key(cause: UUID) -> str:
 
 @contextmanager
 def _translated(agent_id: str, session_id: str) -> Iterator[None]:
-    """Turn the memory's errors into those of a state."""
+    """Translate errors of the memory into errors of the state."""
     try:
         yield
     except StaleRevision as stale:

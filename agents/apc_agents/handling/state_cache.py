@@ -46,7 +46,7 @@ class StateDocument:
         self._clean_waits = dict(self.waits)
 
     def was_handled(self, key: DeliveryKey) -> bool:
-        """Whether this packet is part of the saved state, by this attempt or by one that the gate gave up too early."""
+        """Return whether the saved state has this packet, by this attempt or one that the gate gave up too early."""
         return bool(self._handled_packets) and str(key[0]) in self._handled_packets
 
     def wait_of(self, ask: UUID) -> UUID | None:

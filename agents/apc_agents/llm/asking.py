@@ -54,7 +54,7 @@ async def ask_for_response(
     required: ResponseConstraints | None = None,
     takes_prose: bool = False,
 ) -> AgentResponse:
-    """One AgentResponse, whose `response` has at most response_limit tokens; `usage` grows even if it fails.
+    """Ask for one AgentResponse of at most response_limit tokens; `usage` grows even if it fails.
 
     A `response` that is not as `required` (longer than max_length characters; no JSON where the format is json) is sent
     back to the model like one that is too long. With `takes_prose` a text that is no JSON is the response.
@@ -87,7 +87,7 @@ async def ask_for_response(
 
 
 async def ask_for_text(model: Model, instructions: str, text: str, *, settings: LLMSettings, usage: RunUsage) -> str:
-    """Plain text. Raises as ask_for_response."""
+    """Ask for plain text. Raises as ask_for_response."""
     asked: ModelAgent[None, str] = ModelAgent(
         model, output_type=str, instructions=instructions, retries=1, model_settings=model_settings(settings)
     )
@@ -97,7 +97,7 @@ async def ask_for_text(model: Model, instructions: str, text: str, *, settings: 
 
 @cache
 def _for_responses() -> ModelAgent[AnswerRules, AgentResponse]:
-    """Made once: the schemas of what may be answered take three quarters of the time of a step."""
+    """Return the model agent for responses. It is cached: building its schemas takes three quarters of a step."""
     asked = ModelAgent[AnswerRules, AgentResponse](
         output_type=[ToolOutput(AgentResponse, name=OUTPUT_TOOL), TextOutput(_read)], name="apc"
     )
@@ -111,7 +111,7 @@ def _for_responses() -> ModelAgent[AnswerRules, AgentResponse]:
 
 @contextmanager
 def spending(usage: RunUsage, wanted: str = "AgentResponse") -> Iterator[None]:
-    """Turn what pydantic-ai raises into our errors. Raises LLMError."""
+    """Translate errors of pydantic-ai into ours. Raises LLMError."""
     try:
         yield
     except AnswerTooLong as answered:

@@ -20,7 +20,7 @@ class DialogueState:
 
     @classmethod
     async def load(cls, memory: BaseMemoryStore, agent_id: str, session_id: str) -> Self:
-        """As it was kept last; empty when it never was."""
+        """Return the state as last stored; empty if there is none."""
         return cls(memory, agent_id, session_id, await memory.load_agent_state(agent_id, session_id, DIALOGUE))
 
     async def keep(self, messages: NewMessages | None = None) -> None:

@@ -49,7 +49,7 @@ OnChange = Callable[[ContextSession], Awaitable[None]]
 
 
 async def _unheard(session: ContextSession) -> None:
-    """Nobody wants to know."""
+    """Ignore an observation: nobody listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class _Thought:
     signals: TaskSignals = field(default_factory=TaskSignals)
 
     async def until_stopped(self) -> MessageExchange:
-        """Go on until there is an answer; the threshold of the session follows the task and is then as it was."""
+        """Take steps until there is an answer; the session's threshold follows the task and is restored at the end."""
         at_rest, limit = self.session.threshold, self.session.message_limit
         exchange = await self._go_on(limit)
         await self.session.update_threshold(**at_rest.to_document())
@@ -208,7 +208,7 @@ class _Thought:
         await self.session.update_threshold(**self.signals.told(*used))
 
     def _lower(self) -> None:
-        """Go on at the lowest level of any text in the window; what is read there is not remembered."""
+        """Lower the level to that of the least trusted text in the window; nothing read there is remembered."""
         found = (turn.metadata.get(LEVEL) for turn in self.session.window.all_turns())
         level = lowest(self.actions.security_level, *(SecurityLevel(str(one)) for one in found if one is not None))
         if level is not self.actions.security_level:

@@ -170,7 +170,7 @@ def fill_price(usage: RequestUsage, settings: LLMSettings) -> None:
 
 
 def prompt_digest(messages: Sequence[ModelMessage], model_name: str) -> str:
-    """SHA-256 of what a model is asked, in hex: the same prompt always has the same."""
+    """Return the SHA-256 of a prompt in hex; equal prompts have equal digests."""
     document = [model_name, _stable(ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))]
     return sha256(_written(document)).hexdigest()
 
@@ -191,5 +191,5 @@ def _size(part: Any) -> int:
 
 
 def _written(value: Any) -> bytes:
-    """JSON of whatever a model may answer: orjson knows no integers beyond 64 bits and no halves of surrogates."""
+    """Return JSON of any answer; orjson refuses integers beyond 64 bits and lone surrogates."""
     return json.dumps(value, sort_keys=True, default=str).encode()

@@ -79,7 +79,7 @@ class ConversationContext(Model):
         return summary[:MAX_SUMMARY_LENGTH] if isinstance(summary, str) else None
 
     def to_document(self) -> dict[str, Any]:
-        """JSON: session_id, messages, metadata, agent_participants, version."""
+        """Return JSON: session_id, messages, metadata, agent_participants, version."""
         messages = [
             {
                 "role": message.role,

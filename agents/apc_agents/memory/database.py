@@ -222,7 +222,7 @@ class DatabaseMemoryStore(BaseMemoryStore):
 
 
 def _count(tag: str) -> int:
-    """Rows, from a command tag such as `DELETE 3`."""
+    """Return the number of rows of a command tag such as `DELETE 3`."""
     return int(tag.rpartition(" ")[2])
 
 

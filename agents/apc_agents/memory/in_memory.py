@@ -177,7 +177,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
             self._tables.states[place] = _row(self._tables.states.get(place), document)
 
     async def store_agent_states(self, agent_id: str, owner_id: str, states: Mapping[str, Any]) -> None:
-        """All or none: everything is checked before the first change."""
+        """Store all states or none: everything is checked before the first change."""
         places = {state_place(agent_id, owner_id, key): encoded(value) for key, value in states.items()}
         for place, document in places.items():
             self._tables.states[place] = _row(self._tables.states.get(place), document)
@@ -190,7 +190,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
         }
 
     async def delete_agent_states(self, agent_id: str, owner_id: str, prefix: str) -> int:
-        """By the beginning of their keys."""
+        """Delete the states whose keys begin with a prefix."""
         state_place(agent_id, owner_id, prefix)
         gone = [place for place in self._states_of(agent_id, owner_id) if place[2].startswith(prefix)]
         for place in gone:
@@ -198,12 +198,12 @@ class InMemoryMemoryStore(BaseMemoryStore):
         return len(gone)
 
     async def forget_before(self, moment: datetime) -> Removed:
-        """Retention."""
+        """Delete everything last written before a time."""
         check_timestamp(moment)
         return self._remove(lambda row: row.updated_at < moment, lambda place, row: row.updated_at < moment)
 
     async def export_user(self, user_id: str) -> AsyncIterator[dict[str, Any]]:
-        """Conversations, then states."""
+        """Yield a user's conversations, then the states."""
         sessions = self._sessions_of(user_id)
         for session_id in sorted(sessions):
             kept = self._tables.conversations[session_id]
@@ -214,7 +214,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
                 yield {"kind": "agent_state", **place, **_times(row), "state": orjson.loads(row.document)}
 
     async def erase_user(self, user_id: str) -> Removed:
-        """Conversations and states."""
+        """Delete a user's conversations and states."""
         owners = {user_id, *self._sessions_of(user_id)}
         return self._remove(lambda row: row.user_id == user_id, lambda place, row: place[1] in owners)
 

@@ -117,5 +117,5 @@ def part_of(row: Any) -> ConversationContext:
 
 
 def changing(session_id: str) -> MemoryUnavailable:
-    """Say that others made and deleted a row each time it was to be written."""
+    """Return the error for a row that others created and deleted at each attempt to write it."""
     return MemoryUnavailable(f"{conversation_name(session_id)} was changed by others {ATTEMPTS} times: try again")

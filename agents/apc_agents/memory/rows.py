@@ -71,7 +71,7 @@ async def owned(pool: asyncpg.Pool, owner: str, *, is_snapshot: bool = False) ->
 
 @contextmanager
 def refusals(what: str) -> Iterator[None]:
-    """Turn the database's refusals into the memory's errors. Raises OwnerForeign, ValueInvalid."""
+    """Translate the database's refusals into errors of the memory. Raises OwnerForeign, ValueInvalid."""
     try:
         yield
     except asyncpg.InsufficientPrivilegeError as error:
@@ -85,7 +85,7 @@ def refusals(what: str) -> Iterator[None]:
 async def read_states(
     connection: Connection, owner: str, agent_id: str, owner_id: str, keys: Iterable[str] | None = None
 ) -> list[asyncpg.Record]:
-    """state_key, state_value, revision in the order of the keys; those of `keys`, or all."""
+    """Return state_key, state_value and revision in the order of the keys: those of `keys`, or all."""
     wanted = None if keys is None else list(keys)
     found: list[asyncpg.Record] = await connection.fetch(_SELECT_STATES, agent_id, owner_id, owner, wanted)
     return found

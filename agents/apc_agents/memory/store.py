@@ -68,7 +68,7 @@ class BaseMemoryStore(ABC):
     async def list_conversations_for_user(
         self, user_id: str, limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
-        """Metadata of a user's conversations, the last updated first; never their messages.
+        """Return metadata of a user's conversations, most recently updated first, without messages.
 
         Each has session_id, user_id, created_at, last_updated, summary (or None), message_count, version, revision.
 
@@ -134,7 +134,7 @@ class BaseMemoryStore(ABC):
     async def search_conversations(
         self, user_id: str, query: str, limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
-        """As list_conversations_for_user, those that match the query, the best first, each with `rank` and `excerpt`.
+        """Return the conversations that match the query, best first, each with `rank` and `excerpt`.
 
         The query has words, "phrases", OR between alternatives, -without, and pum* for all words that begin so. Words
         are compared by their stems in APC_LANGUAGE, without case and accents. Raises ArgumentInvalid.
@@ -142,11 +142,11 @@ class BaseMemoryStore(ABC):
 
     @abstractmethod
     async def forget_before(self, moment: datetime) -> Removed:
-        """Retention: delete what was last written before this moment. Raises ArgumentInvalid: it has no offset."""
+        """Delete everything last written before this time. Raises ArgumentInvalid: the time has no offset."""
 
     @abstractmethod
     def export_user(self, user_id: str) -> AsyncIterator[dict[str, Any]]:
-        """Everything of a user, one JSON record each.
+        """Yield everything that is stored of a user, one JSON record each.
 
         `{"kind": "conversation", "created_at", "last_updated", "revision", "conversation"}` and `{"kind":
         "agent_state", "agent_id", "owner_id", "key", "created_at", "last_updated", "revision", "state"}`. The states

@@ -42,7 +42,7 @@ class Inbox:
         self._changed.set()
 
     def close(self) -> Iterator[Inbound]:
-        """Nothing is handed out any more; what waits is given back to the caller."""
+        """Hand out no more packets; return those that wait."""
         self._is_closed = True
         self._changed.set()
         for queue in (self._urgent, self._normal):

@@ -102,6 +102,6 @@ class Intake:
             raise DeadLetter(f"message {delivery.message.message_id} is no delivery of a gate: {error}") from error
 
     def _check_own(self, packet: Packet) -> None:
-        """Without the gate's headers comes only what a replica of this agent says to its other modules."""
+        """Check a message without the gate's headers: only a replica of this agent may send one, to its modules."""
         if packet.channel is not Channel.INTRA_AGENT or packet.sender.agent_id != self._agent_id:
             raise ValueError(f"no gate has delivered it, and it is no INTRA_AGENT packet of {self._agent_id}")

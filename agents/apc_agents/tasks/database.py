@@ -185,7 +185,7 @@ class PostgresTaskStore:
         return int(done.rpartition(" ")[2])
 
     async def unannounced(self, agent_id: str, limit: int = 100) -> Sequence[TaskEvent]:
-        """Events to be announced."""
+        """Return the events that are not announced yet."""
         rows = await self._patiently(lambda: self._pool.fetch(sql.UNANNOUNCED, agent_id, limit))
         return [
             TaskEvent(

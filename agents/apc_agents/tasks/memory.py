@@ -186,7 +186,7 @@ class MemoryTaskStore:
         return len(gone)
 
     async def unannounced(self, agent_id: str, limit: int = 100) -> Sequence[TaskEvent]:
-        """Events to be announced."""
+        """Return the events that are not announced yet."""
         return [event for event in self._events if self._rows[event.task_id].task.agent_id == agent_id][:limit]
 
     async def announced(self, task_id: UUID, number: int) -> None:

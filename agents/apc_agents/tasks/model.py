@@ -102,7 +102,7 @@ class Task:
     finished_at: datetime | None
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON, for `apc task` and for a user interface."""
+        """Return it as JSON, for `apc task` and user interfaces."""
         spec = self.spec
         return {
             "task_id": str(self.task_id),

@@ -166,7 +166,7 @@ class _Attempt:
             self.work.cancel()
 
     def lose(self) -> None:
-        """Another worker has it: end it without a word."""
+        """End the run silently: another worker has the task."""
         if not self._is_ending:
             self.work.cancel()
 

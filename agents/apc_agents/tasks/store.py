@@ -27,7 +27,7 @@ class News:
         return self._count
 
     async def tell(self) -> None:
-        """Something has changed."""
+        """Wake whoever waits for a change."""
         async with self._changed:
             self._count += 1
             self._changed.notify_all()
@@ -121,7 +121,7 @@ class TaskStore(Protocol):
         ...
 
     async def unannounced(self, agent_id: str, limit: int = 100) -> Sequence[TaskEvent]:
-        """Events of the agent's tasks that are to be announced, in their order."""
+        """Return the events of the agent's tasks that are not announced yet, in order."""
         ...
 
     async def announced(self, task_id: UUID, number: int) -> None:

@@ -27,11 +27,11 @@ class ExtractiveSummarizer:
         self._counter = counter or EstimatedTokens()
 
     async def summarize(self, text: str, max_tokens: int) -> str:
-        """As `extract`."""
+        """Summarize like `extract`."""
         return self.extract(text, max_tokens)
 
     def extract(self, text: str, max_tokens: int) -> str:
-        """Whole sentences of the text within max_tokens, joined by spaces; its beginning where those say too little."""
+        """Return whole sentences within max_tokens, joined by spaces; the beginning of the text if none fits."""
         count = self._counter.count
         if count(text) <= max_tokens:
             return text

@@ -9,7 +9,7 @@ class TokenCounter(Protocol):
     """Counts tokens. The same text always has the same count, the empty text has 0."""
 
     def count(self, text: str) -> int:
-        """Tokens of a text, ≥ 0."""
+        """Return the number of tokens of a text."""
         ...
 
 
@@ -23,5 +23,5 @@ class EstimatedTokens:
     """
 
     def count(self, text: str) -> int:
-        """Tokens, estimated."""
+        """Return the estimated number of tokens."""
         return -(-len(text.encode()) // BYTES_PER_TOKEN)

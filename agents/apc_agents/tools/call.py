@@ -40,7 +40,7 @@ class TaskHandle(Protocol):
     """How a running task tells of itself."""
 
     async def progress(self, fraction: float, note: str | None = None) -> None:
-        """Say how far the task is. Raises TaskLost."""
+        """Report the progress of the task. Raises TaskLost."""
         ...
 
     async def once(self, name: str, make: MakeEffect) -> JsonValue:
@@ -73,7 +73,7 @@ class ToolCall:
         return self.scope
 
     async def progress(self, fraction: float, note: str | None = None) -> None:
-        """Say how far a task is, 0..1; nobody listens to a SYNC action.
+        """Report the progress of a task, 0..1; ignored in a SYNC action.
 
         Raises:
             ActionError: a fraction outside 0..1.

@@ -122,7 +122,7 @@ def _substitute_text(text: str, resolve: Resolve) -> JsonValue:
 
 
 def _reference(mark: re.Match[str]) -> Reference | None:
-    """None for the escape `$${{`."""
+    """Return the reference; None for the escape `$${{`."""
     inside = mark["inside"]
     if inside is None:
         return None

@@ -87,7 +87,7 @@ class Script:
     result_level: SecurityLevel | None = None
 
     def problems_of(self, params: Mapping[str, Any], path: str, ignored: frozenset[str] = frozenset()) -> list[Problem]:
-        """None."""
+        """Return no problems: any arguments are valid."""
         return []
 
     def bound(self, params: Mapping[str, Any], given: Mapping[type, Any]) -> Awaitable[Any]:

@@ -75,7 +75,7 @@ class CallJournal:
         return value
 
     def note(self, op: str, subject: Subject, make: Callable[[], ResultT]) -> ResultT:
-        """Do as `call`, for what is not awaited."""
+        """Record a call like `call`, for a function that is not awaited."""
         entry = self.next_recorded(op, subject)
         if entry is not None:
             recorded: ResultT = self.replay(entry)
@@ -112,7 +112,7 @@ class CallJournal:
         return entry
 
     def pass_wait(self, entry: RecordedCall) -> list[Asked]:
-        """Go past an answered wait; return what was asked, with the answers."""
+        """Pass an answered wait; return its question with the answers."""
         self._waits += 1
         self._on_wait(self._waits)
         return entry.asked

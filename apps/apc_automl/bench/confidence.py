@@ -19,7 +19,7 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Interval":
-        """Of independent runs. Raises ValueError without values."""
+        """Return the mean and interval of independent runs. Raises ValueError without values."""
         from scipy.stats import t
 
         if not values:

@@ -73,7 +73,7 @@ COMPARED: dict[str, Callable[[Figures], float | None]] = {
 
 
 def _compare(name: str, on: Sequence[Figures], off: Sequence[Figures]) -> dict[str, Any]:
-    """Means with 95 % intervals, and that of the differences on - off, seed by seed."""
+    """Return means with 95 % intervals, and the mean of the differences on - off, seed by seed."""
     pairs = [(COMPARED[name](one), COMPARED[name](other)) for one, other in zip(on, off, strict=True)]
     whole = [(one, other) for one, other in pairs if one is not None and other is not None]
     if not whole:
@@ -99,5 +99,5 @@ def _figures(run: SwarmRun, from_generation: int) -> Figures:
 
 
 def tell_on_stderr(line: str) -> None:
-    """Progress, beside what the command prints."""
+    """Print progress on stderr."""
     echo(line, file=sys.stderr, flush=True)

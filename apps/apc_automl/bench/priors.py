@@ -23,7 +23,7 @@ class Starts:
 async def measure_priors(
     generator: Generator, seeds: int, generations: int, tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """For each seed two samples of one generator: a whole run on one, generation 0 on the other. A JSON object."""
+    """Run, for each seed, a whole run on one sample and generation 0 on another; return a JSON object."""
     found: list[Starts] = []
     with bench_folder() as folder, training_processes() as workbench:
         for seed in range(FIRST_SEED, FIRST_SEED + seeds):

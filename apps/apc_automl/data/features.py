@@ -84,7 +84,7 @@ def _columns_of(values: Values, name: str) -> tuple[list[Column], str]:
 
 
 def _numbers_the_rows(values: Values) -> bool:
-    """Whether each row has the number after that of the row before."""
+    """Return whether each row has the number after that of the row before."""
     return bool(len(values) > 2 and values.notna().all() and (values.diff().iloc[1:] == 1).all())
 
 

@@ -137,7 +137,7 @@ def _read_text(data: bytes, path: Path, options: SourceOptions) -> tuple[pd.Data
 
 
 def _refuse_repeated_names(rows: list[list[str]], has_header: bool, path: Path) -> None:
-    """pandas renames a repeated column in silence."""
+    """Refuse repeated names: pandas would rename the columns silently."""
     names = [name.strip() for name in rows[0]] if has_header and rows else []
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
@@ -176,7 +176,7 @@ def _separator(text: str) -> str:
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Say whether the first line is a header: one of numbers alone is none."""
+    """Return whether the first line is a header: a line of numbers is none."""
     first = rows[0] if rows else []
     return len(rows) < 2 or not first or not all(_is_number(cell) for cell in first)
 
@@ -190,7 +190,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _decimal(rows: list[list[str]], separator: str, given: str | None) -> tuple[str, str | None]:
-    """(decimal sign, thousands sign): a comma where a column has nothing but such numbers."""
+    """Return (decimal sign, thousands sign): a comma if a column has only such numbers."""
     if given is not None:
         return given, None
     if separator == ",":

@@ -50,7 +50,7 @@ def split_rows(table: Table, seed: int, rounds: int, maximum_rows: int) -> Parts
 
 
 def sample_notes(table: Table, parts: Parts) -> list[str]:
-    """Say how many rows the parts leave out; nothing when they have all."""
+    """Return a note about rows that the parts leave out; empty when they have all."""
     used = len(parts.train) + len(parts.held_out) + sum(len(rows) for rows in parts.untouched)
     left_out = len(table.frame) - used
     reason = "the search time allows no more; raise --budget-seconds or --maximum-rows to use more"

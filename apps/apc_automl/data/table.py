@@ -73,7 +73,7 @@ def read_table(
 
 
 def encode_rows(table: Table, rows: np.ndarray[Any, Any] | None = None) -> bytes:
-    """Rows of a table as CSV; the same rows give the same bytes."""
+    """Return the rows of a table as CSV; equal rows give equal bytes."""
     frame = table.frame if rows is None else table.frame.iloc[rows]
     return frame.to_csv(index=False, lineterminator="\n").encode()
 

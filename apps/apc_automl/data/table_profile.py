@@ -30,7 +30,7 @@ class TableProfile(BaseModel):
 
     @classmethod
     def of(cls, profile: Mapping[str, Any]) -> Self:
-        """From what `profile_table` gives."""
+        """Return the profile from the result of `profile_table`."""
         columns = profile["numeric_columns"] + profile["categorical_columns"]
         target = profile["target_summary"]
         is_regression = profile["problem"] == ProblemKind.REGRESSION
@@ -56,7 +56,7 @@ class TableProfile(BaseModel):
 
 
 def distance(one: TableProfile, other: TableProfile) -> float:
-    """0 for tables that look the same, up to 1; infinite when they pose different problems.
+    """Return the distance of two tables: 0 for equal profiles, up to 1; infinite for different problems.
 
     The mean of six differences: rows, numeric columns, categorical columns and classes by the logarithm of their ratio
     (a factor of ten or more is 1), missing share and spread by their difference.

@@ -97,7 +97,7 @@ def _without_padding(content: bytes) -> bytes:
 
 @lru_cache(maxsize=64)
 def _gaps(header: bytes) -> tuple[int, tuple[int, ...]]:
-    """(bytes of a record, those of them that belong to no field), by the header of an array."""
+    """Return (bytes of a record, the bytes in it that belong to no field), from the header of an array."""
     record = np.lib.format.descr_to_dtype(ast.literal_eval(header.decode("latin1"))["descr"])
     if record.fields is None:
         return record.itemsize, ()

@@ -96,7 +96,7 @@ def _swarm_of(log: RunLog, validation: LoggedPacket) -> str:
 
 
 def _ending(log: RunLog) -> tuple[str, str | None, tuple[str, ...]]:
-    """(last state, why it ended there, gates that the last judged model failed)."""
+    """Return (last state, why it ended there, gates that the last judged model failed)."""
     if not log.moves:
         return "UNKNOWN", "the log holds no session of this run", ()
     last = log.moves[-1]

@@ -8,7 +8,7 @@ from apc_automl.training.recipes import Recipe
 
 
 def recipe_distance(one: Recipe, other: Recipe) -> float:
-    """0 for the same method, 1 for methods that share nothing.
+    """Return 0 for the same method, up to 1 for methods that share nothing.
 
     Half of it is the family: the same or another one. The other half is the share of settings, over those that either
     recipe has, that differ or that only one of them has.
@@ -21,7 +21,7 @@ def recipe_distance(one: Recipe, other: Recipe) -> float:
 
 
 def diversity(recipes: Sequence[Recipe]) -> float:
-    """Mean distance between the recipes of one generation, in 0..1; 0 for fewer than two."""
+    """Return the mean distance between the recipes of one generation, 0..1; 0 for fewer than two."""
     pairs = list(combinations(recipes, 2))
     return fmean(recipe_distance(one, other) for one, other in pairs) if pairs else 0.0
 

@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 8.0, 3.2
 
 
 def score_plot(log: RunLog) -> str:
-    """Outcome on held-out data by generation and swarm, with the best so far as a line."""
+    """Plot the outcome on held-out data by generation and swarm, with the best so far as a line."""
     figure, axes = _new("generation", "outcome on held-out data")
     first = _first_generation_of_rounds(log)
     for swarm in SWARMS:
@@ -50,7 +50,7 @@ def diversity_plot(log: RunLog) -> str:
 
 
 def transfer_plot(log: RunLog) -> str:
-    """Transfers accepted and refused by generation."""
+    """Plot accepted and refused transfers by generation."""
     figure, axes = _new("generation", "transfers")
     first = _first_generation_of_rounds(log)
     accepted: dict[int, int] = defaultdict(int)
@@ -93,7 +93,7 @@ def _passes(value: float, comparison: str, bar: float) -> bool:
 
 
 def _first_generation_of_rounds(log: RunLog) -> dict[int, int]:
-    """round -> where its generation 0 stands on the axis: rounds stand one after the other."""
+    """Return for each round the place of its generation 0 on the axis; rounds follow each other."""
     first: dict[int, int] = {}
     start = 0
     for round_number in sorted({one.round for one in log.evaluations}):

@@ -125,7 +125,7 @@ class RunForm:
 
 
 def task_of(data: Path, target: str) -> str:
-    """Name the task after what is to be learned: the bytes of the table and the target, so that lineage compares like
+    """Return a task_id from the bytes of the table and the target, so that lineage compares like
     with like.
 
     Raises:

@@ -40,7 +40,7 @@ def replay_command(run_id: str) -> str:
 
 
 def _program() -> str:
-    """`apc`, or its path where a shell would not find it (`make demo` runs it from an environment of its own)."""
+    """Return `apc`, or its path if the shell would not find it (`make demo` uses an environment that is not active)."""
     path = sys.argv[0]
     if which("apc") is not None or Path(path).name != "apc":
         return "apc"

@@ -110,7 +110,7 @@ async def explain_table(form: RunForm) -> None:
 
 
 async def _check_table(settings: AutomlSettings, workbench: Workbench) -> JsonObject:
-    """Do what the librarian will do first: a table that cannot be used is refused before anything starts.
+    """Check the table as the librarian will, so that an unusable one is refused before anything starts.
 
     Returns:
         the profile of the table.

@@ -121,7 +121,7 @@ def _profile_in(expressions: Sequence[str]) -> TableProfile | None:
 
 
 def brief_keys(swarm: str, problem: ProblemKind) -> tuple[str, ...]:
-    """Symbolic keys of a brief: one that all share, the rest the swarm's own (differentiated research)."""
+    """Return the symbolic keys of a brief: one that all swarms share, and the swarm's own (differentiated research)."""
     families = families_of(swarm, problem) or ["verification", "validation", "veto"]
     # A family may have the name of its swarm; a key stands once.
     return tuple(dict.fromkeys(("audited-automl", swarm, *families)))

@@ -95,7 +95,7 @@ class _Builder:
         self._studies = StudyCache()
 
     async def plan(self, task: Packet[TaskIrPayload], ctx: HandlerContext) -> None:
-        """RESEARCH: the plan of the swarm, then the sign that it is ready for generation 0."""
+        """Send the plan of the swarm in RESEARCH, then the sign that it is ready for generation 0."""
         brief = read_brief(task.payload)
         if brief is None:
             return
@@ -127,7 +127,7 @@ class _Builder:
         return found
 
     async def work(self, session: SessionState, ctx: HandlerContext) -> None:
-        """One generation, once: a method, a model, its gates, later what others may need."""
+        """Work on one generation, once: a method, a model, its gates, and later transfers."""
         notebook = Notebook.read(ctx.state)
         if notebook.brief is None or notebook.has_worked(session.round, session.generation):
             return
@@ -189,7 +189,7 @@ class _Builder:
         notebook.write(ctx.state)
 
     async def seed_commons(self, session: SessionState, ctx: HandlerContext) -> None:
-        """PROMOTION: the swarm whose model was promoted gives its recipe to the others."""
+        """Give the recipe of the promoted model to the other swarms in PROMOTION."""
         notebook = Notebook.read(ctx.state)
         promoted = notebook.promoted(session.subjects)
         if promoted is not None:
@@ -204,7 +204,7 @@ class _Builder:
         session: SessionState,
         ctx: HandlerContext,
     ) -> Packet[EvalPayload]:
-        """ARTIFACT, then EVAL with it as parent; recipe, model and measurement stand in the store before."""
+        """Send an ARTIFACT, then an EVAL with it as parent, after recipe, model and measurement are stored."""
         recipe_hash = await ctx.artifacts.put(recipe.canonical())
         model_hash = await ctx.artifacts.put(measured.model)
         document = {**measured.document, "model": model_hash, "work": name, "declared": gates}

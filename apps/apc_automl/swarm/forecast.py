@@ -37,7 +37,7 @@ class Forecast:
 
     @classmethod
     def of(cls, recipe: Recipe, entries: Sequence[Entry]) -> Self:
-        """Of a method, by the trials of a swarm."""
+        """Return the forecast for a method from the trials of a swarm."""
         sound = [entry for entry in entries if not entry.trial.is_falsified]
         weights = [likeness(recipe, entry.trial.recipe) for entry in sound]
         best = max(sound, key=lambda entry: entry.trial.outcome, default=None)
@@ -56,14 +56,14 @@ class Forecast:
 
     @classmethod
     def of_plan(cls, known_elsewhere: int) -> Self:
-        """Of a search that has measured nothing on this table; so many of its methods did well on similar ones."""
+        """Return the forecast of a search without measurements, from how its methods did on similar tables."""
         heard = OTHER_FAMILY * known_elsewhere
         impact = ExpectedImpact(quality_gain=MIDDLING, cost_change=0.0, risk_change=0.0)
         return cls(impact, round(heard / (heard + IGNORANCE), DIGITS), None)
 
 
 def likeness(one: Recipe, other: Recipe) -> float:
-    """1 for methods that train the same, down to `OTHER_FAMILY`."""
+    """Return 1 for methods that train the same way, down to `OTHER_FAMILY`."""
     if one.family != other.family:
         return OTHER_FAMILY
     settings = {**one.preprocessing, **one.parameters}
@@ -80,7 +80,7 @@ def _expected(
 
 
 def _cost_change(entries: Sequence[Entry], weights: Sequence[float], best: Entry | None) -> float:
-    """Of the bytes of the model, which cost time and room wherever it goes; 0 where no size is known."""
+    """Return the cost change from the size of the model; 0 if no size is known."""
     sized = [(weight, entry) for weight, entry in zip(weights, entries, strict=True) if entry.model_bytes]
     if best is None or not best.model_bytes or not sized:
         return 0.0

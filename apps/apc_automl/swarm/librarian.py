@@ -85,7 +85,7 @@ def make_librarian(settings: AutomlSettings, workbench: Workbench, past: PastRun
 
 
 async def _open_session(settings: AutomlSettings, ctx: HandlerContext) -> None:
-    """START. A librarian that starts again sends the same one: the gate knows it by its id and payload."""
+    """Send START. A restarted librarian sends the same one, which the gate recognizes by id and payload."""
     spec = SessionSpec(
         swarms=tuple(SwarmSpec(swarm_id=swarm, agents=(builder_id(swarm),)) for swarm in SWARMS),
         members=(LIBRARIAN, SENTINEL),

@@ -63,7 +63,7 @@ class Notebook(BaseModel):
         return cls.model_validate(state.get("notebook", {}))
 
     def write(self, state: dict[str, Any]) -> None:
-        """Put it into the state document."""
+        """Write the notebook into the state document."""
         state["notebook"] = self.model_dump(mode="json")
 
     def has_worked(self, round_number: int, generation: int) -> bool:

@@ -70,7 +70,7 @@ class LoggedPast:
 
 
 def choose_priors(profile: TableProfile, trials: Sequence[PastTrial], families: Sequence[str]) -> list[str]:
-    """Recipe hashes to begin with, best first: at most one for each of these families.
+    """Return the recipe hashes to begin with, best first: at most one for each of these families.
 
     A recipe's score is the mean, over the similar runs that confirmed it, of its outcome over the best one of the run;
     a run weighs 1 - distance, and `DOUBT` weighs against it.
@@ -108,7 +108,7 @@ def chance_to_win(profile: TableProfile, trials: Sequence[PastTrial], families: 
 
 
 def _trial(row: asyncpg.Record) -> PastTrial | None:
-    """None for a row that another version of the swarm wrote."""
+    """Return the trial of a row; None if another version of the swarm wrote it."""
     try:
         profile = TableProfile.read(row["profile"])
     except ValidationError:

@@ -132,7 +132,7 @@ class _Desk:
         ctx.state.pop("awaited", None)
 
     async def veto_falsified(self, arbitration: Packet[ArbitrationPayload], ctx: HandlerContext) -> None:
-        """VETO against a winner whose outcome could not be reproduced."""
+        """Send a VETO against a winner whose outcome could not be reproduced."""
         payload = arbitration.payload
         winner = next(one for one in payload.candidates if one.candidate_id == payload.winner_candidate_id)
         falsified = ctx.state.get("falsified", [])
@@ -188,7 +188,7 @@ class _Desk:
 
 
 def _trust(swarm: str, name: str, is_reproduced: bool, ctx: HandlerContext) -> float:
-    """Share of a swarm's earlier works that could be reproduced, by the rule of succession; notes this one."""
+    """Return the share of a swarm's works that could be reproduced, by the rule of succession; record this one."""
     works: dict[str, bool] = ctx.state.setdefault("works", {}).setdefault(swarm, {})
     earlier = [verdict for work_name, verdict in works.items() if work_name != name]
     works[name] = is_reproduced

@@ -31,7 +31,7 @@ JsonObject = Mapping[str, Any]
 
 
 def work_id(swarm: str, round_number: int, generation: int) -> str:
-    """Names the work of a swarm in one generation; method, hypothesis and artifact ids derive from it."""
+    """Return the name of a swarm's work in one generation; method, hypothesis and artifact ids derive from it."""
     return f"{swarm}-r{round_number}-g{generation}"
 
 
@@ -68,7 +68,7 @@ def _complexity(schema: Schema, brief: Brief) -> Complexity | None:
 
 
 def shortfalls_of(gates: JsonObject) -> dict[str, float]:
-    """By how much a model is short, gate by gate, of the best there can be."""
+    """Return how far a model is from the best possible value, gate by gate."""
     short = {name: 1.0 - gates[name] for name in ("stability", "learnability", "generalization_ratio")}
     short["drift_risk"] = gates["drift_risk"]
     return {name: round(max(0.0, value), 6) for name, value in short.items()}
@@ -87,14 +87,14 @@ def model_artifact(name: str, model_hash: str, uri: str) -> ArtifactPayload:
 
 
 def evaluation(gates: JsonObject, *notes: str) -> EvalPayload:
-    """Measured gates against the promotion gate of the contract."""
+    """Return the measured gates compared with the promotion gate of the contract."""
     metric_set = MetricSet(**gates)
     passed = passes_promotion(metric_set, load_contract()).passed
     return EvalPayload(metric_set=metric_set, thresholds=_thresholds(), passed=passed, notes=notes or None)
 
 
 def proof(gates: JsonObject, *evidence: str) -> ProofBundle:
-    """Evidence by hash (a builder's EVAL: measurement, model, recipe, in this order), and the gates."""
+    """Return the evidence by hash (a builder's EVAL: measurement, model, recipe, in this order) and the gates."""
     return ProofBundle(evidence_refs=evidence, gate_scores=GateScores(**gates))
 
 
@@ -125,7 +125,7 @@ def is_reproduced(declared: float, measured: JsonObject) -> bool:
 
 
 def loss_note(document: JsonObject, what: str) -> str:
-    """One line for people: the loss against the trivial baseline's."""
+    """Return a line for people: the loss compared with that of the trivial baseline."""
     score = f"{document['score']}; " if "score" in document else ""
     return (
         f"{score}{document['loss_name']} {document['loss']} against {document['baseline_loss']} "

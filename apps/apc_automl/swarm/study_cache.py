@@ -8,7 +8,7 @@ RUNS_KEPT = 4
 
 
 async def fetch(artifacts: ArtifactStore, artifact_hash: str) -> Blob:
-    """Bytes by hash, verified by the store. Raises ArtifactError."""
+    """Return the bytes of a hash, verified by the store. Raises ArtifactError."""
     return Blob(artifact_hash, await artifacts.get(artifact_hash))
 
 

@@ -33,7 +33,7 @@ Numbers = np.ndarray[Any, Any]
 
 
 def loss_of(labels: Numbers, predictions: Numbers, classes: Sequence[int | str]) -> float:
-    """Mean loss of predictions: probabilities (rows, classes), or numbers (rows,) when `classes` is empty."""
+    """Return the mean loss of predictions: probabilities (rows, classes), or numbers (rows,) if `classes` is empty."""
     if not classes:
         return float(mean_squared_error(labels, predictions))
     clipped = np.clip(predictions, LOWEST_PROBABILITY, 1.0)
@@ -41,7 +41,7 @@ def loss_of(labels: Numbers, predictions: Numbers, classes: Sequence[int | str])
 
 
 def baseline_loss(train_labels: Numbers, labels: Numbers, classes: Sequence[int | str]) -> float:
-    """Loss on `labels` of the trivial baseline: the class shares, or the mean, of the training labels."""
+    """Return the loss of the trivial baseline on `labels`: class shares, or the mean, of the training labels."""
     if not classes:
         return loss_of(labels, np.full(len(labels), train_labels.mean()), classes)
     shares = np.array([(train_labels == name).mean() for name in classes])
@@ -57,12 +57,12 @@ def score_words(labels: Numbers, predictions: Numbers, classes: Sequence[int | s
 
 
 def outcome_of(loss: float, baseline: float) -> float:
-    """max(0, 1 - loss / loss of the trivial baseline); 0 where the baseline leaves nothing to gain."""
+    """Return max(0, 1 - loss / loss of the trivial baseline); 0 if the baseline has no loss."""
     return round(min(1.0, max(0.0, 1.0 - loss / baseline)), DIGITS) if baseline > 0 else 0.0
 
 
 def stability_of(fold_outcomes: Sequence[float]) -> float:
-    """1 - the standard error of the outcomes over the folds.
+    """Return 1 - the standard error of the outcomes over the folds.
 
     The deviation is normalised by the root of the number of folds: it says how far the cross-validated
     outcome, whose whole range is 1, would move with other folds.
@@ -84,7 +84,7 @@ def learnability_of(curve: Sequence[float]) -> float:
 
 
 def generalization_of(unseen_outcome: float, cross_validated_outcome: float) -> float:
-    """Outcome on unseen data over the cross-validated one, in 0..2; 0 when cross-validation found nothing."""
+    """Return the outcome on unseen data over the cross-validated one, 0..2; 0 if cross-validation found nothing."""
     if cross_validated_outcome <= 0:
         return 0.0
     return round(min(2.0, unseen_outcome / cross_validated_outcome), DIGITS)
@@ -102,7 +102,7 @@ def drift_risk_of(reference: Numbers, unseen: Numbers) -> float:
 
 
 def agreement_of(first: Numbers, second: Numbers) -> float:
-    """Share of rows on which two sets of predictions are identical, bit for bit."""
+    """Return the share of rows on which two sets of predictions are identical, bit for bit."""
     same = first == second
     return round(float(np.mean(same.all(axis=1) if same.ndim == 2 else same)), DIGITS)
 

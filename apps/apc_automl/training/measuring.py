@@ -151,7 +151,7 @@ def _decoded(hash_: str, data: bytes, schema: bytes) -> tuple[pd.DataFrame, Numb
 
 
 def _audit(*blobs: Blob) -> float:
-    """Share of the hashes that verify."""
+    """Return the share of the hashes that verify."""
     return round(sum(blob.is_authentic for blob in blobs) / len(blobs), gates.DIGITS)
 
 
@@ -188,14 +188,14 @@ class _Trial:
     def judge(
         self, labels: Numbers, predictions: Numbers, train_labels: Numbers | None = None
     ) -> tuple[float, float, float]:
-        """(loss, loss of the trivial baseline, outcome)."""
+        """Return (loss, loss of the trivial baseline, outcome)."""
         reference = self.labels if train_labels is None else train_labels
         loss = gates.loss_of(labels, predictions, self.schema.classes)
         baseline = gates.baseline_loss(reference, labels, self.schema.classes)
         return round(loss, gates.DIGITS), round(baseline, gates.DIGITS), gates.outcome_of(loss, baseline)
 
     def cross_validate(self) -> tuple[list[float], Numbers, float]:
-        """(outcome of each fold, out-of-fold predictions in row order, outcome over all rows)."""
+        """Return (outcome of each fold, out-of-fold predictions in row order, outcome over all rows)."""
         classes = len(self.schema.classes)
         predictions = np.zeros((len(self.labels), classes) if classes else len(self.labels))
         kind = StratifiedKFold if classes else KFold
@@ -210,7 +210,7 @@ class _Trial:
         return outcomes, predictions, self.judge(self.labels, predictions)[2]
 
     def learning_curve(self, features: pd.DataFrame, labels: Numbers) -> list[float]:
-        """Outcomes on the given rows after training on ever larger shares of the train part."""
+        """Return the outcomes on these rows after training on growing shares of the train part."""
         order = np.random.default_rng([self.seed, 0xC0DE]).permutation(len(self.labels))
         outcomes = []
         for share in CURVE_SHARES:

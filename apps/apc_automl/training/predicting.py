@@ -13,7 +13,7 @@ Numbers = np.ndarray[Any, Any]
 
 
 def predict(model: Any, schema: Schema, features: pd.DataFrame) -> Numbers:
-    """Numbers (rows,), or probabilities (rows, classes) in the schema's order of classes."""
+    """Return numbers (rows,), or probabilities (rows, classes) in the schema's order of classes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if schema.problem is ProblemKind.REGRESSION:
@@ -28,7 +28,7 @@ def predict(model: Any, schema: Schema, features: pd.DataFrame) -> Numbers:
 
 
 def write_predictions(predictions: Numbers) -> bytes:
-    """Predictions as plain numbers, row by row: whoever reads them runs nothing."""
+    """Write predictions as plain numbers, row by row: reading them runs no code."""
     return np.ascontiguousarray(predictions, dtype="<f8").tobytes()
 
 

@@ -33,7 +33,7 @@ class Recipe(BaseModel):
         }
 
     def canonical(self) -> bytes:
-        """RFC 8785 bytes."""
+        """Return the RFC 8785 bytes of a recipe."""
         return rfc8785.dumps(self.model_dump(mode="json"))
 
     @property
@@ -53,6 +53,6 @@ class Recipe(BaseModel):
         return cls.model_validate(json.loads(data))
 
     def describe(self) -> str:
-        """One line for people: family and settings."""
+        """Return a line for people: family and settings."""
         settings = {**self.parameters, **self.preprocessing}
         return f"{self.family} ({', '.join(f'{name}={value}' for name, value in sorted(settings.items()))})"

@@ -154,7 +154,7 @@ def families_of(swarm: str, problem: ProblemKind) -> list[str]:
 
 
 def axes_of(family: str, schema: Schema) -> dict[tuple[str, str], tuple[Setting, ...]]:
-    """(part of the recipe, setting) -> its options in tuning order (numbers ascending, else as listed).
+    """Return for each (part of the recipe, setting) its options in tuning order: numbers ascending, else as listed.
 
     A setting that cannot matter for this table keeps its default as its one option.
     """

@@ -7,14 +7,14 @@ from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, S
 
 
 def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int, maximum_rows: int) -> Prepared:
-    """`measuring.prepare` in this process. Raises TableInvalid."""
+    """Run `measuring.prepare` in this process. Raises TableInvalid."""
     from apc_automl.training import measuring
 
     return measuring.prepare(path, target, problem, seed, rounds, maximum_rows)
 
 
 def measure(recipe: bytes, study: Study) -> Measured:
-    """`measuring.measure` in this process."""
+    """Run `measuring.measure` in this process."""
     from threadpoolctl import threadpool_limits
 
     from apc_automl.training import measuring
@@ -24,7 +24,7 @@ def measure(recipe: bytes, study: Study) -> Measured:
 
 
 def refit(recipe: bytes, study: Study) -> Measured:
-    """`measuring.refit` in this process."""
+    """Run `measuring.refit` in this process."""
     from threadpoolctl import threadpool_limits
 
     from apc_automl.training import measuring
@@ -34,7 +34,7 @@ def refit(recipe: bytes, study: Study) -> Measured:
 
 
 def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
-    """`measuring.rescore` in this process. Raises ModelFileRefused."""
+    """Run `measuring.rescore` in this process. Raises ModelFileRefused."""
     from threadpoolctl import threadpool_limits
 
     from apc_automl.training import measuring
@@ -44,7 +44,7 @@ def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
 
 
 def validate(model: Blob, predictions: bytes, again: bytes, recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
-    """`measuring.validate` in this process. Raises ModelFileRefused."""
+    """Run `measuring.validate` in this process. Raises ModelFileRefused."""
     from threadpoolctl import threadpool_limits
 
     from apc_automl.training import measuring
@@ -54,7 +54,7 @@ def validate(model: Blob, predictions: bytes, again: bytes, recipe: bytes, study
 
 
 def unusable(recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
-    """`measuring.unusable` in this process."""
+    """Run `measuring.unusable` in this process."""
     from apc_automl.training import measuring
 
     return measuring.unusable(recipe, study, untouched)

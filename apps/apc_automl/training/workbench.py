@@ -40,7 +40,7 @@ class Workbench:
         self._reading: ThreadPoolExecutor | None = None
 
     async def run(self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        """`work(*args)` in a training process; its own exceptions come through.
+        """Run `work(*args)` in a training process. Raises what `work` raises.
 
         Raises:
             TrainingUnavailable: the processes died on every attempt.

@@ -321,7 +321,7 @@ async def _hash(data: bytes) -> str:
 
 
 def _is_plain(path: Path) -> bool:
-    """Say whether the path is a regular file or nothing; a link is neither."""
+    """Return whether the path is a regular file or does not exist; a link is neither."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

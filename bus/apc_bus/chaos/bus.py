@@ -25,7 +25,7 @@ class ChaosBus:
     """
 
     def __init__(self, inner: Bus, profile: ChaosProfile, agent_id: str, scores: Path | None = None) -> None:
-        """`scores`: the folder in which it leaves its score when it is closed."""
+        """Wrap a bus; its score is written to the folder `scores` when it is closed."""
         self._inner = inner
         self._agent_id = agent_id
         self._scores = scores
@@ -34,7 +34,7 @@ class ChaosBus:
 
     @property
     def user(self) -> str:
-        """As of the inner one."""
+        """Return the depth of the inner bus."""
         return self._inner.user
 
     @property
@@ -77,11 +77,11 @@ class ChaosBus:
                 subscription.end()
 
     def read_substrate(self, offset: int | str = "next") -> AbstractAsyncContextManager[Subscription]:
-        """Not disturbed: a stream takes nothing back."""
+        """Read the substrate without faults: a stream takes nothing back."""
         return self._inner.read_substrate(offset)
 
     async def depth(self, queue: str) -> QueueDepth:
-        """As of the inner one."""
+        """Return the depth of the inner bus."""
         return await self._inner.depth(queue)
 
     async def close(self) -> None:

@@ -26,7 +26,7 @@ class Score:
         self.struck[f"{fault.kind} {side}"] += 1
 
     def note_publish(self, exchange: str, message_id: str, *, is_confirmed: bool) -> None:
-        """How a publish of the agent ended; receipts are not counted, for the log takes what they say."""
+        """Count how a publish of the agent ended; receipts are not counted, because the log has their content."""
         if exchange != INGRESS:
             return
         if is_confirmed:

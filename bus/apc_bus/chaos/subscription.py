@@ -64,11 +64,11 @@ class ChaosSubscription:
             await self._settle(tag, self._inner.ack)
 
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
-        """Give one back; of two copies the second says nothing to the broker."""
+        """Give a delivery back; of two copies the broker hears of the first only."""
         await self._settle(delivery.tag, partial(self._inner.nack, requeue=requeue))
 
     async def publish(self, publication: Publication) -> None:
-        """As the inner one: what a gate publishes here is not disturbed."""
+        """Publish through the inner subscription, without faults: only a gate publishes here."""
         await self._inner.publish(publication)
 
     def end(self) -> None:
@@ -86,7 +86,7 @@ class ChaosSubscription:
         del self._handed[tag]
 
     async def _wait(self, max_messages: int, max_bytes: int) -> None:
-        """Until something comes, or something held back is due."""
+        """Wait until a delivery arrives, or one that was held back is due."""
         loop = asyncio.get_running_loop()
         if self._receiving is None:
             self._receiving = loop.create_task(self._inner.receive(max_messages, max_bytes))
@@ -126,7 +126,7 @@ class ChaosSubscription:
             self._ready.append(self._tagged(delivery, None))
 
     def _hand_over(self, delivery: Delivery) -> None:
-        """Hand over this one, and then whatever waited for one to pass."""
+        """Hand over this delivery, and then those that waited to be overtaken."""
         self._ready.append(self._tagged(delivery, delivery))
         self._ready.extend(self._tagged(overtaken, overtaken) for _, overtaken in self._overtaken)
         self._overtaken.clear()

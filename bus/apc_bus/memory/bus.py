@@ -88,7 +88,7 @@ class MemoryBus:
             yield subscription
 
     async def depth(self, queue: str) -> QueueDepth:
-        """Depth of a queue."""
+        """Return the depth of a queue."""
         self._check()
         source = self._broker.queue(queue)
         return QueueDepth(len(source), len(source.consumers))

@@ -53,7 +53,7 @@ class MemoryStream:
         self._positions.pop(subscription, None)
 
     def refill(self, subscription: MemorySubscription) -> None:
-        """Hand over what stands at the reader's position, as far as its credit goes."""
+        """Hand over messages from the reader's position, as far as its credit goes."""
         position = max(self._positions[subscription], self._first)
         while position < self._next and subscription.has_credit:
             subscription.push(self._log[position])

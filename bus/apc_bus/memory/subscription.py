@@ -37,7 +37,7 @@ class Source(Protocol):
         ...
 
     def refill(self, subscription: "MemorySubscription") -> None:
-        """Hand over what waits: the subscription has credit again."""
+        """Hand over waiting messages: the subscription has credit again."""
         ...
 
     def give_back(self, stored: Stored) -> None:
@@ -110,7 +110,7 @@ class MemorySubscription:
         self._source.refill(self)
 
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
-        """Give back to the queue, or to the dead-letter exchange."""
+        """Return a delivery to the queue, or to the dead-letter exchange."""
         if self._source.is_stream:
             raise BusError("a stream takes nothing back: acknowledge the message")
         stored = self._take(delivery.tag)
@@ -121,7 +121,7 @@ class MemorySubscription:
         self._source.refill(self)
 
     async def publish(self, publication: Publication) -> None:
-        """As `Bus.publish`, only while this subscription lives."""
+        """Publish like `Bus.publish`, only while this subscription lives."""
         self._check()
         await self._publish(publication)
 

@@ -71,7 +71,7 @@ def make_printable(logger: Any, name: str, event: MutableMapping[str, Any]) -> M
 
 
 def begin_subject(ids: Callable[[], LogIds]) -> SubjectToken:
-    """From here on what is logged in this context is about this; asked for the ids only when a line is written."""
+    """Add a subject's ids to what this context logs from now on; the ids are computed only when a line is written."""
     return _subject.set(ids)
 
 

@@ -131,19 +131,19 @@ def _in_span_of(
 
 
 def describe(packet: Packet) -> None:
-    """Say on the current span which packet it is about."""
+    """Add the packet's ids to the current span."""
     if _tracer is not None:
         trace.get_current_span().set_attributes(packet_attributes(packet))
 
 
 def fail(error: Exception) -> None:
-    """Say on the current span that it ended in an error."""
+    """Mark the current span as failed."""
     if _tracer is not None:
         fail_span(trace.get_current_span(), error)
 
 
 def fail_span(span: Span, error: Exception) -> None:
-    """Say on a span that it ended in an error."""
+    """Mark a span as failed."""
     span.set_attribute("error.type", type(error).__name__)
     span.set_status(Status(StatusCode.ERROR, type(error).__name__))
 

@@ -136,7 +136,7 @@ class RabbitBus:
             await link.close(self._nodes.timing.connect)
 
     async def depth(self, queue: str) -> QueueDepth:
-        """Depth of a queue, asked from the broker now. Raises QueueMissing, BusUnavailable."""
+        """Ask the broker for the depth of a queue. Raises QueueMissing, BusUnavailable."""
         return await queue_depth(await self._consume_link.get(), queue, self._nodes.timing.answer)
 
     async def close(self) -> None:

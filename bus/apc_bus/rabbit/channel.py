@@ -104,7 +104,7 @@ class BulkChannel(aiormq.Channel):
         return self._close_exception if isinstance(self._close_exception, AMQPChannelError) else None
 
     def culprit(self, window: Window) -> int | None:
-        """Index of the publish that closed this channel: known when it alone was in flight."""
+        """Return the index of the publish that closed this channel; known if it alone was in flight."""
         only = next(iter(self._in_flight.values())) if len(self._in_flight) == 1 else None
         return only.index if only is not None and only.window is window else None
 
@@ -202,7 +202,7 @@ class BulkChannel(aiormq.Channel):
         return PublishNotTaken(f"a queue for key {key!r} of exchange {exchange} is full, or its leader is not known")
 
     def take_return(self, method: bytes, header: bytes) -> None:
-        """No queue took a publish; its confirm comes next."""
+        """Record a publish that no queue took; its confirm comes next."""
         tag = self._keys.get(read_return(method, header))
         if tag is not None:
             self._in_flight[tag].is_returned = True

@@ -120,6 +120,6 @@ _name = lru_cache(4096)(_short)
 
 @lru_cache(4096)
 def _header_name(name: str) -> bytes:
-    """As pamqp writes it: at most 128 bytes."""
+    """Encode a header name like pamqp: at most 128 bytes."""
     table = encode.field_table(cast("FieldTable", {name: None}))
     return table[4:-1]

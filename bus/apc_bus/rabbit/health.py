@@ -40,7 +40,7 @@ class Consumes(Protocol):
         ...
 
     def end(self, reason: str) -> None:
-        """Give it up; whoever owns it starts it again."""
+        """End the consumer; its owner starts it again."""
         ...
 
 
@@ -101,7 +101,7 @@ class ExpectedConsumers:
 
     @contextmanager
     def expect(self, queue: str) -> Iterator[Expected]:
-        """From now on this queue should be consumed; left by an error, it still should."""
+        """Expect this queue to be consumed from now on, also after the block is left by an error."""
         expected = next((one for one in self._all if one.queue == queue and one.consumer is None), None)
         if expected is None:
             expected = Expected(queue)

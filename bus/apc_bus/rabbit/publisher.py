@@ -54,7 +54,7 @@ class Publisher:
         return min((moment for moment in moments if moment is not None), default=None)
 
     async def publish_all(self, publications: Sequence[Publication]) -> list[BusError | None]:
-        """One result each, in order: None = confirmed."""
+        """Publish all; return one result each, in order: None = confirmed."""
         if not publications:
             return []
         try:
@@ -70,7 +70,7 @@ class Publisher:
         return [window.results[index] for index in range(len(publications))]
 
     async def _settle(self, channel: BulkChannel, window: Window, unanswered: list[int]) -> None:
-        """Give those without an answer a result.
+        """Set the result of publishes without an answer.
 
         One bad publish closes the channel under all that are in flight. Alone in flight it is the culprit;
         else each is published again alone, which is always safe and tells them apart.

@@ -28,7 +28,7 @@ class Silence:
         self._longest = 0.0
 
     def end(self, now: float) -> None:
-        """Something was read."""
+        """Note that something was read."""
         self._longest = max(self._longest, now - self.last_read)
         self.last_read = now
 
@@ -93,7 +93,7 @@ class ListeningTransport(TransportFactory):
             self._transport.abort()
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As aiormq's factories. Raises AMQPConnectionError."""
+        """Create a transport, with the signature of aiormq's factories. Raises AMQPConnectionError."""
         contexts = kwargs.pop("ssl_context_provider")
         tls = await contexts.get_context() if url.scheme == "amqps" else None
         if url.host is None or url.port is None:

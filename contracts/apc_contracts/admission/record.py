@@ -108,7 +108,7 @@ def _session(case: Case, session: SessionView) -> Record:
 
 
 def _parent(parent: Identity, case: Case) -> list[Any]:
-    """[type, swarm, phase, round, step], and the root when the packet does not keep it."""
+    """Return [type, swarm, phase, round, step], and the root if the packet does not keep it."""
     kept: list[Any] = [parent.packet_type, parent.swarm_id, parent.run_phase, parent.round, parent.step]
     return kept if parent.root == case.packet.trace.root_packet_id else [*kept, str(parent.root)]
 

@@ -28,7 +28,7 @@ class Quotas:
         self._paces: dict[tuple[str, str], Pace] = {}
 
     def wait_ms(self, agent_id: str, role: str, now: datetime) -> int:
-        """Milliseconds until the sender's bucket holds a packet; 0 when it holds one now."""
+        """Return the milliseconds until the sender's bucket holds a packet; 0 if it holds one now."""
         if self._rules is None:
             return 0
         return -(-self._buckets.wait(agent_id, self._pace(self._rules, agent_id, role), now) // _MILLISECOND)

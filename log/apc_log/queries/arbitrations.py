@@ -143,7 +143,7 @@ def _candidate(row: Any, ranks: Mapping[str, int]) -> ArbitrationCandidate:
 
 
 def _selected(candidates: tuple[ArbitrationCandidate, ...], winner: str | None) -> tuple[UUID, ...]:
-    """With a winner its packets alone, else those of all that have a rank."""
+    """Return the packets of the winner, or without one those of every ranked candidate."""
     ranked = sorted((one for one in candidates if one.rank is not None), key=lambda one: one.rank or 0)
     going_on = [one for one in ranked if winner is None or one.candidate_id == winner]
     return tuple(packet_id for one in going_on for packet_id in one.packet_ids)

@@ -107,7 +107,7 @@ async def list_dead(
 
 
 async def delivery_states(pool: asyncpg.Pool, packet_ids: Sequence[UUID]) -> dict[DeliveryId, tuple[str, int]]:
-    """(state, attempt) of every delivery of these packets that has a hop of its own."""
+    """Return (state, attempt) of every delivery of these packets that has its own hop."""
     rows = await pool.fetch(STATES, packet_ids)
     ids = (DeliveryId(row["session_id"], row["packet_id"], row["recipient"]) for row in rows)
     return {one: (row["state"], row["attempt"]) for one, row in zip(ids, rows, strict=True)}

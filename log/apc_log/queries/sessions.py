@@ -55,7 +55,7 @@ async def list_sessions(
 
 
 async def get_session(pool: asyncpg.Pool, session_id: str) -> SessionRow | None:
-    """One session; None when the log knows none of that name."""
+    """Return a session; None if the log has none of that name."""
     record = await pool.fetchrow(_ONE, session_id)
     return None if record is None else _session(record)
 

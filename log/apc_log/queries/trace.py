@@ -28,7 +28,7 @@ async def trace(
     with_events: bool = True,
     after: Position | None = None,
 ) -> TracePage:
-    """One page of packets that match everything given, oldest first; `trace_id` is the root packet's id.
+    """Return one page of packets that match every filter, oldest first; `trace_id` is the root packet's id.
 
     `limit` is the largest number of packets; go on with `after=page.after` until that is None.
     """
@@ -71,7 +71,7 @@ async def list_agent_packets(
     limit: int = 100,
     after: Position | None = None,
 ) -> list[PacketRow]:
-    """Packets that match everything given, in the order of the log, behind `after`."""
+    """Return packets that match every filter, in the order of the log, after `after`."""
     filters: dict[str, Any] = {
         "run_id": run_id,
         "session_id": session_id,
@@ -97,7 +97,7 @@ async def list_packet_events(
 async def get_packet_timeline(
     pool: asyncpg.Pool, packet_id: UUID, *, session_id: str | None = None
 ) -> PacketTimeline | None:
-    """One packet with its state and transitions; None when the log does not hold it."""
+    """Return one packet with its state and transitions; None if the log does not have it."""
     page = await trace(pool, packet_id=packet_id, session_id=session_id, limit=1)
     return page.packets[0] if page.packets else None
 

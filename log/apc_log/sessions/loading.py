@@ -187,7 +187,7 @@ def _add_identities(session: Session, rows: Iterable[asyncpg.Record], bodies: Bo
 
 
 def _content(row: asyncpg.Record, bodies: Bodies) -> SealedContent | None:
-    """None of a body that is stored as it came, and of one that was erased."""
+    """Return the content of an encrypted body; None if it is stored as received or was erased."""
     return None if row["sealed"] is None else bodies.content(row["sealed"])
 
 
@@ -208,7 +208,7 @@ def _add_references(session: Session, row: asyncpg.Record, content: SealedConten
 
 
 def _identity(row: asyncpg.Record, content: SealedContent | None) -> Identity:
-    """Of an erased packet the hashes stay keyed: whoever sends it again is told that its id is taken."""
+    """Return a packet's identity. Hashes of an erased packet stay keyed: sending it again meets a taken id."""
     refusal, recipients = row["refusal"], tuple(row["recipients"])
     packet_hash, payload_hash = row["packet_hash"], row["payload_hash"]
     if content is not None:
@@ -234,7 +234,7 @@ def _identity(row: asyncpg.Record, content: SealedContent | None) -> Identity:
 
 
 def _phase(row: asyncpg.Record) -> RunPhase:
-    """As `advance` remembered it: for a control packet the session's phase, not the one it named."""
+    """Return the phase as `advance` remembers it: for a control packet that of the session, not the one it named."""
     is_control = PacketType(row["packet_type"]) in CONTROL_TYPES
     return RunPhase(row["in_phase"] or row["run_phase"] if is_control else row["run_phase"])
 

@@ -66,7 +66,7 @@ async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
 async def unanswered_denials(
     pool: asyncpg.Pool, shard: int, now: datetime, limits: DocumentLimits, ring: KeyRing | None = None
 ) -> list[Denial]:
-    """Unexpired packets of the shard that were held and then refused, and not erased since."""
+    """Return unexpired packets of the shard that were held and then refused, and not erased since."""
     async with pool.acquire() as connection:
         rows = await connection.fetch(DENIED, shard, now)
         bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))

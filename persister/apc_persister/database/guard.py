@@ -112,7 +112,7 @@ async def is_superuser(connection: AnyConnection) -> bool:
 
 
 def warn_of_guard(state: GuardState) -> None:
-    """Say at start what the guard lacks; nothing when it is whole."""
+    """Log at start what the guard lacks; nothing if it is complete."""
     if state.holes:
         log.error("log_unguarded", holes=state.holes, fix="run `apc migrate` as a superuser")
     if state.lacks:

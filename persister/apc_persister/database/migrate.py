@@ -61,7 +61,7 @@ async def schema_version(url: str) -> str | None:
 
 
 async def read_revision(connection: AnyConnection) -> str | None:
-    """As `schema_version`, over a connection at hand."""
+    """Return the `schema_version` over an open connection."""
     if await connection.fetchval("SELECT to_regclass('apc_guard.alembic_version')") is None:
         return None
     revision: str | None = await connection.fetchval("SELECT version_num FROM apc_guard.alembic_version")
@@ -119,7 +119,7 @@ async def _complete_guard(url: str) -> None:
 
 
 def _migrate_in_thread(url: str) -> None:
-    """In a thread with an own loop: alembic's context is global to the process and knows no coroutines."""
+    """Migrate in a thread with its own loop: alembic's context is global to the process and not asynchronous."""
     with _one_at_a_time:
         asyncio.run(_run(url))
 

@@ -113,7 +113,7 @@ class Postmaster:
             yield f"/proc/self/fd/{descriptor}", (descriptor,)
 
     def _write(self, name: str, text: str) -> None:
-        """Put a new file in the place of the old one, whatever that is."""
+        """Replace a file, whatever is at its place."""
         new = self.data / f"{name}.new"
         new.unlink(missing_ok=True)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -65,7 +65,7 @@ async def last_checkpoint(connection: AnyConnection, shard: int) -> str | None:
 
 
 async def find_packet(connection: AnyConnection, packet_id: UUID, session_id: str | None = None) -> tuple[int, int]:
-    """Shard and seq of a packet. Raises ProofImpossible when the log has none, or several sessions have one."""
+    """Return shard and seq of a packet. Raises ProofImpossible: the log has none, or several sessions have one."""
     rows = await connection.fetch(_PLACES, packet_id)
     found = [row for row in rows if session_id in (None, row["session_id"])]
     if not found:
@@ -211,7 +211,7 @@ async def _head(connection: AnyConnection, size: int, key: PublicKey, shard: int
 async def _items(
     connection: AnyConnection, tiles: Tiles, numbers: Sequence[int], note: str
 ) -> AsyncIterator[dict[str, Any]]:
-    """Entry, path, and a packet's bytes; numbers in ascending order. Each is compared with the signed checkpoint."""
+    """Yield entry, path, and a packet's bytes, by ascending number; each is compared with the signed checkpoint."""
     head = parse_note(note).checkpoint
     for start in range(0, len(numbers), _CHUNK):
         chunk = numbers[start : start + _CHUNK]

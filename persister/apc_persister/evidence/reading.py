@@ -105,7 +105,7 @@ def _leaf(text: str | None, raw: bytes | None) -> bytes:
 async def read_entries(
     connection: AnyConnection, shard: int, numbers: Sequence[int]
 ) -> AsyncIterator[tuple[int, bytes, bytes | None]]:
-    """(seq, canonical bytes, column of bytes if any) of these entries of a shard, in no order."""
+    """Return (seq, canonical bytes, column of bytes if any) of these entries of a shard, unordered."""
     for kind in KINDS:
         for row in await connection.fetch(f"{_SELECTS[kind]} WHERE shard = $1 AND seq = ANY($2)", shard, numbers):
             yield row["seq"], stored_entry(row["entry"], row["raw"]), row["raw"]

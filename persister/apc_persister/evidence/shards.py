@@ -22,7 +22,7 @@ async def list_shards(connection: AnyConnection) -> list[int]:
 
 
 async def find_strays(connection: AnyConnection) -> list[LogFinding]:
-    """Rows that are of no shard, a finding for each table that has some."""
+    """Return a finding for each table that has rows of no shard."""
     found = []
     for table in _TABLES:
         count = await connection.fetchval(_STRAYS.format(table=table))

@@ -46,7 +46,7 @@ async def project_sessions(connection: AnyConnection, shard: int, states: Sequen
 
 
 async def project_sessions_carefully(connection: AnyConnection, intake: BatchIntake, now: datetime) -> None:
-    """As `project_sessions`, one by one: a state that cannot be stored is recorded as a conflict, at the
+    """Project sessions one by one: a state that cannot be stored is recorded as a conflict, at the
     end."""
     for state in intake.sessions.values():
         try:

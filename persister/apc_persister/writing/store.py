@@ -32,7 +32,7 @@ JOIN apc_log.packet_ids AS known USING (session_id, packet_id)
 
 
 async def replace_duplicates(connection: AnyConnection, placed: list[Placed]) -> None:
-    """Put a conflict in the place of every packet whose id is in the log or came earlier in this list."""
+    """Replace every packet whose id is in the log, or earlier in this list, by a conflict."""
     packets = [(at, item.entry) for at, item in enumerate(placed) if isinstance(item.entry, PacketEntry)]
     if not packets:
         return
@@ -49,7 +49,7 @@ async def replace_duplicates(connection: AnyConnection, placed: list[Placed]) ->
 
 
 async def store(connection: AnyConnection, placed: Sequence[Placed], recorded_at: datetime) -> list[bytes]:
-    """COPY the rows of these entries; returns their leaf hashes. `recorded_at` is the time of the transaction.
+    """Copy the rows of these entries (COPY); return their leaf hashes. `recorded_at` is the time of the transaction.
 
     Raises one of ENTRY_ERRORS when an entry cannot be stored, or has no canonical form.
     """
@@ -67,7 +67,7 @@ async def store(connection: AnyConnection, placed: Sequence[Placed], recorded_at
 
 
 async def store_carefully(connection: AnyConnection, placed: Sequence[Placed], recorded_at: datetime) -> list[Placed]:
-    """As `store`, but an entry that cannot be stored becomes a conflict at its place. Returns what was
+    """Store entries, but record one that cannot be stored as a conflict at its place. Returns what was
     stored.
 
     One bad entry among n costs about 2 log2(n) COPYs of shrinking halves.

@@ -232,7 +232,7 @@ class _Stoppable:
         self._stopped.cancel()
 
     async def wait(self, seconds: float) -> None:
-        """Let the time pass, or less when told to stop."""
+        """Wait for the rest of the interval, or until told to stop."""
         if seconds > 0:
             await asyncio.wait({self._stopped}, timeout=seconds)
 

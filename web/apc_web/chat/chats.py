@@ -198,7 +198,7 @@ class Chats:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn what a conversation refuses into answers of the API. Raises ApiError."""
+    """Translate refusals of a conversation into answers of the API. Raises ApiError."""
     try:
         yield
     except DialogueBusy as error:

@@ -49,7 +49,7 @@ def page_out(result: CompressionResult, down_to: float, keep_recent: int) -> Com
 
 
 def merged(before: tuple[FoldedTurn, ...], after: tuple[FoldedTurn, ...]) -> tuple[FoldedTurn, ...]:
-    """Two rounds of folding as one: a turn as it stood before the first, and what became of it in the last."""
+    """Merge two rounds of folding: each turn as it was before the first round, with its end in the last."""
     folded = {one.turn.resource_id: one for one in before}
     for one in after:
         first = folded.get(one.turn.resource_id)

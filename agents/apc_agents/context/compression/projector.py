@@ -159,7 +159,7 @@ class ContextProjector:
     def expand(
         self, window: ContextWindow, stored: Mapping[str, bytes], resource_ids: Sequence[str] | None = None
     ) -> ExpansionResult:
-        """Put folded turns back in their places, byte for byte as they were put away.
+        """Restore folded turns at their places, byte for byte.
 
         Args:
             window: a compressed window; it stays as it is.
@@ -180,7 +180,7 @@ class ContextProjector:
 def compress(
     window: ContextWindow, target_pressure: float = DEFAULT_THRESHOLD, config: CompressionConfig = DEFAULT_CONFIG
 ) -> CompressionResult:
-    """As ContextProjector.compress with the extractive summarizer, without waiting for anything."""
+    """Compress like ContextProjector.compress with the extractive summarizer, without I/O."""
     steps = compressing(window, target_pressure, config)
     extract = ExtractiveSummarizer(window.counter).extract
     answer: str | None = None
@@ -254,7 +254,7 @@ def _left(turn: Turn, folded: FoldedTurn | None) -> Turn | None:
 def expanded(
     window: ContextWindow, stored: Mapping[str, bytes], resource_ids: Sequence[str] | None = None
 ) -> ExpansionResult:
-    """As ContextProjector.expand."""
+    """Expand like ContextProjector.expand."""
     asked = tuple(window.folded) if resource_ids is None else tuple(dict.fromkeys(resource_ids))
     for resource_id in asked:
         if resource_id not in window.linearity:

@@ -22,7 +22,7 @@ class Store(Generic[A]):
     last: int
 
     def extract(self) -> A:
-        """W a → a: the value in focus."""
+        """Return the value in focus (W a → a)."""
         return self.peek(self.position)
 
     def seek(self, position: int) -> "Store[A]":
@@ -34,11 +34,11 @@ class Store(Generic[A]):
         return Store(lambda position: f(self.peek(position)), self.position, self.last)
 
     def extend(self, f: Callable[["Store[A]"], B]) -> "Store[B]":
-        """(W a → b) → W a → W b: f of the store as seen from each position."""
+        """Return the store with f of the view from each position ((W a → b) → W a → W b)."""
         return Store(lambda position: f(self.seek(position)), self.position, self.last)
 
     def duplicate(self) -> "Store[Store[A]]":
-        """W a → W (W a): at each position the store as seen from there."""
+        """Return the store with its view from each position (W a → W (W a))."""
         return self.extend(lambda store: store)
 
     def values(self) -> list[A]:

@@ -30,7 +30,7 @@ def with_gaps_told(window: ContextWindow) -> list[Turn]:
 
 
 def _gaps(window: ContextWindow, turns: Iterable[Turn]) -> list[list[tuple[int, str]]]:
-    """Ordinals and ids of what was dropped, by the place between the turns that are left."""
+    """Return ordinals and ids of dropped turns, by the place between the remaining turns."""
     left, dropped = [turn.ordinal for turn in turns], Folding.DROPPED
     gaps: dict[int, list[tuple[int, str]]] = {}
     for ordinal, key in sorted((fold.ordinal, key) for key, fold in window.folded.items() if fold.how is dropped):

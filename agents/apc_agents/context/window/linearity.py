@@ -114,7 +114,7 @@ class LinearityMap:
         return known
 
     def stats(self) -> dict[str, int]:
-        """Resources by class in lower case, `dropped` and `total`."""
+        """Count resources by class in lower case, with `dropped` and `total`."""
         counts = {resource_class.name.lower(): 0 for resource_class in ResourceClass} | {"dropped": 0}
         for resource in self._resources.values():
             counts[resource.resource_class.name.lower()] += 1
@@ -136,7 +136,7 @@ class LinearityMap:
         return self is other or self._resources == other._resources
 
     def to_document(self) -> dict[str, Any]:
-        """JSON: {resource_id: {class, dropped, provenance: [[event, class, source], …]}}."""
+        """Return JSON: {resource_id: {class, dropped, provenance: [[event, class, source], …]}}."""
         return {resource_id: _to_document(resource) for resource_id, resource in self._resources.items()}
 
     @classmethod

@@ -82,7 +82,7 @@ class Turn:
 
 
 def digest_of(stored: bytes) -> str:
-    """SHA-256 in hex."""
+    """Return the SHA-256 of a turn in hex."""
     return sha256(stored).hexdigest()
 
 

@@ -74,19 +74,19 @@ class ContextWindow:
     # The comonad.
 
     def extract(self) -> Turn | None:
-        """W a → a: the turn in focus; None at position 0."""
+        """Return the turn in focus (W a → a); None at position 0."""
         return self._contents.focus
 
     def extend(self, f: Callable[["ContextWindow"], B]) -> list[B]:
-        """(W a → b) → W a → W b: f of the window as seen from each position 0..n."""
+        """Return f of the window as seen from each position 0..n ((W a → b) → W a → W b)."""
         return self.views().map(f).values()
 
     def duplicate(self) -> list[ContextSnapshot[Turn | None]]:
-        """W a → W (W a): the window as seen from each position 0..n."""
+        """Return the window as seen from each position 0..n (W a → W (W a))."""
         return self.extend(ContextWindow.snapshot)
 
     def views(self) -> Store["ContextWindow"]:
-        """W a → W (W a), as a store: at each position the window focused there."""
+        """Return a store with the window focused at each position (W a → W (W a))."""
         return Store(self.seek, self.position, len(self))
 
     def snapshot(self) -> ContextSnapshot[Turn | None]:
@@ -109,7 +109,7 @@ class ContextWindow:
         return len(self._contents.turns)
 
     def __bool__(self) -> bool:
-        """Be true for every window, empty ones included."""
+        """Return True: every window is true, an empty one too."""
         return True
 
     def all_turns(self) -> list[Turn]:

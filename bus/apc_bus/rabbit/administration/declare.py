@@ -66,7 +66,7 @@ async def apply_rabbit(url: str, topology: Topology, *, timing: Timing | None = 
 
 
 async def _lacks_queues(link: Link, topology: Topology, timing: Timing) -> bool:
-    """Whether it was applied before, and a queue of it is not there: it may have been deleted this very moment."""
+    """Return whether a queue of an applied topology is missing: it may have been deleted a moment ago."""
     channel = await open_channel(link, timing.answer)
     try:
         async with asyncio.timeout(10 * timing.answer):

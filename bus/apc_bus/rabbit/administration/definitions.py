@@ -80,7 +80,7 @@ def _user(name: str, password: str | None, limits: Limits) -> dict[str, Any]:
 
 
 def password_hash(password: str) -> str:
-    """RabbitMQ's salted hash: base64(salt + SHA-256(salt + password)), a salt of 4 bytes.
+    """Return RabbitMQ's salted hash: base64(salt + SHA-256(salt + password)), with a salt of 4 bytes.
 
     Source: RabbitMQ documentation, "Credentials and Passwords".
     """

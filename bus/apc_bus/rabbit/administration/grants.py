@@ -37,7 +37,7 @@ _OF_ONE: Limits = {"max-connections": 16, "max-channels": 128}
 
 
 def permissions(topology: Topology) -> dict[str, Permission]:
-    """User -> its rights: the users of the services, and those of the topology's agents.
+    """Return the rights of each user of the services and of the topology's agents.
 
     Agents that share a user share their rights. An agent may have the operator's user: the rights are then added.
 
@@ -66,7 +66,7 @@ def permissions(topology: Topology) -> dict[str, Permission]:
 
 
 def user_limits(topology: Topology) -> dict[str, Limits]:
-    """User -> its limits: those named `agent.…`, as many times as agents share the user, and the operator's.
+    """Return the limits of each user `agent.…`, multiplied by the agents that share it, and of the operator.
 
     Others have none: how many connections gate, log writer and topology open is the deployment's choice, and so is what
     shares a user with them.

@@ -49,12 +49,12 @@ class Management:
         self._authorization = b64encode(f"{self.user}:{unquote(parts.password or '')}".encode()).decode()
 
     async def users(self) -> dict[str, frozenset[str]]:
-        """User -> its tags."""
+        """Return the tags of each user."""
         listed: list[dict[str, Any]] = await self._ask("GET", "users") or []
         return {user["name"]: _tags(user["tags"]) for user in listed}
 
     async def permissions(self, vhost: str) -> dict[str, Permission]:
-        """User -> its rights in a virtual host."""
+        """Return the rights of each user in a virtual host."""
         listed: list[dict[str, Any]] = await self._ask("GET", f"vhosts/{_word(vhost)}/permissions") or []
         return {one["user"]: (one["configure"], one["write"], one["read"]) for one in listed}
 
@@ -68,12 +68,12 @@ class Management:
         await self._ask("PUT", f"users/{_word(name)}", fields)
 
     async def set_permission(self, user: str, vhost: str, permission: Permission) -> None:
-        """Give a user these rights in a virtual host, and no others there."""
+        """Set the rights of a user in a virtual host, replacing others there."""
         fields = dict(zip(("configure", "write", "read"), permission, strict=True))
         await self._ask("PUT", f"permissions/{_word(vhost)}/{_word(user)}", fields)
 
     async def set_limits(self, user: str, limits: Limits) -> None:
-        """Bound what a user may have open."""
+        """Limit the connections and channels of a user."""
         for name, most in limits.items():
             await self._ask("PUT", f"user-limits/{_word(user)}/{name}", {"value": most})
 

@@ -151,7 +151,7 @@ class RabbitSubscription:
         self.end("it was closed")
 
     def end(self, reason: str) -> None:
-        """No more deliveries, no more acknowledgements; idempotent."""
+        """End deliveries and acknowledgements; idempotent."""
         if self._lost is None:
             self._lost = reason
             self._inbox.clear()

@@ -58,7 +58,7 @@ def read_delivery(method: bytes, header: bytes, body: bytes) -> Delivery:
 
 
 def read_return(method: bytes, header: bytes) -> tuple[str, str, str]:
-    """(message_id, exchange, routing key) of a message that came back, from the payloads of basic.return."""
+    """Return (message_id, exchange, routing key) of a returned message, from the payloads of basic.return."""
     _, position = _short(method, _ARGUMENTS_AT + 2)
     exchange, position = _short(method, position)
     routing_key, _ = _short(method, position)

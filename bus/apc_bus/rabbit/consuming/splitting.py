@@ -55,12 +55,12 @@ class FrameSplitter:
         """Why the broker reads nothing more from this connection (`low on memory`, `low on disk`); None = it does."""
 
     def add(self, channel: int, taker: Taker) -> None:
-        """From now on this channel takes its messages itself; replaces an earlier one of the same number."""
+        """Let this channel take its messages itself from now on; replaces an earlier one of the same number."""
         self._takers[channel] = taker
         self._contents.pop(channel, None)
 
     def split(self, data: bytes) -> bytes:
-        """Hand over what is complete; returns the frames for aiormq. Raises what a taker raises."""
+        """Hand over complete messages; return the frames for aiormq. Raises what a taker raises."""
         buffer = self._rest + data if self._rest else data
         position, end = 0, len(buffer)
         others = []

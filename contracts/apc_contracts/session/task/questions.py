@@ -45,7 +45,7 @@ def end_all(moment: Advance) -> None:
 
 
 def expire(moment: Advance, packet_id: UUID) -> None:
-    """AnswerSpec a question whose time is over, in the name of the gate."""
+    """Answer a question whose time is over, in the name of the gate."""
     work = moment.session.work
     question = None if work is None else work.questions.get(packet_id)
     if question is None:

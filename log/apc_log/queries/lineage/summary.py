@@ -136,7 +136,7 @@ async def get_packet_lineage_summary(
     limit: int = 20,
     after: AfterProtocol | None = None,
 ) -> LineageSummary:
-    """Everything about protocols at a glance, of the log, a run or a protocol; at most `limit` rows of each kind."""
+    """Return a summary of protocols for the log, a run or a protocol; at most `limit` rows of each kind."""
     figures = asyncio.gather(
         get_protocol_effectiveness(pool, contract, run_id=run_id, protocol_id=protocol_id, limit=limit, after=after),
         get_transfer_quality_rollup(pool, run_id=run_id, protocol_id=protocol_id),
@@ -171,7 +171,7 @@ async def get_protocol_effectiveness(
     limit: int = 100,
     after: AfterProtocol | None = None,
 ) -> list[ProtocolEffectiveness]:
-    """Protocols with the most transfers first, under the weights of this contract."""
+    """Return protocols, those with the most transfers first, under the weights of this contract."""
     counted = list(contract.effectiveness.counted_refusals)
     ranked = statements.RANKED_OF_ALL if run_id is None else statements.RANKED
     rows = await pool.fetch(ranked, counted, run_id, protocol_id, *(after or (None, None)), limit)
@@ -200,7 +200,7 @@ async def get_transfer_quality_rollup(
 
 
 async def get_transfer_eval_correlation(pool: asyncpg.Pool, *, run_id: str | None = None) -> list[TransferCorrelation]:
-    """Outcome and drift of tasks against what was transferred in them, with and without crossing use cases."""
+    """Return how outcome and drift of tasks correlate with their transfers, with and without crossing use cases."""
     return [TransferCorrelation(**row) for row in await pool.fetch(statements.CORRELATION, run_id)]
 
 

@@ -82,7 +82,7 @@ class DatabaseRecords:
             yield batch
 
     async def _entries(self, session_id: str) -> AsyncIterator[Entry]:
-        """Three cursors side by side, merged by seq: a session lives in one shard."""
+        """Yield the entries of a session from three cursors, merged by seq: a session is in one shard."""
         cursors = [aiter(self.connection.cursor(query, session_id, prefetch=_PREFETCH)) for query, _ in _READERS]
         heads: list[tuple[tuple[int, int], int, asyncpg.Record]] = []
         for number, cursor in enumerate(cursors):

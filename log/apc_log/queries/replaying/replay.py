@@ -71,7 +71,7 @@ class _ReplayRun:
 async def replay_page(
     pool: asyncpg.Pool, run_id: str, task_id: str | None = None, *, limit: int = 100, after: Position | None = None
 ) -> ReplayPage:
-    """At most `limit` entries of a run behind `after`; a hop is one entry and comes with all its transitions.
+    """Return at most `limit` entries of a run after `after`; a hop is one entry with all its transitions.
 
     Bodies as `opened_bodies` gives them.
     """
@@ -81,7 +81,7 @@ async def replay_page(
 async def replay(
     pool: asyncpg.Pool, run_id: str, task_id: str | None = None, *, after: Position | None = None
 ) -> AsyncIterator[LogRow]:
-    """Packets, transitions, conflicts and the sessions' coordination events of a run, streamed in causal order.
+    """Yield packets, transitions, conflicts and coordination events of a run in causal order.
 
     Causal order is (shard, seq): a session lives in one shard, and what follows from an entry comes behind
     it. With `task_id` only the packets of that task and their transitions; coordination events are the

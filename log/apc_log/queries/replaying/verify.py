@@ -52,7 +52,7 @@ class ContractBook:
         self._known: dict[bytes, Contract | None] = {contract.hash: contract for contract in at_hand}
 
     async def look_up(self, entries: Iterable[Entry]) -> None:
-        """Have the contracts of these entries ready."""
+        """Load the contracts of these entries."""
         for entry in entries:
             if isinstance(entry, RecordedPacket) and entry.contract_hash not in self._known:
                 body = await self._records.contract(entry.contract_hash)

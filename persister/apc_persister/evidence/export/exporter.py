@@ -40,7 +40,7 @@ class Exporter:
     """
 
     def __init__(self, pool: asyncpg.Pool, shards: int, target: str, interval: timedelta) -> None:
-        """`target` as `open_target` takes it. Raises ExportFailed for one that cannot be used."""
+        """Open `target` like `open_target`. Raises ExportFailed: it cannot be used."""
         self._pool = pool
         self._shards = shards
         self._target_name = name_of(target)

@@ -15,6 +15,6 @@ _EXPOSED = Gauge(
 
 
 def publish_gauges(exporter: Exporter) -> None:
-    """Let the gauges of this process follow the exporter."""
+    """Publish the exporter's figures as gauges of this process."""
     _AGE.set_function(lambda: exporter.exported_age_seconds)
     _EXPOSED.set_function(lambda: exporter.exposed_seconds)

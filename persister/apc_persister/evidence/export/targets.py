@@ -157,7 +157,7 @@ class Webhook:
         self._url = url
 
     async def put(self, shard: int, last_size: int, notes: str) -> None:
-        """POST them."""
+        """Send the notes in one POST."""
         try:
             await asyncio.to_thread(self._post, notes.encode())
         except (HTTPError, URLError, OSError, ValueError) as error:

@@ -31,7 +31,7 @@ class TreeBackfill:
     def __init__(
         self, pool: asyncpg.Pool, signer: Signer, shards: int, interval: timedelta, patience: timedelta
     ) -> None:
-        """`patience`: after this time the server ends a statement, so that the writer is not held up for longer."""
+        """Prepare the backfill; the server ends a statement after `patience`, so the writer waits no longer."""
         self._pool = pool
         self._signer = signer
         self._shards = shards

@@ -39,7 +39,7 @@ class Signer:
         return PublicKey(f"{self._log_name}/{shard}", self._raw)
 
     def trusted(self, shard: int) -> tuple[PublicKey, ...]:
-        """Whoever may have signed a checkpoint of a shard: this key, then the ones before it."""
+        """Return the keys that may have signed a checkpoint of a shard: this one, then the previous ones."""
         before = (key for key in self._previous if key.name.rpartition("/")[2] == str(shard))
         return (self.public_key(shard), *before)
 

@@ -107,7 +107,7 @@ def check_note(note: SignedNote, keys: Keys) -> Checkpoint:
 
 
 async def _read(connection: AnyConnection, shard: int, keys: Keys, first: int, last: int) -> _Read:
-    """Needs a connection that `prepare_reader` has set up."""
+    """Read a chunk over a connection that `prepare_reader` has set up."""
     tiles = await connection.fetch(_TILES, shard, first, last)
     return _Read(
         first,
@@ -127,7 +127,7 @@ def _pieces(first: int, size: int) -> Iterator[tuple[int, int]]:
 async def read_here(
     connection: AnyConnection, shard: int, keys: Keys, first: int, size: int
 ) -> AsyncGenerator[Chunk, None]:
-    """Entries `first` to `size` in order. A thread works a piece out while the rows of the next one arrive."""
+    """Yield entries `first` to `size` in order; a thread computes a piece while the next rows arrive."""
     await prepare_reader(connection)
     arriving: asyncio.Task[_Read] | None = None
     with _quick_switches():
@@ -145,7 +145,7 @@ async def read_here(
 
 @contextmanager
 def _quick_switches() -> Iterator[None]:
-    """Let the loop have the interpreter soon while a thread hashes: by default it waits 5 ms for each piece of rows."""
+    """Shorten the interpreter's switch interval while a thread hashes: the loop would wait 5 ms for each piece."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
     try:
@@ -162,7 +162,7 @@ class Helpers:
         self._ahead = 2 * processes
 
     async def read(self, shard: int, keys: Keys, first: int, size: int) -> AsyncGenerator[Chunk, None]:
-        """Entries `first` to `size` in order.
+        """Yield entries `first` to `size` in order.
 
         Raises:
             OSError, asyncpg.PostgresError, asyncpg.InterfaceError: a process lost the database, or was killed.
@@ -185,7 +185,7 @@ class Helpers:
 
 @asynccontextmanager
 async def start_helpers(url: str, processes: int) -> AsyncIterator[Helpers]:
-    """So many processes for the database at `url`; they end with the context."""
+    """Start this many processes for the database at `url`; they end with the context."""
     # Not forked: this process has threads and a loop.
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin, initargs=(url,))
     try:

@@ -115,7 +115,7 @@ async def _compare_sizes(connection: AnyConnection, ends: Ends, last_size: int, 
 
 
 async def _compare_rows_behind(connection: AnyConnection, ends: Ends, report: Report) -> None:
-    """Behind the last checkpoint stands only what the guard writes by SQL, without a gap, up to the log's end."""
+    """Check that only entries of the guard follow the last checkpoint, without a gap, up to the end of the log."""
     next_seq = 1 if ends.head is None else ends.head.next_seq
     kinds: dict[int, list[str]] = {}
     for kind, table in KINDS.items():
@@ -148,7 +148,7 @@ def _missing_behind(first: int, last: int) -> str:
 
 
 async def _compare_tile_list(connection: AnyConnection, ends: Ends, report: Report) -> None:
-    """Which full tiles there are: each one that the size asks for, and no other."""
+    """Check that exactly the full tiles exist that the size requires."""
     levels: dict[int, list[int]] = {}
     for level, index in await connection.fetch(_TILES, report.shard):
         if level < 0 or index < 0 or not _is_full(level, index, ends.size):

@@ -15,7 +15,7 @@ _CHANGES = "SELECT shard, array_agg(seq ORDER BY seq) AS numbers FROM apc_log.re
 
 
 async def check_ends(connection: AnyConnection) -> list[LogFinding]:
-    """Rows behind the last checkpoint that no gate sent, and heads and edges that do not fit."""
+    """Report rows after the last checkpoint that no gate sent, and heads and edges that do not fit."""
     findings: list[LogFinding] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         for shard in await list_shards(connection):

@@ -190,7 +190,7 @@ class _Verification:
                 self.report.add(first + place, f"entry {first + place} differs from its leaf in the tree")
 
     def _compare_tiles(self, full: Sequence[Tile], stored: Mapping[tuple[int, int], bytes]) -> None:
-        """Tile by tile above level 0, which was compared leaf by leaf. Those that are missing were named before."""
+        """Compare tiles above level 0, which was compared leaf by leaf. Missing ones were reported before."""
         for tile in full:
             if tile.level and stored.get((tile.level, tile.index), tile.hashes) != tile.hashes:
                 message = f"tile {tile.level}/{tile.index} differs from the entries below it"
@@ -219,7 +219,7 @@ class _Verification:
             self._root_at(last, first, leaves, roots)
 
     def _root_at(self, size: int, first: int, leaves: Sequence[bytes], roots: Sequence[bytes]) -> bytes:
-        """Count the frontier up to a size; the root there."""
+        """Extend the frontier up to a size; return the root there."""
         frontier = self._frontier
         while frontier.size < size:
             place = frontier.size - (first - 1)
@@ -274,7 +274,7 @@ def _root_above(ends: Ends, chunk: Chunk, index: int) -> bytes | None:
 
 
 def _original(found: Sequence[bytes], stored: bytes, root: bytes | None) -> Sequence[bytes] | None:
-    """Of a tile and the entries below it, those that the tree above was made of; None when neither surely is."""
+    """Return the hashes, of a tile or of the entries below it, that match the tree above; None if neither does."""
     if not stored and all(found):
         return found
     for leaves in (found, split_hashes(stored)):

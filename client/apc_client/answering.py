@@ -43,7 +43,7 @@ async def answer_over(bus: Bus, pool: asyncpg.Pool, shards: int, form: AnswerFor
     person = await _person(pool, question, bus.user, form.person)
     packet = answer_packet(question, person, form.outcome, form.note)
     await send_packet(bus, packet, shards)
-    answer = await answer_to(pool, packet)
+    answer = await answer_to(pool, packet, bus.user)
     if answer.reason is not None:
         raise InputUnusable(f"the gate refused the answer: {answer.reason}")
     return person.agent_id

@@ -25,6 +25,7 @@ from apc_contracts.payloads.by_type import MessagePayload, SignalPayload
 from apc_contracts.payloads.questions import AnswerOutcome
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
 from apc_contracts.wire.parsing import parse_packet
+from apc_log.body_encryption import is_sealed
 from apc_log.queries.bodies import opened_bodies
 from apc_log.queries.questions import QuestionRow, list_questions
 from apc_log.queries.trace import list_agent_packets
@@ -45,6 +46,7 @@ class Client:
         self._bus = bus
         self._pool = pool
         self._shards = shards
+        self._operator = operator.agent_id
         actor = Actor(agent_id=operator.agent_id, role=operator.role, swarm_id=operator.swarm_id)
         self._builder = Builder(actor, KnownSessions(operator.agent_id))
 
@@ -77,10 +79,11 @@ class Client:
 
         Args:
             content: a model that the team's entry takes.
-            key: makes the start idempotent: the same key and input lead to the same session. Default a new session.
+            key: makes the start idempotent: the same key and input lead to the same session of this operator. Default
+                a new session.
 
         Raises:
-            InputUnusable: the entry does not take this model.
+            InputUnusable: the entry does not take this model; the key was used, and its input cannot be decrypted.
             SessionRefused: the gate refuses; says code, place and remedy.
             KeyConflict: the key was used for another input.
             ServiceAway: gate or log writer do not answer.
@@ -90,8 +93,9 @@ class Client:
         if key is None:
             session_id, start_id, input_id = str(new_packet_id()), new_packet_id(), new_packet_id()
         else:
-            session_id = str(keyed_id(team.name, key, "session"))
-            start_id, input_id = keyed_id(team.name, key, "start"), keyed_id(team.name, key, "input")
+            named = (self._operator, team.name, key)
+            session_id = str(keyed_id(*named, "session"))
+            start_id, input_id = keyed_id(*named, "start"), keyed_id(*named, "input")
             if await self._is_started(session_id, input_id, payload, key):
                 return self.session(session_id, team)
         start = Draft(
@@ -116,15 +120,20 @@ class Client:
 
     async def _send(self, packet: Packet) -> None:
         await send_packet(self._bus, packet, self._shards)
-        answer = await answer_to(self._pool, packet)
+        answer = await answer_to(self._pool, packet, self._bus.user)
         if answer.code is not None:
             raise SessionRefused(answer.code, answer.path, answer.message or "", remedy_of(answer.code))
 
     async def _is_started(self, session_id: str, input_id: UUID, payload: MessagePayload, key: str) -> bool:
         rows = await list_agent_packets(self._pool, session_id=session_id, packet_id=input_id, limit=1)
-        if not rows:
-            return False
+        if not rows or rows[0].verdict == "refused":
+            return False  # sending it again repeats why it was refused
         (row,) = await opened_bodies(self._pool, rows)
+        if is_sealed(row.body):
+            raise InputUnusable(
+                f"key {key!r} was used before, for session {session_id}, whose input is encrypted: set "
+                "APC_SUBJECT_MASTER_KEY to compare it, or attach to the session by its id"
+            )
         before = parse_packet(row.body).payload_as(MessagePayload)
         if _content(before) != _content(payload):
             raise KeyConflict(f"key {key!r} was used for another input, in session {session_id}: choose another key")

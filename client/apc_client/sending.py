@@ -56,8 +56,8 @@ async def send_packet(bus: Bus, packet: Packet, shards: int) -> None:
     await bus.publish(Publication(INGRESS, str(shard_of(trace.session_id, shards)), message))
 
 
-async def answer_to(pool: asyncpg.Pool, packet: Packet, patience: timedelta = PATIENCE) -> GateAnswer:
-    """Return the gate's verdict on a packet, once the log has it.
+async def answer_to(pool: asyncpg.Pool, packet: Packet, user: str, patience: timedelta = PATIENCE) -> GateAnswer:
+    """Return the gate's verdict on a packet that this broker user published, once the log has it.
 
     Raises:
         ServiceAway: not within `patience`; the packet waits in the gate's queue.
@@ -65,7 +65,8 @@ async def answer_to(pool: asyncpg.Pool, packet: Packet, patience: timedelta = PA
     found: list[asyncpg.Record] = []
 
     async def is_judged() -> bool:
-        found[:] = await read_verdicts(pool, packet.trace.session_id, packet.packet_id)
+        session_id, sender = packet.trace.session_id, packet.sender.agent_id
+        found[:] = await read_verdicts(pool, session_id, packet.packet_id, sender, user)
         return bool(found)
 
     try:

@@ -63,7 +63,7 @@ class Batch:
         self._size += sum(size_of(entry) for entry in islice(self.entries, self._sized_entries, None))
         self._size += sum(one.document_bytes for one in islice(self.touched.values(), self._sized_sessions, None))
         self._sized_entries, self._sized_sessions = len(self.entries), len(self.touched)
-        return self._size >= FULL_BYTES
+        return self._size + sum(map(len, self.contracts)) >= FULL_BYTES
 
     def flood_of(self, user: str) -> Flood:
         """Return the counter of a broker user's refused input beyond its quota."""

@@ -1,6 +1,5 @@
 """The reference swarm."""
 
-import hashlib
 from pathlib import Path
 from typing import Literal
 from uuid import UUID
@@ -9,6 +8,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from apc_bus.settings.base import ApcSettings
+from apc_contracts.identity.ids import keyed_id
 from apc_contracts.model import Id
 
 CLOSING_SECONDS = 240
@@ -69,12 +69,4 @@ class AutomlSettings(ApcSettings):
     @property
     def start_id(self) -> UUID:
         """The id of START: the same for every start of a librarian of this session."""
-        return self.start_packet_id or _id_from(self.session_id)
-
-
-def _id_from(text: str) -> UUID:
-    """Return a UUID of version 8 (RFC 9562: the maker's own); version 5 belongs to replies, which have a cause."""
-    digest = bytearray(hashlib.sha256(f"apc-automl-start/{text}".encode()).digest()[:16])
-    digest[6] = digest[6] & 0x0F | 0x80
-    digest[8] = digest[8] & 0x3F | 0x80
-    return UUID(bytes=bytes(digest))
+        return self.start_packet_id or keyed_id("librarian", self.session_id, "start")

@@ -73,7 +73,7 @@ def _auditor(agent: LLMAgent, session_id: str, bus: Bus, pool: asyncpg.Pool) -> 
                 packet_id=new_packet_id(),
                 metadata=metadata,
             )
-            answer = await answer_to(pool, await emitter.emit(draft, None, 0))
+            answer = await answer_to(pool, await emitter.emit(draft, None, 0), bus.user)
             if answer.reason is not None:
                 raise InputUnusable(f"the log takes no record of this compression, so there is none: {answer.reason}")
 

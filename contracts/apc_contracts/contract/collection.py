@@ -4,8 +4,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from apc_contracts.contract.contract import Contract, check_guards, contract_from_bytes, load_contract, task_contract
+from apc_contracts.contract.contract import (
+    Contract,
+    check_guards,
+    contract_from_bytes,
+    deployed_contract,
+    load_contract,
+    task_contract,
+)
 from apc_contracts.contract.limit_sections import Limits
+from apc_contracts.contract.reading import read_contract_folder
 from apc_contracts.errors import ContractInvalid
 
 DEPLOYMENT_WIDE = (
@@ -62,8 +70,8 @@ def load_contracts(default: Path | str | None = None, folder: Path | str | None 
     first = load_contract(default)
     packaged = (load_contract(), task_contract())
     found: dict[str, tuple[Contract, Path]] = {}
-    for path in _files(folder):
-        contract = load_contract(path)
+    for path, body in [] if folder is None else read_contract_folder(Path(folder)):
+        contract = deployed_contract(body, path)
         if contract.name in found:
             raise ContractInvalid("name", f"{found[contract.name][1]} has the name {contract.name!r} too", str(path))
         found[contract.name] = contract, path
@@ -82,12 +90,3 @@ def stored_contract(body: bytes) -> Contract | None:
         return contract_from_bytes(body)
     except ContractInvalid:
         return None
-
-
-def _files(folder: Path | str | None) -> list[Path]:
-    if folder is None:
-        return []
-    place = Path(folder)
-    if not place.is_dir():
-        raise ContractInvalid("$", "APC_CONTRACTS is no folder: name one that exists", str(place))
-    return sorted(place.glob("*.json"))

@@ -33,6 +33,7 @@ from apc_contracts.contract.policies import (
     build_policy,
     build_promotion_gate,
 )
+from apc_contracts.contract.reading import read_contract_file
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.vocabulary import PacketType, RunPhase
 
@@ -130,11 +131,20 @@ def load_contract(path: Path | str | None = None) -> Contract:
     if path is None:
         return _packaged_contract()
     try:
-        contract = contract_from_bytes(Path(path).read_bytes())
-        check_guards(contract)
-        check_deployable(contract.file)
+        body = read_contract_file(Path(path))
     except OSError as error:
         raise ContractInvalid("$", f"cannot read it: {error.strerror}", str(path)) from error
+    except ContractInvalid as error:
+        raise ContractInvalid(error.place, error.message, str(path)) from error
+    return deployed_contract(body, path)
+
+
+def deployed_contract(body: bytes, path: Path | str) -> Contract:
+    """Return the contract that a deployment's file holds. Raises ContractInvalid, with the file's name."""
+    try:
+        contract = contract_from_bytes(body)
+        check_guards(contract)
+        check_deployable(contract.file)
     except ContractInvalid as error:
         raise ContractInvalid(error.place, error.message, str(path)) from error
     return contract

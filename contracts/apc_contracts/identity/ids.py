@@ -12,6 +12,7 @@ from zlib import crc32
 _RFC_9562_VARIANT = 0x80
 _VERSION_7 = 0x70
 _VERSION_8 = 0x80
+_MARK_BYTES = 6
 
 
 def new_packet_id() -> UUID:
@@ -27,12 +28,25 @@ def reply_id(cause: UUID, agent_id: str, ordinal: int | str) -> UUID:
     return uuid5(cause, f"{agent_id}/{ordinal}")
 
 
-def keyed_id(*parts: str) -> UUID:
-    """Return the id of what a key names: a UUIDv8 over the SHA-256 of the parts. Source: RFC 9562 section 5.8."""
-    octets = bytearray(sha256("\0".join(parts).encode()).digest()[:16])
+def keyed_id(owner: str, *parts: str) -> UUID:
+    """Return the id of what a key of this owner names: a UUIDv8. Source: RFC 9562 section 5.8.
+
+    It begins with 48 bits of the owner's SHA-256, so that the gate can tell a packet that has the id of another agent's
+    key. The rest is of the SHA-256 of all parts.
+    """
+    octets = bytearray(_mark_of(owner) + sha256("\0".join((owner, *parts)).encode()).digest()[_MARK_BYTES:16])
     octets[6] = octets[6] & 0x0F | _VERSION_8
     octets[8] = octets[8] & 0x3F | _RFC_9562_VARIANT
     return UUID(bytes=bytes(octets))
+
+
+def is_key_of_another(packet_id: UUID, agent_id: str) -> bool:
+    """Return whether this is a UUIDv8 that no key of this agent names."""
+    return packet_id.version == _VERSION_8 >> 4 and not packet_id.bytes.startswith(_mark_of(agent_id))
+
+
+def _mark_of(owner: str) -> bytes:
+    return sha256(owner.encode()).digest()[:_MARK_BYTES]
 
 
 def timer_id(session_id: str, step: int, kind: str) -> UUID:

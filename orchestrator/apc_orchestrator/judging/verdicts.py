@@ -5,6 +5,7 @@ from time import perf_counter
 from apc_contracts.admission import admit, note_place
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
+from apc_contracts.identity.ids import is_key_of_another
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 from apc_contracts.session import (
@@ -62,18 +63,25 @@ class Verdicts:
             repeats.repeat(batch, received, session, facts)
         elif verdict.kind is VerdictKind.RERUN:
             repeats.record_conflict(batch, received, facts, "rerun", None, "another payload for the same cause")
-        elif refusal is not None and (refusal.code in self._id_codes or self._is_crowded(session, refusal)):
+        elif refusal is not None and self._takes_no_id(session, packet, refusal):
             if repeats.record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason):
                 self._answers.refusal(batch, received, refusal, facts.user_id)
         else:
             self._record(batch, received, verdict, facts, signature, contract)
         return verdict
 
-    def _is_crowded(self, session: Session | None, refusal: Refusal) -> bool:
-        """Return whether the session remembers so many refused packets that another one takes no id in it."""
-        if session is None or session.refused_items < self._contract_of(session).limits.refused_items:
+    def _takes_no_id(self, session: Session | None, packet: Packet, refusal: Refusal) -> bool:
+        """Return whether a refused packet leaves its id free: by its code, for another's key, or beyond the bound.
+
+        An id that is derived from a key can be guessed with the key: a stranger would refuse its owner's packet by it.
+        """
+        if refusal.code in self._id_codes:
+            return True
+        if session is not None and ends_session(session, refusal):
             return False
-        return not ends_session(session, refusal)
+        if is_key_of_another(packet.packet_id, packet.sender.agent_id):
+            return True
+        return session is not None and session.refused_items >= self._contract_of(session).limits.refused_items
 
     def _record(
         self,

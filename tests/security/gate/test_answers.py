@@ -2,12 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from importlib import import_module
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from tests.orchestrator.waiting.office import Office, asking
+from tests.security.gate.rules import take_away
 
 from apc_contracts import SignalPayload
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
@@ -16,7 +15,6 @@ from apc_contracts.vocabulary import Signal
 from apc_log.queries.questions import QuestionRow, list_questions
 from apc_orchestrator.judging import registry
 
-JUDGING = import_module("apc_contracts.admission.admit")
 Answered = tuple[str, str | None, str | None]
 Act = Callable[[Office, QuestionRow], Awaitable[Answered]]
 
@@ -93,16 +91,6 @@ ACTS: dict[Act, tuple[str, Answered]] = {
     as_the_gate_does: ("may_answer", ("refused", "NOT_AUTHORIZED", "payload.answer.outcome")),
 }
 """Act -> the rule that refuses it, and how."""
-
-
-def take_away(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
-    """Judge without one rule."""
-    plan = JUDGING.plan
-
-    def without(*case: Any) -> Any:
-        return tuple(one for one in plan(*case) if getattr(one, "__name__", "") != rule)
-
-    monkeypatch.setattr(JUDGING, "plan", without)
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])

@@ -52,7 +52,7 @@ async def retract(
             packet = retraction_of(impact.packet, sender, reason, replacement)
             async with open_bus(settings) as bus:
                 await send_packet(bus, packet, settings.shards)
-            answer = await answer_to(pool, packet)
+            answer = await answer_to(pool, packet, broker_user(settings))
             if answer.reason is not None:
                 raise InputUnusable(f"the gate refused the RETRACTION: {answer.reason}")
             impact = await _impact(pool, packet_id, impact.packet.session_id, replacement)

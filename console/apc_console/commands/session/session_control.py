@@ -50,7 +50,7 @@ async def signal_over(
     packet = signal_of(row.document, signal, operator, reason)
     async with open_bus(settings) as bus:
         await send_packet(bus, packet, settings.shards)
-    answer = await answer_to(pool, packet)
+    answer = await answer_to(pool, packet, broker_user(settings))
     if answer.reason is not None:
         raise InputUnusable(f"the gate refused {signal}: {answer.reason}")
     # The verdict and the session's state are written in one transaction.

@@ -62,7 +62,7 @@ async def start_session(form: StartForm) -> str:
         )
         async with open_bus(settings) as bus:
             await send_packet(bus, packet, settings.shards)
-        answer = await answer_to(pool, packet)
+        answer = await answer_to(pool, packet, broker_user(settings))
     if answer.reason is not None:
         raise InputUnusable(f"the gate refused START: {answer.reason}. Remedy: {remedy_of(answer.code or '')}")
     return session_id

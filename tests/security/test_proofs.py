@@ -22,11 +22,15 @@ HERE: Table = {
         "test_no_agent_gets_the_orchestrators_user": "whoever has this user publishes",
         "test_nobody_publishes_under_the_user_id_of_another": "connect(ORCHESTRATOR).publish(forged)",
     },
+    "agents/test_pydantic_agent.py": {
+        "test_a_tool_runs_for_whom_its_rule_allows": "bool(clerk.paid) is is_allowed",
+    },
     "agents/test_two_users.py": {
         "test_a_user_is_shown_the_tasks_of_their_own": "without the owner the session alone",
     },
     "artifacts/test_uploads.py": {
         "test_a_full_disk_is_not_filled": "without the bound it is stored",
+        "test_without_a_broker_only_this_machine_brings_artifacts": "asks nobody for a login",
     },
     "automl/test_model_bytes.py": {
         "test_a_hostile_node_is_found_however_deep_it_stands": "without the guard it is run",
@@ -156,7 +160,6 @@ NO_ACT: Table = {
         "test_a_service_that_is_away_is_named": "a fault, no act",
         "test_an_upload_waits_for_a_broker_that_is_away": "a fault, no act",
         "test_a_start_clears_what_a_crash_left": "a fault, no act",
-        "test_without_a_broker_only_this_machine_brings_artifacts": "a setting of the operator",
     },
     "automl/test_model_bytes.py": {
         "test_broken_bytes_are_refused": "nothing could be built from them",

@@ -1,5 +1,6 @@
 """Agents of pydantic-ai on the bus, as they are. Needs the extra `llm`."""
 
 from apc_agents.pydantic_ai.joining import PydanticAgent
+from apc_agents.pydantic_ai.permitting import ToolRule
 
-__all__ = ["PydanticAgent"]
+__all__ = ["PydanticAgent", "ToolRule"]

@@ -1,6 +1,6 @@
 """An existing pydantic-ai agent as an agent on the bus."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.usage import RunUsage
 
 from apc_agents.agent import Agent
+from apc_agents.clearance import Clearance
 from apc_agents.context import MemoryContextStore
 from apc_agents.errors import Retry
 from apc_agents.handling.handler_context import HandlerContext
@@ -18,9 +19,12 @@ from apc_agents.llm.errors import LLMError, ModelAway
 from apc_agents.llm.fencing import fenced, new_fence
 from apc_agents.memory import MemoryUnavailable
 from apc_agents.pydantic_ai.outputs import message_outputs
+from apc_agents.pydantic_ai.permitting import NO_RULES, Permitted, ToolRule
 from apc_agents.pydantic_ai.repeating import AnswersByNumber, Repeatable
 from apc_agents.typed.message import payload_of, schema_of
 from apc_bus.settings import LLMSettings
+from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.identity.registry import Right
 
 ANSWERED: Final = "pydantic_ai_answered"
 """The key in ctx.state: how many inputs of the session were answered."""
@@ -42,6 +46,10 @@ class PydanticAgent(Agent):
     and cost travel in the outcome into the session budget. A model that does not answer is asked again later; any
     other failure of the run is the handler's.
 
+    A tool is shown and run only for a sender whose level reaches the tool's rule, as those of an LLMAgent: by default
+    for the own swarm and for agents with the right `operate`. A tool that the provider itself runs, such as a web
+    search, has no rule.
+
     Args:
         joined: the pydantic-ai agent; its output_type is made of models with `@message`.
         input: the model whose MESSAGEs it takes.
@@ -49,6 +57,10 @@ class PydanticAgent(Agent):
         completes: whether its output ends the task (`ctx.complete`) instead of going to the sender.
         deps: what the run gets as its dependencies.
         settings: time and size limits and prices of answers; default those of the environment.
+        tool_rules: by the name of the tool, which senders it runs for; default ToolRule(), the level `user`.
+        clearance: the level of each sender; default `user` for the own swarm and for agents with the right `operate`,
+            `public` for others.
+        security_level: the highest at which its tools run, whoever asks.
 
     Raises:
         AgentInvalid: as Agent; the output_type has another leaf than models with `@message` and None.
@@ -68,6 +80,9 @@ class PydanticAgent(Agent):
         rights: Iterable[str] = (),
         concurrency: int = 1,
         capabilities: Iterable[str] = (),
+        tool_rules: Mapping[str, ToolRule] = NO_RULES,
+        clearance: Clearance | None = None,
+        security_level: SecurityLevel = SecurityLevel.USER,
     ) -> None:
         super().__init__(
             agent_id,
@@ -76,11 +91,14 @@ class PydanticAgent(Agent):
             rights=rights,
             concurrency=concurrency,
             capabilities=capabilities,
+            clearance=clearance or _clearance_within(swarm),
+            security_level=security_level,
         )
         self.joined = joined
         self.completes = completes
         self.settings = settings or LLMSettings()
         self._deps = deps
+        self._tool_rules = dict(tool_rules)
         self._outputs = message_outputs(agent_id, joined.output_type)
         self.on(input)(self._handle)
 
@@ -119,11 +137,16 @@ class PydanticAgent(Agent):
                 instructions=_DATA_RULE.format(fence=fence),
                 deps=self._deps,
                 usage=usage,
-                capabilities=[Repeatable(ctx, recording, self.settings)],
+                capabilities=[Repeatable(ctx, recording, self.settings), Permitted(ctx, self._tool_rules)],
             )
         await recording.forget_older(self.settings.records)
         ctx.state[ANSWERED] = answered + 1
         return run.output
+
+
+def _clearance_within(swarm: str) -> Clearance:
+    """Return the default: whoever may start a session of the team may use the team's tools by it."""
+    return Clearance(swarms={swarm: SecurityLevel.USER}, rights={Right.OPERATE: SecurityLevel.USER})
 
 
 def _written(content: BaseModel) -> str:

@@ -319,10 +319,13 @@ async def test_only_agents_with_a_login_bring_artifacts(tmp_path: Path) -> None:
     server.close()
 
 
-def test_without_a_broker_only_this_machine_brings_artifacts() -> None:
+async def test_without_a_broker_only_this_machine_brings_artifacts(tmp_path: Path) -> None:
     assert login_check(BusSettings(), "127.0.0.1") is None
     with pytest.raises(InputUnusable, match="APC_AMQP_URL"):
         login_check(BusSettings(), "0.0.0.0")
+    async with service(tmp_path / "store") as url:  # what stands behind the refusal asks nobody for a login
+        assert b" 201 " in await send(url, put(PATH, DATA))
+    assert stored(tmp_path / "store")
 
 
 async def test_the_broker_knows_the_logins(rabbit_url: str) -> None:

@@ -53,7 +53,7 @@ class Clerk:
             return ModelResponse(parts=[ToolCallPart("pay", {"to": "mallory"})])
         return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"text": "done"})])
 
-    async def hears(self, text: str, sender: Actor, *rights: str) -> None:
+    async def hears(self, text: str, sender: Actor, *rights: Right) -> None:
         async with AgentTestClient(self.agent) as client:
             await client.send(Request(text=text), sender=sender, rights=rights)
 
@@ -83,7 +83,7 @@ async def test_a_tool_that_the_model_was_shown_is_refused_all_the_same(
     assert clerk.paid == ([] if is_guarded else ["mallory"])
 
 
-RULES: dict[str, tuple[dict[str, Any], Actor, tuple[str, ...], bool]] = {
+RULES: dict[str, tuple[dict[str, Any], Actor, tuple[Right, ...], bool]] = {
     "colleague": ({}, COLLEAGUE, (), True),
     "operator": ({}, STRANGER, (Right.OPERATE,), True),
     "admin_tool": ({"tool_rules": {"pay": ToolRule(SecurityLevel.ADMIN)}}, COLLEAGUE, (), False),

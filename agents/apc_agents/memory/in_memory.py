@@ -76,12 +76,12 @@ class InMemoryMemoryStore(BaseMemoryStore):
         self._tables.conversations[session_id] = _written(kept, document, user_id)
 
     async def retrieve_conversation(self, session_id: str) -> ConversationContext | None:
-        """Return a copy."""
+        """Return a copy of the conversation; None if there is none."""
         row = self._tables.conversations.get(checked_id("session_id", session_id))
         return None if row is None else row.read()
 
     async def delete_conversation(self, session_id: str) -> bool:
-        """Idempotent."""
+        """Delete a conversation; True even if there was none."""
         self._tables.conversations.pop(checked_id("session_id", session_id), None)
         return True
 
@@ -106,17 +106,8 @@ class InMemoryMemoryStore(BaseMemoryStore):
                 hits.append({**row, "rank": hit.rank, "excerpt": hit.excerpt})
         return ranked(hits)[offset : offset + limit]
 
-    async def store_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any) -> None:
-        """Replace."""
-        await self.store_agent_states(agent_id, owner_id, {key: state_data})
-
-    async def retrieve_agent_state(self, agent_id: str, owner_id: str, key: str) -> Any | None:
-        """Return a copy."""
-        found = await self.load_agent_state(agent_id, owner_id, key)
-        return None if found is None else found[0]
-
     async def delete_agent_state(self, agent_id: str, owner_id: str, key: str) -> bool:
-        """Idempotent."""
+        """Delete a value; True even if there was none."""
         self._tables.states.pop(state_place(agent_id, owner_id, key), None)
         return True
 

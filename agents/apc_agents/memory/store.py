@@ -76,13 +76,14 @@ class BaseMemoryStore(ABC):
             ArgumentInvalid: limit is not in 1..1000, or offset is below 0.
         """
 
-    @abstractmethod
     async def store_agent_state(self, agent_id: str, owner_id: str, key: str, state_data: Any) -> None:
         """Store one value, or replace it. Raises ValueInvalid, OwnerForeign."""
+        await self.store_agent_states(agent_id, owner_id, {key: state_data})
 
-    @abstractmethod
     async def retrieve_agent_state(self, agent_id: str, owner_id: str, key: str) -> Any | None:
-        """Return the value; None when there is none."""
+        """Return the value; None if there is none."""
+        found = await self.load_agent_state(agent_id, owner_id, key)
+        return None if found is None else found[0]
 
     @abstractmethod
     async def delete_agent_state(self, agent_id: str, owner_id: str, key: str) -> bool:

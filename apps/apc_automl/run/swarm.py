@@ -17,8 +17,8 @@ from apc_automl.run.form import RunForm, environment_of
 from apc_automl.run.status import RunStatus
 from apc_automl.run.summary import print_summary, refusal_of, replay_command
 from apc_automl.swarm.priors import LoggedPast
-from apc_automl.training import work
 from apc_automl.training.material import JsonObject
+from apc_automl.training.preparing import prepare_table
 from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts.store import open_artifacts
 from apc_bus.concurrency import cancelled
@@ -115,16 +115,7 @@ async def _check_table(settings: AutomlSettings, workbench: Workbench) -> JsonOb
     Returns:
         the profile of the table.
     """
-    prepared = await workbench.run(
-        work.prepare,
-        str(settings.data),
-        settings.target,
-        settings.problem,
-        settings.seed,
-        settings.maximum_rounds,
-        settings.maximum_rows,
-    )
-    return prepared.profile
+    return (await prepare_table(settings, workbench)).profile
 
 
 @asynccontextmanager

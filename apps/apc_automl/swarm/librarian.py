@@ -19,8 +19,8 @@ from apc_automl.swarm.briefs import (
 from apc_automl.swarm.members import LIBRARIAN, LIBRARY_SWARM, SENTINEL, SENTINEL_SWARM, builder_id
 from apc_automl.swarm.narrative import Watch, arbitration_note, decision_note, narrate, opening_notes
 from apc_automl.swarm.priors import PastRuns, PastTrial, chance_to_win, choose_priors
-from apc_automl.training import work
 from apc_automl.training.material import Prepared
+from apc_automl.training.preparing import prepare_table
 from apc_automl.training.spaces import SWARMS, families_of
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
@@ -115,15 +115,7 @@ async def _brief_everyone(
     settings: AutomlSettings, workbench: Workbench, past: PastRuns | None, ctx: HandlerContext
 ) -> None:
     try:
-        prepared = await workbench.run(
-            work.prepare,
-            str(settings.data),
-            settings.target,
-            settings.problem,
-            settings.seed,
-            settings.maximum_rounds,
-            settings.maximum_rows,
-        )
+        prepared = await prepare_table(settings, workbench)
     except TableInvalid as error:
         log.error("table_invalid", reason=str(error), session_id=ctx.session_id)
         await ctx.emit(SignalPayload(signal=Signal.STOP, reason=str(error)), to=ORCHESTRATOR)

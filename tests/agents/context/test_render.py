@@ -135,7 +135,9 @@ async def test_a_restored_session_still_waits_for_its_answer() -> None:
     await session.add_user_turn("go")
     await session.save()
     assert (await ContextSession.open("s-1", store=store)).is_thinking
-    document = orjson.loads((await store.load("s-1"))[0])  # type: ignore[index]
+    stored = await store.load("s-1")
+    assert stored is not None
+    document = orjson.loads(stored[0])
     del document["awaits_answer"]
     await store.save("s-1", orjson.dumps(document), 1)
     assert not (await ContextSession.open("s-1", store=store)).is_thinking, "a document of before it was kept"

@@ -119,10 +119,10 @@ async def test_the_bus_is_closed_under_its_subscription(connect: Connect, messag
     assert ids == ["m-0", "m-1", "m-2"]
 
 
-async def _until_lost(receive: Callable[[], object]) -> None:
+async def _until_lost(receive: Callable[[], Awaitable[object]]) -> None:
     with pytest.raises(SubscriptionLost):
         while True:
-            await receive()  # type: ignore[misc]
+            await receive()
 
 
 async def test_acknowledging_twice_ends_the_subscription(bus: Bus, message: Make) -> None:

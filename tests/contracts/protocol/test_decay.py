@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -183,17 +184,17 @@ EVENTS = st.lists(
 
 @settings(max_examples=150)
 @given(EVENTS)
-def test_ledger_kept_packet_by_packet_equals_an_account_of_the_whole(events: list[tuple[object, ...]]) -> None:
+def test_ledger_kept_packet_by_packet_equals_an_account_of_the_whole(events: list[tuple[Any, ...]]) -> None:
     ledger, lineage = ProtocolLedger(RULES), ProtocolLineage()
     transfers, evals = [], []
     for event in events:
         if event[0] == "eval":
             _, task, outcome, drift_risk = event
-            ledger.recall_eval(("run", str(task)), outcome, drift_risk)  # type: ignore[arg-type]
+            ledger.recall_eval(("run", str(task)), outcome, drift_risk)
             evals.append((("run", str(task)), outcome, drift_risk))
             continue
         _, name, parents, task, code = event
-        one = JudgedTransfer(str(name), tuple(parents), ("run", str(task)), code)  # type: ignore[arg-type]
+        one = JudgedTransfer(str(name), tuple(parents), ("run", str(task)), code)
         ledger.recall_transfer(one)
         if code != "NOT_AUTHORIZED":
             lineage.declare(one.protocol_id, one.parent_protocol_ids)
@@ -210,7 +211,7 @@ def test_ledger_kept_packet_by_packet_equals_an_account_of_the_whole(events: lis
         scores = EvalTally()
         for task, outcome, drift_risk in evals:
             if task in tasks:
-                scores.count(outcome, drift_risk)  # type: ignore[arg-type]
+                scores.count(outcome, drift_risk)
         accepted = sum(one.refusal_code is None for one in own)
         expected = ProtocolTally(len(own), accepted, tasks, scores)
         assert ledger.tallies()[subject] == expected
@@ -219,7 +220,7 @@ def test_ledger_kept_packet_by_packet_equals_an_account_of_the_whole(events: lis
 
 @settings(max_examples=100)
 @given(EVENTS)
-def test_decisions_applied_from_the_log_block_the_same(events: list[tuple[object, ...]]) -> None:
+def test_decisions_applied_from_the_log_block_the_same(events: list[tuple[Any, ...]]) -> None:
     """A takeover: another ledger hears the verdicts and the decisions of the first and covers the same protocols."""
     first, second = ProtocolLedger(RULES), ProtocolLedger(RULES)
     now = NOW
@@ -227,15 +228,15 @@ def test_decisions_applied_from_the_log_block_the_same(events: list[tuple[object
         now += HALF_LIFE / 7
         if event[0] == "eval":
             _, task, outcome, drift_risk = event
-            decisions = first.note_eval(("run", str(task)), outcome, drift_risk, now)  # type: ignore[arg-type]
-            second.recall_eval(("run", str(task)), outcome, drift_risk)  # type: ignore[arg-type]
+            decisions = first.note_eval(("run", str(task)), outcome, drift_risk, now)
+            second.recall_eval(("run", str(task)), outcome, drift_risk)
             for decision in decisions:
                 second.apply(decision)
         else:
             _, name, parents, task, code = event
-            is_blocked = not first.decayed(now).isdisjoint({name, *parents})  # type: ignore[misc]
+            is_blocked = not first.decayed(now).isdisjoint({name, *parents})
             code = "PROTOCOL_DECAYED" if is_blocked else code
-            one = JudgedTransfer(str(name), tuple(parents), ("run", str(task)), code)  # type: ignore[arg-type]
+            one = JudgedTransfer(str(name), tuple(parents), ("run", str(task)), code)
             decisions = first.note_transfer(one, now)
             for decision in decisions:
                 if decision.kind is DecayKind.RECOVERED:

@@ -202,7 +202,8 @@ def test_a_worker_that_works_is_not_called_absent(simulation: Simulation) -> Non
 
 def test_a_retry_says_when_and_why(simulation: Simulation) -> None:
     handler_at_work(simulation)
-    (first, *_) = open_in(simulation.session)  # type: ignore[arg-type]
+    assert simulation.session is not None
+    (first, *_) = open_in(simulation.session)
     due = simulation.now + timedelta(seconds=4)
     waits = OpenDelivery(first.packet_id, "EVAL", "sentinel", 2, error="model is away", retry_at=due)
     text = text_of(told(simulation, deliveries=(waits,)))

@@ -2,9 +2,9 @@
 
 import os
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
+from tests.support.account import note
 from tests.support.traffic import AGENTS
 from tests.support.traffic.packets import ROLE
 
@@ -12,20 +12,10 @@ from apc_agents import Agent, HandlerContext, Role
 from apc_contracts import DecisionPayload, Packet, PacketType, TaskIrPayload
 from apc_contracts.vocabulary import CommitmentLevel
 
-ACCOUNT = "ACCOUNT"
-"""Environment: the folder in which effects and runs are counted."""
 CHANGED = "CHANGED"
 """Environment: the handler is another one from now on."""
 
 agent = Agent("red-1", role=ROLE, swarm=AGENTS["red-1"][0])
-
-
-def note(name: str, line: str) -> int:
-    """Add a line to a file of the account; return how many there are."""
-    path = Path(os.environ[ACCOUNT]) / name
-    with path.open("a") as lines:
-        lines.write(f"{line}\n")
-    return len(path.read_text().splitlines())
 
 
 @agent.on(PacketType.TASK_IR)

@@ -1,29 +1,19 @@
 """An agent whose handler pays at a service outside, a file here: run as a process by test_effects."""
 
 import os
-from pathlib import Path
 from typing import Any
 
+from tests.support.account import note
 from tests.support.traffic import AGENTS
 from tests.support.traffic.packets import ROLE
 
 from apc_agents import Agent, HandlerContext, Retry
 from apc_contracts import IdeaPayload, Packet, PacketType
 
-ACCOUNT = "ACCOUNT"
-"""Environment: the folder in which payments and runs are counted."""
 RETRIES = "RETRIES"
 """Environment: how often the handler asks for another attempt after it has paid."""
 
 agent = Agent("red-1", role=ROLE, swarm=AGENTS["red-1"][0])
-
-
-def note(name: str, line: str) -> int:
-    """Adds a line to a file of the account; returns how many there are."""
-    path = Path(os.environ[ACCOUNT]) / name
-    with path.open("a") as lines:
-        lines.write(f"{line}\n")
-    return len(path.read_text().splitlines())
 
 
 @agent.on(PacketType.IDEA)

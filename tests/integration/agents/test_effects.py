@@ -5,8 +5,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from tests.integration.agents.paying_agent import ACCOUNT, RETRIES
+from tests.integration.agents.paying_agent import RETRIES
 from tests.integration.agents.worker_process import WorkerProcess
+from tests.support.account import ACCOUNT
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents.effects import EffectState, PostgresEffectStore

@@ -9,8 +9,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from tests.integration.agents.asking_agent import ACCOUNT, CHANGED
+from tests.integration.agents.asking_agent import CHANGED
 from tests.integration.agents.worker_process import WorkerProcess
+from tests.support.account import ACCOUNT
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import make_packet, until
 

@@ -30,11 +30,16 @@ def _events() -> Iterator[tuple[str, str, str, list[str]]]:
     for file in sorted(ROOT.glob("*/apc_*/**/*.py")):
         package = file.relative_to(ROOT).parts[1]
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and _is_logging(node.func) and node.args:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and _is_logging(node.func)
+                and node.args
+            ):
                 first = node.args[0]
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     keys = [keyword.arg for keyword in node.keywords if keyword.arg and keyword.arg != "exc_info"]
-                    yield package, first.value, node.func.attr, keys  # type: ignore[attr-defined]
+                    yield package, first.value, node.func.attr, keys
 
 
 def _is_logging(function: ast.expr) -> bool:

@@ -66,9 +66,10 @@ def _meanings(kind: type[ApcSettings]) -> dict[str, str]:
     assert isinstance(definition, ast.ClassDef)
     found = {}
     for field, text in zip(definition.body, definition.body[1:], strict=False):
-        is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
-            found[field.target.id] = str(text.value.value)  # type: ignore[attr-defined]
+        if not (isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)):
+            continue
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            found[field.target.id] = str(text.value.value)
     return found
 
 

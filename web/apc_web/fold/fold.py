@@ -5,10 +5,13 @@ The page has the same fold in TypeScript; `vectors.json` holds entries and the s
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TypeVar
 
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR
 from apc_log.queries.pages.counts import HopCount, PacketCount
 from apc_web.models.timeline import FoldEntry, SessionAt
+
+Number = TypeVar("Number", int, float)
 
 FIRST_STATE = "SESSION_OPEN"
 """A session is in it once its START was accepted."""
@@ -163,10 +166,10 @@ class Folded:
         self.step = entry.step if entry.step is not None else self.step
 
 
-def _add(counts: dict[str, int] | dict[str, float], name: str, amount: float = 1) -> None:
+def _add(counts: dict[str, Number], name: str, amount: Number) -> None:
     """Add to a count; a count of zero is left out."""
-    total = counts.get(name, 0) + amount
+    total = counts[name] + amount if name in counts else amount
     if total:
-        counts[name] = total  # type: ignore[assignment]
+        counts[name] = total
     else:
         counts.pop(name, None)

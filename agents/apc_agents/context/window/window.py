@@ -297,6 +297,6 @@ class ContextWindow:
 
 def _checked_role(role: object) -> TurnRole:
     try:
-        return TurnRole(role)  # type: ignore[arg-type]
+        return TurnRole(str(role))
     except ValueError:
         raise TurnInvalid("role", f"{role!r} is none: give {', '.join(TurnRole)}") from None

@@ -24,7 +24,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Print at most this many questions.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Print open questions, the one that is due first first."""
+    """Print open questions, earliest deadline first."""
     from apc_console.commands.approval.view import print_questions
     from apc_console.system.running import run_quietly
 

@@ -17,7 +17,7 @@ _SHORT = 80
 
 
 async def print_questions(session_id: str | None, *, limit: int, as_json: bool) -> None:
-    """Print open questions, the one that is due first first."""
+    """Print open questions, earliest deadline first."""
     async with open_log() as pool:
         rows = [_row(one, short=not as_json) for one in await list_questions(pool, session_id=session_id, limit=limit)]
     print_rows(rows, title="Open questions", as_json=as_json, empty="no question is open")

@@ -27,7 +27,7 @@ class Signer:
     """The log's signing key."""
 
     def __init__(self, key: Ed25519PrivateKey, log_name: str | None, previous: Sequence[PublicKey] = ()) -> None:
-        """`log_name` is what the origins of all its shards start with; None = one that only this key has. `previous`
+        """Sign for a log; the origins of its shards start with `log_name`, by default one of this key alone. `previous`
         are the keys that signed this log before, of any of its shards."""
         self._key = key
         self._raw = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)

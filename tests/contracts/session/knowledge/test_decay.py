@@ -59,6 +59,6 @@ def test_verdicts_of_barriers_feed_the_account(simulation: Any) -> None:
         for final in effects.final_verdicts:
             assert ledger.note(final.packet, final.refusal_code, simulation.now) == []
 
-    tallies = {subject.scope: tally for subject, tally in ledger.tallies().items()}
-    assert (tallies["protocol"].transfers, tallies["protocol"].accepted) == (2, 1)  # type: ignore[index]
-    assert tallies["protocol"].scores.evals == 2 * 13  # type: ignore[index]
+    tallies = {str(subject.scope): tally for subject, tally in ledger.tallies().items()}
+    assert (tallies["protocol"].transfers, tallies["protocol"].accepted) == (2, 1)
+    assert tallies["protocol"].scores.evals == 2 * 13

@@ -368,7 +368,8 @@ def test_rulings_are_recorded_as_they_were_judged(contract: Contract) -> None:
         generation_deadline_ms=1_000,
     )
     # A third swarm, that nobody has waited for: a share of two thirds is no monopoly.
-    simulation.session.document.swarms["watch"] = []  # type: ignore[union-attr]
+    assert simulation.session is not None
+    simulation.session.document.swarms["watch"] = []
     sent = []
     for number, to in enumerate(("blue-1", "sentinel")):
         made = offer(1, 0.9 - number / 10)

@@ -1,0 +1,19 @@
+"""Prepare the user's table in a training process."""
+
+from apc_automl.training import work
+from apc_automl.training.material import Prepared
+from apc_automl.training.workbench import Workbench
+from apc_bus.settings import AutomlSettings
+
+
+async def prepare_table(settings: AutomlSettings, workbench: Workbench) -> Prepared:
+    """Return the table of the settings, split and profiled. Raises TableInvalid."""
+    return await workbench.run(
+        work.prepare,
+        str(settings.data),
+        settings.target,
+        settings.problem,
+        settings.seed,
+        settings.maximum_rounds,
+        settings.maximum_rows,
+    )

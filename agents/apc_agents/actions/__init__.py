@@ -1,4 +1,4 @@
-"""Actions: what an agent's mind answers, carried out with its tools (docs/specification/agents.md section 5).
+"""Actions: what an LLM agent answers, carried out with its tools (docs/specification/agents.md section 5).
 
 `ToolRegistry` holds the tools, `ActionExecutor` runs an AgentResponse in an `ActionContext` and reports one
 `Observation` for each action.

@@ -1,4 +1,4 @@
-"""Agents whose mind is a language model (docs/specification/agents.md section 6). Needs the extra `llm`; importing it
+"""Agents that ask a language model (docs/specification/agents.md section 6). Needs the extra `llm`; importing it
 takes a second.
 
 `LLMAgent` is an ordinary agent on the bus; `Dialogue` is a user's conversation with it; `Mind` is the loop of both.

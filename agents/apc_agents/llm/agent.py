@@ -49,7 +49,7 @@ AWAY_AFTER = timedelta(seconds=5)
 
 
 class LLMAgent(Agent):
-    """An ordinary agent with a mind: each packet that it handles is a user turn of the session's conversation.
+    """An agent that asks a language model: each packet that it handles is a user turn of the session's conversation.
 
     What it tells others it emits by the verb `emit`; its `response` ends the loop and stays in the conversation.
     Tokens and cost travel in the outcome receipt into the session budget. An answer of the model is kept before it is

@@ -1,4 +1,4 @@
-"""The loop of an agent's mind: context, prompt, AgentResponse, actions, observations, until it stops.
+"""The loop of an LLM agent: context, prompt, AgentResponse, actions, observations, until it stops.
 
 Source: docs/specification/agents.md section 6; the order is that of the dialogue in the Context Engineering Protocol,
 section 5.1.

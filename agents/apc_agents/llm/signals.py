@@ -1,4 +1,4 @@
-"""How a task goes, as the loop of a mind sees it: what the adaptive threshold of its session is fed with.
+"""The progress of a task, from which an LLM agent adapts the threshold of its session.
 
 Source: docs/specification/agents.md section 4 (AdaptiveThreshold: task progress, error rate, loop detection).
 """

@@ -15,6 +15,6 @@ def chat_agent(name: str | None) -> LLMAgent:
     """
     found = LLMAgent("assistant", role="assistant", swarm="chat") if name is None else load_agent(name)
     if not isinstance(found, LLMAgent):
-        raise ModuleUnusable(f"{name} has no mind to talk to: make it an apc_agents.llm.LLMAgent")
+        raise ModuleUnusable(f"{name} is no LLM agent: make it an apc_agents.llm.LLMAgent")
     _ = found.mind  # report what is wrong with the model before anybody types
     return found

@@ -32,7 +32,8 @@ async def connect(
     not done by then is done when the next system over the same data folder runs its agents.
 
     Args:
-        bus, database: default those of the environment (APC_AMQP_URL, APC_DATABASE_URL, APC_DATA_DIR).
+        bus: default the settings of the environment (APC_AMQP_URL, APC_DATA_DIR).
+        database: default the settings of the environment (APC_DATABASE_URL).
         operator: the agent_id that starts sessions over RabbitMQ; default the first with the right `operate` of this
             broker user.
         people: the role of each person for whom this process answers, by id; only in this process.
@@ -79,7 +80,7 @@ def run(team: Team, content: BaseModel, *, key: str | None = None, timeout: floa
     Raises:
         RuntimeError: an event loop runs in this thread: use `connect`.
         TimeoutError: no result after `timeout` seconds.
-        What `connect`, `Client.start` and `ClientSession.result` raise.
+        ClientError: as `connect`, `Client.start` and `ClientSession.result`, and their other errors.
     """
 
     async def one_session() -> Any:

@@ -15,6 +15,8 @@ export interface RunSearch {
   from?: number;
   to?: number;
   axis?: "time";
+  /** What the lineage graph is laid out by. */
+  by?: "order";
   view?: string;
   type?: string;
   verdict?: string;
@@ -41,6 +43,7 @@ const run = createRoute({
     from: number(search.from),
     to: number(search.to),
     axis: search.axis === "time" ? "time" : undefined,
+    by: search.by === "order" ? "order" : undefined,
     view: text(search.view),
     type: text(search.type),
     verdict: text(search.verdict),

@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { Tabs } from "radix-ui";
-import { useCallback, useMemo } from "react";
+import { lazy, Suspense, useCallback, useMemo } from "react";
 import { api, data } from "../../api/client";
 import { about, session, sessionAt } from "../../api/queries";
 import { Ago, Card, usePageTitle } from "../../parts/bits";
@@ -18,6 +18,8 @@ import { shownOf, SummaryCards } from "./summary";
 import { Moves, Members } from "./members";
 import { TimelineCard } from "./timeline-card";
 import { Transcript } from "./transcript";
+
+const Lineage = lazy(() => import("./graph").then((module) => ({ default: module.Lineage })));
 
 export function useRunSearch() {
   const search = useSearch({ from: "/runs/$runId" });
@@ -125,6 +127,7 @@ function Session({ runId, sessionId, sessions }: { runId: string; sessionId: str
             <Tabs.Root className="card" value={search.view ?? "packets"} onValueChange={(view) => change({ view: view === "packets" ? undefined : view })}>
               <Tabs.List className="tabs" aria-label="Details">
                 <Tabs.Trigger value="packets">Packets</Tabs.Trigger>
+                <Tabs.Trigger value="graph">Lineage</Tabs.Trigger>
                 <Tabs.Trigger value="scores">Scores</Tabs.Trigger>
                 <Tabs.Trigger value="transcript">Transcript</Tabs.Trigger>
                 <Tabs.Trigger value="moves">Transitions</Tabs.Trigger>
@@ -132,6 +135,11 @@ function Session({ runId, sessionId, sessions }: { runId: string; sessionId: str
               </Tabs.List>
               <Tabs.Content value="packets" tabIndex={-1}>
                 <PacketTable name={sessionId} timeline={timeline} isLoaded={isLoaded} at={at} selected={search.packet ?? null} kept={kept} onSelect={select} onOpen={open} />
+              </Tabs.Content>
+              <Tabs.Content value="graph" tabIndex={-1}>
+                <Suspense fallback={<Loading what="the lineage" />}>
+                  <Lineage timeline={timeline} isLoaded={isLoaded} at={at} selected={selected} onSelect={select} onOpen={open} />
+                </Suspense>
               </Tabs.Content>
               <Tabs.Content value="scores" tabIndex={-1}>
                 <Scores sessionId={sessionId} until={search.at} />

@@ -42,7 +42,7 @@ $(PAGE): $(FRONTEND)/node_modules/.package-lock.json web/apc_web/openapi.json $(
 
 test-page: $(PAGE)  ## The tests of the page: reducer, formats, proofs, and a browser over a real log
 	$(NPM) run --silent test
-	$(BIN)/pytest tests/web/test_page.py
+	APC_TEST_EXAMPLES=12 $(BIN)/pytest tests/web/test_page.py tests/web/test_every_route.py
 
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
 	$(BIN)/apc automl run --budget-seconds 20 --out build/demo

@@ -88,13 +88,13 @@ class Loader:
         """Take the shard."""
         await self._commit(encode(EpochOpen(LOG_BATCH_VERSION, 0, uuid4())), EPOCH_OPEN_TYPE)
 
-    async def load(self, packets: int) -> Loaded:
-        """Write so many packets more, with three hops each."""
+    async def load(self, packets: int, a_transaction: int = PACKETS_A_TRANSACTION) -> Loaded:
+        """Write so many packets more, with three hops each, so many in a transaction."""
         loaded = Loaded()
         while loaded.packets < packets:
             entries: list[Entry] = []
             sessions: dict[str, SessionUpdate] = {}
-            for _ in range(PACKETS_A_TRANSACTION):
+            for _ in range(a_transaction):
                 self._packet_no += 1
                 loaded.last = next(self._packets)
                 entries += said_of(loaded.last, self._packet_no)
@@ -102,7 +102,7 @@ class Loader:
             self._batch_no += 1
             batch = LogBatch(LOG_BATCH_VERSION, 0, 1, self._batch_no, datetime.now(UTC), entries, [*sessions.values()])
             loaded.seconds += await self._commit(encode(batch), LOG_BATCH_TYPE)
-            loaded.packets += PACKETS_A_TRANSACTION
+            loaded.packets += a_transaction
         return loaded
 
     async def close(self) -> None:

@@ -5,7 +5,8 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from apc_web.app import make_app
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader, open_state_reader
 from apc_web.services import Services
+from benchmarks.database.log_load import PACKETS_A_TRANSACTION, Loader
+from benchmarks.page.browser import first_view, large_view, live_view
 from benchmarks.page.large_run import SESSION, load_run
 from benchmarks.support.figures import Figure, Figures
-from benchmarks.support.servers import start_servers
+from benchmarks.support.servers import Servers, start_servers
 
 PACKETS = 100_000
 TIMELINE_MS = 1_000
@@ -28,29 +31,50 @@ POSITIONS = 100
 _WAIT = timedelta(seconds=30)
 
 
+SMALL = 350
+"""Packets of the run whose first view is measured."""
+
+
 async def measure(packets: int, figures: Figures) -> None:
-    """Load a run into a fresh database, and measure what its page asks the API for."""
+    """Load runs into fresh databases, and measure what their pages ask the API and a browser for."""
     async with start_servers() as servers:
-        url = await servers.fresh_database()
-        pool = await open_pool(url, max_size=2)
-        await load_run(pool, packets)
-        await pool.execute("VACUUM ANALYZE")
-        await pool.close()
-        reader, state = await open_reader(url, _WAIT), await open_state_reader(url, _WAIT)
-        contract = load_contract()
-        services = Services(
+        async with _run_of(servers, SMALL, SMALL) as (services, _):
+            figures.add(*await first_view(services))
+        async with _run_of(servers, packets) as (services, loader):
+            transport = httpx.ASGITransport(make_app(services))
+            async with httpx.AsyncClient(transport=transport, base_url="http://page/api/v1", timeout=600) as client:
+                await _measure_api(client, figures)
+            figures.add(*await large_view(services))
+        async with _run_of(servers, SMALL, SMALL) as (services, loader):
+            figures.add(*await live_view(services, loader))
+
+
+@asynccontextmanager
+async def _run_of(
+    servers: Servers, packets: int, a_transaction: int = PACKETS_A_TRANSACTION
+) -> AsyncIterator[tuple[Services, Loader]]:
+    """Load a run; yield the services of a web server over it, and what writes more packets."""
+    url = await servers.fresh_database()
+    pool = await open_pool(url, max_size=2)
+    loader = await load_run(pool, packets, a_transaction)
+    await pool.execute("VACUUM ANALYZE")
+    reader, state = await open_reader(url, _WAIT), await open_state_reader(url, _WAIT)
+    contract = load_contract()
+    yield (
+        Services(
             pool=reader,
             state=state,
             contract=contract,
             key_of=lambda shard: None,
             feed=Feed(reader, contract),
             is_embedded=False,
-        )
-        transport = httpx.ASGITransport(make_app(services))
-        async with httpx.AsyncClient(transport=transport, base_url="http://page/api/v1", timeout=600) as client:
-            await _measure_api(client, figures)
-        state.terminate()
-        reader.terminate()
+        ),
+        loader,
+    )
+    state.terminate()
+    reader.terminate()
+    await loader.close()
+    await pool.close()
 
 
 async def _measure_api(client: httpx.AsyncClient, figures: Figures) -> None:

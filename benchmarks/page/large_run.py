@@ -14,7 +14,7 @@ from tests.support.log import packet_entry
 from apc_contracts.session import SessionDocument
 from apc_contracts.vocabulary import RunPhase
 from apc_log.batch import PacketEntry, SessionUpdate
-from benchmarks.database.log_load import Loader, open_loader
+from benchmarks.database.log_load import PACKETS_A_TRANSACTION, Loader, open_loader
 
 RUN = "run-large"
 SESSION = "session-large"
@@ -26,11 +26,11 @@ GENERATION = 2_000
 _TYPES = ("IDEA", "EVAL", "TRANSFER", "STATE")
 
 
-async def load_run(pool: asyncpg.Pool, packets: int) -> None:
-    """Write one session of so many packets into an empty, migrated database."""
-    loader: Loader = await open_loader(pool, _packets(), _session)
-    await loader.load(packets)
-    await loader.close()
+async def load_run(pool: asyncpg.Pool, packets: int, a_transaction: int = PACKETS_A_TRANSACTION) -> Loader:
+    """Write one session of so many packets into an empty, migrated database; the loader writes more, close it."""
+    loader = await open_loader(pool, _packets(), _session)
+    await loader.load(packets, a_transaction)
+    return loader
 
 
 def _packets() -> Iterator[PacketEntry]:

@@ -1,0 +1,1 @@
+"""The web console served on a port, and a real browser that reads it."""

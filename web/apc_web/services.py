@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 
 from apc_contracts.contract.contract import Contract
 from apc_log.offline_verifier import PublicKey
+from apc_web.access.accounts import Accounts
 from apc_web.acts.port import Acts
 from apc_web.fold.snapshots import Snapshots
 from apc_web.live.feed import Feed
@@ -31,6 +32,7 @@ class Services:
         key_of: the log's public keys.
         feed: the live entries.
         acts: what an operator can do; None when there are no acts, and `why_no_acts` says why.
+        accounts: people who can log in; None = a token of this start.
         chats: conversations with an agent; None when there is none, and `why_no_chat` says why.
     """
 
@@ -43,6 +45,7 @@ class Services:
     run_id: str | None = None
     acts: Acts | None = None
     why_no_acts: str | None = None
+    accounts: Accounts | None = None
     chats: "Chats | None" = None
     why_no_chat: str | None = None
     snapshots: Snapshots = field(default_factory=Snapshots)

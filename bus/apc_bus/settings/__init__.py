@@ -25,6 +25,7 @@ from apc_bus.settings.services import (
     all_settings,
 )
 from apc_bus.settings.tracing import TraceSettings
+from apc_bus.settings.web import WebSettings
 
 __all__ = [
     "READ_BY",
@@ -48,6 +49,7 @@ __all__ = [
     "SigningSettings",
     "SituationSettings",
     "TraceSettings",
+    "WebSettings",
     "WorkerSettings",
     "all_settings",
     "variable_of",

@@ -23,6 +23,7 @@ from apc_bus.settings.log.encryption import EncryptionSettings
 from apc_bus.settings.log.log_key import LogKeySettings
 from apc_bus.settings.log.log_writer import LogWriterSettings
 from apc_bus.settings.tracing import TraceSettings
+from apc_bus.settings.web import WebSettings
 
 
 class BusSettings(BrokerSettings, ArtifactSettings, ChaosSettings):
@@ -58,6 +59,7 @@ READ_BY: dict[str, tuple[type[ApcSettings], ...]] = {
         LogKeySettings,
         SigningSettings,
         TraceSettings,
+        WebSettings,
     ),
 }
 """Who reads which settings."""

@@ -41,6 +41,7 @@ from apc_console.commands.tail.command import tail
 from apc_console.commands.task.group import app as task
 from apc_console.commands.topology.group import app as topology
 from apc_console.commands.up import up
+from apc_console.commands.user.group import app as user
 from apc_console.commands.web.ui import ui
 from apc_console.commands.worker import worker
 from apc_console.output.output import tell
@@ -80,6 +81,7 @@ app.add_typer(memory, name="memory")
 app.add_typer(topology, name="topology")
 app.add_typer(serve, name="serve")
 app.add_typer(deploy, name="deploy")
+app.add_typer(user, name="user")
 app.command()(asyncapi)
 app.command()(migrate)
 app.command()(config)

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from uuid import UUID
 
+from apc_contracts.payloads.questions import AnswerOutcome
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 from apc_log.queries import DeliveryId
@@ -18,16 +20,22 @@ class ActResult:
 
 
 class Acts(Protocol):
-    """Acts of one operator. Each waits until the log shows its effect.
+    """Acts of operators. `by` is the person who acts; None = the operator of this server.
 
-    Every method raises InputUnusable when the act is not possible, and ServiceAway when broker, gate or log do not
-    answer.
+    Each waits until the log shows its effect. Every method raises InputUnusable when the act is not possible, and
+    ServiceAway when broker, gate or log do not answer.
     """
 
-    async def settle(self, kind: ReceiptKind, deliveries: Sequence[DeliveryId], note: str | None) -> ActResult:
+    async def settle(
+        self, kind: ReceiptKind, deliveries: Sequence[DeliveryId], note: str | None, by: str | None
+    ) -> ActResult:
         """Requeue or discard dead deliveries."""
         ...
 
-    async def signal(self, session_id: str, signal: Signal, reason: str | None) -> ActResult:
+    async def answer(self, packet_id: UUID, outcome: AnswerOutcome, note: str | None, person: str | None) -> ActResult:
+        """Approve or deny what an agent asks people; `person` None = the only one asked whom this server speaks for."""
+        ...
+
+    async def signal(self, session_id: str, signal: Signal, reason: str | None, by: str | None) -> ActResult:
         """Pause, resume or stop a session."""
         ...

@@ -5,7 +5,9 @@ pages, and a body must be JSON, which no foreign page can send without a preflig
 """
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 from starlette.datastructures import Headers
@@ -34,6 +36,14 @@ class HttpLimits:
     """Seconds that a client may leave sent data unread."""
 
 
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """With what a server speaks TLS: PEM files."""
+
+    certificate: Path
+    key: Path
+
+
 def make_server(
     app: ASGIApp,
     host: str,
@@ -42,6 +52,8 @@ def make_server(
     limits: HttpLimits | None = None,
     lifespan: bool = False,
     graceful_seconds: int = 15,
+    hosts: Collection[str] = (),
+    tls: TlsFiles | None = None,
 ) -> uvicorn.Server:
     """Return the server of an application; port 0 takes a free one.
 
@@ -52,9 +64,12 @@ def make_server(
         limits: the clients' limits.
         lifespan: whether the application has startup and shutdown hooks.
         graceful_seconds: how long running requests may go on after SIGTERM; streams are cut then.
+        hosts: further names that the server answers to, without ports; beyond loopback none = any.
+        tls: speak TLS.
     """
+    names = frozenset(hosts) | (LOOPBACK_NAMES if is_loopback(host) else frozenset())
     config = uvicorn.Config(
-        CheckedRequests(app, LOOPBACK_NAMES if is_loopback(host) else None),
+        CheckedRequests(app, names or None),
         host=host,
         port=port,
         http=_bounded(limits or HttpLimits()),
@@ -64,6 +79,8 @@ def make_server(
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=graceful_seconds,
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
     )
     return uvicorn.Server(config)
 

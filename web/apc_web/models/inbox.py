@@ -4,6 +4,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from pydantic import Field
+
+from apc_contracts.payloads.questions import MAX_TEXT
 from apc_web.models.base import NEXT, ApiModel
 
 
@@ -121,6 +124,43 @@ class ActOutcome(ApiModel):
     verdict: str
     """What the gate said, or the state that followed."""
     detail: dict[str, Any]
+
+
+class OpenApproval(ApiModel):
+    """A question of an agent that waits for a person."""
+
+    packet_id: UUID
+    session_id: str
+    run_id: str
+    task_id: str
+    asker: str
+    may_answer: list[str]
+    """Who was asked."""
+    role: str | None
+    """The role whose people were asked; null when they were named."""
+    text: str | None
+    """The question; null when the body is sealed or was erased."""
+    content: dict[str, Any] | None
+    """What the agent shows beside it."""
+    payload_hash: str
+    """SHA-256 of what is answered: the answer names it."""
+    asked_at: datetime
+    due_at: datetime
+
+
+class ApprovalList(ApiModel):
+    """Open questions, the one that is due first first."""
+
+    items: list[OpenApproval]
+
+
+class AnswerRequest(ApiModel):
+    """Why a question is approved or denied."""
+
+    note: str | None = Field(default=None, max_length=MAX_TEXT)
+    """The reason, which the handler gets and the log keeps."""
+    person: str | None = None
+    """Who answers; null = the only one asked whom this server speaks for."""
 
 
 class DeliveryName(ApiModel):

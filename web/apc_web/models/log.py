@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from pydantic import Field, SecretStr
+
 from apc_web.models.base import ApiModel
 from apc_web.models.timeline import FoldEntry
 
@@ -41,8 +43,20 @@ class ServerAbout(ApiModel):
     """Why there is nobody to talk to, one sentence."""
     database: str
     """embedded or server."""
+    user: str
+    """Who asks; `local` on a server without accounts."""
+    role: str
+    """viewer, reader or operator."""
+    has_accounts: bool
     run_id: str | None
     """The run that `apc ui --run` was given."""
+
+
+class LoginRequest(ApiModel):
+    """Who logs in."""
+
+    name: str = Field(max_length=64)
+    password: SecretStr = Field(max_length=1_024)
 
 
 class StreamEntries(ApiModel):

@@ -99,7 +99,7 @@ class SessionWait(ApiModel):
     """What a session waits for."""
 
     kind: str
-    """paused, barrier, acknowledgement, delivery, verification, held, deadline or dead_letter."""
+    """paused, question, barrier, acknowledgement, delivery, verification, held, deadline or dead_letter."""
     words: str
     """One sentence."""
     due: datetime | None = None

@@ -9,16 +9,19 @@ from apc_agents.tasks import PostgresTaskStore, TaskStatus
 from apc_log.queries import DeadDelivery, delivery_history, list_dead
 from apc_log.queries.agents import count_open_deliveries, list_registered
 from apc_log.queries.dead import DeliveryHop
+from apc_log.queries.questions import list_questions
 from apc_log.queries.rows import Position
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.models.inbox import (
     AgentList,
     AgentSummary,
+    ApprovalList,
     DeadLetterDetail,
     DeadLetterPage,
     DeliveryAttempt,
     EffectList,
     EffectSummary,
+    OpenApproval,
     TaskList,
     TaskSummary,
 )
@@ -41,6 +44,30 @@ async def dead_page(
     cursor = write_cursor("dead", filters, shown[-1].shard, shown[-1].seq) if len(rows) > limit else None
     now = datetime.now(UTC)
     return DeadLetterPage(items=[_dead(row, await delivery_history(pool, row.id), now) for row in shown], next=cursor)
+
+
+async def approval_list(pool: asyncpg.Pool, session_id: str | None, limit: int) -> ApprovalList:
+    """Return open questions to people, the one that is due first first."""
+    rows = await list_questions(pool, session_id=session_id, limit=limit)
+    return ApprovalList(
+        items=[
+            OpenApproval(
+                packet_id=row.packet_id,
+                session_id=row.session_id,
+                run_id=row.run_id,
+                task_id=row.task_id,
+                asker=row.asker,
+                may_answer=list(row.may_answer),
+                role=row.role or None,
+                text=row.text,
+                content=row.content,
+                payload_hash=row.payload_hash,
+                asked_at=row.asked_at,
+                due_at=row.due_at,
+            )
+            for row in rows
+        ]
+    )
 
 
 async def effect_list(pool: asyncpg.Pool, agent_id: str | None, state: str | None, limit: int) -> EffectList:

@@ -6,6 +6,7 @@ from importlib.metadata import version
 import asyncpg
 
 from apc_log.queries.pages.shards import ShardEnd, list_shard_ends
+from apc_web.access.caller import Role, caller
 from apc_web.models.log import CheckpointList, ServerAbout, ShardCheckpoint
 from apc_web.services import Services
 
@@ -17,12 +18,18 @@ async def checkpoint_list(pool: asyncpg.Pool) -> CheckpointList:
 
 def about(services: Services) -> ServerAbout:
     """Return what this server is, and what the caller may do."""
+    found = caller()
+    is_operator = found.role.includes(Role.OPERATOR)
+    no_role = None if is_operator else f"this needs the role operator; yours is {found.role}"
     return ServerAbout(
         version=version("apc-bus"),
-        can_act=services.acts is not None,
-        why_not=services.why_no_acts,
-        can_chat=services.chats is not None,
-        why_no_chat=None if services.chats is not None else services.why_no_chat,
+        can_act=services.acts is not None and is_operator,
+        why_not=services.why_no_acts or no_role,
+        can_chat=services.chats is not None and is_operator,
+        why_no_chat=services.why_no_chat if services.chats is None else no_role,
+        user=found.name,
+        role=found.role,
+        has_accounts=services.accounts is not None,
         database="embedded" if services.is_embedded else "server",
         run_id=services.run_id,
     )

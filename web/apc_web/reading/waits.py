@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from apc_contracts.session import SessionDocument
+from apc_contracts.session.document import TaskDocument
 from apc_contracts.vocabulary import RunPhase
 from apc_log.queries import HeldRow
 from apc_log.queries.pages.sessions import SessionPlace
@@ -21,6 +22,7 @@ def waits_of(place: SessionPlace, held: Sequence[HeldRow], dead: int) -> list[Se
         return waits
     if document.paused_at is not None:
         waits.append(SessionWait(kind="paused", words="an operator paused it: it waits for resume or stop"))
+    waits += _questions(document)
     waits += _acknowledgements(document)
     waits += _barrier(document)
     if document.verifying:
@@ -36,7 +38,7 @@ def waits_of(place: SessionPlace, held: Sequence[HeldRow], dead: int) -> list[Se
     waits += [
         SessionWait(kind="deadline", words=_DEADLINES.get(kind, f"the deadline {kind}"), due=due)
         for kind, due in sorted(document.deadlines.items(), key=lambda item: item[1])
-        if not kind.startswith("ack:")
+        if not kind.startswith(("ack:", "ask:"))
     ]
     return waits
 
@@ -47,6 +49,26 @@ _DEADLINES = {
     "veto": "agents may veto the decision until the deadline",
     "wall": "the session halts when its time is used up",
 }
+
+
+def _questions(document: SessionDocument) -> list[SessionWait]:
+    """Return the open questions to people, the one that is due first first."""
+    if not isinstance(document, TaskDocument):
+        return []
+    return [
+        SessionWait(
+            kind="question",
+            words=f"{question.asker} asks {_either(question.may_answer)}",
+            due=question.due_at,
+            agents=question.may_answer,
+            packet_ids=[packet_id],
+        )
+        for packet_id, question in sorted(document.work.questions.items(), key=lambda item: item[1].due_at)
+    ]
+
+
+def _either(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _acknowledgements(document: SessionDocument) -> list[SessionWait]:

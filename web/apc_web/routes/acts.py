@@ -1,15 +1,17 @@
 """Routes of acts: what an operator does; each answers with the gate's verdict."""
 
 from typing import Annotated, Literal
+from uuid import UUID
 
 from fastapi import APIRouter, Path
 
-from apc_web.acts.answering import settle, signal
-from apc_web.models.inbox import ActOutcome, SettleRequest, SignalRequest
+from apc_web.access.roles import RoleRoute
+from apc_web.acts.answering import answer, settle, signal
+from apc_web.models.inbox import ActOutcome, AnswerRequest, SettleRequest, SignalRequest
 from apc_web.parameters import SessionName
 from apc_web.services import Serving
 
-router = APIRouter(tags=["acts"])
+router = APIRouter(tags=["acts"], route_class=RoleRoute)
 
 
 @router.post("/dead/{act}", response_model=ActOutcome)
@@ -18,6 +20,17 @@ async def settle_dead(
 ) -> ActOutcome:
     """Deliver dead letters again, or archive them; wait until the log shows it."""
     return await settle(services, act, request)
+
+
+@router.post("/approvals/{packet_id}/{act}", response_model=ActOutcome)
+async def answer_question(
+    services: Serving,
+    packet_id: UUID,
+    act: Annotated[Literal["approve", "deny"], Path()],
+    request: AnswerRequest,
+) -> ActOutcome:
+    """Approve or deny what an agent asks people; wait for the gate's verdict."""
+    return await answer(services, packet_id, act, request)
 
 
 @router.post("/sessions/{session_id}/{act}", response_model=ActOutcome)

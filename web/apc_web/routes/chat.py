@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Path, Response
 from sse_starlette import EventSourceResponse
 
+from apc_web.access.caller import caller
+from apc_web.access.roles import RoleRoute
 from apc_web.errors import ApiError
 from apc_web.models.chat import ChatHistory, ChatList, ChatState, ChatTasks, ChatText, NewChatMessage
 from apc_web.services import Serving
@@ -12,9 +14,7 @@ from apc_web.services import Serving
 if TYPE_CHECKING:
     from apc_web.chat.chats import Chats
 
-router = APIRouter(tags=["chat"], prefix="/chat/sessions")
-LOCAL_USER = "local"
-"""Whoever has the token of a loopback server."""
+router = APIRouter(tags=["chat"], prefix="/chat/sessions", route_class=RoleRoute)
 ChatId = Annotated[str, Path(alias="id", pattern=r"^[0-9a-zA-Z_.:-]{1,128}$", description="A conversation.")]
 _EVENTS = (
     "Events `state` (ChatState) at the beginning and whenever more than the text changes, `text` (ChatText) as the "
@@ -31,25 +31,25 @@ def _chats(services: Serving) -> "Chats":
 @router.get("", response_model=ChatList)
 async def list_chats(services: Serving) -> ChatList:
     """Return your conversations, the one that changed last first."""
-    return await _chats(services).list(LOCAL_USER)
+    return await _chats(services).list(caller().name)
 
 
 @router.post("", response_model=ChatState, status_code=201)
 async def begin_chat(services: Serving) -> ChatState:
     """Begin a conversation."""
-    return await _chats(services).begin(LOCAL_USER)
+    return await _chats(services).begin(caller().name)
 
 
 @router.get("/{id}", response_model=ChatState)
 async def get_chat(services: Serving, chat: ChatId) -> ChatState:
     """Return a conversation: messages, pressure, and the answer that is being made."""
-    return await _chats(services).state(LOCAL_USER, chat)
+    return await _chats(services).state(caller().name, chat)
 
 
 @router.delete("/{id}", status_code=204)
 async def delete_chat(services: Serving, chat: ChatId) -> Response:
     """Delete a conversation."""
-    await _chats(services).delete(LOCAL_USER, chat)
+    await _chats(services).delete(caller().name, chat)
     return Response(status_code=204)
 
 
@@ -60,37 +60,37 @@ async def say(services: Serving, chat: ChatId, message: NewChatMessage) -> ChatS
     A message whose answer failed or was stopped is not in the conversation: send it again. What the model had
     answered already is not paid for twice.
     """
-    return await _chats(services).say(LOCAL_USER, chat, message.content)
+    return await _chats(services).say(caller().name, chat, message.content)
 
 
 @router.post("/{id}/stop", response_model=ChatState)
 async def stop_answer(services: Serving, chat: ChatId) -> ChatState:
     """Stop the answer that is being made; the conversation is as before the message."""
-    return await _chats(services).stop(LOCAL_USER, chat)
+    return await _chats(services).stop(caller().name, chat)
 
 
 @router.post("/{id}/compress", response_model=ChatState)
 async def compress_chat(services: Serving, chat: ChatId) -> ChatState:
     """Fold the oldest parts now."""
-    return await _chats(services).compress(LOCAL_USER, chat)
+    return await _chats(services).compress(caller().name, chat)
 
 
 @router.post("/{id}/clear", response_model=ChatState)
 async def clear_chat(services: Serving, chat: ChatId) -> ChatState:
     """Forget everything that was said."""
-    return await _chats(services).clear(LOCAL_USER, chat)
+    return await _chats(services).clear(caller().name, chat)
 
 
 @router.get("/{id}/tasks", response_model=ChatTasks)
 async def list_chat_tasks(services: Serving, chat: ChatId) -> ChatTasks:
     """Return the tasks that messages started."""
-    return await _chats(services).tasks(LOCAL_USER, chat)
+    return await _chats(services).tasks(caller().name, chat)
 
 
 @router.get("/{id}/history", response_model=ChatHistory)
 async def get_history(services: Serving, chat: ChatId) -> ChatHistory:
     """Return every message that is kept, folded ones too."""
-    return await _chats(services).history(LOCAL_USER, chat)
+    return await _chats(services).history(caller().name, chat)
 
 
 @router.get(
@@ -102,4 +102,4 @@ async def get_chat_events(services: Serving, chat: ChatId) -> Response:
     """Stream a conversation as server-sent events."""
     from apc_web.chat.streaming import chat_stream
 
-    return await chat_stream(_chats(services), LOCAL_USER, chat)
+    return await chat_stream(_chats(services), caller().name, chat)

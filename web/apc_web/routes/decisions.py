@@ -2,12 +2,13 @@
 
 from fastapi import APIRouter
 
+from apc_web.access.roles import RoleRoute
 from apc_web.models.decisions import ArbitrationPage, ArbitrationStatistics, ProtocolList
 from apc_web.parameters import After, Limit, OfRun, OfSession, OfTask
 from apc_web.reading import decisions
 from apc_web.services import Serving
 
-router = APIRouter(tags=["decisions"])
+router = APIRouter(tags=["decisions"], route_class=RoleRoute)
 
 
 @router.get("/arbitrations", response_model=ArbitrationPage)

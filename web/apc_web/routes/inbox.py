@@ -4,12 +4,13 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
-from apc_web.models.inbox import AgentList, DeadLetterPage, EffectList, TaskList
+from apc_web.access.roles import RoleRoute
+from apc_web.models.inbox import AgentList, ApprovalList, DeadLetterPage, EffectList, TaskList
 from apc_web.parameters import After, Limit, OfAgent, OfSession
 from apc_web.reading import inbox
 from apc_web.services import Serving
 
-router = APIRouter(tags=["inbox"])
+router = APIRouter(tags=["inbox"], route_class=RoleRoute)
 
 
 @router.get("/dead", response_model=DeadLetterPage)
@@ -18,6 +19,12 @@ async def list_dead(
 ) -> DeadLetterPage:
     """Return dead letters with every attempt, in the order of the log."""
     return await inbox.dead_page(services.pool, session_id, agent_id, after, limit)
+
+
+@router.get("/approvals", response_model=ApprovalList)
+async def list_approvals(services: Serving, session_id: OfSession = None, limit: Limit = 100) -> ApprovalList:
+    """Return open questions to people, the one that is due first first."""
+    return await inbox.approval_list(services.pool, session_id, limit)
 
 
 @router.get("/effects", response_model=EffectList)

@@ -5,13 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from sse_starlette import EventSourceResponse
 
+from apc_web.access.roles import RoleRoute
 from apc_web.live.streaming import stream
 from apc_web.models.log import CheckpointList, ServerAbout, StreamEntries, StreamReset
 from apc_web.parameters import OfRun, OfSession
 from apc_web.reading.shards import about, checkpoint_list
 from apc_web.services import Serving
 
-router = APIRouter(tags=["log"])
+router = APIRouter(tags=["log"], route_class=RoleRoute)
 _EVENTS = (
     "Events `entries` (StreamEntries), `reset` (StreamReset) and comments every 15 s; `id` lists the shards' heads."
 )

@@ -5,12 +5,13 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 
 from apc_contracts.vocabulary import PacketType, RunPhase
+from apc_web.access.roles import RoleRoute
 from apc_web.models.packets import CausalTree, ImpactAnswer, InclusionProof, PacketDetail, PacketPage
 from apc_web.parameters import After, Code, InSession, Limit, OfRun, OfSession, OfTask, Order, PacketName
 from apc_web.reading import graph, packet, packets
 from apc_web.services import Serving
 
-router = APIRouter(tags=["packets"])
+router = APIRouter(tags=["packets"], route_class=RoleRoute)
 _NAME = r"^[^\x00]{1,256}$"
 _UUID = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 _MOST = 2_147_483_647

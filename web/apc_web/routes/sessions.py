@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
+from apc_web.access.roles import RoleRoute
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.errors import not_found
 from apc_web.fold.reading import session_at
@@ -22,7 +23,7 @@ from apc_web.reading.session import moves_of, scores_of, session_detail
 from apc_web.reading.timeline import LARGEST_PAGE, timeline_of
 from apc_web.services import Serving
 
-router = APIRouter(tags=["runs and sessions"])
+router = APIRouter(tags=["runs and sessions"], route_class=RoleRoute)
 _LARGEST_SEQ = (1 << 63) - 1
 
 

@@ -73,7 +73,7 @@ def chat(
 @app.command()
 def web(
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The address to listen on; loopback only.")
+        str, typer.Option(metavar="HOST:PORT", help="The address to listen on; beyond loopback only with accounts.")
     ] = "127.0.0.1:8083",
     read_only: Annotated[bool, typer.Option("--read-only", help="Offer no acts, whoever asks.")] = False,
 ) -> None:

@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Protocol
 
 from apc_bus.settings import LLMSettings
-from apc_web.routes.chat import LOCAL_USER
+from apc_web.access.caller import LOCAL_USER
 
 if TYPE_CHECKING:
     from apc_web.chat.chats import Chats

@@ -12,9 +12,10 @@ from urllib.parse import quote
 import asyncpg
 
 from apc_bus.database import DATABASE_AWAY
-from apc_bus.settings import BusSettings, DatabaseSettings, LogKeySettings, OrchestratorSettings
+from apc_bus.settings import BusSettings, DatabaseSettings, LogKeySettings, OrchestratorSettings, WebSettings
 from apc_console.commands.web.broker_acts import BrokerActs
 from apc_console.commands.web.chatting import chats_of
+from apc_console.commands.web.reaching import Reach, reach_of
 from apc_console.connections.database import PATIENCE, database_url
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.output.terminal import echo
@@ -24,11 +25,8 @@ from apc_log.offline_verifier import PublicKey
 from apc_log.queries.pages.sessions import page_of_runs
 from apc_persister.errors import LogKeyMissing
 from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_web.access.guard import AccessGuard
-from apc_web.access.token import make_token, write_private
+from apc_web.access.token import write_private
 from apc_web.app import make_app
-from apc_web.http.listening import listen_address
-from apc_web.http.names import is_loopback
 from apc_web.http.server import HttpLimits, make_server
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader, open_state_reader
@@ -59,30 +57,38 @@ async def serve_web(form: WebForm) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
-        InputUnusable: listen is no loopback HOST:PORT, there is no log, or it holds no such run.
+        InputUnusable: a setting does not fit (`reach_of`), there is no log, or it holds no such run.
         ServiceAway: the database fails at the start.
     """
-    host, port = listen_address(form.listen)
-    if not is_loopback(host):
-        raise InputUnusable(
-            f"--listen {form.listen}: others could reach it, and it has no accounts: listen on 127.0.0.1, and use "
-            "`ssh -L` from another machine"
+    reach = reach_of(form.listen, WebSettings())
+    async with _opened(form, reach) as services:
+        server = make_server(
+            reach.guarded(make_app(services)),
+            reach.host,
+            reach.port,
+            limits=HttpLimits(connections=_CONNECTIONS),
+            graceful_seconds=_GRACE_SECONDS,
+            hosts=reach.hosts,
+            tls=reach.tls,
         )
-    async with _opened(form) as services:
-        token = make_token()
-        app = AccessGuard(make_app(services), token)
-        limits = HttpLimits(connections=_CONNECTIONS)
-        server = make_server(app, host, port, limits=limits, graceful_seconds=_GRACE_SECONDS)
-        link = write_link(BusSettings().data_dir, host, port, form.run_id, token)
+        if reach.accounts is not None:
+            echo(
+                f"apc ui: serves {reach.scheme}://{form.listen}/ with accounts until Ctrl-C",
+                file=sys.stderr,
+                flush=True,
+            )
+            await server.serve()
+            return
+        link = write_link(BusSettings().data_dir, reach.host, reach.port, form.run_id, reach.token)
         try:
-            say_link(host, port, link, opens_browser=form.opens_browser)
+            say_link(reach.host, reach.port, link, opens_browser=form.opens_browser)
             await server.serve()
         finally:
             link.unlink(missing_ok=True)
 
 
 @asynccontextmanager
-async def _opened(form: WebForm) -> AsyncIterator[Services]:
+async def _opened(form: WebForm, reach: Reach) -> AsyncIterator[Services]:
     bus, database = BusSettings(), DatabaseSettings()
     contract = load_contract(OrchestratorSettings().contract)
     async with database_url(bus, database) as url, AsyncExitStack() as stack:
@@ -100,8 +106,9 @@ async def _opened(form: WebForm) -> AsyncIterator[Services]:
                 feed=Feed(pool, contract),
                 is_embedded=database.url is None,
                 run_id=form.run_id,
-                acts=None if why_no_acts else BrokerActs(pool, bus),
+                acts=None if why_no_acts else BrokerActs(pool, bus, reach.settings.web_operator),
                 why_no_acts=why_no_acts,
+                accounts=reach.accounts,
                 chats=None if isinstance(chat, str) else chat,
                 why_no_chat=chat if isinstance(chat, str) else None,
             )

@@ -5,7 +5,9 @@ from typing import Annotated
 import typer
 
 RunOption = Annotated[str | None, typer.Option("--run", metavar="RUN_ID", help="The run to open first.")]
-ListenOption = Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on; loopback only.")]
+ListenOption = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="The address to listen on; beyond loopback only with accounts.")
+]
 AgentOption = Annotated[
     str | None,
     typer.Option("--agent", metavar="MODULE:AGENT", help="The agent to chat with; default the model of APC_LLM_MODEL."),

@@ -38,6 +38,8 @@ const OFFLINE = "The server does not answer. Start it again with `apc ui`; this 
 
 export async function problemOf(response: Response, error: unknown): Promise<ApiProblem> {
   const body = (typeof error === "object" && error !== null ? error : {}) as Partial<Schemas["ProblemDocument"]>;
+  // A token of another server of this machine: here people log in.
+  if (body.code === "LOGIN") localStorage.removeItem(TOKEN);
   const detail = body.detail ?? (response.status === 401 ? "The token is missing or no longer valid." : `The server answered ${response.status}.`);
   return new ApiProblem(response.status, body.code ?? "UNKNOWN", detail);
 }

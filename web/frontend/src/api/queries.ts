@@ -77,6 +77,8 @@ export const dead = infiniteQueryOptions({
   getNextPageParam: (page) => page.next ?? undefined,
 });
 
+export const approvals = queryOptions({ queryKey: ["approvals"], queryFn: () => data(api.GET("/api/v1/approvals", query({ limit: 200 }))) });
+
 export const effects = (state: "UNKNOWN" | "RESULT_LOST") =>
   queryOptions({ queryKey: ["effects", state], queryFn: () => data(api.GET("/api/v1/effects", query({ state }))) });
 

@@ -3,7 +3,7 @@ import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useCallback, useEffect, useState } from "react";
 import type { Schemas } from "../api/client";
-import { agents, checkpoints, dead, effects, runs } from "../api/queries";
+import { agents, approvals, checkpoints, dead, effects, runs } from "../api/queries";
 import { Ago, Badge, Card, Foreign, useNow, usePageTitle } from "../parts/bits";
 import { Empty, Loaded } from "../parts/states";
 import { Table, type Column } from "../parts/table";
@@ -83,22 +83,30 @@ function Waiting() {
   const letters = useInfiniteQuery(dead);
   const unknown = useQuery(effects("UNKNOWN"));
   const lost = useQuery(effects("RESULT_LOST"));
+  const questions = useQuery(approvals).data?.items.length ?? 0;
   return (
     <Loaded answer={letters} what="what waits" lines={3}>
       {(data) => {
         const number = data.pages.flatMap((page) => page.items).length;
         const open = (unknown.data?.items.length ?? 0) + (lost.data?.items.length ?? 0);
-        if (number + open === 0) return <p className="soft">Nothing waits for a person.</p>;
+        if (number + open + questions === 0) return <p className="soft">Nothing waits for a person.</p>;
         return (
           <ul className="stack" style={{ gap: 6 }}>
-            <li>
-              <Link to="/inbox">{number === 1 ? "1 dead letter" : `${count(number)} dead letters`}</Link>
-            </li>
-            <li>
-              <Link to="/inbox" search={{ view: "effects" }}>
-                {open === 1 ? "1 effect to settle" : `${count(open)} effects to settle`}
-              </Link>
-            </li>
+            {questions > 0 && (
+              <li>
+                <Link to="/inbox">{plural(questions, "question")} to answer</Link>
+              </li>
+            )}
+            {number > 0 && (
+              <li>
+                <Link to="/inbox" search={{ view: "dead" }}>{plural(number, "dead letter")}</Link>
+              </li>
+            )}
+            {open > 0 && (
+              <li>
+                <Link to="/inbox" search={{ view: "effects" }}>{plural(open, "effect")} to settle</Link>
+              </li>
+            )}
           </ul>
         );
       }}

@@ -1,7 +1,7 @@
 /** Empty, loading and failed: what a reader sees when there is nothing to show. */
 import { useState, type ReactNode } from "react";
 import { useQueryClient } from "@tanstack/react-query";
-import { ApiProblem, setToken } from "../api/client";
+import { api, ApiProblem, problemOf, setToken } from "../api/client";
 
 export function Empty({ title, children, command }: { title: string; children?: ReactNode; command?: string }) {
   return (
@@ -44,8 +44,59 @@ function TokenForm() {
   );
 }
 
+function LoginForm() {
+  const client = useQueryClient();
+  const [name, changeName] = useState("");
+  const [password, changePassword] = useState("");
+  const [problem, say] = useState("");
+  return (
+    <form
+      className="login"
+      onSubmit={(event) => {
+        event.preventDefault();
+        say("");
+        api.POST("/api/v1/login", { body: { name, password } }).then(
+          async ({ response, error }) => {
+            if (response.ok) void client.resetQueries();
+            else say((await problemOf(response, error)).detail);
+          },
+          (error: Error) => say(error.message),
+        );
+      }}
+    >
+      <label>
+        Name
+        <input className="field" autoComplete="username" value={name} onChange={(event) => changeName(event.target.value)} required />
+      </label>
+      <label>
+        Password
+        <input className="field" type="password" autoComplete="current-password" value={password} onChange={(event) => changePassword(event.target.value)} required />
+      </label>
+      {problem && <p role="alert" className="notice bad">{problem}</p>}
+      <button className="button primary">Log in</button>
+    </form>
+  );
+}
+
 export function Failed({ error, retry }: { error: unknown; retry?: () => void }) {
   const problem = error instanceof ApiProblem ? error : null;
+  if (problem?.code === "LOGIN") {
+    return (
+      <div className="state">
+        <strong>Log in</strong>
+        <p>This console has accounts. Whoever runs it makes yours.</p>
+        <LoginForm />
+      </div>
+    );
+  }
+  if (problem?.code === "NO_ROLE") {
+    return (
+      <div className="state">
+        <strong>Not for your role</strong>
+        <p>{problem.detail}.</p>
+      </div>
+    );
+  }
   if (problem?.status === 401) {
     return (
       <div className="state" role="alert">

@@ -2,8 +2,9 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Link, Outlet, useRouterState } from "@tanstack/react-router";
 import { useState } from "react";
-import { about, dead } from "../api/queries";
-import { shortId } from "../lib/format";
+import { api } from "../api/client";
+import { about, approvals, dead } from "../api/queries";
+import { plural, shortId } from "../lib/format";
 import { useLive } from "../state/live";
 import { Icon } from "./icons";
 import { Palette } from "./palette";
@@ -20,6 +21,7 @@ const PAGES = [
 const LIVE_WORDS = { live: "Live", waiting: "Reconnecting", off: "Not live" };
 
 function Side() {
+  const questions = useQuery({ ...approvals, refetchInterval: 30_000 }).data?.items.length ?? 0;
   const letters = useInfiniteQuery({ ...dead, refetchInterval: 30_000 }).data?.pages.flatMap((page) => page.items).length ?? 0;
   const server = useQuery(about).data;
   return (
@@ -32,15 +34,23 @@ function Side() {
         <Link key={page.to} to={page.to} className="nav" activeOptions={{ exact: page.to === "/" }}>
           <Icon name={page.icon} />
           {page.name}
-          {page.name === "Inbox" && letters > 0 && (
-            <span className="count" title="Dead letters">
-              {letters}
+          {page.name === "Inbox" && questions + letters > 0 && (
+            <span className="count" title={`${plural(questions, "question")}, ${plural(letters, "dead letter")}`}>
+              {questions + letters}
             </span>
           )}
         </Link>
       ))}
       {server && (
         <div className="foot">
+          {server.has_accounts && (
+            <span className="row">
+              <span title={`Role: ${server.role}`}>{server.user}</span>
+              <button className="button small plain" onClick={() => void api.POST("/api/v1/logout").finally(() => location.assign("/"))}>
+                Log out
+              </button>
+            </span>
+          )}
           <span>{server.can_act ? "Acts allowed" : <span title={server.why_not ?? undefined}>Read only</span>}</span>
           <span>
             {server.database === "embedded" ? "Embedded log" : "Shared log"} · {server.version}

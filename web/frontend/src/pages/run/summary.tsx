@@ -125,7 +125,8 @@ export function Waits({ detail }: { detail: Detail }) {
             {wait.packet_ids?.slice(0, 3).map((id) => (
               <PacketLink key={id} id={id} session={detail.session_id} />
             ))}
-            {wait.kind === "dead_letter" && <Link to="/inbox">Open the inbox</Link>}
+            {wait.kind === "dead_letter" && <Link to="/inbox" search={{ view: "dead" }}>Open the inbox</Link>}
+            {wait.kind === "question" && <Link to="/inbox">Answer it</Link>}
           </div>
         </li>
       ))}

@@ -1,0 +1,1 @@
+"""`apc user`: the accounts of the web console."""

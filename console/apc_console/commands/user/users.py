@@ -1,0 +1,62 @@
+"""Change the file of the accounts, one step at a time."""
+
+import secrets
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from apc_bus.settings import WebSettings
+from apc_console.errors import InputUnusable
+from apc_web.access.caller import Role
+from apc_web.access.users import UserRecord, UsersDocument, check_name, hash_password, read_users, write_users
+
+
+def set_user(name: str, role: str, password: str | None) -> None:
+    """Make or change an account; its tokens stay. Raises InputUnusable."""
+    check_name(name)
+    file, document = _opened()
+    known = document.users.get(name)
+    hashed = None if password is None else hash_password(password)
+    record = UserRecord(role=Role(role), password=hashed, tokens={} if known is None else known.tokens)
+    write_users(file, UsersDocument(users={**document.users, name: record}))
+
+
+def new_token(name: str, label: str) -> str:
+    """Make a token for an account and return it. Raises InputUnusable."""
+    file, document = _opened()
+    record = _known(document, name)
+    token = secrets.token_urlsafe(32)
+    tokens = {**record.tokens, label: sha256(token.encode()).hexdigest()}
+    changed = UserRecord(role=record.role, password=record.password, tokens=tokens)
+    write_users(file, UsersDocument(users={**document.users, name: changed}))
+    return token
+
+
+def remove_user(name: str) -> None:
+    """Remove an account. Raises InputUnusable."""
+    file, document = _opened()
+    _known(document, name)
+    write_users(file, UsersDocument(users={one: user for one, user in document.users.items() if one != name}))
+
+
+def user_rows() -> list[dict[str, Any]]:
+    """Return the accounts without their secrets. Raises InputUnusable."""
+    _, document = _opened()
+    return [
+        {"name": name, "role": user.role.value, "password": user.password is not None, "tokens": ", ".join(user.tokens)}
+        for name, user in sorted(document.users.items())
+    ]
+
+
+def _opened() -> tuple[Path, UsersDocument]:
+    file = WebSettings().web_users_file
+    if file is None:
+        raise InputUnusable("set APC_WEB_USERS_FILE to the file of the accounts")
+    return file, read_users(file) if file.exists() else UsersDocument()
+
+
+def _known(document: UsersDocument, name: str) -> UserRecord:
+    record = document.users.get(name)
+    if record is None:
+        raise InputUnusable(f"there is no account {name!r}: `apc user list` shows them")
+    return record

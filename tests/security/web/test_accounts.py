@@ -1,0 +1,336 @@
+"""Somebody logs in who must not, keeps a login that has ended, or sees and does more than their role allows."""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import orjson
+import pytest
+from tests.orchestrator.conftest import make_packet
+from tests.web.conftest import SERVER, WebBench
+
+from apc_bus.settings import WebSettings
+from apc_console.commands.web.reaching import reach_of
+from apc_contracts import SignalPayload
+from apc_contracts.vocabulary import Signal
+from apc_web.access import accounts as logins
+from apc_web.access import guard, roles
+from apc_web.access.accounts import COOKIE, IDLE_SECONDS, LONGEST_SECONDS, Accounts
+from apc_web.access.caller import LOCAL_USER, Role
+from apc_web.access.guard import LOOK_AGAIN_SECONDS, AccessGuard
+from apc_web.access.proxies import BehindProxies
+from apc_web.access.users import UserRecord, UsersDocument, UsersFile, hash_password, read_users, write_users
+from apc_web.app import make_app
+from apc_web.errors import InputUnusable
+from apc_web.openapi import openapi_bytes
+
+PASSWORD = "correct horse battery"
+HASH = hash_password(PASSWORD)
+SECRET = "zebra-in-the-log"
+ORIGIN = {"Origin": SERVER}
+ROUTES: dict[str, dict[str, Any]] = orjson.loads(openapi_bytes())["paths"]
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Door:
+    """A server with accounts, and who stands before it."""
+
+    file: Path
+    accounts: Accounts
+    clock: Clock
+    client: httpx.AsyncClient
+    app: Any
+
+    def write(self, **roles_: Role) -> None:
+        write_users(
+            self.file,
+            UsersDocument(users={name: UserRecord(role=role, password=HASH) for name, role in roles_.items()}),
+        )
+
+    async def login(self, name: str, password: str = PASSWORD) -> httpx.Response:
+        return await self.client.post("/api/v1/login", json={"name": name, "password": password}, headers=ORIGIN)
+
+    async def cookie(self, name: str) -> dict[str, str]:
+        answer = await self.login(name)
+        assert answer.status_code == 204, answer.text
+        self.client.cookies.clear()
+        return {"Cookie": answer.headers["set-cookie"].partition(";")[0], **ORIGIN}
+
+    async def status(self, headers: dict[str, str], path: str = "/about") -> int:
+        return (await self.client.get(f"/api/v1{path}", headers=headers)).status_code
+
+
+@asynccontextmanager
+async def opened(bench: WebBench, folder: Path) -> AsyncIterator[Door]:
+    clock, file = Clock(), folder / "users.json"
+    write_users(file, UsersDocument())
+    accounts = Accounts(UsersFile(file), clock)
+    object.__setattr__(bench.services, "accounts", accounts)
+    app = make_app(bench.services)
+    transport = httpx.ASGITransport(AccessGuard(app, accounts, clock))
+    async with httpx.AsyncClient(transport=transport, base_url=SERVER) as client:
+        door = Door(file, accounts, clock, client, app)
+        door.write(vera=Role.VIEWER, rita=Role.READER, olga=Role.OPERATOR)
+        yield door
+
+
+@pytest.fixture
+async def door(bench: WebBench, tmp_path: Path) -> AsyncIterator[Door]:
+    async with opened(bench, tmp_path) as made:
+        yield made
+
+
+async def test_nobody_is_let_in_with_a_wrong_password_or_name(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, password in (
+        ("rita", "x" * 20),
+        ("rita", ""),
+        ("nobody", PASSWORD),
+        ("RITA", PASSWORD),
+        (LOCAL_USER, ""),
+    ):
+        answer = await door.login(name, password)
+        assert (answer.status_code, answer.json()["code"]) == (
+            401,
+            "WRONG_LOGIN",
+        ) and "set-cookie" not in answer.headers
+    assert await door.status({}) == 401
+    assert await door.status({"Cookie": f"{COOKIE}=made-up"}) == 401
+    cookie = (await door.cookie("rita"))["Cookie"]
+    assert await door.status({"Cookie": f"{cookie}; {COOKIE}=other"}) == 401, "one cookie, not two"
+    assert await door.status({"Authorization": f"Bearer {cookie}", "Cookie": cookie}) == 401, "one proof, not two"
+    with monkeypatch.context() as unguarded:
+        unguarded.setattr(logins, "is_password", lambda user, password: user is not None)
+        assert (await door.login("rita", "x" * 20)).status_code == 204
+
+
+async def test_a_login_sets_a_cookie_for_this_host_and_for_no_script(door: Door) -> None:
+    unguarded = "apc=1; Path=/"  # what a plain cookie would be
+    given = (await door.login("rita")).headers["set-cookie"]
+    for part in ("Secure", "HttpOnly", "SameSite=strict", "Path=/"):
+        assert part in given and ("Domain" not in given) and given.startswith("__Host-")
+        assert part == "Path=/" or part not in unguarded
+
+
+async def test_a_login_ends_by_logout_time_idleness_and_change(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def after(act: Callable[[dict[str, str]], Awaitable[object]]) -> int:
+        door.write(rita=Role.READER)
+        headers = await door.cookie("rita")
+        assert await door.status(headers) == 200
+        await act(headers)
+        return await door.status(headers)
+
+    async def logout(headers: dict[str, str]) -> None:
+        assert (await door.client.post("/api/v1/logout", headers=headers)).status_code == 204
+
+    async def idle(headers: dict[str, str]) -> None:
+        door.clock.now += IDLE_SECONDS
+
+    async def half_a_day(headers: dict[str, str]) -> None:
+        for _ in range(round(LONGEST_SECONDS / 1_800)):
+            door.clock.now += 1_800
+            await door.status(headers)
+
+    async def removed(headers: dict[str, str]) -> None:
+        door.write(vera=Role.VIEWER)
+
+    async def promoted(headers: dict[str, str]) -> None:
+        door.write(rita=Role.OPERATOR)
+
+    async def unusable(headers: dict[str, str]) -> None:
+        door.file.chmod(0o644)
+        door.file.write_text(door.file.read_text() + " ")
+
+    assert [await after(act) for act in (logout, idle, half_a_day, removed, promoted, unusable)] == [401] * 6
+    door.file.unlink()
+    with monkeypatch.context() as unguarded:
+        unguarded.setattr(Accounts, "_is_over", lambda self, login: False)
+        assert [await after(act) for act in (idle, half_a_day)] == [200, 200]
+
+
+async def test_passwords_are_not_tried_one_after_the_other(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = [(await door.login("rita", f"wrong password {number}")).status_code for number in range(8)]
+    assert tried[:5] == [401] * 5 and tried[5:] == [429] * 3
+    assert (await door.login("rita")).status_code == 429, "not even the right one, for now"
+    assert (await door.login("vera")).status_code == 204, "others log in"
+    door.clock.now += 61
+    assert (await door.login("rita")).status_code == 204
+    with monkeypatch.context() as unguarded:
+        unguarded.setattr(Accounts, "_check_throttle", lambda self, name: None)
+        assert {(await door.login("rita", f"wrong password {number}")).status_code for number in range(8)} == {401}
+
+
+async def test_a_page_of_another_origin_cannot_act_with_the_cookie(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    cookie = {"Cookie": (await door.cookie("olga"))["Cookie"]}
+    path, body = "/api/v1/sessions/s-1/stop", {"reason": "x"}
+    answer = await door.client.post(path, headers=cookie, json=body)
+    assert (answer.status_code, answer.json()["code"]) == (403, "NO_ORIGIN")
+    assert (await door.client.post(path, headers={**cookie, **ORIGIN}, json=body)).json()["code"] == "NO_ACTS"
+    with monkeypatch.context() as unguarded:
+        unguarded.setattr(guard, "_READS", {"GET", "POST"})
+        assert (await door.client.post(path, headers=cookie, json=body)).json()["code"] == "NO_ACTS"
+
+
+async def test_each_route_needs_its_role(door: Door) -> None:
+    unguarded = httpx.ASGITransport(door.app)
+    headers = {name: await door.cookie(name) for name in ("vera", "rita", "olga")}
+    async with httpx.AsyncClient(transport=unguarded, base_url=SERVER) as open_client:
+        for route, methods in ROUTES.items():
+            for method, operation in methods.items():
+                name = operation["operationId"]
+                role = roles.role_of(name)
+                if role is None or name in ("get_stream", "get_chat_events"):
+                    continue
+                path = re.sub(r"\{[^}]+\}", _example, route)
+                body: dict[str, Any] = {"json": {"deliveries": []}} if method == "post" else {}
+                if role is not Role.VIEWER:
+                    assert (await open_client.request(method, path, **body)).json()["code"] != "NO_ROLE"
+                for person, theirs in (("vera", Role.VIEWER), ("rita", Role.READER), ("olga", Role.OPERATOR)):
+                    answer = await door.client.request(method, path, headers=headers[person], **body)
+                    refused = answer.status_code == 403 and answer.json()["code"] == "NO_ROLE"
+                    assert refused is not theirs.includes(role), (name, person, answer.text)
+
+
+def _example(found: "re.Match[str]") -> str:
+    return {"{act}": "pause", "{packet_id}": "00000000-0000-4000-8000-000000000000", "{seq}": "1"}.get(found[0], "s-1")
+
+
+async def test_a_viewer_reads_no_body_and_no_text_that_tells_of_one(
+    told: WebBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await told.house.publish(
+        make_packet("librarian", SignalPayload(signal=Signal.STOP, reason=SECRET), parent=told.house.opening)
+    )
+    await told.house.quiet()
+    packets = (await told.get("/packets", session_id="s-1", limit=500))["items"]
+    stop = next(one for one in reversed(packets) if one["sender"] == "librarian")
+    async with opened(told, tmp_path) as door:
+        headers = {name: await door.cookie(name) for name in ("vera", "rita")}
+        paths = [
+            "/runs", "/sessions", "/sessions/s-1", "/sessions/s-1/moves", "/sessions/s-1/scores",
+            "/sessions/s-1/timeline", f"/sessions/s-1/at/{stop['seq']}", "/packets?session_id=s-1&limit=500",
+            f"/packets/{stop['packet_id']}", f"/packets/{stop['packet_id']}/tree", "/dead", "/approvals", "/tasks",
+            "/effects", "/arbitrations", f"/packets/{stop['packet_id']}/body", f"/packets/{stop['packet_id']}/proof",
+        ]  # fmt: skip
+
+        async def read(name: str) -> str:
+            found = [(await door.client.get(f"/api/v1{path}", headers=headers[name])).text for path in paths]
+            return "\n".join(found)
+
+        assert SECRET in await read("rita")
+        seen = await read("vera")
+        assert SECRET not in seen and '"message":"' not in seen
+        assert seen.count("NO_ROLE") == 2, "the bytes and the proof"
+        searched = await door.client.get(f"/api/v1/packets?session_id=s-1&text={SECRET}", headers=headers["vera"])
+        assert searched.json()["code"] == "NO_ROLE", "whether it is found would tell"
+        with monkeypatch.context() as unguarded:
+            unguarded.setattr(roles, "narrowed", lambda model: model)
+            assert SECRET in await read("vera")
+
+
+async def test_a_stream_ends_when_its_reader_is_logged_out(door: Door) -> None:
+    async def run(is_guarded: bool) -> list[bytes]:
+        door.write(rita=Role.READER)
+        headers = await door.cookie("rita")
+        scope = {
+            "type": "http", "method": "GET", "path": "/api/v1/stream", "query_string": b"",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        }  # fmt: skip
+        sent: list[bytes] = []
+
+        async def events(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for number in range(4):
+                await send({"type": "http.response.body", "body": b"event", "more_body": True})
+                if number == 1 and is_guarded:
+                    door.write(vera=Role.VIEWER)
+                door.clock.now += LOOK_AGAIN_SECONDS
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("body", b""))
+
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        try:
+            await AccessGuard(events, door.accounts, door.clock)(scope, receive, send)
+        except OSError:
+            assert is_guarded
+        return [one for one in sent if one]
+
+    assert len(await run(is_guarded=False)) == 4
+    assert len(await run(is_guarded=True)) == 2
+
+
+@pytest.mark.parametrize("fault", ["readable by others", "a link", "of bcrypt", "another role"])
+def test_a_file_of_accounts_that_others_could_have_made_is_refused(tmp_path: Path, fault: str) -> None:
+    unguarded = tmp_path / "users.json"
+    write_users(unguarded, UsersDocument(users={"rita": UserRecord(role=Role.READER, password=HASH)}))
+    assert read_users(unguarded).users["rita"].role is Role.READER
+    file = unguarded
+    if fault == "readable by others":
+        file.chmod(0o640)
+    elif fault == "a link":
+        file = tmp_path / "link.json"
+        file.symlink_to(unguarded)
+    elif fault == "of bcrypt":
+        file.write_text(file.read_text().replace("argon2id", "2b"))
+    else:
+        file.write_text(file.read_text().replace("reader", "root"))
+    with pytest.raises(InputUnusable):
+        read_users(file)
+
+
+def test_a_server_that_others_reach_has_accounts_tls_and_names(tmp_path: Path) -> None:
+    file = tmp_path / "users.json"
+    write_users(file, UsersDocument())
+    proxies: dict[str, Any] = {"web_users_file": file, "web_trusted_proxies": (ip_network("10.0.0.0/8"),)}
+    unguarded = WebSettings(**proxies, web_hosts=("console.example.com",))
+    assert reach_of("0.0.0.0:8083", unguarded).accounts is not None
+    refused: list[dict[str, Any]] = [{}, {"web_users_file": file}, proxies, {"web_hosts": ("a.example",)}]
+    for settings in refused:
+        with pytest.raises(InputUnusable):
+            reach_of("0.0.0.0:8083", WebSettings(**settings))
+    with pytest.raises(InputUnusable, match="passwords need TLS"):
+        reach_of("127.0.0.1:8083", WebSettings(web_users_file=file))
+
+
+async def test_only_a_trusted_proxy_is_answered_and_only_for_https(door: Door) -> None:
+    unguarded = httpx.ASGITransport(AccessGuard(door.app, door.accounts), client=("192.0.2.9", 1))
+    async with httpx.AsyncClient(transport=unguarded, base_url=SERVER) as client:
+        assert (await client.get("/api/v1/about")).json()["code"] == "LOGIN"
+    for address, proto, code in (
+        ("192.0.2.9", "https", "NOT_A_PROXY"),
+        ("10.0.0.7", None, "NO_TLS"),
+        ("10.0.0.7", "http", "NO_TLS"),
+        ("10.0.0.7", "https", "LOGIN"),
+    ):
+        guarded = BehindProxies(AccessGuard(door.app, door.accounts), [ip_network("10.0.0.7/32")])
+        headers = {} if proto is None else {"X-Forwarded-Proto": proto}
+        transport = httpx.ASGITransport(guarded, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url=SERVER, headers=headers) as client:
+            assert (await client.get("/api/v1/about")).json()["code"] == code
+
+
+async def test_an_api_token_is_known_by_its_hash_alone(door: Door) -> None:
+    token = "t" * 43
+    unguarded = sha256(token.encode()).hexdigest()
+    record = UserRecord(role=Role.READER, tokens={"ci": unguarded})
+    write_users(door.file, UsersDocument(users={"ci": record}))
+    assert await door.status({"Authorization": f"Bearer {token}"}) == 200
+    assert await door.status({"Authorization": f"Bearer {unguarded}"}) == 401, "who reads the file has no token"
+    assert (await door.login("ci", "")).status_code == 401

@@ -59,7 +59,7 @@ export function GraphOverview({ marks, lanes, axis, selected, onSelect }: Overvi
     });
     for (const [from, to] of shown.edges) graph.addDirectedEdge(from, to, { size: 0.6, color: line });
     const drawn = new Sigma(graph, box.current, {
-      settings: { renderLabels: false, renderEdgeLabels: false, hideEdgesOnMove: shown.edges.length > 3_000, stagePadding: 16, minCameraRatio: 0.005, maxCameraRatio: 2, gestureTarget: "shared" },
+      settings: { allowInvalidContainer: true, renderLabels: false, renderEdgeLabels: false, hideEdgesOnMove: shown.edges.length > 3_000, stagePadding: 16, minCameraRatio: 0.005, maxCameraRatio: 2, gestureTarget: "shared" },
     });
     drawn.on("clickNode", ({ node }) => select.current(graph.getNodeAttribute(node, "row") as number));
     sigma.current = drawn;

@@ -22,7 +22,7 @@ from apc_contracts.vocabulary import Signal
 from apc_web.access import accounts as logins
 from apc_web.access import guard, roles
 from apc_web.access.accounts import COOKIE, IDLE_SECONDS, LONGEST_SECONDS, Accounts
-from apc_web.access.caller import LOCAL_USER, Role
+from apc_web.access.caller import LOCAL_USER, AccountRole
 from apc_web.access.guard import LOOK_AGAIN_SECONDS, AccessGuard
 from apc_web.access.proxies import BehindProxies
 from apc_web.access.users import UserRecord, UsersDocument, UsersFile, hash_password, read_users, write_users
@@ -56,7 +56,7 @@ class Door:
     client: httpx.AsyncClient
     app: Any
 
-    def write(self, **roles_: Role) -> None:
+    def write(self, **roles_: AccountRole) -> None:
         write_users(
             self.file,
             UsersDocument(users={name: UserRecord(role=role, password=HASH) for name, role in roles_.items()}),
@@ -85,7 +85,7 @@ async def opened(bench: WebBench, folder: Path) -> AsyncIterator[Door]:
     transport = httpx.ASGITransport(AccessGuard(app, accounts, clock))
     async with httpx.AsyncClient(transport=transport, base_url=SERVER) as client:
         door = Door(file, accounts, clock, client, app)
-        door.write(vera=Role.VIEWER, rita=Role.READER, olga=Role.OPERATOR)
+        door.write(vera=AccountRole.VIEWER, rita=AccountRole.READER, olga=AccountRole.OPERATOR)
         yield door
 
 
@@ -128,7 +128,7 @@ async def test_a_login_sets_a_cookie_for_this_host_and_for_no_script(door: Door)
 
 async def test_a_login_ends_by_logout_time_idleness_and_change(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     async def after(act: Callable[[dict[str, str]], Awaitable[object]]) -> int:
-        door.write(rita=Role.READER)
+        door.write(rita=AccountRole.READER)
         headers = await door.cookie("rita")
         assert await door.status(headers) == 200
         await act(headers)
@@ -146,10 +146,10 @@ async def test_a_login_ends_by_logout_time_idleness_and_change(door: Door, monke
             await door.status(headers)
 
     async def removed(headers: dict[str, str]) -> None:
-        door.write(vera=Role.VIEWER)
+        door.write(vera=AccountRole.VIEWER)
 
     async def promoted(headers: dict[str, str]) -> None:
-        door.write(rita=Role.OPERATOR)
+        door.write(rita=AccountRole.OPERATOR)
 
     async def unusable(headers: dict[str, str]) -> None:
         door.file.chmod(0o644)
@@ -197,9 +197,13 @@ async def test_each_route_needs_its_role(door: Door) -> None:
                     continue
                 path = re.sub(r"\{[^}]+\}", _example, route)
                 body: dict[str, Any] = {"json": {"deliveries": []}} if method == "post" else {}
-                if role is not Role.VIEWER:
+                if role is not AccountRole.VIEWER:
                     assert (await open_client.request(method, path, **body)).json()["code"] != "NO_ROLE"
-                for person, theirs in (("vera", Role.VIEWER), ("rita", Role.READER), ("olga", Role.OPERATOR)):
+                for person, theirs in (
+                    ("vera", AccountRole.VIEWER),
+                    ("rita", AccountRole.READER),
+                    ("olga", AccountRole.OPERATOR),
+                ):
                     answer = await door.client.request(method, path, headers=headers[person], **body)
                     refused = answer.status_code == 403 and answer.json()["code"] == "NO_ROLE"
                     assert refused is not theirs.includes(role), (name, person, answer.text)
@@ -244,7 +248,7 @@ async def test_a_viewer_reads_no_body_and_no_text_that_tells_of_one(
 
 async def test_a_stream_ends_when_its_reader_is_logged_out(door: Door) -> None:
     async def run(is_guarded: bool) -> list[bytes]:
-        door.write(rita=Role.READER)
+        door.write(rita=AccountRole.READER)
         headers = await door.cookie("rita")
         scope = {
             "type": "http", "method": "GET", "path": "/api/v1/stream", "query_string": b"",
@@ -257,7 +261,7 @@ async def test_a_stream_ends_when_its_reader_is_logged_out(door: Door) -> None:
             for number in range(4):
                 await send({"type": "http.response.body", "body": b"event", "more_body": True})
                 if number == 1 and is_guarded:
-                    door.write(vera=Role.VIEWER)
+                    door.write(vera=AccountRole.VIEWER)
                 door.clock.now += LOOK_AGAIN_SECONDS
 
         async def send(message: Any) -> None:
@@ -279,8 +283,8 @@ async def test_a_stream_ends_when_its_reader_is_logged_out(door: Door) -> None:
 @pytest.mark.parametrize("fault", ["readable by others", "a link", "of bcrypt", "another role"])
 def test_a_file_of_accounts_that_others_could_have_made_is_refused(tmp_path: Path, fault: str) -> None:
     unguarded = tmp_path / "users.json"
-    write_users(unguarded, UsersDocument(users={"rita": UserRecord(role=Role.READER, password=HASH)}))
-    assert read_users(unguarded).users["rita"].role is Role.READER
+    write_users(unguarded, UsersDocument(users={"rita": UserRecord(role=AccountRole.READER, password=HASH)}))
+    assert read_users(unguarded).users["rita"].role is AccountRole.READER
     file = unguarded
     if fault == "readable by others":
         file.chmod(0o640)
@@ -329,7 +333,7 @@ async def test_only_a_trusted_proxy_is_answered_and_only_for_https(door: Door) -
 async def test_an_api_token_is_known_by_its_hash_alone(door: Door) -> None:
     token = "t" * 43
     unguarded = sha256(token.encode()).hexdigest()
-    record = UserRecord(role=Role.READER, tokens={"ci": unguarded})
+    record = UserRecord(role=AccountRole.READER, tokens={"ci": unguarded})
     write_users(door.file, UsersDocument(users={"ci": record}))
     assert await door.status({"Authorization": f"Bearer {token}"}) == 200
     assert await door.status({"Authorization": f"Bearer {unguarded}"}) == 401, "who reads the file has no token"

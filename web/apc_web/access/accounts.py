@@ -10,7 +10,7 @@ from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers
 
-from apc_web.access.caller import Caller, Role
+from apc_web.access.caller import AccountRole, Caller
 from apc_web.access.users import MOST_PASSWORD, UsersFile, is_password
 from apc_web.errors import ApiError
 
@@ -29,7 +29,7 @@ _MOST_WAITING = 8
 @dataclass(slots=True)
 class _Login:
     name: str
-    role: Role
+    role: AccountRole
     begun: float
     used: float
 

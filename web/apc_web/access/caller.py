@@ -10,7 +10,7 @@ LOCAL_USER = "local"
 """Whoever has the token of a loopback server."""
 
 
-class Role(StrEnum):
+class AccountRole(StrEnum):
     """What a person may do here; each includes the ones before it."""
 
     VIEWER = "viewer"
@@ -20,9 +20,9 @@ class Role(StrEnum):
     OPERATOR = "operator"
     """Acts too, and the chat."""
 
-    def includes(self, other: "Role") -> bool:
+    def includes(self, other: "AccountRole") -> bool:
         """Return whether this role may do what the other may."""
-        order = list(Role)
+        order = list(AccountRole)
         return order.index(self) >= order.index(other)
 
 
@@ -38,7 +38,7 @@ class Caller:
     """
 
     name: str
-    role: Role
+    role: AccountRole
     is_by_cookie: bool = False
     proof: str = ""
 
@@ -48,10 +48,10 @@ class Caller:
         return None if self.name == LOCAL_USER else self.name
 
 
-LOCAL = Caller(LOCAL_USER, Role.OPERATOR)
+LOCAL = Caller(LOCAL_USER, AccountRole.OPERATOR)
 """The holder of the token; an application without a guard asks nobody who they are."""
 _caller: ContextVar[Caller | None] = ContextVar("apc_web_caller", default=None)
-NOBODY = Caller("", Role.VIEWER)
+NOBODY = Caller("", AccountRole.VIEWER)
 """Who has not logged in."""
 
 
@@ -65,7 +65,7 @@ def say_caller(found: Caller) -> None:
     _caller.set(found)
 
 
-def require(role: Role) -> None:
+def require(role: AccountRole) -> None:
     """Raise ApiError (403) when the caller has not this role."""
     if not caller().role.includes(role):
         raise ApiError(403, "NO_ROLE", f"this needs the role {role}; yours is {caller().role}")

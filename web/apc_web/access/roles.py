@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Depends
 from fastapi.routing import APIRoute
 
-from apc_web.access.caller import Role, caller, require
+from apc_web.access.caller import AccountRole, caller, require
 from apc_web.access.viewer import narrowed
 from apc_web.models.base import ApiModel
 
@@ -26,9 +26,14 @@ _VIEWER = frozenset(
 """What a viewer may ask; of a model they see the columns of `viewer`, of `get_timeline` columns alone."""
 
 
-def role_of(name: str) -> Role | None:
+def role_of(name: str) -> AccountRole | None:
     """Return the role that a route needs; None = none, it is for who is not logged in. Raises KeyError for others."""
-    for role, names in {Role.VIEWER: _VIEWER, Role.READER: _READER, Role.OPERATOR: _OPERATOR, None: _NOBODY}.items():
+    for role, names in {
+        AccountRole.VIEWER: _VIEWER,
+        AccountRole.READER: _READER,
+        AccountRole.OPERATOR: _OPERATOR,
+        None: _NOBODY,
+    }.items():
         if name in names:
             return role
     raise KeyError(name)
@@ -51,9 +56,9 @@ class RoleRoute(APIRoute):
 def _narrowed(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(endpoint)
     async def shown(*arguments: Any, **named: Any) -> Any:
-        if caller().role is Role.VIEWER and named.get("text") is not None:
-            require(Role.READER)  # whether a text is found tells what the bodies hold
+        if caller().role is AccountRole.VIEWER and named.get("text") is not None:
+            require(AccountRole.READER)  # whether a text is found tells what the bodies hold
         answer = await endpoint(*arguments, **named)
-        return narrowed(answer) if caller().role is Role.VIEWER and isinstance(answer, ApiModel) else answer
+        return narrowed(answer) if caller().role is AccountRole.VIEWER and isinstance(answer, ApiModel) else answer
 
     return shown

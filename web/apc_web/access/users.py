@@ -18,7 +18,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from apc_web.access.caller import LOCAL_USER, Role
+from apc_web.access.caller import LOCAL_USER, AccountRole
 from apc_web.access.token import write_private
 from apc_web.errors import InputUnusable
 
@@ -39,7 +39,7 @@ class UserRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    role: Role
+    role: AccountRole
     password: Annotated[str, Field(pattern=r"^\$argon2id\$[\x21-\x7e]{20,300}$")] | None = None
     """None = API tokens alone."""
     tokens: Mapping[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = {}

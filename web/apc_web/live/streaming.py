@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from apc_bus.database import DATABASE_AWAY
 from apc_log.queries.pages.sessions import page_of_sessions
-from apc_web.access.caller import Role, caller
+from apc_web.access.caller import AccountRole, caller
 from apc_web.access.viewer import narrowed
 from apc_web.errors import ApiError, invalid
 from apc_web.live.feed import Heads
@@ -114,7 +114,7 @@ def _is_too_far(seen: Heads, heads: Heads) -> bool:
 
 
 def _event(name: str, data: StreamEntries | StreamReset, heads: Heads) -> ServerSentEvent:
-    if caller().role is Role.VIEWER:
+    if caller().role is AccountRole.VIEWER:
         data = narrowed(data)
     return ServerSentEvent(data.model_dump_json(), event=name, id=orjson.dumps(_named(heads)).decode())
 

@@ -6,7 +6,7 @@ from importlib.metadata import version
 import asyncpg
 
 from apc_log.queries.pages.shards import ShardEnd, list_shard_ends
-from apc_web.access.caller import Role, caller
+from apc_web.access.caller import AccountRole, caller
 from apc_web.models.log import CheckpointList, ServerAbout, ShardCheckpoint
 from apc_web.services import Services
 
@@ -19,7 +19,7 @@ async def checkpoint_list(pool: asyncpg.Pool) -> CheckpointList:
 def about(services: Services) -> ServerAbout:
     """Return what this server is, and what the caller may do."""
     found = caller()
-    is_operator = found.role.includes(Role.OPERATOR)
+    is_operator = found.role.includes(AccountRole.OPERATOR)
     no_role = None if is_operator else f"this needs the role operator; yours is {found.role}"
     return ServerAbout(
         version=version("apc-bus"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from apc_bus.settings import WebSettings
 from apc_console.errors import InputUnusable
-from apc_web.access.caller import Role
+from apc_web.access.caller import AccountRole
 from apc_web.access.users import UserRecord, UsersDocument, check_name, hash_password, read_users, write_users
 
 
@@ -17,7 +17,7 @@ def set_user(name: str, role: str, password: str | None) -> None:
     file, document = _opened()
     known = document.users.get(name)
     hashed = None if password is None else hash_password(password)
-    record = UserRecord(role=Role(role), password=hashed, tokens={} if known is None else known.tokens)
+    record = UserRecord(role=AccountRole(role), password=hashed, tokens={} if known is None else known.tokens)
     write_users(file, UsersDocument(users={**document.users, name: record}))
 
 

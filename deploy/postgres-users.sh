@@ -10,8 +10,9 @@ password() {
 }
 gate=$(password GATE_DB_PASSWORD)
 log_writer=$(password LOG_WRITER_DB_PASSWORD)
-librarian=$(password LIBRARIAN_PASSWORD)
 operator=$(password OPERATOR_DB_PASSWORD)
+librarian=
+if [ -n "${LIBRARIAN_PASSWORD:-}" ] || [ -e /run/secrets/librarian_password ]; then librarian=$(password LIBRARIAN_PASSWORD); fi
 
 psql --set ON_ERROR_STOP=1 --no-psqlrc --quiet \
     --username "${POSTGRES_USER:-postgres}" --dbname "${POSTGRES_DB:-postgres}" \
@@ -21,9 +22,9 @@ SELECT format('CREATE ROLE %I NOLOGIN', name) FROM unnest(ARRAY['apc_owner', 'ap
 WHERE to_regrole(name) IS NULL \gexec
 CREATE ROLE apc_gate LOGIN PASSWORD :'gate' IN ROLE apc_reader;
 CREATE ROLE apc_log_writer LOGIN PASSWORD :'log_writer' IN ROLE apc_writer;
--- The logins of agents are made by `apc agent add`. The librarian's is made here, because it also looks into the
--- log of earlier runs for what worked.
-CREATE ROLE "agent.librarian" LOGIN PASSWORD :'librarian' IN ROLE apc_agent, apc_reader;
+-- The logins of agents are made by `apc agent add`. That of the reference swarm's librarian is made here, because it also
+-- looks into the log of earlier runs for what worked.
+SELECT format('CREATE ROLE "agent.librarian" LOGIN PASSWORD %L IN ROLE apc_agent, apc_reader', :'librarian') WHERE :'librarian' <> '' \gexec
 -- The operator also looks after the tasks, effects and memories of agents, and makes their logins.
 CREATE ROLE apc_operator LOGIN PASSWORD :'operator' IN ROLE apc_reader, apc_agent, apc_registrar;
 SQL

@@ -3,13 +3,13 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from apc_agents.agent import Agent
 from apc_agents.errors import AgentInvalid, AgentNotFound
-from apc_agents.typed.team import Team
+from apc_agents.typed.team import Team, documents_of
 from apc_contracts.errors import ApcError
 
 
@@ -45,10 +45,22 @@ def load_team(name: str) -> Team:
 
 def load_members(name: str) -> dict[str, Agent]:
     """Return an agent, or every agent of a team, each by the name that `load_agent` takes. Raises as `load_agent`."""
-    found = _load(name, name) if name.count(":") == 1 else None
-    if isinstance(found, Team):
-        return {f"{name}:{agent.agent_id}": agent for agent in found.agents}
+    team = _find_team(name)
+    if team is not None:
+        return {f"{name}:{agent.agent_id}": agent for agent in team.agents}
     return {name: load_agent(name)}
+
+
+def load_documents(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the JSON Schema of every model of these agents and teams, by schema. Raises as `load_agent`."""
+    agents = {place: agent for name in names for place, agent in load_members(name).items()}
+    teams = [team for name in names if (team := _find_team(name)) is not None]
+    return documents_of(agents.values()) | {key: found for team in teams for key, found in team.documents.items()}
+
+
+def _find_team(name: str) -> Team | None:
+    found = _load(name, name) if name.count(":") == 1 else None
+    return found if isinstance(found, Team) else None
 
 
 def _split(name: str) -> tuple[str, str, str]:

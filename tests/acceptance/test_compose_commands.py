@@ -13,11 +13,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
-import yaml
 from tests.support.apc_command import ApcCommand
 from tests.support.servers import PrivateNode
+from tests.support.servers.compose_model import read_compose
 
 from apc_automl.roles import ROLES
+from apc_console.commands.deploy.compose_files import COMPOSE, OVERRIDE, files_of_folder
 from apc_console.commands.deploy.compose_secrets import write_secrets
 
 ROOT = Path(__file__).parents[2]
@@ -33,10 +34,10 @@ class Deployment:
     def __init__(
         self, node: PrivateNode, management_port: int, postgres_url: str, folder: Path, uploads_port: int
     ) -> None:
-        compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-        self.services: dict[str, Any] = compose["services"]
-        shutil.copy(ROOT / "docker-compose.yml", folder)
-        self._secrets = write_secrets([folder / "docker-compose.yml"]).folder
+        self.services: dict[str, Any] = read_compose([ROOT / COMPOSE, ROOT / OVERRIDE])["services"]
+        for file in (COMPOSE, OVERRIDE):
+            shutil.copy(ROOT / file, folder)
+        self._secrets = write_secrets(files_of_folder(folder)).folder
         self.passwords: dict[str, str] = json.loads((self._secrets / "passwords.json").read_text())
         parts = urlsplit(postgres_url)
         self.socket_folder = parse_qs(parts.query)["host"][0]
@@ -142,9 +143,11 @@ async def test_the_services_start_as_users_of_their_own(deployment: Deployment, 
     deployment.start("artifacts")
     deployment.start("persister")
     deployment.start("orchestrator")
-    registered = await deployment.run("register")
+    registered = await deployment.run("operator")
     while registered.returncode != 0 and "is not in the log after" in registered.stderr:  # compose waits for /readyz
-        registered = await deployment.run("register")
+        registered = await deployment.run("operator")
+    assert registered.returncode == 0, registered.stderr
+    registered = await deployment.run("register")
     assert registered.returncode == 0, registered.stderr
     for role in ROLES:
         deployment.start(role.replace("_", "-"))

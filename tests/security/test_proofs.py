@@ -52,6 +52,7 @@ HERE: Table = {
     "console/test_deployment_secrets.py": {
         "test_a_folder_that_others_may_enter_is_refused": "the same act works",
         "test_a_link_in_the_place_of_a_secret_is_not_written_through": "goes through the link",
+        "test_a_link_in_the_place_of_a_compose_file_is_not_written_through": "goes through the link",
     },
     "console/test_paths.py": {
         "test_a_key_is_written_for_an_agent_id_alone": "of a name it is written",

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from apc_agents.loading import load_members
-from apc_agents.typed.team import documents_of
+from apc_agents.loading import load_documents, load_members
 from apc_bus.chaos import load_profile
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_console.output.terminal import echo
@@ -51,7 +50,7 @@ async def run_everything(modules: Sequence[str], profile: Path | None = None) ->
 async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterator[System]:
     database = DatabaseSettings()
     members = {name: agent for module in modules for name, agent in load_members(module).items()}
-    documents = documents_of(members.values())
+    documents = load_documents(modules)
     if has_broker(settings, database):
         from apc_client.registry.schemas import register_schemas
         from apc_console.connections.broker import open_bus

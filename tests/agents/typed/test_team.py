@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, create_model
 
 from apc_agents import Agent, AgentInvalid, AgentNotFound, HandlerContext, Team, load_agent, load_team, message
-from apc_agents.loading import load_members
+from apc_agents.loading import load_documents, load_members
 from apc_contracts.schemas.schema import register_schema
 
 MODULE = """
@@ -106,3 +106,28 @@ def test_a_team_and_its_members_are_found_by_name(module: str) -> None:
         load_team(f"{module}:lead")
     with pytest.raises(AgentNotFound, match="it has lead, reader, team"):
         load_team(f"{module}:teem")
+
+
+def test_the_schemas_of_a_name_are_those_of_the_team_and_of_its_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = """
+from pydantic import BaseModel
+from apc_agents import message
+@message("note/1")
+class Note(BaseModel):
+    text: str
+class Hidden:
+    @message("aside/1")
+    class Aside(BaseModel):
+        text: str
+@lead.on(Note)
+async def note(note: Note, ctx): ...
+team = Team("review", agents=[lead, reader], entry="lead", messages=[Hidden.Aside])
+"""
+    (tmp_path / "documents_of_team.py").write_text(MODULE + more)
+    monkeypatch.chdir(tmp_path)
+
+    assert set(load_documents(["documents_of_team:team"])) == {"aside/1", "note/1"}
+    assert set(load_documents(["documents_of_team:lead"])) == {"note/1"}
+    assert load_documents([]) == {}

@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from apc_console.commands import app
-from apc_console.commands.deploy.compose_secrets import write_secrets
+from apc_console.commands.deploy.compose_files import FILES, OVERRIDE, files_of_folder
+from apc_console.commands.deploy.compose_secrets import read_secrets, write_secrets
 from apc_console.errors import InputUnusable
 
 BASE = """
@@ -81,7 +82,8 @@ MISTAKES: dict[str, tuple[bytes | None, str]] = {
     "no file": (None, "cannot read"),
     "no YAML": (b"secrets: {", "is no YAML"),
     "no text": (b"\xff\xfe\x00", "is no YAML"),
-    "a list": (b"[]", "no section `secrets`"),
+    "a list": (b"[]", "must be a mapping"),
+    "secrets as a list": (b"secrets: [a]", "must be a mapping"),
     "no secrets": (b"services: {}", "no section `secrets`"),
     "no path": (b"secrets: {a: {x-content: b}}", "secrets.a.file"),
     "a number": (b"secrets: {a: {file: ./s/a, x-content: 7}}", "secrets.a.x-content"),
@@ -104,3 +106,46 @@ def test_a_password_that_no_url_can_carry_is_refused(compose: Path) -> None:
 
     with pytest.raises(InputUnusable, match="password of planner must be letters"):
         write_secrets([compose])
+
+
+def test_an_empty_folder_gets_the_compose_file_and_all_that_it_mounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    shown = CliRunner().invoke(app, ["deploy", "init"])
+
+    assert shown.exit_code == 0, shown.output
+    assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()) == sorted(
+        [*map(str, FILES), *(f"deploy/secrets/{name}" for name in (*declared(tmp_path), "passwords.json"))]
+    )
+    assert stat.S_IMODE((tmp_path / "deploy/rabbitmq.conf").stat().st_mode) == 0o644
+    assert stat.S_IMODE((tmp_path / "deploy/postgres-users.sh").stat().st_mode) == 0o755
+    again = CliRunner().invoke(app, ["deploy", "init"])
+    assert again.output.splitlines()[0].endswith("passwords.json") and "wrote 0 secrets" in again.output
+
+
+def declared(folder: Path) -> set[str]:
+    return {secret.name for file in files_of_folder(folder) for secret in read_secrets(file)}
+
+
+def test_the_override_of_a_folder_is_read_as_docker_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / OVERRIDE).write_text(
+        "secrets: {planner_url: {file: ./deploy/secrets/planner_url, x-content: '{agent.planner}'}}"
+    )
+
+    assert CliRunner().invoke(app, ["deploy", "init"]).exit_code == 0
+
+    passwords = json.loads((tmp_path / "deploy/secrets/passwords.json").read_text())
+    assert (tmp_path / "deploy/secrets/planner_url").read_text() == passwords["agent.planner"]
+    assert {"operator", "agent.planner"} < passwords.keys()
+
+
+def test_a_compose_file_of_another_project_is_left_alone(compose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(compose.parent)
+
+    assert CliRunner().invoke(app, ["deploy", "init"]).exit_code == 0
+
+    assert compose.read_text() == BASE
+    assert not (compose.parent / "deploy").exists()

@@ -1,4 +1,4 @@
-"""The compose file against the code: it could not be run where it was written."""
+"""The compose files of a checkout, the bus and the reference swarm, against the code; `make test-compose` runs them."""
 
 import re
 import tomllib
@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.servers.compose_model import read_compose
 
 from apc_agents.loading import load_agent
 from apc_automl.roles import MODULE, ROLES
+from apc_console.commands.deploy.compose_files import FILES
 from apc_console.configuration import settings_in_force
 
 ROOT = Path(__file__).parents[3]
@@ -17,14 +19,13 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    """The compose file."""
-    found: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    return found
+    """Both compose files, as Docker merges them."""
+    return read_compose([ROOT / "docker-compose.yml", ROOT / "docker-compose.override.yml"])
 
 
 @pytest.fixture(scope="module")
 def services(compose: dict[str, Any]) -> dict[str, Any]:
-    """The services of the compose file."""
+    """Their services."""
     services: dict[str, Any] = compose["services"]
     return services
 
@@ -42,8 +43,8 @@ def workers(services: dict[str, Any]) -> set[str]:
 
 
 def ours(services: dict[str, Any]) -> dict[str, Any]:
-    """The services that run our image."""
-    return {name: service for name, service in services.items() if service["image"].startswith("${APC_IMAGE")}
+    """The services that run our images."""
+    return {name: service for name, service in services.items() if service["image"].startswith("${APC_")}
 
 
 def test_there_is_a_service_for_each_role(services: dict[str, Any]) -> None:
@@ -88,7 +89,7 @@ def test_no_service_of_ours_runs_with_rights_it_does_not_need(services: dict[str
 
 
 def volumes_of(service: dict[str, Any]) -> set[str]:
-    return {mount.removeprefix("./").replace("${DATA_FOLDER:-./data}", "data") for mount in service.get("volumes", ())}
+    return {mount.replace("${DATA_FOLDER:-./data}", "data") for mount in service.get("volumes", ())}
 
 
 def test_who_mounts_what(services: dict[str, Any]) -> None:
@@ -98,6 +99,7 @@ def test_who_mounts_what(services: dict[str, Any]) -> None:
         "log-key": {"apc-log:/var/lib/apc"},
         "artifacts": {"apc-artifacts:/var/lib/apc-artifacts"},
         "orchestrator": {read},
+        "report": {read},
         **{role: {read} for role in services if services[role].get("command", [""])[0] == "worker"},
         "librarian": {read, "data:/data:ro"},
     }
@@ -143,7 +145,7 @@ def test_each_service_is_in_the_networks_that_it_needs(services: dict[str, Any])
 
     assert agents == {"rabbitmq", "postgres", "artifacts"} | workers(services)
     assert all(services[name]["networks"] == ["agents"] for name in workers(services))
-    for name in ("orchestrator", "persister"):
+    for name in ("orchestrator", "persister", "operator"):
         assert services[name]["networks"] == ["services"]
     assert services["log-key"]["network_mode"] == "none"
     assert all("networks" in service or "network_mode" in service for service in services.values())
@@ -180,14 +182,50 @@ def test_every_service_has_limits_and_those_that_go_on_a_health_check(services: 
         assert ("healthcheck" in service) == (service["restart"] != "no"), name
 
 
-def test_one_service_builds_the_image_from_all_that_it_copies(services: dict[str, Any]) -> None:
-    assert [name for name, service in services.items() if "build" in service] == ["migrate"]
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
+def test_one_service_builds_each_image_from_all_that_it_copies(services: dict[str, Any]) -> None:
+    built = {name: service["build"]["target"] for name, service in services.items() if "build" in service}
+    assert built == {"migrate": "apc-bus", "register": "apc-bus-automl"}
+    assert all(services[name]["image"].endswith(f":-{target}:0.1.0}}") for name, target in built.items())
+    dockerfile = (ROOT / "deploy/Dockerfile").read_text()
+    assert set(built.values()) <= set(re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE))
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE)
     allowed = set(re.findall(r"^!(\S+)$", (ROOT / "deploy/Dockerfile.dockerignore").read_text(), re.MULTILINE))
 
     sources = {source for line in copied for source in line.split()}
-    assert {source.partition("/")[0] for source in sources} == allowed
+    assert {source for source in sources if not any(f"{source}/".startswith(f"{name}/") for name in allowed)} == set()
+    assert {name for name in allowed if not any(f"{source}/".startswith(f"{name}/") for source in sources)} == set()
     assert all((ROOT / source).exists() for source in sources)
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     packed = {*wheel["packages"], *wheel["force-include"]}
     assert {name for name in packed if not {name, name.partition("/")[0]} & sources} == set()
+
+
+def test_the_wheel_has_every_file_of_a_deployment() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    places = {source: place for source, place in wheel["force-include"].items() if "/deployment/" in place}
+
+    assert places == {str(name): f"apc_console/deployment/{name}" for name in FILES}
+    core: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    mounted = {mount.split(":")[0] for service in core["services"].values() for mount in service.get("volumes", ())}
+    assert {mount.removeprefix("./") for mount in mounted if mount.startswith("./")} <= places.keys()
+
+
+def test_the_bus_alone_names_no_agent_and_builds_nothing() -> None:
+    core = read_compose([ROOT / "docker-compose.yml"])
+
+    assert workers(core["services"]) == set() and "register" not in core["services"]
+    assert "{agent." not in (ROOT / "docker-compose.yml").read_text()
+    assert not [name for name, service in core["services"].items() if "build" in service or "extends" in service]
+
+
+@pytest.mark.parametrize("template", ["agent", "register", "client"])
+def test_a_template_is_guarded_as_our_own_services_are(services: dict[str, Any], template: str) -> None:
+    """What a project extends (deploy/agent.yml) has the limits of the services in docker-compose.yml."""
+    ours: dict[str, Any] = services["artifacts" if template == "agent" else "operator"]
+    theirs = yaml.safe_load((ROOT / "deploy/agent.yml").read_text())["services"][template]
+
+    for key in ("read_only", "tmpfs", "cap_drop", "security_opt", "init", "mem_limit", "pids_limit", "restart"):
+        assert theirs[key] == ours[key], key
+    declared = read_compose([ROOT / "docker-compose.yml"])["secrets"]
+    assert secrets_of(theirs).keys() <= declared.keys()
+    assert ("administrator_amqp_url" in secrets_of(theirs), "privileged" in theirs) == (False, False)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from apc_console.commands.deploy.compose_files import write_files
 from apc_console.commands.deploy.compose_secrets import write_secrets
 from apc_console.errors import InputUnusable
 
@@ -45,3 +46,16 @@ def test_a_link_in_the_place_of_a_secret_is_not_written_through(compose: Path, t
     assert written.differing == [folder / "url"]
     (folder / "url").unlink()
     assert write_secrets([compose]).made == [folder / "url"]
+
+
+def test_a_link_in_the_place_of_a_compose_file_is_not_written_through(tmp_path: Path) -> None:
+    folder, victim = tmp_path / "project", tmp_path / "victim"
+    (folder / "deploy").mkdir(parents=True)
+    victim.write_text("precious")
+    (folder / "deploy/rabbitmq.conf").symlink_to(victim)
+
+    assert folder / "deploy/rabbitmq.conf" not in write_files(folder)
+
+    assert victim.read_text() == "precious"
+    (folder / "deploy/rabbitmq.conf").write_text("spoilt")
+    assert victim.read_text() == "spoilt", "what is written without a look goes through the link"

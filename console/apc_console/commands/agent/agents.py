@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 from pydantic import ValidationError
 
-from apc_agents.loading import load_agent
+from apc_agents.loading import load_documents, load_members
 from apc_bus.settings import BusSettings
 from apc_client.registry.agents import (
     LOG_PATIENCE,
@@ -17,6 +17,7 @@ from apc_client.registry.agents import (
     wait_until_recorded,
     with_keys,
 )
+from apc_client.registry.schemas import register_schemas
 from apc_client.topology import topology_of
 from apc_console.commands.agent.broker_users import Remarks, cut_off, make_agent_users, user_of_agent
 from apc_console.commands.agent.database_logins import end_agent_login, make_agent_logins
@@ -95,15 +96,32 @@ async def add_person(person_id: str, role: str, via: Sequence[str]) -> None:
         await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
 
 
-async def add_agents_of_code(modules: Sequence[str]) -> tuple[list[str], Remarks]:
-    """Register agents as their code describes them; return their ids and remarks."""
+@dataclass(frozen=True, slots=True)
+class AddedCode:
+    """What `add_agents_of_code` registered: ids of agents, and schemas such as finding/1."""
+
+    agents: list[str]
+    schemas: list[str]
+    remarks: Remarks
+
+
+async def add_agents_of_code(names: Sequence[str]) -> AddedCode:
+    """Register agents, and all agents of teams, as their code describes them, with the schemas of their models.
+
+    Raises:
+        InputUnusable: a schema is unsafe, or registered with other content.
+    """
     settings = BusSettings()
-    agents = [load_agent(module) for module in modules]
-    described = [agent.registration(user_of_agent(settings, agent.agent_id)) for agent in agents]
+    agents = {place: agent for name in names for place, agent in load_members(name).items()}
+    documents = load_documents(names)
+    described = [agent.registration(user_of_agent(settings, agent.agent_id)) for agent in agents.values()]
     async with open_log() as pool:
         registrations = await with_keys(pool, described)
     remarks = await _add(settings, [addition(registration) for registration in registrations])
-    return [registration.agent_id for registration in registrations], remarks
+    if documents:
+        async with open_log() as pool, open_bus(settings) as bus:
+            await register_schemas(bus, pool, settings.shards, documents)
+    return AddedCode([registration.agent_id for registration in registrations], sorted(documents), remarks)
 
 
 async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:

@@ -18,7 +18,7 @@ def add(
     agents: Annotated[
         list[str],
         typer.Argument(
-            metavar="ID | MODULE:AGENT…", help="One id with its options, or agents as `apc worker` takes them."
+            metavar="ID | MODULE:AGENT…", help="One id with its options, or agents and teams as `apc up` takes them."
         ),
     ],
     role: Annotated[str | None, typer.Option(help="Its role, which its packets must carry.")] = None,
@@ -37,7 +37,8 @@ def add(
 ) -> None:
     """Declare an agent's queues, make its broker user and register it; repeat it to change.
 
-    MODULE:AGENT takes role, swarm, rights and handled types from the agent's code; an ID takes them from the options.
+    MODULE:AGENT takes role, swarm, rights and handled types from the agent's code, and registers the schemas of its
+    models; MODULE:TEAM does so for every agent of a team. An ID takes all this from the options.
     Returns when the registry holds it. With APC_MANAGEMENT_URL the user is created with the least rights; its password
     comes from APC_BROKER_PASSWORDS, or is generated and kept in APC_BROKER_PASSWORDS_FILE.
 
@@ -55,15 +56,18 @@ def add(
     if via:
         raise typer.BadParameter("--via goes with --person")
     if not any((role, swarm, rights, handles, key, broker_user)) and all(":" in agent for agent in agents):
-        added, remarks = run_quietly(add_agents_of_code(agents))
+        code = run_quietly(add_agents_of_code(agents))
+        added, schemas, remarks = code.agents, code.schemas, code.remarks
     elif len(agents) == 1 and role and swarm:
         form = AgentForm(agents[0], role, swarm, rights, handles, tuple(key or ()), broker_user)
-        added, remarks = agents, run_quietly(add_agent(form))
+        added, schemas, remarks = agents, [], run_quietly(add_agent(form))
     else:
         raise typer.BadParameter("give one ID with --role and --swarm, or MODULE:AGENT… without options")
     tell(remarks)
     for agent_id in added:
         echo(f"agent {agent_id} is registered")
+    for schema_id in schemas:
+        echo(f"schema {schema_id} is registered")
 
 
 @app.command()

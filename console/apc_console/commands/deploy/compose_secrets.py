@@ -52,6 +52,9 @@ def write_secrets(compose_files: Sequence[Path]) -> WrittenSecrets:
         InputUnusable: a compose file or the folder cannot be used; the message names file, place and remedy.
     """
     found = [secret for file in compose_files for secret in read_secrets(file)]
+    if not found:
+        names = ", ".join(map(str, compose_files))
+        raise InputUnusable(f"{names} has no section `secrets`: there is nothing to write")
     folder = _common_folder(found)
     _make_folder(folder)
     written = WrittenSecrets(folder, folder / "passwords.json")
@@ -69,7 +72,7 @@ def read_secrets(compose_file: Path) -> list[ComposeSecret]:
     """Return the secrets that a compose file declares with a file.
 
     Raises:
-        InputUnusable: the file cannot be read, is no compose file, or declares no secret.
+        InputUnusable: the file cannot be read, or is no compose file.
     """
     try:
         content = yaml.safe_load(compose_file.read_text())
@@ -77,9 +80,9 @@ def read_secrets(compose_file: Path) -> list[ComposeSecret]:
         raise InputUnusable(f"cannot read {compose_file}: {error.strerror}; name the file with --compose") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputUnusable(f"{compose_file} is no YAML: {' '.join(str(error).split())}") from error
-    declared = content.get("secrets") if isinstance(content, dict) else None
-    if not isinstance(declared, dict) or not declared:
-        raise InputUnusable(f"{compose_file} has no section `secrets`: there is nothing to write")
+    declared = content.get("secrets") or {} if isinstance(content, dict) else None
+    if not isinstance(declared, dict):
+        raise InputUnusable(f"{compose_file}: the section `secrets` must be a mapping of names")
     return [
         _secret_of(compose_file, str(name), given)
         for name, given in declared.items()

@@ -21,14 +21,22 @@ def init(
     compose: Annotated[
         list[Path] | None,
         typer.Option(
-            "--compose", metavar="FILE", help="A compose file with secrets; repeat it. Default docker-compose.yml."
+            "--compose",
+            metavar="FILE",
+            help="A compose file with secrets; repeat it. Default docker-compose.yml and docker-compose.override.yml.",
         ),
     ] = None,
 ) -> None:
-    """Write the secrets that compose files name, with random passwords. Keeps every file that exists."""
+    """Write the secrets that compose files name, with random passwords. Keeps every file that exists.
+
+    A folder without docker-compose.yml gets it first, with the files that it mounts.
+    """
+    from apc_console.commands.deploy.compose_files import files_of_folder, write_files
     from apc_console.commands.deploy.compose_secrets import write_secrets
 
-    written = write_secrets(compose or [Path("docker-compose.yml")])
+    for file in [] if compose else write_files(Path()):
+        echo(f"wrote {file}")
+    written = write_secrets(compose or files_of_folder(Path()))
     for file in written.differing:
         echo(f"kept {file}: it differs from what the compose file says; remove it to write it again", file=sys.stderr)
     for file in written.missing:

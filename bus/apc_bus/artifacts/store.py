@@ -126,6 +126,10 @@ class ArtifactStore:
             await self._store_as(artifact_hash, Path(file.name))
         return artifact_hash
 
+    async def put_file(self, artifact_hash: str, file: Path) -> None:
+        """Store a file whose hash the caller has computed. Raises ArtifactError when the store failed."""
+        await self._store_as(artifact_hash, file)
+
     async def get(self, artifact_hash: str, *, max_bytes: int | None = None) -> bytes:
         """Return the bytes, verified against the hash.
 

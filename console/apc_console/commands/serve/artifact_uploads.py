@@ -1,7 +1,7 @@
-"""`apc serve artifacts`: the only process that writes a shared folder of artifacts; agents mount it read-only.
+"""`apc serve artifacts`: the only process that writes artifacts, into a folder or an S3-like store that agents read.
 
-`PUT /sha256/<64 hex digits>` with a Content-Length: the body is written to a file beside the store while it is hashed,
-and moved into place when the hash matches the path. An existing object is never overwritten. One request per
+`PUT /sha256/<64 hex digits>` with a Content-Length: the body is written to a file of its own while it is hashed, and
+moved or copied into the store when the hash matches the path. An existing object is never overwritten. One request per
 connection; every wait for a client has a time limit.
 """
 
@@ -71,16 +71,29 @@ class _Refused(Exception):
 
 
 class ArtifactUploads:
-    """Takes uploads into the folder of a store."""
+    """Takes uploads into a store.
 
-    def __init__(self, folder: Path, limits: UploadLimits, may_log_in: LoginCheck | None = None) -> None:
-        """Accept uploads from clients that `may_log_in` accepts; without it from anybody."""
+    Args:
+        folder: of the store; with `remote`, the folder in which a body waits until its hash is known.
+        limits: of a client, and of all.
+        may_log_in: which clients may upload; without it anybody.
+        remote: a store that is no folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        limits: UploadLimits,
+        may_log_in: LoginCheck | None = None,
+        remote: ArtifactStore | None = None,
+    ) -> None:
         self._folder = folder
+        self._remote = remote
         self._may_log_in = may_log_in
         self._known: dict[tuple[str, bytes], float] = {}
         self._incoming = folder / "incoming"
         self._limits = limits
-        self._store = ArtifactStore(folder, max_bytes=limits.max_bytes)
+        self._store = remote or ArtifactStore(folder, max_bytes=limits.max_bytes)
         self._clients: Counter[str] = Counter()
         make_private_folder(self._incoming)
         for left_over in self._incoming.iterdir():
@@ -111,6 +124,9 @@ class ArtifactUploads:
             return refused.status, str(refused)
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
             return HTTPStatus.REQUEST_TIMEOUT, "the request came too slowly, or not whole"
+        except ArtifactError as error:
+            log.error("artifact_not_stored", error=str(error))
+            return HTTPStatus.SERVICE_UNAVAILABLE, str(error)
         except OSError as error:
             log.error("artifact_not_stored", error=str(error))
             return HTTPStatus.INSUFFICIENT_STORAGE, f"the store failed: {error.strerror}"
@@ -188,7 +204,10 @@ class ArtifactUploads:
                     await asyncio.to_thread(file.write, part)
             if digest.hexdigest() != digits:
                 raise _Refused(HTTPStatus.UNPROCESSABLE_ENTITY, f"these bytes have the hash {digest.hexdigest()}")
-            await asyncio.to_thread(self._place, Path(name), digits)
+            if self._remote is not None:
+                await self._remote.put_file(f"sha256:{digits}", Path(name))
+            else:
+                await asyncio.to_thread(self._place, Path(name), digits)
         finally:
             os.unlink(name)
 
@@ -261,12 +280,18 @@ def _digits(method: str, path: str) -> str:
     return match[1]
 
 
-def store_folder(settings: BusSettings) -> Path:
-    """Return the folder of the store that the settings name. Raises InputUnusable when it is none."""
-    location = settings.artifacts
-    if "://" in location and not location.startswith("file:///"):
-        raise InputUnusable(f"APC_ARTIFACTS_URL={location} is no folder: only one needs `apc serve artifacts`")
-    return Path(location.removeprefix("file://")).absolute()
+def uploads_of(settings: BusSettings, may_log_in: LoginCheck | None) -> ArtifactUploads:
+    """Return what takes uploads into the store of APC_ARTIFACTS_URL, a folder or an S3-like store.
+
+    Raises:
+        ArtifactError: the store cannot be opened.
+        OSError: its folder, or the one in which bodies wait (in APC_DATA_DIR), cannot be made.
+    """
+    location, limits = settings.artifacts, UploadLimits(settings.max_artifact_bytes)
+    if "://" not in location or location.startswith("file://"):
+        return ArtifactUploads(Path(location.removeprefix("file://")).absolute(), limits, may_log_in)
+    remote = ArtifactStore(location, max_bytes=limits.max_bytes, allow_http=settings.artifacts_allow_http)
+    return ArtifactUploads(settings.data_dir.absolute() / "uploads", limits, may_log_in, remote)
 
 
 def login_check(settings: BusSettings, host: str) -> LoginCheck | None:
@@ -289,8 +314,7 @@ async def serve_artifacts(listen: str) -> None:
     settings = BusSettings()
     host, port = listen_address(listen)
     try:
-        limits = UploadLimits(settings.max_artifact_bytes)
-        uploads = ArtifactUploads(store_folder(settings), limits, login_check(settings, host))
+        uploads = uploads_of(settings, login_check(settings, host))
         server = await asyncio.start_server(uploads.answer, host, port, limit=_LONGEST_HEAD)
     except OSError as error:
         raise InputUnusable(f"cannot take artifacts at {listen}: {error.strerror}") from error

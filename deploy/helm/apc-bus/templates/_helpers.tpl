@@ -72,7 +72,7 @@ securityContext:
 
 {{- define "apc.volumes" -}}
 - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
-- {name: data, emptyDir: {sizeLimit: 1Gi}}
+- {name: data, emptyDir: {sizeLimit: {{ .space | default "1Gi" }}}}
 {{- if .secret }}
 - name: secrets
   secret:

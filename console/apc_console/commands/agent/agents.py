@@ -1,7 +1,7 @@
 """What an operator does with agents: add, revoke, list."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import asyncpg
@@ -66,11 +66,26 @@ class AgentForm:
             raise InputUnusable(f"{first['loc'][0]}: {first['msg']}") from error
 
 
-async def add_agent(form: AgentForm) -> Remarks:
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What was registered: ids of agents and schemas such as finding/1."""
+
+    agents: list[str]
+    remarks: Remarks
+    schemas: list[str] = field(default_factory=list)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What to tell the operator, one line each."""
+        named = [*(("agent", one) for one in self.agents), *(("schema", one) for one in self.schemas)]
+        return [f"{kind} {name} is registered" for kind, name in named]
+
+
+async def add_agent(form: AgentForm) -> Added:
     """Declare the agent's queues, make its broker user, register it, and wait until the log has it."""
     form.change(form.broker_user or form.agent_id)  # check the options before the environment
     settings = BusSettings()
-    return await _add(settings, [form.change(user_of_agent(settings, form.agent_id))])
+    return Added([form.agent_id], await _add(settings, [form.change(user_of_agent(settings, form.agent_id))]))
 
 
 async def add_person(person_id: str, role: str, via: Sequence[str]) -> None:
@@ -96,16 +111,7 @@ async def add_person(person_id: str, role: str, via: Sequence[str]) -> None:
         await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
 
 
-@dataclass(frozen=True, slots=True)
-class AddedCode:
-    """What `add_agents_of_code` registered: ids of agents, and schemas such as finding/1."""
-
-    agents: list[str]
-    schemas: list[str]
-    remarks: Remarks
-
-
-async def add_agents_of_code(names: Sequence[str]) -> AddedCode:
+async def add_agents_of_code(names: Sequence[str]) -> Added:
     """Register agents, and all agents of teams, as their code describes them, with the schemas of their models.
 
     Raises:
@@ -121,7 +127,7 @@ async def add_agents_of_code(names: Sequence[str]) -> AddedCode:
     if documents:
         async with open_log() as pool, open_bus(settings) as bus:
             await register_schemas(bus, pool, settings.shards, documents)
-    return AddedCode([registration.agent_id for registration in registrations], sorted(documents), remarks)
+    return Added([registration.agent_id for registration in registrations], remarks, sorted(documents))
 
 
 async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:

@@ -13,14 +13,17 @@ app = typer.Typer(help="Add, revoke, list and show agents.", no_args_is_help=Tru
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, unique in the deployment.")]
 
 
+NewAgents = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID | MODULE:AGENT…", help="One id with its options, or agents and teams as `apc up` takes them."
+    ),
+]
+
+
 @app.command()
 def add(
-    agents: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="ID | MODULE:AGENT…", help="One id with its options, or agents and teams as `apc up` takes them."
-        ),
-    ],
+    agents: NewAgents,
     role: Annotated[str | None, typer.Option(help="Its role, which its packets must carry.")] = None,
     swarm: Annotated[str | None, typer.Option(help="Its swarm, which its packets must carry.")] = None,
     rights: Annotated[str, typer.Option(help="operate, decide, validate, veto; separated by commas.")] = "",
@@ -56,18 +59,15 @@ def add(
     if via:
         raise typer.BadParameter("--via goes with --person")
     if not any((role, swarm, rights, handles, key, broker_user)) and all(":" in agent for agent in agents):
-        code = run_quietly(add_agents_of_code(agents))
-        added, schemas, remarks = code.agents, code.schemas, code.remarks
+        added = run_quietly(add_agents_of_code(agents))
     elif len(agents) == 1 and role and swarm:
         form = AgentForm(agents[0], role, swarm, rights, handles, tuple(key or ()), broker_user)
-        added, schemas, remarks = agents, [], run_quietly(add_agent(form))
+        added = run_quietly(add_agent(form))
     else:
         raise typer.BadParameter("give one ID with --role and --swarm, or MODULE:AGENT… without options")
-    tell(remarks)
-    for agent_id in added:
-        echo(f"agent {agent_id} is registered")
-    for schema_id in schemas:
-        echo(f"schema {schema_id} is registered")
+    tell(added.remarks)
+    for sentence in added.sentences:
+        echo(sentence)
 
 
 @app.command()

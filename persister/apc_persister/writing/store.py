@@ -9,7 +9,7 @@ import asyncpg
 
 from apc_log.batch import PacketEntry
 from apc_log.connection import AnyConnection
-from apc_log.rows import Placed, leaves_of, rows_of
+from apc_log.rows import Placed, Rows, leaves_of, rows_of
 from apc_persister.writing.conflicts import DUPLICATE_EVENT, UNSTORABLE, duplicate_id, unstorable
 
 ENTRY_ERRORS = (
@@ -23,6 +23,9 @@ ENTRY_ERRORS = (
     ValueError,
 )
 """The fault lies with an entry; every other error lies with the database and is tried again."""
+
+HASHED_AT_ONCE = 100
+"""Entries that are hashed without a thread: their hashes take less than waking one."""
 
 _KNOWN = """
 SELECT known.session_id, known.packet_id, known.packet_hash
@@ -54,16 +57,24 @@ async def store(connection: AnyConnection, placed: Sequence[Placed], recorded_at
     Raises one of ENTRY_ERRORS when an entry cannot be stored, or has no canonical form.
     """
     rows = rows_of(placed)
+    if len(placed) <= HASHED_AT_ONCE:
+        leaves = leaves_of(rows, recorded_at)
+        await _copy(connection, rows)
+        return leaves
     # In a thread: while the server works on a COPY, nothing else is to be done here.
     hashing = asyncio.create_task(asyncio.to_thread(leaves_of, rows, recorded_at))
     try:
-        for table, records in rows.items():
-            await connection.copy_records_to_table(
-                table.name, schema_name="apc_log", columns=table.columns, records=records
-            )
+        await _copy(connection, rows)
     finally:
         await asyncio.wait({hashing})
     return hashing.result()
+
+
+async def _copy(connection: AnyConnection, rows: Rows) -> None:
+    for table, records in rows.items():
+        await connection.copy_records_to_table(
+            table.name, schema_name="apc_log", columns=table.columns, records=records
+        )
 
 
 async def store_carefully(connection: AnyConnection, placed: Sequence[Placed], recorded_at: datetime) -> list[Placed]:

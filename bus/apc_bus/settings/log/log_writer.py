@@ -16,7 +16,7 @@ class LogWriterSettings(LogKeySettings):
     """Prefetch of log batches; the writer holds no more in memory while the database is unreachable."""
     transaction_entries: int = Field(default=2000, ge=1)
     """Number of entries after which a transaction takes no more batches."""
-    commit_interval: Duration = timedelta(milliseconds=20)
+    commit_interval: Duration = timedelta(milliseconds=50)
     """Minimum interval between transactions at low load, because a commit costs as much for one batch as for ten.
     Nothing waits for it: the gate continues when the broker has the batch."""
     checkpoints_url: str | None = None

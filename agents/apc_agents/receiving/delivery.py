@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from apc_agents.phase import SessionPosition
 from apc_agents.receiving.dedupe import DeliveryKey
@@ -92,10 +93,10 @@ def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
         shard=_number(values, headers.SHARD),
         epoch=_number(values, headers.EPOCH),
         batch_no=_number(values, headers.BATCH),
-        mark=_fencing_token(values.get(headers.MARK)),
+        mark=None if values.get(headers.MARK) is None else _fencing_token(str(values[headers.MARK])),
         attempt=_number(values, headers.ATTEMPT, 1),
         moment=_position(values) if headers.STATE_STEP in values else None,
-        rights=_rights(values.get(headers.RIGHTS)),
+        rights=_rights(str(values.get(headers.RIGHTS) or "")),
     )
 
 
@@ -109,27 +110,33 @@ def is_refusal(packet: Packet) -> bool:
     )
 
 
-def _fencing_token(value: HeaderValue) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    epoch, _, batch_no = str(value).partition(".")
+# Cached: one delivery after another says the same.
+@lru_cache(64)
+def _fencing_token(value: str) -> tuple[int, int]:
+    epoch, _, batch_no = value.partition(".")
     return int(epoch), int(batch_no)
 
 
-def _rights(value: HeaderValue) -> frozenset[Right]:
+@lru_cache(64)
+def _rights(value: str) -> frozenset[Right]:
     """Return those that this version knows: a later gate may know more."""
-    named = str(value or "").split(",")
+    named = value.split(",")
     return frozenset(right for right in Right if right.value in named)
 
 
 def _position(values: Mapping[str, HeaderValue]) -> SessionPosition:
-    return SessionPosition(
-        step=_number(values, headers.STATE_STEP),
-        run_phase=RunPhase(str(values.get(headers.PHASE, RunPhase.RESEARCH))),
-        round=_number(values, headers.ROUND),
-        generation=_number(values, headers.GENERATION),
-        contract=str(values.get(headers.CONTRACT, "")),
+    return _session_position(
+        _number(values, headers.STATE_STEP),
+        str(values.get(headers.PHASE, RunPhase.RESEARCH)),
+        _number(values, headers.ROUND),
+        _number(values, headers.GENERATION),
+        str(values.get(headers.CONTRACT, "")),
     )
+
+
+@lru_cache(1024)
+def _session_position(step: int, phase: str, round_: int, generation: int, contract: str) -> SessionPosition:
+    return SessionPosition(step, RunPhase(phase), round_, generation, contract)
 
 
 def _number(values: Mapping[str, HeaderValue], name: str, default: int = 0) -> int:

@@ -227,15 +227,18 @@ class AgentTestClient:
         message = delivery.message
         if message.type == _MARKER:
             return self._passed.set()
-        if message.type != headers.TYPE_RECEIPTS:
-            packet = await self._claim_checks.redeem(parse_packet(message.body))
-            if packet.packet_type is PacketType.HEARTBEAT:
-                return
-            self.emitted.append(packet)
-            if headers.CAUSE in message.headers:
-                self._causes.setdefault(UUID(str(message.headers[headers.CAUSE])), []).append(packet)
+        if message.type == headers.TYPE_RECEIPTS:
+            return self._take_receipts(message.body)
+        self._take_receipts(str(message.headers.get(headers.RECEIPTS, "[]")).encode())
+        packet = await self._claim_checks.redeem(parse_packet(message.body))
+        if packet.packet_type is PacketType.HEARTBEAT:
             return
-        for receipt in chain.from_iterable(map(steps_of, parse_receipts(message.body))):
+        self.emitted.append(packet)
+        if headers.CAUSE in message.headers:
+            self._causes.setdefault(UUID(str(message.headers[headers.CAUSE])), []).append(packet)
+
+    def _take_receipts(self, body: bytes) -> None:
+        for receipt in chain.from_iterable(map(steps_of, parse_receipts(body))):
             self.receipts.append(receipt)
             end = self._ends.get((receipt.packet_id, receipt.attempt))
             if receipt.kind in END_KINDS and end is not None and not end.done():

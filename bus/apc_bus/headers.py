@@ -3,6 +3,8 @@
 SIGNATURE = "apc-signature"
 CAUSE = "apc-cause"
 ORDINAL = "apc-ordinal"
+RECEIPTS = "apc-receipts"
+"""From an agent, on a packet for apc.ingress: receipts that ride along, a JSON array, taken before the packet."""
 SHARD = "apc-shard"
 EPOCH = "apc-epoch"
 BATCH = "apc-batch"

@@ -46,6 +46,7 @@ _DEFINITIONS = "#/$defs/"
 _SCHEMAS = "#/components/schemas/"
 _UUID = {"type": "string", "format": "uuid"}
 _TRACE = {headers.TRACEPARENT: {"type": "string"}, headers.TRACESTATE: {"type": "string"}}
+_RIDING = {headers.RECEIPTS: {"type": "string", "description": "a JSON array of receipts, as text"}}
 _COUNT = {"type": "integer", "minimum": 0}
 DESCRIPTION = (
     "Agents publish typed packets to the gate, which admits them by contract, writes them to the log and delivers "
@@ -261,7 +262,7 @@ def _as_schema_object(schema: Any) -> Any:
 
 def _sent_headers() -> Document:
     signature = {"type": "string", "pattern": "^[^:]+:[A-Za-z0-9+/]+=*$"}
-    properties = {headers.CAUSE: _UUID, headers.ORDINAL: _COUNT, headers.SIGNATURE: signature} | _TRACE
+    properties = {headers.CAUSE: _UUID, headers.ORDINAL: _COUNT, headers.SIGNATURE: signature} | _RIDING | _TRACE
     return {"type": "object", "properties": properties, "dependencies": {headers.CAUSE: [headers.ORDINAL]}}
 
 

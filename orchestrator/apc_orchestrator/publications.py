@@ -160,6 +160,8 @@ def dead_input(letter: Message, queue: str, reason: str, shard: int, user: str) 
     }
     if letter.user_id is not None:
         said[headers.DIED_USER] = letter.user_id
+    if headers.RECEIPTS in letter.headers:
+        said[headers.RECEIPTS] = letter.headers[headers.RECEIPTS]
     message = Message(letter.body, str(new_packet_id()), type=headers.TYPE_DEAD_INPUT, user_id=user, headers=said)
     return Publication(RECEIPTS, str(shard), message)
 

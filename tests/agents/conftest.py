@@ -177,6 +177,8 @@ class Gate:
         """Take what the worker has published."""
         async with self.changed:
             self.messages.append(delivery.message)
+            for receipt in parse_receipts(str(delivery.message.headers.get(headers.RECEIPTS, "[]")).encode()):
+                self.receipts.extend(steps_of(receipt))
             if delivery.message.type == headers.TYPE_RECEIPTS:
                 for receipt in parse_receipts(delivery.message.body):
                     self.receipts.extend(steps_of(receipt))

@@ -12,6 +12,7 @@ from apc_agents.emitting.acknowledgements import Acknowledgements, Expectation
 from apc_agents.emitting.claim_checks import ClaimChecks
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emission import Builder, Built
+from apc_agents.emitting.outbox import ReceiptOutbox
 from apc_agents.emitting.publishing import publish_confirmed
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
 from apc_agents.handling.coordination import NOT_FOLLOWED, Emission
@@ -49,6 +50,7 @@ class Emitter:
         settings: WorkerSettings,
         claim_checks: ClaimChecks,
         *,
+        outbox: ReceiptOutbox | None = None,
         sign: Sign | None = None,
         deliver_locally: Callable[[Packet], None],
     ) -> None:
@@ -58,6 +60,7 @@ class Emitter:
         self.contract = contract
         self._settings = settings
         self._claim_checks = claim_checks
+        self._outbox = outbox
         self._sign = sign
         self._deliver_locally = deliver_locally
         self.last_emit = 0.0
@@ -139,7 +142,12 @@ class Emitter:
             raise
 
     async def _publish(self, publication: Publication) -> None:
-        await publish_confirmed(self._bus, publication, self._settings.publish_deadline)
+        outbox, deadline = self._outbox, self._settings.publish_deadline
+        if outbox is None or publication.exchange != INGRESS:
+            await publish_confirmed(self._bus, publication, deadline)
+        else:
+            async with outbox.carried(publication) as carrying:
+                await publish_confirmed(self._bus, carrying, deadline)
         self.last_emit = asyncio.get_running_loop().time()
 
     def _publication(self, built: Built, sealed: SealedPacket) -> Publication:

@@ -3,15 +3,19 @@
 A batch is what has gathered while the previous one was being confirmed, and for a moment before: each message of
 receipts costs broker, gate and log writer a batch of their own, and nobody waits for it but a barrier. A delivery_ack
 lingers longer, so that it travels with the end of a fast handler; a slow handler's goes alone.
+
+A few ends that wait when a packet leaves for the same shard ride on it (`riding`).
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import UUID, uuid4
 
 from apc_agents.emitting.publishing import publish_confirmed
+from apc_agents.emitting.riding import RIDING_RECEIPTS, Riding, Settlement, WaitingReceipt, riding
 from apc_bus.headers import TYPE_RECEIPTS
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.topology import RECEIPTS
@@ -20,9 +24,6 @@ from apc_contracts.wire.receipts import Receipt, encode_receipts, merge
 
 BATCH_RECEIPTS = 180
 """Receipts tried in one message; one with all times and without an error text is about 320 bytes."""
-
-Settlement = tuple[asyncio.Future[None], Exception | None]
-"""A delivery that waits for its receipts, and how it ends: None = acknowledge it, else raise this."""
 
 
 class ReceiptOutbox:
@@ -33,7 +34,10 @@ class ReceiptOutbox:
         self._bus = bus
         self._linger = linger.total_seconds()
         self._end_linger = end_linger.total_seconds()
-        self._waiting: list[tuple[int, Receipt]] = []
+        self._waiting: list[WaitingReceipt] = []
+        self._added = 0
+        self._on_the_way = 0
+        """Messages that are not confirmed: batches and packets with receipts on them."""
         self._places: dict[tuple[str, UUID, int], int] = {}
         """(session_id, packet_id, attempt) -> where its last receipt waits."""
         self._settlements: list[Settlement] = []
@@ -49,36 +53,79 @@ class ReceiptOutbox:
 
         Receipts of one handling that wait together become one with all their times.
         """
-        key = (receipt.session_id, receipt.packet_id, receipt.attempt)
+        key = _key(receipt)
         place = self._places.get(key)
-        merged = None if place is None else merge(self._waiting[place][1], receipt)
-        if place is None or merged is None:
+        known = None if place is None else self._waiting[place]
+        merged = None if known is None else merge(known.receipt, receipt)
+        due_at = self._due_within(self._linger if may_linger else self._end_linger)
+        if place is None or known is None or merged is None:
+            self._added += 1
             self._places[key] = len(self._waiting)
-            self._waiting.append((shard, receipt))
+            self._waiting.append(WaitingReceipt(self._added, due_at, shard, receipt))
         else:
-            self._waiting[place] = (shard, merged)
+            self._waiting[place] = known._replace(receipt=merged, due_at=min(known.due_at, due_at))
         self._is_idle.clear()
         if len(self._waiting) >= BATCH_RECEIPTS:
             self._due.set()
-        self._send_within(self._linger if may_linger else self._end_linger)
+        self._send_at(due_at)
 
     def settle(self, done: asyncio.Future[None], error: Exception | None = None) -> None:
         """End `done` when every receipt added so far is confirmed: with a result, or with this error."""
-        self._settlements.append((done, error))
+        due_at = self._due_within(self._end_linger)
+        self._settlements.append(Settlement(self._added, due_at, done, error))
         self._is_idle.clear()
-        self._send_within(self._end_linger)
+        self._send_at(due_at)
 
     async def run(self) -> None:
         """Send batches until cancelled."""
         while True:
             await self._due.wait()
             waiting, settlements = self._take()
+            self._on_the_way += 1
             for publication in _publications(waiting, self._bus.user):
                 await publish_confirmed(self._bus, publication, deadline=None)
-            for done, error in settlements:
-                _end(done, error)
-            if not self._waiting and not self._settlements:
-                self._is_idle.set()
+            self._arrive(settlements)
+
+    @asynccontextmanager
+    async def carried(self, publication: Publication) -> AsyncIterator[Publication]:
+        """Yield a packet for the gate with receipts on it; leaving without an error says that it is confirmed."""
+        found = self.board(int(publication.routing_key))
+        if found is None:
+            yield publication
+            return
+        try:
+            yield found.on(publication)
+        except BaseException:
+            self.give_back(found)
+            raise
+        self.arrived(found)
+
+    def board(self, shard: int) -> Riding | None:
+        """Return receipts to ride on a packet to this shard; `arrived` or `give_back` tells what became of it.
+
+        None while others are on their way: a delivery ends when everything added before it is confirmed.
+        """
+        if self._on_the_way or not 0 < len(self._waiting) <= RIDING_RECEIPTS or self._due.is_set():
+            return None
+        found = riding(self._waiting, self._settlements, shard)
+        if found is None:
+            return None
+        self._on_the_way += 1
+        self._keep(
+            [one for one in self._waiting if one not in found.receipts],
+            [one for one in self._settlements if one not in found.settlements],
+        )
+        return found
+
+    def arrived(self, found: Riding) -> None:
+        """Take note that the packet, and what rode on it, is confirmed."""
+        self._arrive(found.settlements)
+
+    def give_back(self, found: Riding) -> None:
+        """Take receipts back whose packet was not confirmed, and send them. A repeat is ignored by the gate."""
+        self._on_the_way -= 1
+        self._due.set()
+        self._keep([*found.receipts, *self._waiting], [*found.settlements, *self._settlements])
 
     async def drained(self) -> None:
         """Wait until everything added so far is confirmed."""
@@ -86,29 +133,50 @@ class ReceiptOutbox:
             self._due.set()
         await self._is_idle.wait()
 
-    def _send_within(self, seconds: float) -> None:
+    def _due_within(self, seconds: float) -> float:
+        """Return the loop time until which something may wait; 0 = not at all."""
+        return asyncio.get_running_loop().time() + seconds if seconds else 0.0
+
+    def _send_at(self, due_at: float) -> None:
         if self._due.is_set():
             return
-        if not seconds:
+        if not due_at:
             self._due.set()
-            return
-        loop = asyncio.get_running_loop()
-        due_at = loop.time() + seconds
-        if self._timer is not None:
-            if self._timer_due <= due_at:
-                return
-            self._timer.cancel()
-        self._timer_due = due_at
-        self._timer = loop.call_at(due_at, self._due.set)
+        elif self._timer is None or due_at < self._timer_due:
+            self._stop_timer()
+            self._timer_due = due_at
+            self._timer = asyncio.get_running_loop().call_at(due_at, self._due.set)
 
-    def _take(self) -> tuple[list[tuple[int, Receipt]], list[Settlement]]:
-        taken = (self._waiting, self._settlements)
-        self._waiting, self._settlements, self._places = [], [], {}
-        self._due.clear()
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _take(self) -> tuple[list[WaitingReceipt], list[Settlement]]:
+        taken = (self._waiting, self._settlements)
+        self._keep([], [])
+        self._due.clear()
         return taken
+
+    def _keep(self, waiting: list[WaitingReceipt], settlements: list[Settlement]) -> None:
+        """Let only these wait, from now on."""
+        self._waiting, self._settlements = waiting, settlements
+        self._places = {_key(one.receipt): place for place, one in enumerate(waiting)}
+        self._stop_timer()
+        moments = [one.due_at for one in waiting] + [one.due_at for one in settlements]
+        if moments:
+            self._send_at(min(moments))
+
+    def _arrive(self, settlements: list[Settlement]) -> None:
+        self._on_the_way -= 1
+        for one in settlements:
+            _end(one.done, one.error)
+        if not self._waiting and not self._settlements and not self._on_the_way:
+            self._is_idle.set()
+
+
+def _key(receipt: Receipt) -> tuple[str, UUID, int]:
+    return receipt.session_id, receipt.packet_id, receipt.attempt
 
 
 def _end(done: asyncio.Future[None], error: Exception | None) -> None:
@@ -120,10 +188,10 @@ def _end(done: asyncio.Future[None], error: Exception | None) -> None:
         done.set_exception(error)
 
 
-def _publications(waiting: Sequence[tuple[int, Receipt]], user: str) -> Iterator[Publication]:
+def _publications(waiting: Sequence[WaitingReceipt], user: str) -> Iterator[Publication]:
     by_shard: dict[int, list[Receipt]] = defaultdict(list)
-    for shard, receipt in waiting:
-        by_shard[shard].append(receipt)
+    for one in waiting:
+        by_shard[one.shard].append(one.receipt)
     for shard, receipts in by_shard.items():
         for start in range(0, len(receipts), BATCH_RECEIPTS):
             for body in _bodies(receipts[start : start + BATCH_RECEIPTS]):

@@ -90,9 +90,9 @@ class Worker:
         acknowledgements = Acknowledgements()
         contract = contract or load_contract(settings.contract)
         claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)
+        self._outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
         self._emitter = self._make_emitter(acknowledgements, contract, claim_checks, sign)
         self._intake = Intake(agent.agent_id, sessions, acknowledgements, settings.shards)
-        self._outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
         self._inbox = Inbox()
         self._tasks = tasks or (MemoryTaskStore() if agent.tools is not None else None)
         self._effects = _effect_maker(effects or MemoryEffectStore(), agent.agent_id, settings)
@@ -129,6 +129,7 @@ class Worker:
             contract,
             settings,
             claim_checks,
+            outbox=self._outbox,
             sign=sign or _signer(settings, agent.agent_id),
             deliver_locally=self._deliver_locally,
         )

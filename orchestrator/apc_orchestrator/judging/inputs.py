@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from apc_bus import headers
-from apc_bus.port import Delivery, Message
+from apc_bus.port import Delivery, HeaderValue, Message
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.registry import Right
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, SchemaAdded, parse_registry_change
@@ -32,6 +32,8 @@ Input = ReceivedPacket | tuple[ReceiptGroup, ...] | AgentAdded | AgentRevoked | 
 
 PROBE_BODY = b"[]"
 TYPE_RECEIPTS = headers.TYPE_RECEIPTS
+OTHER_TYPES = frozenset({headers.TYPE_RECEIPTS, headers.TYPE_REGISTRY, headers.TYPE_DEAD_INPUT})
+"""AMQP types of messages that hold no packet. Receipts ride on packets alone."""
 
 ORCHESTRATOR_KINDS = frozenset(
     {
@@ -59,6 +61,21 @@ def read_input(delivery: Delivery, limits: DocumentLimits) -> Input:
         return read_packet(message.body, limits)
     except PacketRefused as refused:
         return refused
+
+
+def read_inputs(delivery: Delivery, limits: DocumentLimits) -> tuple[Input, ...]:
+    """Return the inputs in a delivery in their order: the receipts that ride on a packet, then the packet.
+
+    Receipts that cannot be read refuse the whole message, so that its sender hears of them.
+    """
+    found, message = read_input(delivery, limits), delivery.message
+    riding = message.headers.get(headers.RECEIPTS)
+    if riding is None or message.type in OTHER_TYPES:
+        return (found,)
+    try:
+        return (_riding_receipts(riding), found)
+    except PacketRefused as refused:
+        return (refused,)
 
 
 def session_ids(found: Input) -> Iterator[str]:
@@ -101,6 +118,16 @@ def _dead_input(message: Message) -> DeadInput:
         user if isinstance(user, str) else None,
         str(found.get(headers.DIED_ID, "")),
     )
+
+
+def _riding_receipts(value: HeaderValue) -> tuple[ReceiptGroup, ...]:
+    if not isinstance(value, str):
+        raise PacketRefused("MALFORMED", "$", f"header {headers.RECEIPTS} is no text: send the JSON array as a string")
+    try:
+        return tuple(_grouped(parse_receipts(value.encode())))
+    except PacketRefused as refused:
+        message = f"header {headers.RECEIPTS}, {refused.path}: {refused.message}"
+        raise PacketRefused(refused.code, "$", message) from refused
 
 
 def _grouped(receipts: list[Receipt]) -> Iterator[ReceiptGroup]:

@@ -1,5 +1,6 @@
 """Inputs that are no packets: unreadable bodies, dead-lettered inputs, inputs that stopped a gate."""
 
+from apc_bus import headers
 from apc_bus.port import Message
 from apc_contracts.errors import PacketRefused
 from apc_contracts.judging.verdict import Refusal
@@ -45,6 +46,7 @@ class Unreadable:
             packet_id=message_id,
             user_id=found.user_id,
         )
+        self._record_riding(batch, message, "dead_input", refusal.message, found.user_id)
         if is_kept and message_id is not None:
             self._answers.unreadable(batch, message_id, refusal, found.user_id)
 
@@ -52,3 +54,10 @@ class Unreadable:
         """Record an input that stopped the gate earlier. It is never judged."""
         reason = "the gate failed on this input; it is kept so that the gate can be fixed"
         self._quarantine.record(batch, "unjudgeable", reason, message.body, user_id=message.user_id)
+        self._record_riding(batch, message, "unjudgeable", reason, message.user_id)
+
+    def _record_riding(self, batch: Batch, message: Message, kind: str, reason: str, user_id: str | None) -> None:
+        """Record the receipts that rode on such an input: nothing else keeps them."""
+        riding = message.headers.get(headers.RECEIPTS)
+        if isinstance(riding, str):
+            self._quarantine.record(batch, kind, reason, riding.encode(), user_id=user_id)

@@ -19,7 +19,7 @@ from apc_contracts.limits import DocumentLimits
 from apc_log.sessions.recovery import open_sessions, unanswered_denials
 from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
-from apc_orchestrator.judging.inputs import is_probe, read_input, session_ids
+from apc_orchestrator.judging.inputs import is_probe, read_inputs, session_ids
 from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.metrics import count_batch
@@ -163,14 +163,15 @@ class ShardServer:
     async def _judge_input(self, batch: Batch, delivery: Delivery, unloadable: set[str]) -> bool:
         """Judge one input; return False when it must wait for its session."""
         try:
-            found = read_input(delivery, self._limits)
-            needed = set(session_ids(found))
+            inputs = read_inputs(delivery, self._limits)
+            needed = {session_id for found in inputs for session_id in session_ids(found)}
             # Inputs of a session that cannot be loaded keep their order: later ones wait behind earlier ones.
             if not unloadable.isdisjoint(needed) or not await self._loader.can_load(needed):
                 unloadable |= needed
                 return False
-            self._memory.traces.begin(batch, found, delivery.message)
-            self._judge.take(batch, found, delivery.message)
+            for found in inputs:
+                self._memory.traces.begin(batch, found, delivery.message)
+                self._judge.take(batch, found, delivery.message)
         except Exception as error:
             with bound_contextvars(**ids_of(delivery)):
                 raise self._resources.unjudgeable.give_up(tag_of(delivery), error) from error

@@ -6,6 +6,7 @@ from hashlib import sha256
 
 import structlog
 
+from apc_bus import headers
 from apc_bus.port import Delivery
 from apc_orchestrator.errors import ShardLost
 
@@ -38,5 +39,6 @@ class Unjudgeable:
 
 
 def tag_of(delivery: Delivery) -> Hashable:
-    """Return the tag by which an input is recognised when it arrives again."""
-    return sha256(delivery.message.body).digest()
+    """Return the tag by which an input is recognised when it arrives again, with the receipts that ride on it."""
+    message = delivery.message
+    return sha256(message.body).digest(), repr(message.headers.get(headers.RECEIPTS))

@@ -27,7 +27,7 @@ Budget = Annotated[
     int | None, typer.Option(min=1, help="Search time, then the best is judged. Default 120; 3600 with --generations.")
 ]
 MaximumRows = Annotated[
-    int | None, typer.Option(min=100, help="Rows used at most; default 125 for each second of the search.")
+    int | None, typer.Option(min=100, help="Rows the search looks at, at most; default 125 for each second of it.")
 ]
 ExplainData = Annotated[bool, typer.Option("--explain-data", help="Say what is made of each column; stop.")]
 
@@ -92,7 +92,8 @@ def predict(
     """Predict new rows with the model of a run; the model is read in a confined process."""
     from apc_automl.run.predict import predict_table
 
-    rows = predict_table(model, data, out)
+    rows, said = predict_table(model, data, out)
+    echo("\n".join(said), file=sys.stderr, flush=True)
     echo(f"{rows} rows predicted: {out}")
 
 

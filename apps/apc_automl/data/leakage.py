@@ -7,7 +7,8 @@ import numpy as np
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from apc_automl.data.schema import ColumnKind, ProblemKind
+from apc_automl.data.features import as_numbers
+from apc_automl.data.schema import Column, ProblemKind
 from apc_automl.data.split import Rows
 from apc_automl.data.table import Table
 
@@ -27,14 +28,12 @@ def leakage_notes(table: Table, train: Rows) -> list[str]:
     return [
         f"warning: column {column.name!r} predicts {target!r} alone; leave it out if it is known only after {target!r}"
         for column in table.schema.columns
-        if _score(_numbers(frame[column.name], column.kind), labels, table.schema.problem) > SUSPICIOUS
+        if _score(_numbers(frame[column.name], column), labels, table.schema.problem) > SUSPICIOUS
     ]
 
 
-def _numbers(values: Any, kind: ColumnKind) -> np.ndarray[Any, Any]:
-    if kind is ColumnKind.CATEGORICAL:
-        values = values.astype("category").cat.codes
-    return np.asarray(values.astype("float64").fillna(-1e9).to_numpy().reshape(-1, 1))
+def _numbers(values: Any, column: Column) -> np.ndarray[Any, Any]:
+    return np.asarray(as_numbers(values, column).fillna(-1e9).to_numpy().reshape(-1, 1))
 
 
 def _score(column: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], problem: ProblemKind) -> float:

@@ -24,6 +24,8 @@ def profile_table(table: Table, parts: Parts) -> JsonObject:
         },
         "numeric_columns": len(schema.names(ColumnKind.NUMERIC)),
         "categorical_columns": len(schema.names(ColumnKind.CATEGORICAL)),
+        "date_columns": len(schema.names(ColumnKind.DATE)),
+        "text_columns": len(schema.names(ColumnKind.TEXT)),
         "missing_share": {
             column.name: round(float(table.frame[column.name].isna().mean()), 4)
             for column in schema.columns

@@ -5,6 +5,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+TEXT_NUMBERS = 20
+"""A text becomes so many numbers."""
+DATE_NUMBERS = 6
+
 
 class ProblemKind(StrEnum):
     """What is to be learned."""
@@ -18,21 +22,33 @@ class ColumnKind(StrEnum):
 
     NUMERIC = "numeric"
     CATEGORICAL = "categorical"
+    DATE = "date"
+    TEXT = "text"
 
 
 class Column(BaseModel):
-    """A feature column; `categories` = how many different texts it has (0 for a numeric one)."""
+    """A feature column of the user's table, under the name that it has there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     kind: ColumnKind
     categories: int = 0
+    """How many different texts a categorical column has; 0 for the others."""
     has_missing: bool = False
-    source: str | None = None
-    """The column of the user's table that it is made from; None = the one of its name."""
-    part: str | None = None
-    """What of the source: `month` and others of a date, `word …` of a text; None = the value itself."""
     date_format: str | None = None
+    """How the dates of a date column are written."""
+    words: tuple[str, ...] = ()
+    """The words of a text column that are counted."""
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a cell becomes for a model."""
+        match self.kind:
+            case ColumnKind.DATE:
+                return DATE_NUMBERS
+            case ColumnKind.TEXT:
+                return min(TEXT_NUMBERS, len(self.words))
+        return max(1, self.categories)
 
 
 class Schema(BaseModel):
@@ -46,11 +62,15 @@ class Schema(BaseModel):
     columns: tuple[Column, ...]
     notes: tuple[str, ...] = ()
 
-    def names(self, kind: ColumnKind) -> list[str]:
+    def of_kind(self, kind: ColumnKind) -> list[Column]:
         """Return the feature columns of one kind, in the table's order."""
-        return [column.name for column in self.columns if column.kind is kind]
+        return [column for column in self.columns if column.kind is kind]
+
+    def names(self, kind: ColumnKind) -> list[str]:
+        """Return the names of `of_kind`."""
+        return [column.name for column in self.of_kind(kind)]
 
     @property
     def feature_count(self) -> int:
-        """How many numbers a row becomes once its categories are spelled out."""
-        return sum(max(1, column.categories) for column in self.columns)
+        """How many numbers a row becomes for a model."""
+        return sum(column.numbers for column in self.columns)

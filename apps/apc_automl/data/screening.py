@@ -13,7 +13,7 @@ MAXIMUM_COLUMNS = 200
 def narrow(table: Table, train: Rows) -> Table:
     """Return the table with its most telling numeric columns, judged one by one on the train part alone.
 
-    Categorical columns stay. A table of at most 200 columns comes back as it is.
+    The other columns stay. A table of at most 200 columns comes back as it is.
     """
     schema = table.schema
     numeric = schema.names(ColumnKind.NUMERIC)
@@ -28,7 +28,7 @@ def narrow(table: Table, train: Rows) -> Table:
         strengths, _ = score(filled, table.frame[schema.target].iloc[train].to_numpy())
     order = np.argsort(-np.nan_to_num(strengths, nan=-1.0, posinf=np.inf), kind="stable")
     kept = {numeric[position] for position in order[:kept_count]}
-    columns = tuple(column for column in schema.columns if column.kind is ColumnKind.CATEGORICAL or column.name in kept)
+    columns = tuple(column for column in schema.columns if column.kind is not ColumnKind.NUMERIC or column.name in kept)
     note = f"{len(schema.columns) - len(columns)} numeric columns that tell least by themselves are left out"
     narrowed = schema.model_copy(update={"columns": columns, "notes": (*schema.notes, note)})
     return Table(narrowed, table.frame[[*(column.name for column in columns), schema.target]])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,36 +26,48 @@ class Parts:
     held_out: Rows
     untouched: tuple[Rows, ...]
     """One slice a round: what a failed validation has seen is never used again."""
+    rest: Rows
+    """Rows to train on that the search has no time for; the winner is trained on them as well."""
+    unjudged: Rows
+    """Rows of the untouched slices that are too many to judge with."""
 
 
 def split_rows(table: Table, seed: int, rounds: int, maximum_rows: int) -> Parts:
-    """Split a table, stratified by class (regression: by tenths of the target).
+    """Split all rows, stratified by class (regression: by tenths of the target), then sample what the search looks at.
 
     Args:
         seed: the same seed and table give the same parts.
         rounds: how many untouched slices are made.
-        maximum_rows: a larger table is sampled down to this, stratified as well.
+        maximum_rows: of a larger table each part is sampled, stratified as well, so that they have this many together.
     """
     generator = np.random.default_rng([seed, 0x5917])
     untouched = (1.0 - TRAIN_SHARE - HELD_OUT_SHARE) / rounds
     shares = [TRAIN_SHARE, HELD_OUT_SHARE] + [untouched] * rounds
-    dealt: list[list[Rows]] = [[] for _ in shares]
     kept_share = min(1.0, maximum_rows / len(table.frame))
+    kept: list[list[Rows]] = [[] for _ in shares]
+    others: list[list[Rows]] = [[] for _ in shares]
     for stratum in _strata(table):
-        rows = generator.permutation(stratum)
-        rows = rows[: max(len(shares), round(len(rows) * kept_share))]
-        for part, chunk in zip(dealt, _deal(rows, shares), strict=True):
-            part.append(chunk)
-    train, held_out, *slices = (np.sort(np.concatenate(part)) for part in dealt)
-    return Parts(train, held_out, tuple(slices))
+        for part, chunk in enumerate(_deal(generator.permutation(stratum), shares)):
+            count = max(1, round(len(chunk) * kept_share))
+            kept[part].append(chunk[:count])
+            others[part].append(chunk[count:])
+    train, held_out, *slices = (np.sort(np.concatenate(part)) for part in kept)
+    rest, unjudged = (np.sort(np.concatenate([*chain(*parts)])) for parts in (others[:2], others[2:]))
+    return Parts(train, held_out, tuple(slices), rest, unjudged)
 
 
 def sample_notes(table: Table, parts: Parts) -> list[str]:
-    """Return a note about rows that the parts leave out; empty when they have all."""
-    used = len(parts.train) + len(parts.held_out) + sum(len(rows) for rows in parts.untouched)
-    left_out = len(table.frame) - used
-    reason = "the search time allows no more; raise --budget-seconds or --maximum-rows to use more"
-    return [f"{used:,} of {len(table.frame):,} rows are used, a stratified sample: {reason}"] if left_out > 0 else []
+    """Say how many rows the search looks at, and why; nothing when it looks at all."""
+    left_out = len(parts.rest) + len(parts.unjudged)
+    if not left_out:
+        return []
+    rows = len(table.frame)
+    trained = len(parts.train) + len(parts.held_out) + len(parts.rest)
+    return [
+        f"the search looks at {rows - left_out:,} of {rows:,} rows, a stratified sample: its time allows no more "
+        f"(--budget-seconds, --maximum-rows); the winner is trained on {trained:,} rows, "
+        f"all_rows.skops on all {rows:,}"
+    ]
 
 
 def _strata(table: Table) -> list[Rows]:

@@ -20,7 +20,9 @@ class TableProfile(BaseModel):
     problem: ProblemKind
     rows: int = Field(ge=0)
     numeric_columns: int = Field(ge=0)
+    """With the dates."""
     categorical_columns: int = Field(ge=0)
+    """With the texts."""
     missing_share: float = Field(ge=0, le=1)
     """Of all feature cells."""
     classes: int = Field(ge=0)
@@ -31,14 +33,16 @@ class TableProfile(BaseModel):
     @classmethod
     def of(cls, profile: Mapping[str, Any]) -> Self:
         """Return the profile from the result of `profile_table`."""
-        columns = profile["numeric_columns"] + profile["categorical_columns"]
+        numeric = profile["numeric_columns"] + profile["date_columns"]
+        categorical = profile["categorical_columns"] + profile["text_columns"]
+        columns = numeric + categorical
         target = profile["target_summary"]
         is_regression = profile["problem"] == ProblemKind.REGRESSION
         return cls(
             problem=profile["problem"],
             rows=profile["rows"],
-            numeric_columns=profile["numeric_columns"],
-            categorical_columns=profile["categorical_columns"],
+            numeric_columns=numeric,
+            categorical_columns=categorical,
             missing_share=_rounded(sum(profile["missing_share"].values()) / max(1, columns)),
             classes=0 if is_regression else len(target),
             spread=_rounded(_deviation(target) if is_regression else _evenness(list(target.values()))),

@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -19,15 +19,13 @@ import skops.io
 from skops.io._utils import SaveContext, get_state
 
 from apc_automl.errors import ModelFileRefused
-from apc_automl.model.model_types import BEYOND_SKOPS, FORMAT, TRUSTED
+from apc_automl.model.model_checks import SCHEMA, Schema, nodes_of, refusal_of_file, refusal_of_schema
+from apc_automl.model.model_types import BEYOND_SKOPS, FORMAT
 
-SCHEMA = "schema.json"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 UNIX = 3
 HEADER = 10
 """Bytes before the header of an array (NPY 1.0); the last two are its length."""
-
-Schema = dict[str, Any]
 
 
 def dump_model(model: Any) -> bytes:
@@ -41,7 +39,9 @@ def dump_model(model: Any) -> bytes:
         context = SaveContext(made)
         schema = get_state(model, context) | {"protocol": FORMAT, "_skops_version": skops.__version__}
         context.clear_memo()
-        _check(schema)
+        refusal = refusal_of_schema(schema)
+        if refusal is not None:
+            raise ModelFileRefused(refusal)
         arrays = _name_arrays(schema, made.read)
     return _zip({SCHEMA: json.dumps(schema, separators=(",", ":")).encode(), **arrays})
 
@@ -57,9 +57,9 @@ def load_model(data: bytes) -> Any:
             nothing was built then.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as file:
-            _check_entries(file)
-            _check(json.loads(file.read(SCHEMA)))
+        refusal = refusal_of_file(data)
+        if refusal is not None:
+            raise ModelFileRefused(refusal)
         return skops.io.loads(data, trusted=BEYOND_SKOPS)
     except ModelFileRefused:
         raise
@@ -72,7 +72,7 @@ def _name_arrays(schema: Schema, read: Callable[[str], bytes]) -> dict[str, byte
     """Drop the identities and rename each array to the hash of its content; content by name."""
     arrays: dict[str, bytes] = {}
     named: dict[str, str] = {}
-    for node in _nodes(schema):
+    for node in nodes_of(schema):
         node.pop("__id__", None)
         if "file" in node:
             made_as = node["file"]
@@ -113,35 +113,3 @@ def _zip(entries: dict[str, bytes]) -> bytes:
             entry.create_system = UNIX
             file.writestr(entry, entries[name])
     return buffer.getvalue()
-
-
-def _check_entries(file: zipfile.ZipFile) -> None:
-    names = file.namelist()
-    if len(set(names)) != len(names):
-        raise ModelFileRefused("this model file has two entries of one name; they are not loaded")
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in file.infolist()):
-        raise ModelFileRefused("this model file has compressed entries, which ours never have; they are not loaded")
-
-
-def _check(schema: Schema) -> None:
-    if schema.get("protocol") != FORMAT:
-        raise ModelFileRefused(f"this model file has format {schema.get('protocol')!r}; only {FORMAT} is read")
-    for node in _nodes(schema):
-        name = f"{node.get('__module__')}.{node.get('__class__')}"
-        if name not in TRUSTED.get(str(node["__loader__"]), ()):
-            raise ModelFileRefused(
-                f"this model file names {name} ({node['__loader__']}), which no model of ours needs; it is not loaded"
-            )
-
-
-def _nodes(value: Any) -> Iterator[Schema]:
-    """Yield every node below a value, however it is nested."""
-    pending = [value]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, dict):
-            if "__loader__" in one:
-                yield one
-            pending.extend(reversed(one.values()))
-        elif isinstance(one, list | tuple):
-            pending.extend(reversed(one))

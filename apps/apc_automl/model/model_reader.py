@@ -11,6 +11,7 @@ import structlog
 
 from apc_automl.errors import ModelFileRefused, TrainingUnavailable
 from apc_automl.model.frames import LARGEST_ANSWER, Header, Request, read_frame
+from apc_automl.skrub_parts import MARK, WITH_SKRUB
 
 COMMAND = (sys.executable, "-I", "-m", "apc_automl.model.reading")
 SECONDS = 240.0
@@ -27,7 +28,11 @@ log = structlog.get_logger()
 
 
 class ModelReader:
-    """One confined process, started at the first request and kept for the next ones; for many threads."""
+    """One confined process, started at the first request and kept for the next ones; for many threads.
+
+    It is started anew, with skrub, for the first model that has parts of skrub: nothing can be imported once it is
+    confined.
+    """
 
     def __init__(self, command: tuple[str, ...] = COMMAND, seconds: float = SECONDS) -> None:
         self._command = command
@@ -35,6 +40,7 @@ class ModelReader:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
+        self._has_skrub = False
 
     def predict(self, request: Request) -> list[bytes]:
         """Return the predictions, as `predicting.read_predictions` takes them: one, or two with `again`.
@@ -44,6 +50,9 @@ class ModelReader:
             TrainingUnavailable: the process does not start.
         """
         with self._lock:
+            if MARK in request.model and not self._has_skrub:
+                self._end()
+                self._has_skrub = True
             for _ in range(ATTEMPTS):
                 if self._is_closed:
                     break
@@ -76,7 +85,7 @@ class ModelReader:
     def _start(self) -> "subprocess.Popen[bytes]":
         kept = {name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT)}
         process = subprocess.Popen(
-            self._command,
+            (*self._command, *([WITH_SKRUB] if self._has_skrub else [])),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ _ESTIMATORS = frozenset(
         "compose._column_transformer.ColumnTransformer",
         "compose._target.TransformedTargetRegressor",
         "decomposition._pca.PCA",
+        "decomposition._truncated_svd.TruncatedSVD",
         "discriminant_analysis.LinearDiscriminantAnalysis",
         "dummy.DummyClassifier",
         "dummy.DummyRegressor",
@@ -26,6 +27,8 @@ _ESTIMATORS = frozenset(
         "ensemble._forest.RandomForestRegressor",
         "ensemble._hist_gradient_boosting.gradient_boosting.HistGradientBoostingClassifier",
         "ensemble._hist_gradient_boosting.gradient_boosting.HistGradientBoostingRegressor",
+        "feature_extraction.text.TfidfTransformer",
+        "feature_extraction.text.TfidfVectorizer",
         "feature_selection._univariate_selection.SelectKBest",
         "impute._base.SimpleImputer",
         "kernel_approximation.Nystroem",
@@ -65,6 +68,15 @@ _PARTS = frozenset(
         "neighbors._kd_tree.KDTree",
     )
 )
+_OF_SKRUB = frozenset(
+    f"skrub.{name}"
+    for name in (
+        "_datetime_encoder.DatetimeEncoder",
+        "_string_encoder.StringEncoder",
+        "_to_datetime.ToDatetime",
+        "_to_str.ToStr",
+    )
+)
 _LOSSES = frozenset(
     f"sklearn._loss._loss.{name}" for name in ("CyHalfBinomialLoss", "CyHalfMultinomialLoss", "CyHalfSquaredError")
 )
@@ -85,7 +97,7 @@ TRUSTED: Mapping[str, frozenset[str]] = {
     "ListNode": frozenset({"builtins.list"}),
     "LossNode": _LOSSES,
     "NdArrayNode": _NUMBERS,
-    "ObjectNode": _ESTIMATORS | _PARTS,
+    "ObjectNode": _ESTIMATORS | _PARTS | _OF_SKRUB,
     "RandomGeneratorNode": frozenset({"numpy.random._generator.Generator"}),
     "SliceNode": frozenset({"builtins.slice"}),
     "TreeNode": frozenset({"sklearn.tree._tree.Tree"}),
@@ -98,6 +110,7 @@ BEYOND_SKOPS = sorted(
     TRUSTED["DTypeNode"]
     | TRUSTED["FunctionNode"]
     | TRUSTED["TreeNode"]
+    | _OF_SKRUB
     | {name for name in _PARTS if name.startswith(("sklearn.ensemble.", "sklearn.metrics.", "sklearn.neighbors."))}
 )
 """Those of them that skops itself wants to be told: its own list has all estimators and numbers."""

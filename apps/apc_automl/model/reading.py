@@ -20,6 +20,7 @@ from apc_automl.data.table import decode_rows
 from apc_automl.errors import ModelFileRefused
 from apc_automl.model.frames import LARGEST_REQUEST, Request, read_frame, write_frame
 from apc_automl.model.model_file import dump_model, load_model
+from apc_automl.skrub_parts import WITH_SKRUB, load_skrub
 from apc_automl.training.predicting import predict, write_predictions
 
 MEMORY_BYTES = 4 * 2**30
@@ -32,6 +33,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with threadpool_limits(1):
         find_thread_pools()
+        if WITH_SKRUB in sys.argv[1:]:
+            load_skrub()
         open_ways = confine(ProcessLimits(MEMORY_BYTES), [*sys.path, *_library_folders()])
         write_frame(sys.stdout.buffer, {"open": list(open_ways)})
         while answer_one(sys.stdin.buffer, sys.stdout.buffer):

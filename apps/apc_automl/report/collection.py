@@ -3,25 +3,31 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
 from apc_agents.memory import DatabaseMemoryStore
-from apc_automl.report.model_record import failures_of, save_model
+from apc_automl.report.model_record import failures_of, save_all_rows, save_model
 from apc_automl.report.outcome import Judged, Outcome
+from apc_automl.report.review import review_of
 from apc_automl.report.run_log import LoggedPacket, RunLog, read_run
+from apc_automl.swarm.briefs import TABLE_PROFILE
 from apc_automl.swarm.narrative import Narrative, read_narrative
 from apc_automl.training.recipes import Recipe
+from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts.store import ArtifactStore
 
 REPORT_FILE = "report.html"
 
 
-async def collect_outcome(pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: str, out_dir: Path) -> Outcome:
+async def collect_outcome(
+    pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: str, out_dir: Path, workbench: Workbench
+) -> Outcome:
     """Read a finished run from the log, write its files to a folder, and sum it up.
 
     Writes `report.html`, and for a promoted model `model.skops` (a scikit-learn pipeline; skops reads it) and
-    `model.json`; for one that the gate refused `candidate.skops` and `candidate.json`.
+    `model.json`, also `all_rows.*`; for one that the gate refused `candidate.skops` and `candidate.json`.
 
     Raises:
         ArtifactError: an artifact that the log names cannot be read.
@@ -48,6 +54,10 @@ async def collect_outcome(pool: asyncpg.Pool, artifacts: ArtifactStore, run_id: 
         packets_logged=sum(log.counts.values()),
         packets_refused=log.refused,
         candidate_file=None if model_file else saved,
+        all_rows_file=await save_all_rows(log, artifacts, out_dir),
+        facts=log.facts,
+        review=await review_of(log, artifacts, workbench),
+        profile=await _profile(log, artifacts),
         failures=() if model_file or judged is None else failures_of(judged.gates, failed),
         used_priors=log.used_priors,
         repeat=repeat_options(log),
@@ -68,6 +78,11 @@ async def narrative_of(pool: asyncpg.Pool, log: RunLog) -> Narrative | None:
     except asyncpg.InsufficientPrivilegeError:
         return None
     return next((narrative for narrative in found if narrative is not None), None)
+
+
+async def _profile(log: RunLog, artifacts: ArtifactStore) -> dict[str, Any] | None:
+    name = log.brief.get(TABLE_PROFILE)
+    return None if name is None else json.loads(await artifacts.get(name))
 
 
 async def _judged(log: RunLog, artifacts: ArtifactStore) -> Judged | None:

@@ -8,13 +8,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from apc_automl.model.model_types import BEYOND_SKOPS
 from apc_automl.report.outcome import Judged
 from apc_automl.report.run_log import LoggedPacket, RunLog
 from apc_bus.artifacts.store import ArtifactStore
 from apc_contracts.contract.contract import load_contract
 
 FORMAT = "apc-automl-model/1"
-LIBRARIES = ("scikit-learn", "numpy", "scipy", "pandas", "skops", "apc-bus")
+LIBRARIES = ("scikit-learn", "numpy", "scipy", "pandas", "skrub", "skops", "apc-bus")
 MEANINGS = {
     "outcome": "share of the trivial baseline's loss that the model removes, on untouched rows",
     "rtf": "share of rows with the same prediction after saving and loading",
@@ -22,7 +23,7 @@ MEANINGS = {
     "stability": "agreement of the folds of the cross-validation",
     "learnability": "what the model keeps of its outcome as training data grow",
     "generalization_ratio": "outcome on untouched rows, relative to the cross-validation",
-    "drift_risk": "shift of the predictions between known and untouched rows",
+    "drift_risk": "how far untouched rows and the errors on them lie from the known ones; chance reaches 0.3",
 }
 
 JsonObject = dict[str, Any]
@@ -56,6 +57,7 @@ async def save_model(log: RunLog, artifacts: ArtifactStore, judged: Judged | Non
         "format": FORMAT,
         "status": "candidate: the promotion gate refused it" if log.promoted is None else "promoted",
         "model": {"file": f"{name}.skops", "hash": model_hash},
+        "trusted": BEYOND_SKOPS,
         "run_id": log.run_id,
         "log": {"shard": packet.shard, "seq": packet.seq, "packet_id": str(packet.packet_id)},
         "versions": {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES},
@@ -63,7 +65,28 @@ async def save_model(log: RunLog, artifacts: ArtifactStore, judged: Judged | Non
         "metrics": _metrics(packet, judged),
         "schema": schema,
     }
-    path = folder / f"{name}.skops"
+    return await _write(folder / f"{name}.skops", model, record)
+
+
+async def save_all_rows(log: RunLog, artifacts: ArtifactStore, folder: Path) -> Path | None:
+    """Write the promoted recipe as it was trained on every row, `all_rows.skops`; None where the log promises none."""
+    packet = log.all_rows
+    if packet is None or log.promoted is None:
+        return None
+    model_hash = packet.payload["artifact_hash"]
+    record = {
+        "format": FORMAT,
+        "status": "trained on every row, never scored: no row is left that could judge it",
+        "model": {"file": "all_rows.skops", "hash": model_hash},
+        "trusted": BEYOND_SKOPS,
+        "run_id": log.run_id,
+        "log": {"shard": packet.shard, "seq": packet.seq, "packet_id": str(packet.packet_id)},
+        "recipe_of": log.promoted.payload["artifact_hash"],
+    }
+    return await _write(folder / "all_rows.skops", await artifacts.get(model_hash), record)
+
+
+async def _write(path: Path, model: bytes, record: JsonObject) -> Path:
     await asyncio.to_thread(path.write_bytes, model)
     text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
     await asyncio.to_thread(path.with_suffix(".json").write_text, text, encoding="utf-8")

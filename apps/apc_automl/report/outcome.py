@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from apc_automl.report.run_log import TransferRecord
 from apc_automl.training.recipes import Recipe
@@ -45,6 +46,14 @@ class Outcome:
     packets_refused: int
     candidate_file: Path | None = None
     """The best verified model, when the gate refused it."""
+    all_rows_file: Path | None = None
+    """The promoted recipe, trained on every row and never scored."""
+    facts: tuple[str, ...] = ()
+    """What is said of the table: kind of problem, sizes of the parts, notes."""
+    review: dict[str, Any] | None = None
+    """`training.reviewing.review`: importances, confusion or residuals, calibration, a plain strong model."""
+    profile: dict[str, Any] | None = None
+    """What the table looks like; None in runs of older versions."""
     failures: tuple[str, ...] = ()
     """The failed gates in words."""
     used_priors: bool = False

@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_automl.report import log_queries
-from apc_automl.swarm.members import SENTINEL
+from apc_automl.swarm.members import LIBRARIAN, SENTINEL
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 
 READ_TYPES = ("TASK_IR", "IDEA", "ARTIFACT", "EVAL", "CLAIM", "TRANSFER", "SIGNAL")
@@ -119,6 +119,24 @@ class RunLog:
         return next((one for one in self.of("ARTIFACT") if one.sender == ORCHESTRATOR), None)
 
     @property
+    def all_rows(self) -> LoggedPacket | None:
+        """The librarian's ARTIFACT of the model that was trained on every row."""
+        found = [one for one in self.of("ARTIFACT", "PROMOTION") if one.sender == LIBRARIAN]
+        return found[-1] if found and self.promoted is not None else None
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What the briefs say of the table, for people: kind of problem, sizes of the parts, notes."""
+        constraints = [one for one in self._brief_objects if "expression" in one]
+        return tuple(one["expression"] for one in constraints if str(one["id"]).startswith("table-"))
+
+    @property
+    def seed(self) -> int:
+        """The seed that the brief names; 0 in a log without one."""
+        found = [one["expression"] for one in self._brief_objects if one.get("id") == "seed"]
+        return int(found[0].removeprefix("seed=")) if found else 0
+
+    @property
     def sizes(self) -> Mapping[str, Any]:
         """The SessionSpec of START; empty in a log without one."""
         starts = [one for one in self.of("SIGNAL") if one.payload.get("signal") == Signal.START]
@@ -127,8 +145,12 @@ class RunLog:
     @property
     def brief(self) -> Mapping[str, str]:
         """Evidence id -> hash, as the sentinel's brief names them: `schema`, slices, priors."""
+        return {one["id"]: one["ref"] for one in self._brief_objects if "ref" in one}
+
+    @property
+    def _brief_objects(self) -> list[Mapping[str, Any]]:
         briefs = [one for one in self.of("TASK_IR") if one.payload["ir_header"]["swarm_id"] == SENTINEL]
-        return {one["id"]: one["ref"] for one in briefs[0].payload["objects"] if "ref" in one} if briefs else {}
+        return list(briefs[0].payload["objects"]) if briefs else []
 
     @property
     def used_priors(self) -> bool:

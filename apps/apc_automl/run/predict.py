@@ -8,6 +8,7 @@ from typing import Any
 
 from apc_automl.data.schema import Schema
 from apc_automl.errors import ModelFileRefused, TableInvalid
+from apc_automl.loading import find_record
 from apc_automl.model.frames import Request
 from apc_automl.model.model_reader import ModelReader
 from apc_automl.report.run_log import read_run
@@ -15,18 +16,16 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, LogDiffers
 from apc_console.output.files import write_bytes
 
-RECORDS = ("model.json", "candidate.json")
-
 JsonObject = dict[str, Any]
 
 
-def read_model_folder(folder: Path) -> tuple[JsonObject, bytes]:
+def read_model_folder(folder: Path, name: str = "model") -> tuple[JsonObject, bytes]:
     """Return the record and the bytes of the model in a folder of `apc automl run`.
 
     Raises:
         InputUnusable: no model is there, or its bytes are not those that the record names.
     """
-    path = next((folder / name for name in RECORDS if (folder / name).is_file()), None)
+    path = find_record(folder, name)
     if path is None:
         raise InputUnusable(f"--model {folder}: there is no model.json; name the folder that `apc automl run` wrote")
     try:
@@ -40,8 +39,8 @@ def read_model_folder(folder: Path) -> tuple[JsonObject, bytes]:
     return record, data
 
 
-def predict_table(folder: Path, data: Path, out: Path) -> int:
-    """Write the table with its predictions as CSV; return the number of rows.
+def predict_table(folder: Path, data: Path, out: Path) -> tuple[int, list[str]]:
+    """Write the table with its predictions as CSV; return the number of rows, and what differs from training.
 
     The model is read in a confined process. A prediction is a class with a column of probability for each, or a number.
 
@@ -61,8 +60,8 @@ def predict_table(folder: Path, data: Path, out: Path) -> int:
         reader.close()
 
 
-def _predict(schema: Schema, model: bytes, reader: ModelReader, data: Path, out: Path) -> int:
-    from apc_automl.data.new_rows import encode_features, with_predictions
+def _predict(schema: Schema, model: bytes, reader: ModelReader, data: Path, out: Path) -> tuple[int, list[str]]:
+    from apc_automl.data.new_rows import differences, encode_features, with_predictions
     from apc_automl.data.source import read_source
     from apc_automl.training.predicting import read_predictions
 
@@ -71,17 +70,24 @@ def _predict(schema: Schema, model: bytes, reader: ModelReader, data: Path, out:
     answer = reader.predict(Request(model, schema.model_dump_json().encode(), rows, again=False))
     predictions = read_predictions(answer[0], schema, len(source.frame))
     write_bytes(out, with_predictions(source.frame, schema, predictions))
-    return len(source.frame)
+    return len(source.frame), [source.words, *differences(source.frame, schema)]
 
 
 async def verify_model(folder: Path) -> JsonObject:
-    """Check that the log holds the packet that promises these bytes.
+    """Check that the log holds the packet that promises these bytes; of the model trained on every row too.
 
     Raises:
         InputUnusable: the folder has no model.
         LogDiffers: the log knows no such packet, or it promises other bytes.
     """
-    record, _ = await asyncio.to_thread(read_model_folder, folder)
+    verified = await _verify(await asyncio.to_thread(read_model_folder, folder))
+    if find_record(folder, "all_rows") is None:
+        return verified
+    return verified | {"all_rows": await _verify(await asyncio.to_thread(read_model_folder, folder, "all_rows"))}
+
+
+async def _verify(model: tuple[JsonObject, bytes]) -> JsonObject:
+    record, _ = model
     promised, place = record["model"]["hash"], record["log"]
     async with open_log() as pool:
         run = await read_run(pool, record["run_id"])

@@ -69,12 +69,18 @@ def _score(judged: Judged) -> str:
 def _details(outcome: Outcome) -> list[str]:
     refused = outcome.refused_transfers
     reasons = f" ({', '.join(f'{code} {count}' for code, count in refused.items())})" if refused else ""
+    sizes = outcome.facts[1:2]
+    notes = [fact for fact in outcome.facts if fact.startswith(("the search looks at", "warning:"))]
     lines = [
+        *(f"Rows:       {fact}" for fact in sizes),
+        *(f"            {note}" for note in notes),
         f"Transfers:  {outcome.transfers_accepted} accepted, {sum(refused.values())} refused{reasons}",
         f"Packets:    {outcome.packets_logged} in the log, {outcome.packets_refused} of them refused",
     ]
     if outcome.model_file is not None:
         lines.append(f"Model:      {outcome.model_file}")
+    if outcome.all_rows_file is not None:
+        lines.append(f"All rows:   {outcome.all_rows_file} (the same recipe trained on every row, never scored)")
     if outcome.candidate_file is not None:
         lines.append(f"Candidate:  {outcome.candidate_file}")
     return [*lines, f"Report:     {outcome.report_file}"]
@@ -101,7 +107,7 @@ def _commands(outcome: Outcome, form: RunForm | None) -> list[str]:
         lines.append(f"Repeat:     {_data_dir()}{_program()} {repeat}")
     if not outcome.is_promoted:
         seconds = 4 * (form.budget_seconds or BUDGET_SECONDS)
-        more = form.command("--budget-seconds", str(seconds), used_priors=form.priors)
+        more = form.command("--budget-seconds", str(seconds), used_priors=True)
         lines.append(f"Go on:      {_data_dir()}{_program()} {more}  (begins with what worked in this run)")
     return lines
 
@@ -129,6 +135,8 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
         "failures": outcome.failures,
         "model_file": _path(outcome.model_file),
         "candidate_file": _path(outcome.candidate_file),
+        "all_rows_file": _path(outcome.all_rows_file),
+        "data": outcome.facts,
         "model_hash": judged.model_hash if judged else None,
         "report_file": _path(outcome.report_file),
         "swarm": judged.swarm if judged else None,

@@ -20,7 +20,7 @@ from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training.material import JsonObject
 from apc_automl.training.preparing import prepare_table
 from apc_automl.training.workbench import Workbench
-from apc_bus.artifacts.store import open_artifacts
+from apc_bus.artifacts.store import ArtifactStore, open_artifacts
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
 from apc_console.connections.database import open_log
@@ -71,7 +71,7 @@ async def run_swarm(form: RunForm, shown: Shown = Shown()) -> None:
             echo("\n".join(profile["notes"]), file=sys.stderr, flush=True)
         async with _system(plan, workbench) as system:
             await _until_over(system, plan)
-            outcome = await collect_outcome(system.pool, system.artifacts, settings.run_id, plan.out)
+            outcome = await collect_outcome(system.pool, system.artifacts, settings.run_id, plan.out, workbench)
     _tell(outcome, form, as_json=shown.as_json)
 
 
@@ -80,11 +80,16 @@ async def write_report(run_id: str, out: Path) -> None:
     _check_folder(out)
     bus = BusSettings()
     artifacts = open_artifacts(bus)
+    with _workbench() as workbench:
+        outcome = await _collected(run_id, out, artifacts, workbench)
+    _tell(outcome)
+
+
+async def _collected(run_id: str, out: Path, artifacts: ArtifactStore, workbench: Workbench) -> Outcome:
     async with open_log() as pool:
         if not await list_agent_packets(pool, run_id=run_id, limit=1):
             raise InputUnusable(f"the log holds no packet of run {run_id!r}")
-        outcome = await collect_outcome(pool, artifacts, run_id, out)
-    _tell(outcome)
+        return await collect_outcome(pool, artifacts, run_id, out, workbench)
 
 
 def _check_folder(out: Path) -> None:

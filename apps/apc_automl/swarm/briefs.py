@@ -24,6 +24,10 @@ from apc_contracts.payloads.task_ir import (
 
 DIALECT = "apc-automl-recipes/1"
 SLICES = ("schema", "train", "held-out")
+REST = "rest"
+"""Rows for the winner's last training that the search does not look at."""
+TABLE_PROFILE = "table-profile"
+"""What the table looks like, for the report."""
 UNTOUCHED = "untouched-"
 PRIOR = "prior-"
 PROFILE = "profile"

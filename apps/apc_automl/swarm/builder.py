@@ -1,5 +1,6 @@
 """The builders: one a swarm, each searching with its own families of models."""
 
+from dataclasses import replace
 from typing import Any
 
 import rfc8785
@@ -10,12 +11,12 @@ from apc_agents.agent import Agent
 from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.data.schema import Schema
 from apc_automl.swarm import statements
-from apc_automl.swarm.briefs import Brief, read_brief
+from apc_automl.swarm.briefs import REST, Brief, read_brief
 from apc_automl.swarm.exchange import remember_import, send_transfers
 from apc_automl.swarm.forecast import Forecast
 from apc_automl.swarm.members import CONVERGENCE, LIBRARIAN, SENTINEL, WORKING_STATES, builder_id
 from apc_automl.swarm.notebook import Entry, Notebook
-from apc_automl.swarm.study_cache import StudyCache
+from apc_automl.swarm.study_cache import StudyCache, fetch
 from apc_automl.training import work
 from apc_automl.training.material import Measured
 from apc_automl.training.recipes import Recipe
@@ -180,6 +181,8 @@ class _Builder:
         if notebook.brief is None or entry is None or entry.eval_id in notebook.refits.values():
             return
         study = await self._studies.study(notebook.brief, ctx.artifacts)
+        if REST in notebook.brief.slices:
+            study = replace(study, rest=await fetch(ctx.artifacts, notebook.brief.slices[REST]))
         recipe = entry.trial.recipe
         refitted = await self._workbench.run(work.refit, recipe.canonical(), study)
         name = f"{self._swarm}-r{session.round}-final"
@@ -214,7 +217,7 @@ class _Builder:
             ctx,
             session,
             statements.model_artifact(name, model_hash, ctx.artifacts.uri(model_hash)),
-            to=SENTINEL,
+            to=(SENTINEL, LIBRARIAN) if session.state == "EXECUTION" else SENTINEL,
             confidence=gates["rtf"],
             proof_bundle=proof,
         )

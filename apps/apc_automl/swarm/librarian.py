@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import rfc8785
 import structlog
 
 from apc_agents.agent import Agent
@@ -10,12 +11,15 @@ from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.data.table_profile import TableProfile
 from apc_automl.errors import TableInvalid
 from apc_automl.swarm.briefs import (
+    REST,
     SLICES,
+    TABLE_PROFILE,
     UNTOUCHED,
     Brief,
     brief_keys,
     brief_payload,
 )
+from apc_automl.swarm.every_row import take_final_models, train_when_promoted
 from apc_automl.swarm.members import LIBRARIAN, LIBRARY_SWARM, SENTINEL, SENTINEL_SWARM, builder_id
 from apc_automl.swarm.narrative import Watch, arbitration_note, decision_note, narrate, opening_notes
 from apc_automl.swarm.priors import PastRuns, PastTrial, chance_to_win, choose_priors
@@ -25,7 +29,12 @@ from apc_automl.training.spaces import SWARMS, families_of
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload, IdeaPayload, SignalPayload
+from apc_contracts.payloads.by_type import (
+    ArbitrationPayload,
+    DecisionPayload,
+    IdeaPayload,
+    SignalPayload,
+)
 from apc_contracts.payloads.session_signals import Budgets, SessionSpec, SessionState, SwarmSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, RunPhase, Signal
 
@@ -42,6 +51,8 @@ def make_librarian(settings: AutomlSettings, workbench: Workbench, past: PastRun
     """
     agent = Agent(LIBRARIAN, role="librarian", swarm=LIBRARY_SWARM, rights=("operate",))
 
+    take_final_models(agent, settings, workbench)
+
     @agent.on_start
     async def begin(ctx: HandlerContext) -> None:
         if settings.data is not None:
@@ -57,6 +68,7 @@ def make_librarian(settings: AutomlSettings, workbench: Workbench, past: PastRun
         if session.state == "SESSION_OPEN" and not ctx.state.get("has_briefed"):
             await _brief_everyone(settings, workbench, past if settings.priors else None, ctx)
             ctx.state["has_briefed"] = True
+        await train_when_promoted(session, settings, workbench, ctx)
         watch = Watch(ctx.state)
         await narrate(ctx, *watch.notes(session))
         watch.follow(session)
@@ -121,7 +133,8 @@ async def _brief_everyone(
         await ctx.emit(SignalPayload(signal=Signal.STOP, reason=str(error)), to=ORCHESTRATOR)
         return
     slices = await _store(prepared, ctx)
-    public = {name: slices[name] for name in SLICES}
+    public = {name: slices[name] for name in (*SLICES, REST) if name in slices}
+    ctx.state["schema"] = slices["schema"]
     profile = TableProfile.of(prepared.profile)
     trials = [] if past is None else await past.trials(ctx.run_id)
     facts = _facts(prepared.profile)
@@ -150,15 +163,22 @@ def _belief(swarm: str, profile: TableProfile, trials: Sequence[PastTrial]) -> f
 
 async def _store(prepared: Prepared, ctx: HandlerContext) -> dict[str, str]:
     parts = {"schema": prepared.schema, "train": prepared.train, "held-out": prepared.held_out}
+    parts |= {TABLE_PROFILE: rfc8785.dumps(prepared.profile)} | ({REST: prepared.rest} if prepared.rest else {})
     parts |= {f"{UNTOUCHED}{number}": rows for number, rows in enumerate(prepared.untouched, start=1)}
     return {name: await ctx.artifacts.put(data) for name, data in parts.items()}
+
+
+def _columns(profile: dict[str, Any]) -> str:
+    """Say how many columns of each kind there are: `3 numeric and 1 date columns`."""
+    counts = {kind: profile[f"{kind}_columns"] for kind in ("numeric", "categorical", "date", "text")}
+    *first, last = [f"{count} {kind}" for kind, count in counts.items() if count] or ["no"]
+    return f"{', '.join(first)} and {last} columns" if first else f"{last} columns"
 
 
 def _facts(profile: dict[str, Any]) -> list[str]:
     sizes = profile["parts"]
     return [
-        f"{profile['problem']} of {profile['target']!r} from {profile['numeric_columns']} numeric and "
-        f"{profile['categorical_columns']} categorical columns",
+        f"{profile['problem']} of {profile['target']!r} from {_columns(profile)}",
         f"{sizes['train']} rows to train, {sizes['held_out']} held out, {sizes['untouched'][0]} untouched a round",
         *profile["notes"][:MAXIMUM_NOTES],
     ]

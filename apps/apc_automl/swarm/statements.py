@@ -27,6 +27,8 @@ from apc_contracts.payloads.by_type import (
 )
 from apc_contracts.vocabulary import ArtifactKind
 
+ALL_ROWS = "all-rows"
+
 JsonObject = Mapping[str, Any]
 
 
@@ -83,6 +85,18 @@ def model_artifact(name: str, model_hash: str, uri: str) -> ArtifactPayload:
         artifact_hash=model_hash,
         language="python",
         adapter="scikit-learn skops",
+    )
+
+
+def all_rows_artifact(model_hash: str, uri: str) -> ArtifactPayload:
+    """Return the promoted recipe trained on every row, by hash; no row is left that could judge it."""
+    return ArtifactPayload(
+        artifact_id=ALL_ROWS,
+        artifact_kind=ArtifactKind.MODEL_SNAPSHOT,
+        artifact_uri=uri,
+        artifact_hash=model_hash,
+        language="python",
+        adapter="scikit-learn skops; trained on every row, never scored",
     )
 
 

@@ -13,10 +13,6 @@ from sklearn.metrics import log_loss, mean_squared_error
 
 LOWEST_PROBABILITY = 0.002
 """Class probabilities are clipped here: one wrong row at probability 0 must not cost an endless loss."""
-INDEX_BINS = 10
-ROWS_PER_BIN = 15
-DRIFT_SCALE = 1.2
-"""Population stability index x 1.2: the customary alarm at 0.25 becomes the promotion limit of 0.3."""
 DIGITS = 6
 NONE_PASSED = {
     "rtf": 0.0,
@@ -42,10 +38,14 @@ def loss_of(labels: Numbers, predictions: Numbers, classes: Sequence[int | str])
 
 def baseline_loss(train_labels: Numbers, labels: Numbers, classes: Sequence[int | str]) -> float:
     """Return the loss of the trivial baseline on `labels`: class shares, or the mean, of the training labels."""
+    return loss_of(labels, trivial_predictions(train_labels, len(labels), classes), classes)
+
+
+def trivial_predictions(train_labels: Numbers, rows: int, classes: Sequence[int | str]) -> Numbers:
+    """Return what the trivial baseline says of so many rows: the class shares, or the mean, of the training labels."""
     if not classes:
-        return loss_of(labels, np.full(len(labels), train_labels.mean()), classes)
-    shares = np.array([(train_labels == name).mean() for name in classes])
-    return loss_of(labels, np.tile(shares, (len(labels), 1)), classes)
+        return np.full(rows, train_labels.mean())
+    return np.tile([(train_labels == name).mean() for name in classes], (rows, 1))
 
 
 def score_words(labels: Numbers, predictions: Numbers, classes: Sequence[int | str]) -> str:
@@ -90,33 +90,16 @@ def generalization_of(unseen_outcome: float, cross_validated_outcome: float) -> 
     return round(min(2.0, unseen_outcome / cross_validated_outcome), DIGITS)
 
 
-def drift_risk_of(reference: Numbers, unseen: Numbers) -> float:
-    """Compute the population stability index between two sets of predictions, in 0..1; the mean over the classes.
-
-    What chance alone adds to the index, (bins - 1) (1/n + 1/m), is taken off first: else small tables would
-    always look as if they drifted (Yurdakul, Statistical Properties of the Population Stability Index, 2018).
-    """
-    columns = zip(np.atleast_2d(reference.T), np.atleast_2d(unseen.T), strict=True)
-    index = float(np.mean([_stability_index(first, second) for first, second in columns]))
-    return round(min(1.0, DRIFT_SCALE * index), DIGITS)
+def errors_of(labels: Numbers, predictions: Numbers, classes: Sequence[int | str]) -> Numbers:
+    """Return the error of each row: of a class minus the logarithm of its probability, of a number the distance."""
+    if not classes:
+        return np.asarray(np.abs(predictions - labels))
+    place = {name: number for number, name in enumerate(classes)}
+    own = predictions[np.arange(len(labels)), [place[label] for label in labels.tolist()]]
+    return np.asarray(-np.log(np.clip(own, LOWEST_PROBABILITY, 1.0)))
 
 
 def agreement_of(first: Numbers, second: Numbers) -> float:
     """Return the share of rows on which two sets of predictions are identical, bit for bit."""
     same = first == second
     return round(float(np.mean(same.all(axis=1) if same.ndim == 2 else same)), DIGITS)
-
-
-def _stability_index(reference: Numbers, unseen: Numbers) -> float:
-    smaller = min(len(reference), len(unseen))
-    bins = max(2, min(INDEX_BINS, smaller // ROWS_PER_BIN))
-    edges = np.unique(np.quantile(reference, np.linspace(0, 1, bins + 1)[1:-1]))
-    expected, observed = (_shares(values, edges) for values in (reference, unseen))
-    index = float(np.sum((observed - expected) * np.log(observed / expected)))
-    return max(0.0, index - len(edges) * (1 / len(reference) + 1 / len(unseen)))
-
-
-def _shares(values: Numbers, edges: Numbers) -> Numbers:
-    counts = np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1)
-    # Half a row in every bin: an empty one must not make the index endless.
-    return np.asarray((counts + 0.5) / (len(values) + 0.5 * len(counts)))

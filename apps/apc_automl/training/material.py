@@ -33,6 +33,8 @@ class Prepared:
     train: bytes
     held_out: bytes
     untouched: tuple[bytes, ...]
+    rest: bytes
+    """Rows to train the winner on that the search does not look at; empty without any."""
     profile: JsonObject
 
 
@@ -44,6 +46,8 @@ class Study:
     train: Blob
     held_out: Blob
     seed: int
+    rest: Blob | None = None
+    """More rows to train the winner on."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Slices travel as bytes with their hash; a process keeps the few it parsed last.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,9 +19,10 @@ from apc_automl.data.profile import profile_table
 from apc_automl.data.schema import ProblemKind, Schema
 from apc_automl.data.screening import narrow
 from apc_automl.data.split import sample_notes, split_rows
-from apc_automl.data.table import decode_rows, encode_rows, read_table
+from apc_automl.data.table import Table, decode_rows, encode_rows, read_table
+from apc_automl.data.words import choose_words
 from apc_automl.model.model_file import dump_model, load_model
-from apc_automl.training import gates
+from apc_automl.training import drift, gates
 from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
 from apc_automl.training.models import build_baseline, build_pipeline
 from apc_automl.training.predicting import predict, read_predictions
@@ -39,13 +40,14 @@ def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int,
     parts = split_rows(table, seed, rounds, maximum_rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Constant columns of the train part have no score; that is an answer.
-        table = narrow(table, parts.train)
+        table = narrow(choose_words(table, parts.train), parts.train)
         table = table.noting(*sample_notes(table, parts), *leakage_notes(table, parts.train))
     return Prepared(
         schema=table.schema.model_dump_json().encode(),
         train=encode_rows(table, parts.train),
         held_out=encode_rows(table, parts.held_out),
         untouched=tuple(encode_rows(table, rows) for rows in parts.untouched),
+        rest=encode_rows(table, parts.rest) if len(parts.rest) else b"",
         profile=profile_table(table, parts),
     )
 
@@ -62,6 +64,7 @@ def _measure(trial: "_Trial", study: Study) -> tuple[Measured, Numbers]:
     features, labels = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
     predictions = trial.predict(model, features)
     loss, baseline, outcome = trial.judge(labels, predictions)
+    risk, drifted = trial.drift(study, study.held_out, out_of_fold, predictions)
     metrics = {
         "rtf": gates.agreement_of(predictions, trial.predict(load_model(data), features)),
         "stability": gates.stability_of(outcomes),
@@ -69,30 +72,45 @@ def _measure(trial: "_Trial", study: Study) -> tuple[Measured, Numbers]:
         "outcome": outcome,
         "learnability": gates.learnability_of([*trial.learning_curve(features, labels), outcome]),
         "generalization_ratio": gates.generalization_of(outcome, cross_validated),
-        "drift_risk": gates.drift_risk_of(out_of_fold, predictions),
+        "drift_risk": risk,
     }
     document = trial.document(metrics, outcomes, cross_validated, loss, baseline, len(labels))
     score = gates.score_words(labels, predictions, trial.schema.classes)
-    return Measured(data, document | {"model_bytes": len(data), "score": score}), out_of_fold
+    said = {"model_bytes": len(data), "score": score, "most_drifted": drifted}
+    return Measured(data, document | said), out_of_fold
 
 
 def refit(recipe_bytes: bytes, study: Study) -> Measured:
-    """Return the winner's last training, on train and held-out part together; measured as by `measure`.
+    """Return the winner's last training, on train and held-out part and the rest together; measured as by `measure`.
 
     Its `rtf` is that of the new model; the other gates are those of the recipe: data that a model was trained
     on cannot judge it, that is what the untouched slice is for.
     """
     trial = _Trial.of(study, recipe_bytes)
     measured, _ = _measure(trial, study)
-    unseen, unseen_labels = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
-    features = pd.concat([trial.features, unseen], ignore_index=True)
-    model = trial.fit(features, np.concatenate([trial.labels, unseen_labels]))
+    parts = [study.train, study.held_out, *([study.rest] if study.rest else [])]
+    decoded = [_decoded(part.hash, part.data, study.schema.data) for part in parts]
+    features = pd.concat([part for part, _ in decoded], ignore_index=True)
+    model = trial.fit(features, np.concatenate([labels for _, labels in decoded]))
     data = dump_model(model)
     again = trial.predict(load_model(data), features)
     metrics = measured.document["gates"] | {"rtf": gates.agreement_of(trial.predict(model, features), again)}
     return Measured(
         data, measured.document | {"gates": metrics, "rows_refitted": len(features), "model_bytes": len(data)}
     )
+
+
+def train_on_all(path: str, problem: str | None, schema_bytes: bytes, recipe_bytes: bytes, seed: int) -> bytes:
+    """Return the model of a recipe that is trained on every row of the user's table. Raises TableInvalid.
+
+    Args:
+        schema_bytes: the schema of the run: its columns, and the words of its texts.
+    """
+    schema = Schema.model_validate_json(schema_bytes)
+    table = read_table(Path(path), schema.target, ProblemKind(problem) if problem else None)
+    frame = table.frame[[*(column.name for column in schema.columns), schema.target]]
+    features, labels = decode_rows(encode_rows(Table(schema, frame)), schema)
+    return dump_model(_Trial(schema, features, labels, seed, Recipe.read(recipe_bytes)).fit(features, labels))
 
 
 def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
@@ -125,16 +143,17 @@ def validate(
     _, labels = _decoded(untouched.hash, untouched.data, study.schema.data)
     first, second = (read_predictions(one, trial.schema, len(labels)) for one in (predictions, again))
     loss, baseline, outcome = trial.judge(labels, first)
+    risk, drifted = trial.drift(study, untouched, out_of_fold, first)
     metrics = measured.document["gates"] | {
         "rtf": gates.agreement_of(first, second),
         "audit": _audit(model, study.schema, study.train, study.held_out, untouched),
         "outcome": outcome,
         "generalization_ratio": gates.generalization_of(outcome, cross_validated),
-        "drift_risk": gates.drift_risk_of(out_of_fold, first),
+        "drift_risk": risk,
     }
     score = gates.score_words(labels, first, trial.schema.classes)
     judged = {"loss": loss, "baseline_loss": baseline, "score": score, "rows_judged": len(labels), "gates": metrics}
-    return measured.document | judged
+    return measured.document | judged | {"most_drifted": drifted}
 
 
 def unusable(recipe_bytes: bytes, study: Study, untouched: Blob) -> JsonObject:
@@ -148,6 +167,12 @@ def unusable(recipe_bytes: bytes, study: Study, untouched: Blob) -> JsonObject:
 @lru_cache(maxsize=8)
 def _decoded(hash_: str, data: bytes, schema: bytes) -> tuple[pd.DataFrame, Numbers]:
     return decode_rows(data, Schema.model_validate_json(schema))
+
+
+@lru_cache(maxsize=8)
+def _column_distances(train: Blob, unseen: Blob, schema: bytes) -> Mapping[str, float]:
+    (known, _), (others, _) = (_decoded(one.hash, one.data, schema) for one in (train, unseen))
+    return drift.column_distances(known, others, Schema.model_validate_json(schema))
 
 
 def _audit(*blobs: Blob) -> float:
@@ -193,6 +218,21 @@ class _Trial:
         loss = gates.loss_of(labels, predictions, self.schema.classes)
         baseline = gates.baseline_loss(reference, labels, self.schema.classes)
         return round(loss, gates.DIGITS), round(baseline, gates.DIGITS), gates.outcome_of(loss, baseline)
+
+    def drift(self, study: Study, unseen: Blob, out_of_fold: Numbers, predictions: Numbers) -> tuple[float, str]:
+        """Return (drift_risk of unseen rows and of what the model says of them, what drifted most)."""
+        _, labels = _decoded(unseen.hash, unseen.data, study.schema.data)
+        classes = self.schema.classes
+        known = gates.errors_of(self.labels, out_of_fold, classes)
+        errors = gates.errors_of(labels, predictions, classes)
+        trivial = gates.trivial_predictions(self.labels, len(self.labels), classes)
+        scale = float(gates.errors_of(self.labels, trivial, classes).mean())
+        distances = {
+            **_column_distances(study.train, unseen, study.schema.data),
+            drift.ERRORS: drift.error_distance(known, errors, scale),
+        }
+        risk, name = drift.risk_of(distances, len(known), len(errors))
+        return round(risk, gates.DIGITS), name
 
     def cross_validate(self) -> tuple[list[float], Numbers, float]:
         """Return (outcome of each fold, out-of-fold predictions in row order, outcome over all rows)."""

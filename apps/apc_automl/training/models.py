@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.dummy import DummyClassifier, DummyRegressor
@@ -16,21 +16,15 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 from sklearn.feature_selection import SelectKBest, f_classif, f_regression
-from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import (
-    OneHotEncoder,
-    PolynomialFeatures,
-    QuantileTransformer,
-    RobustScaler,
-    StandardScaler,
-)
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-from apc_automl.data.schema import ColumnKind, ProblemKind, Schema
-from apc_automl.training.recipes import Recipe, Setting
+from apc_automl.data.schema import ProblemKind, Schema
+from apc_automl.training.columns import build_columns
+from apc_automl.training.recipes import Recipe
 
 WIDEST = 100
 """Features that a model is fitted on at most."""
@@ -45,7 +39,7 @@ def build_pipeline(recipe: Recipe, schema: Schema, seed: int, rows: int) -> Pipe
     Args:
         rows: how many rows it will be fitted on; settings that count rows are capped by it.
     """
-    columns = ColumnTransformer(_columns(recipe.preprocessing, schema, rows), sparse_threshold=0.0)
+    columns = build_columns(recipe.preprocessing, schema, rows)
     model = _STEPS[recipe.family](recipe.parameters, schema, seed, rows)
     return Pipeline([("columns", columns), *_screen(schema), *model])
 
@@ -53,34 +47,6 @@ def build_pipeline(recipe: Recipe, schema: Schema, seed: int, rows: int) -> Pipe
 def build_baseline(schema: Schema) -> Any:
     """Return the trivial model: class shares, or the mean."""
     return DummyClassifier(strategy="prior") if _is_classification(schema) else DummyRegressor(strategy="mean")
-
-
-def _columns(settings: Mapping[str, Setting], schema: Schema, rows: int) -> list[tuple[str, Any, list[str]]]:
-    numeric: list[Step] = [("missing", SimpleImputer(strategy=settings["missing"]))]
-    match settings["scaling"]:
-        case "standard":
-            numeric.append(("scaling", StandardScaler()))
-        case "robust":
-            numeric.append(("scaling", RobustScaler(unit_variance=True)))
-        case "quantile":
-            steps = max(10, min(200, rows // 2))
-            numeric.append(
-                (
-                    "scaling",
-                    QuantileTransformer(n_quantiles=steps, output_distribution="normal", random_state=0),
-                )
-            )
-    share = settings["rare_category_share"]
-    encoder = OneHotEncoder(
-        handle_unknown="infrequent_if_exist" if share else "ignore",
-        min_frequency=share or None,
-        sparse_output=False,
-    )
-    parts = [
-        ("numeric", Pipeline(numeric), schema.names(ColumnKind.NUMERIC)),
-        ("categorical", encoder, schema.names(ColumnKind.CATEGORICAL)),
-    ]
-    return [part for part in parts if part[2]]
 
 
 def _screen(schema: Schema) -> list[Step]:

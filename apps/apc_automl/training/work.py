@@ -3,6 +3,8 @@
 Each computes on one thread: neither speed nor a single bit of a model may depend on the number of cores.
 """
 
+from collections.abc import Mapping
+
 from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
 
 
@@ -33,6 +35,16 @@ def refit(recipe: bytes, study: Study) -> Measured:
         return measuring.refit(recipe, study)
 
 
+def train_on_all(path: str, problem: str | None, schema: bytes, recipe: bytes, seed: int) -> bytes:
+    """Run `measuring.train_on_all` in this process. Raises TableInvalid."""
+    from threadpoolctl import threadpool_limits
+
+    from apc_automl.training import measuring
+
+    with threadpool_limits(1):
+        return measuring.train_on_all(path, problem, schema, recipe, seed)
+
+
 def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
     """Run `measuring.rescore` in this process. Raises ModelFileRefused."""
     from threadpoolctl import threadpool_limits
@@ -58,3 +70,20 @@ def unusable(recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
     from apc_automl.training import measuring
 
     return measuring.unusable(recipe, study, untouched)
+
+
+def shuffled_rows(schema: bytes, rows: bytes, seed: int) -> dict[str, bytes]:
+    """Run `reviewing.shuffled_rows` in this process."""
+    from apc_automl.training import reviewing
+
+    return reviewing.shuffled_rows(schema, rows, seed)
+
+
+def review(study: Study, untouched: Blob, said: bytes, shuffled: Mapping[str, bytes]) -> JsonObject:
+    """Run `reviewing.review` in this process."""
+    from threadpoolctl import threadpool_limits
+
+    from apc_automl.training import reviewing
+
+    with threadpool_limits(1):
+        return reviewing.review(study, untouched, said, shuffled)

@@ -36,7 +36,7 @@ class AutomlSettings(ApcSettings):
     maximum_rounds: int = Field(default=2, ge=1, le=10)
     """Number of validations, each on a separate untouched slice."""
     maximum_rows: int = Field(default=3000, ge=100)
-    """A larger table is reduced to this many rows by stratified sampling."""
+    """Of a larger table the search looks at this many rows, a stratified sample of each part."""
     generation_deadline_ms: int = Field(default=120_000, ge=1000)
     """A generation continues without swarms that take longer."""
     state_deadline_ms: int = Field(default=3_600_000, ge=1000)

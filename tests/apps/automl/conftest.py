@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from sklearn.datasets import load_diabetes, load_wine
+from threadpoolctl import threadpool_limits
 
 from apc_automl.data.default_data import DEFAULT_TARGET, write_default_table
 from apc_automl.training import work
@@ -18,6 +19,13 @@ from apc_automl.training.workbench import Workbench
 SEED = 7
 
 WriteTable = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in the training processes; two threads on a busy machine wait for each other without end."""
+    with threadpool_limits(1):
+        yield
 
 
 @pytest.fixture(scope="session")

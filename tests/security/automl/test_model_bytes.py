@@ -16,7 +16,8 @@ from skops.io.exceptions import UntrustedTypesFoundException
 
 from apc_automl.errors import ModelFileRefused
 from apc_automl.model import model_file
-from apc_automl.model.model_file import SCHEMA, load_model
+from apc_automl.model.model_checks import SCHEMA
+from apc_automl.model.model_file import load_model
 from apc_automl.model.model_types import FORMAT, TRUSTED
 
 NUMERIC_MODULES = (
@@ -72,7 +73,7 @@ def asked_without_the_guard(loader: str, data: bytes) -> bool:
         with pytest.raises(ModelFileRefused, match="which no model of ours needs"):
             load_model(data)
         assert not asked, "with the guard it is never asked"
-        unguarded.setattr(model_file, "_check", lambda _: None)
+        unguarded.setattr(model_file, "refusal_of_file", lambda _: None)
         with pytest.raises(ModelFileRefused, match="as far as it goes"):
             load_model(data)
     return asked == [loader]

@@ -64,10 +64,10 @@ READ: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: "\n".join(f"{n or 'id'},{line}" for n, line in enumerate(plain().split())).encode(),
         "column 'id' is left out: it numbers the rows",
     ),
-    "dates": (lambda: dated().encode(), "column 'when' is a date: it becomes month, day, day_of_week, days"),
+    "dates": (lambda: dated().encode(), "column 'when' is a date, %d.%m.%Y: it becomes its parts"),
     "texts": (
         lambda: dated().encode(),
-        "column 'remark' is free text (80 different values): it becomes its 4 most frequent words",
+        "column 'remark' is text: its 4 most frequent words are counted",
     ),
     "leakage": (
         lambda: leaking().encode(),
@@ -89,7 +89,9 @@ def test_a_sample_is_said(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text(plain(1000))
     notes = prepare(str(path), "y", None, 7, 2, 400).profile["notes"]
-    assert any(note.startswith("400 of 1,000 rows are used, a stratified sample: the search time") for note in notes)
+    assert any(
+        note.startswith("the search looks at 400 of 1,000 rows, a stratified sample: its time allows") for note in notes
+    )
 
 
 REFUSED: dict[str, tuple[bytes, str]] = {
@@ -153,10 +155,11 @@ def test_what_is_detected_can_be_overridden_and_written_for_every_role(tmp_path:
     assert again.frame["a"].iloc[3] == 3.5
 
 
-def test_dates_are_numbers_for_every_model(tmp_path: Path) -> None:
+def test_dates_and_texts_stay_as_they_are_and_models_take_them_to_pieces(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text(dated())
     table = read_table(path, "y")
-    assert table.frame["when (month)"].iloc[:3].tolist() == [1.0, 2.0, 3.0]
-    assert set(table.frame["remark (word refund)"].unique()) == {0.0, 1.0}
-    assert Schema.model_validate_json(table.schema.model_dump_json()) == table.schema
+    assert table.frame["when"].iloc[:2].tolist() == ["01.01.2024", "02.02.2024"]
+    schema = Schema.model_validate_json(prepare(str(path), "y", None, 7, 2, 3000).schema)
+    assert schema.columns[1].words == ("broken", "late", "refund", "thanks"), "`order` is in every row"
+    assert schema.feature_count == 6 + 4

@@ -39,8 +39,14 @@ def test_the_seed_decides(table: Table) -> None:
     assert all_rows(split_rows(table, 7, 2, 6000)) != all_rows(split_rows(table, 8, 2, 6000))
 
 
-def test_a_large_table_is_sampled_down(table: Table) -> None:
-    assert len(all_rows(split_rows(table, 7, 2, 200))) == pytest.approx(200, abs=4)
+def test_of_a_large_table_the_search_sees_a_sample_and_no_row_is_lost(table: Table) -> None:
+    parts = split_rows(table, 7, 2, 200)
+    assert len(all_rows(parts)) == pytest.approx(200, abs=4)
+    others = [int(row) for row in (*parts.rest, *parts.unjudged)]
+    assert sorted([*all_rows(parts), *others]) == list(range(len(table.frame)))
+    whole = split_rows(table, 7, 2, 6000)
+    assert set(parts.untouched[0]) <= set(whole.untouched[0]), "it is split before it is sampled"
+    assert set(parts.rest) <= {*whole.train, *whole.held_out}
 
 
 def test_regression_parts_have_the_same_distribution(diabetes_table: Path) -> None:

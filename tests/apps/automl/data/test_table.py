@@ -53,12 +53,40 @@ def test_a_missing_file_a_folder_and_bytes_that_are_no_text(tmp_path: Path) -> N
             read_table(path, "kind")
 
 
-def test_text_is_categorical_free_text_is_left_out_and_said(write_table: WriteTable) -> None:
-    lines = [f"{line},comment number {number}" for number, line in enumerate(usual_lines())]
-    table = read_table(write_table(rows_of(lines, "size,colour,kind,remark")), "kind")
-    assert table.schema.names(ColumnKind.NUMERIC) == ["size"]
-    assert table.schema.names(ColumnKind.CATEGORICAL) == ["colour"]
-    assert any("'remark'" in note and "free text" in note for note in table.schema.notes)
+def test_each_column_is_a_number_a_category_a_date_or_a_text(write_table: WriteTable) -> None:
+    lines = [
+        f"{line},comment {number},{1 + number % 28:02d}.{1 + number % 12:02d}.2024,{number % 5 > 2}"
+        for number, line in enumerate(usual_lines())
+    ]
+    table = read_table(write_table(rows_of(lines, "size,colour,kind,remark,when,flag")), "kind")
+    kinds = {column.name: column.kind for column in table.schema.columns}
+    assert kinds == {
+        "size": ColumnKind.NUMERIC,
+        "colour": ColumnKind.CATEGORICAL,
+        "remark": ColumnKind.TEXT,
+        "when": ColumnKind.DATE,
+        "flag": ColumnKind.NUMERIC,
+    }
+    assert table.schema.of_kind(ColumnKind.DATE)[0].date_format == "%d.%m.%Y"
+    assert any("'when' is a date" in note for note in table.schema.notes)
+
+
+@pytest.mark.parametrize(
+    ("header", "cell", "reason"),
+    [
+        ("customer_id", lambda number: f"c{number * 7919 % 1000:03d}", "it names the rows"),
+        ("number", lambda number: number + 5, "it numbers the rows"),
+        ("same", lambda _: "x", "it has one value only"),
+        ("nothing", lambda _: "", "it is empty"),
+    ],
+)
+def test_a_column_that_tells_nothing_is_left_out_and_said(
+    header: str, cell: Callable[[int], object], reason: str, write_table: WriteTable
+) -> None:
+    lines = [f"{line},{cell(number)}" for number, line in enumerate(usual_lines())]
+    table = read_table(write_table(rows_of(lines, f"size,colour,kind,{header}")), "kind")
+    assert [column.name for column in table.schema.columns] == ["size", "colour"]
+    assert f"column {header!r} is left out: {reason}" in table.schema.notes
 
 
 def test_missing_values_stay_missing_and_unlabelled_rows_go(write_table: WriteTable) -> None:

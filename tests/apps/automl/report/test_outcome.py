@@ -16,6 +16,7 @@ from apc_automl.report.page import write_report
 from apc_automl.report.run_log import LoggedPacket, Move, RunLog, TransferRecord
 from apc_automl.swarm.members import LIBRARIAN
 from apc_automl.swarm.narrative import Narrative
+from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.database import open_pool
 
@@ -122,7 +123,7 @@ async def test_who_may_not_read_the_memory_gets_a_report_without_notes(
 async def test_a_run_that_the_log_does_not_know(postgres_url: str, tmp_path: Path) -> None:
     pool = await open_pool(postgres_url, max_size=1)
     try:
-        outcome = await collect_outcome(pool, ArtifactStore("memory:///"), "no-such-run", tmp_path / "out")
+        outcome = await collect_outcome(pool, ArtifactStore("memory:///"), "no-such-run", tmp_path / "out", Workbench())
     finally:
         await pool.close()
     assert (outcome.state, outcome.exit_code, outcome.packets_logged) == ("UNKNOWN", 3, 0)

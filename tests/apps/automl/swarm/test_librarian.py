@@ -2,17 +2,24 @@
 
 from itertools import combinations
 from pathlib import Path
+from uuid import uuid4
 
+import pandas
 import pytest
 
 from apc_agents.testing import AgentTestClient
 from apc_automl.data.default_data import DEFAULT_TARGET
+from apc_automl.model.model_file import load_model
+from apc_automl.swarm import statements
 from apc_automl.swarm.briefs import UNTOUCHED, read_brief
 from apc_automl.swarm.librarian import make_librarian
 from apc_automl.swarm.members import BUILDERS, SENTINEL
+from apc_automl.training.recipes import Recipe
+from apc_automl.training.spaces import FAMILIES, default_settings
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
-from apc_contracts.payloads.by_type import SignalFields, SignalPayload, TaskIrPayload
+from apc_contracts.envelope.packet import Actor, ProofBundle
+from apc_contracts.payloads.by_type import ArtifactPayload, SignalFields, SignalPayload, TaskIrPayload
 from apc_contracts.payloads.session_signals import SessionSpec, SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
 
@@ -68,6 +75,41 @@ async def test_everyone_gets_a_brief_of_its_own_once(settings: AutomlSettings, w
     briefs = [read_brief(task.payload_as(TaskIrPayload)) for task in tasks]
     knowing = [any(name.startswith(UNTOUCHED) for name in brief.slices) for brief in briefs if brief]
     assert knowing == [False, False, False, True]
+
+
+async def test_the_promoted_recipe_is_trained_on_every_row_once(settings: AutomlSettings, workbench: Workbench) -> None:
+    space = FAMILIES["logistic"]
+    recipe = Recipe(
+        family="logistic",
+        preprocessing=default_settings(space.preprocessing),
+        parameters=default_settings(space.parameters),
+    )
+    async with AgentTestClient(make_librarian(settings, workbench)) as client:
+        await client.send(session_open(), sender=ORCHESTRATOR, phase=RunPhase.RESEARCH, round=1)
+        hashes = [await client.artifacts.put(part) for part in (b"measured", b"model", recipe.canonical())]
+        final = statements.model_artifact("linear-r1-final", hashes[1], "memory:///model")
+        proof = ProofBundle(evidence_refs=tuple(hashes))
+        subject = uuid4()
+        said = session_open().session
+        assert isinstance(said, SessionState)
+        done = said.model_copy(update={"state": "PROMOTION", "run_phase": RunPhase.PROMOTION, "subjects": (subject,)})
+        sync = SignalPayload(signal=Signal.SYNC, session=done)
+        await client.send(
+            final,
+            sender=Actor(agent_id=BUILDERS[0], role="builder", swarm_id="linear"),
+            phase=RunPhase.EXECUTION,
+            packet_id=subject,
+            proof_bundle=proof,
+            round=1,
+        )
+        for step in (5, 6):
+            await client.send(sync, sender=ORCHESTRATOR, phase=RunPhase.PROMOTION, round=1, step=step)
+        made = [packet for packet in client.emitted if packet.packet_type is PacketType.ARTIFACT]
+        (payload,) = [packet.payload_as(ArtifactPayload) for packet in made]
+        model = load_model(await client.artifacts.get(payload.artifact_hash))
+    assert payload.adapter is not None and "never scored" in payload.adapter
+    rows = pandas.read_csv(str(settings.data))
+    assert model["columns"].named_transformers_["numeric"]["scaling"].n_samples_seen_ == len(rows)
 
 
 async def test_a_table_that_went_bad_stops_the_session(settings: AutomlSettings, workbench: Workbench) -> None:

@@ -50,11 +50,11 @@ def test_generalization_is_bounded() -> None:
     assert gates.generalization_of(0.9, 0.0) == 0.0
 
 
-def test_drift_is_seen_and_chance_is_not() -> None:
-    generator = np.random.default_rng(1)
-    reference = generator.normal(size=300)
-    assert gates.drift_risk_of(reference, generator.normal(size=100)) < 0.2
-    assert gates.drift_risk_of(reference, generator.normal(loc=1.5, size=100)) == 1.0
+def test_the_error_of_a_row_is_that_of_its_own_class() -> None:
+    labels = np.array(["b", "a"])
+    errors = gates.errors_of(labels, np.array([[0.75, 0.25], [1.0, 0.0]]), ("a", "b"))
+    assert errors.tolist() == pytest.approx([-np.log(0.25), 0.0])
+    assert gates.errors_of(np.array([1.0, 2.0]), np.array([1.5, 1.0]), ()).tolist() == [0.5, 1.0]
 
 
 def test_agreement_is_exact() -> None:

@@ -22,8 +22,11 @@ from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.envelope.parts import MAX_RETRY_LIMIT
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration, Right
 from apc_contracts.model import ID_PATTERN
-from apc_contracts.payloads.by_type import MessagePayload, SignalFields
+from apc_contracts.payloads.by_type import MessagePayload, SignalFields, SignalPayload
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
+
+WAKE_PREFIX = "wake:"
+"""Before the key of a timer, in the kind of the handler that takes it."""
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
 
@@ -180,6 +183,26 @@ class Agent:
         self.substrate_handler = function
         return function
 
+    def on_wake(self, key: str | None = None) -> Callable[[HandlerT], HandlerT]:
+        """Register `async def woken(wake: Packet[SignalPayload], ctx: HandlerContext)`: gets what `ctx.wake` has set.
+
+        Args:
+            key: of the timer; None = those without a handler of their own.
+
+        Raises:
+            AgentInvalid: the function does not fit, or another handles this key already.
+        """
+        kind: Signal | str = Signal.WAKE if key is None else f"{WAKE_PREFIX}{key}"
+
+        def register(function: HandlerT) -> HandlerT:
+            check_handler(function, PacketType.SIGNAL)
+            if (PacketType.SIGNAL, kind) in self._handlers:
+                raise AgentInvalid(f"agent {self.agent_id} has two on_wake handlers for {key or 'every key'}")
+            self._handlers[PacketType.SIGNAL, kind] = HandlerEntry(function, PacketType.SIGNAL, kind)
+            return function
+
+        return register
+
     @property
     def handles(self) -> frozenset[PacketType]:
         """The packet types with a handler; the control types come in any case."""
@@ -239,10 +262,18 @@ class Agent:
         packet_type = packet.packet_type
         entry = None
         if packet_type in (PacketType.SIGNAL, PacketType.HEARTBEAT):
-            entry = self._handlers.get((packet_type, packet.payload_as(SignalFields).signal))
+            return self._entry_for_signal(packet_type, packet.payload_as(SignalFields))
         elif packet_type is PacketType.MESSAGE:
             entry = self._handlers.get((packet_type, packet.payload_as(MessagePayload).schema_id))
         return entry or self._handlers.get((packet_type, None))
+
+    def _entry_for_signal(self, packet_type: PacketType, payload: SignalFields) -> HandlerEntry | None:
+        entry = None
+        if isinstance(payload, SignalPayload) and payload.request is not None:
+            return self._handlers.get((PacketType.MESSAGE, payload.request.schema_id))
+        if isinstance(payload, SignalPayload) and payload.wake is not None:
+            entry = self._handlers.get((packet_type, f"{WAKE_PREFIX}{payload.wake.key}"))
+        return entry or self._handlers.get((packet_type, payload.signal)) or self._handlers.get((packet_type, None))
 
     def registration(self, broker_user: str | None = None) -> Registration:
         """Return what an operator registers for this agent; the broker user is by convention `agent.<agent_id>`."""

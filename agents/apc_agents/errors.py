@@ -18,7 +18,8 @@ ApcError
     ActionError         apc_agents.tools.errors
     EffectError         apc_agents.effects.errors
     WaitError
-      AskTimeout            nobody has answered a question in time
+      AskTimeout            nobody has answered a question or request in time
+      RequestFailed         the agent that was asked refused, failed, or gave no such result
       ContinuationDiverged  a handler that goes on does not repeat what is recorded of it
     HandlerFailed       a handler raised in a test client; the cause is its exception
 
@@ -134,6 +135,16 @@ class AskTimeout(WaitError):
     def __init__(self, packet_id: UUID) -> None:
         super().__init__(f"nobody has answered the question {packet_id} in time")
         self.packet_id = packet_id
+
+
+class RequestFailed(WaitError):
+    """The agent that was asked gave no result; `by` is the agent, `reason` what it said."""
+
+    def __init__(self, packet_id: UUID, by: str, reason: str) -> None:
+        super().__init__(f"request {packet_id} failed at {by}: {reason}")
+        self.packet_id = packet_id
+        self.by = by
+        self.reason = reason
 
 
 class ContinuationDiverged(WaitError):

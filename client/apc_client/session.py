@@ -16,7 +16,8 @@ from apc_client.errors import ResultUnusable, SessionHalted
 from apc_client.waiting import until
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
-from apc_contracts.payloads.by_type import DecisionPayload, Result
+from apc_contracts.payloads.by_type import DecisionPayload
+from apc_contracts.payloads.typed import Result
 from apc_contracts.vocabulary import CommitmentLevel, PacketType
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.queries import SessionRow, get_session

@@ -70,7 +70,6 @@ from apc_contracts.payloads.by_type import (
     MetricSet,
     NackPayload,
     Payload,
-    Result,
     RetractionPayload,
     SignalPayload,
     TaskIrPayload,
@@ -94,6 +93,7 @@ from apc_contracts.payloads.task_ir import (
     Normalization,
     OdeSystem,
 )
+from apc_contracts.payloads.typed import Result
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     CONTROL_TYPES,

@@ -1,5 +1,6 @@
 """The closed lists of APC/1.0 (docs/specification/contract.md sections 1 and 3)."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 PROTOCOL_VERSION = "apc/1.0"
@@ -100,9 +101,16 @@ class Signal(StrEnum):
     VETO = "VETO"
     ASK = "ASK"
     ANSWER = "ANSWER"
+    WAKE = "WAKE"
 
 
-SIGNALS_OF_1_1 = frozenset({Signal.ASK, Signal.ANSWER})
+FIELDS_OF_SIGNAL: Mapping[Signal, tuple[str, ...]] = {
+    Signal.ASK: ("question", "request"),
+    Signal.ANSWER: ("answer",),
+    Signal.WAKE: ("wake",),
+}
+"""The fields of a signal of apc/1.1; its payload has one of them."""
+SIGNALS_OF_1_1 = frozenset(FIELDS_OF_SIGNAL)
 """Signals that apc/1.0 does not have."""
 
 
@@ -134,6 +142,11 @@ class CommitmentLevel(StrEnum):
     EXECUTING = "EXECUTING"
     DONE = "DONE"
 
+
+EFFECT_UNKNOWN = "EFFECT_UNKNOWN"
+CONTINUATION_DIVERGED = "CONTINUATION_DIVERGED"
+UNSETTLED = frozenset({EFFECT_UNKNOWN, CONTINUATION_DIVERGED})
+"""Codes of ERRORs whose dead letter never halts a session of the coordinator `task`: it is requeued or discarded."""
 
 ALL_RECIPIENTS = "_all"
 """The one recipient of a BROADCAST."""

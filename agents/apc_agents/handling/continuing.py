@@ -18,7 +18,7 @@ from apc_agents.handling.invocation import Invocation
 from apc_agents.handling.state import SavedWait
 from apc_agents.handling.state_cache import StateCache, StateDocument
 from apc_agents.receiving.delivery import Inbound, is_refusal
-from apc_agents.waiting.approval import end_of
+from apc_agents.waiting.inquiry import end_of
 from apc_agents.waiting.journal import CallJournal
 from apc_agents.waiting.records import WaitRecord, decode_record
 from apc_agents.waiting.values import encode_error

@@ -27,6 +27,7 @@ from apc_agents.receiving.delivery import Inbound
 from apc_agents.signature import AnyHandler
 from apc_agents.typed.handlers import payloads_of
 from apc_agents.waiting.journal import CallJournal
+from apc_agents.waiting.request import with_answer
 from apc_agents.waiting.suspended import Suspended
 from apc_bus.errors import GiveBack
 from apc_bus.observability.telemetry import begin_subject, end_subject
@@ -208,7 +209,8 @@ class Dispatcher:
         return f"not handled: relevance {relevance:.3f} is below {minimum:.3f}"
 
     async def _emit_results(self, packet: Packet, invocation: Invocation, result: Any) -> None:
-        for payload in payloads_of(result):
+        returned = payloads_of(result)
+        for payload in with_answer(packet, invocation.published, invocation.agent_id, returned):
             await invocation.emit(Draft(payload))
         if (
             packet.routing.requires_ack

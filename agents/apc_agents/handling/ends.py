@@ -7,19 +7,21 @@ from math import ceil
 import structlog
 
 from apc_agents.agent import Agent
-from apc_agents.effects import EffectError
+from apc_agents.effects import EffectError, EffectUnknown
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.outbox import ReceiptOutbox
 from apc_agents.errors import ContinuationDiverged, EmitError, EmitUnconfirmed
 from apc_agents.handling.invocation import Invocation
 from apc_agents.metrics import ENDS, FAILED, count_end
 from apc_agents.receiving.delivery import Inbound
+from apc_agents.waiting.request import failed
 from apc_bus.errors import DeadLetter
 from apc_bus.observability.tracing import fail
+from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.envelope.parts import MAX_TTL_MS
 from apc_contracts.payloads.by_type import ErrorPayload, NackPayload, Payload
-from apc_contracts.vocabulary import AckStatus, PacketType
+from apc_contracts.vocabulary import CONTINUATION_DIVERGED, EFFECT_UNKNOWN, AckStatus, PacketType
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 
 SILENT_TYPES = frozenset(
@@ -30,6 +32,7 @@ SILENT_TYPES = frozenset(
 Source: docs/specification/contract.md section 12.
 """
 MAX_ERROR_LENGTH = 1_000
+HANDLER_ERROR = "HANDLER_ERROR"
 
 FailureListener = Callable[[Packet, int, Exception], None]
 """(packet, attempt, exception)"""
@@ -83,7 +86,8 @@ class DeliveryEnds:
                 ack_status=AckStatus.REJECTED,
                 reason=reason[:MAX_ERROR_LENGTH],
             )
-            await self._tell(inbound, invocation, nack)
+            is_request = request_of(packet) is not None
+            await self._tell(inbound, invocation, failed(packet, reason) if is_request else nack)
         self.report(inbound, ReceiptKind.REJECT, error=reason)
 
     async def fail(self, inbound: Inbound, invocation: Invocation, failure: Exception) -> Exception | None:
@@ -107,21 +111,25 @@ class DeliveryEnds:
             self.report(inbound, ReceiptKind.RETRY, error=text)
         else:
             count_end(self._agent.agent_id, packet.packet_type, FAILED)
-            await self._tell_failure(inbound, invocation, text)
+            await self._tell_failure(inbound, invocation, failure, text)
         if self._on_failure is not None:
             self._on_failure(inbound.packet, inbound.attempt, failure)
         return None if has_retries else DeadLetter(f"handler of {packet.packet_type} {packet.packet_id} failed: {text}")
 
-    async def _tell_failure(self, inbound: Inbound, invocation: Invocation, text: str) -> None:
-        packet = invocation.published
-        if packet.packet_type not in SILENT_TYPES and not inbound.is_heard:
-            error = ErrorPayload(
-                error_code="HANDLER_ERROR",
-                message=text,
-                retryable=False,
-                details={"packet_id": str(packet.packet_id), "attempt": inbound.attempt},
-            )
-            await self._tell(inbound, invocation, error)
+    async def _tell_failure(self, inbound: Inbound, invocation: Invocation, failure: Exception, text: str) -> None:
+        packet, code = invocation.published, _code_of(failure)
+        if packet.packet_type in SILENT_TYPES or inbound.is_heard:
+            return
+        if request_of(packet) is not None and code == HANDLER_ERROR:
+            await self._tell(inbound, invocation, failed(packet, text))
+            return
+        error = ErrorPayload(
+            error_code=code,
+            message=text,
+            retryable=False,
+            details={"packet_id": str(packet.packet_id), "attempt": inbound.attempt},
+        )
+        await self._tell(inbound, invocation, error)
 
     async def _tell(self, inbound: Inbound, invocation: Invocation, payload: Payload) -> None:
         """Tell the sender how its packet ended; a refusal of that does not change how it ended."""
@@ -136,3 +144,10 @@ class DeliveryEnds:
             raise
         except EmitError as refused:
             _log.warning("answer_refused", agent_id=self._agent.agent_id, reason=str(refused))
+
+
+def _code_of(failure: Exception) -> str:
+    """Return the code of an ERROR; those of UNSETTLED do not halt the session (apc_contracts.session.task)."""
+    if isinstance(failure, EffectUnknown):
+        return EFFECT_UNKNOWN
+    return CONTINUATION_DIVERGED if isinstance(failure, ContinuationDiverged) else HANDLER_ERROR

@@ -1,7 +1,6 @@
 """What a handler is given beside the packet."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 from typing import Any, Unpack, overload
 from uuid import UUID, uuid5
 
@@ -9,24 +8,22 @@ from pydantic import BaseModel, JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.clearance import Trigger
-from apc_agents.emitting.draft import Destination, Draft, EmitOptions
+from apc_agents.emitting.draft import Draft, EmitOptions
 from apc_agents.errors import AgentError
 from apc_agents.handling.coordination import LocalTransition
-from apc_agents.handling.session_facts import SessionFacts
+from apc_agents.handling.waiting_calls import WaitingCalls
 from apc_agents.memory import BaseMemoryStore, ConversationMessage
 from apc_agents.tasks import TaskStore
 from apc_agents.typed.message import done_with
-from apc_agents.waiting.approval import Approval, Inquiry
 from apc_bus.artifacts.store import ArtifactStore
 from apc_contracts.agent.context import AgentContext
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet, Recipient, SomePayload
 from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Payload
-from apc_contracts.payloads.questions import OnTimeout
 from apc_contracts.vocabulary import ORCHESTRATOR
 
 
-class HandlerContext(SessionFacts):
+class HandlerContext(WaitingCalls):
     """The handler's view of its invocation: the session, the agent's state, and the way to emit packets."""
 
     @property
@@ -144,34 +141,6 @@ class HandlerContext(SessionFacts):
     async def answer(self, payload: Payload) -> Packet:
         """Emit an answer to the handled packet (ACK, NACK, ERROR) beside the local machine. Raises as `emit`."""
         return await self._invocation.answer(payload)
-
-    async def ask(
-        self,
-        question: str,
-        *,
-        to: Destination,
-        timeout: timedelta,  # noqa: ASYNC109 - how long a question stays open, over restarts
-        on_timeout: str = "deny",
-        content: dict[str, JsonValue] | None = None,
-    ) -> Approval:
-        """Ask people, and wait for the first answer: for days, and over restarts (docs/how-to/approvals.md).
-
-        The handler ends here. With the answer it runs again from its first line, over the same packet: what it did
-        through `ctx` so far returns what is recorded, without any effect, and `ctx.state` is as it was then.
-
-        Args:
-            question: what they read; up to 8,192 characters.
-            to: people by their ids, or everybody with a role: `Role("release-manager")`.
-            timeout: how long to wait, within the session's deadline.
-            on_timeout: `deny` returns a denial when nobody has answered in time, `raise` raises AskTimeout.
-            content: data to be shown with the question.
-
-        Raises:
-            AskTimeout: with on_timeout="raise".
-            EmitRefused: the gate refuses the question: nobody has the role, or the session ends before the timeout.
-            AgentError: the handler cannot wait here.
-        """
-        return await self._invocation.ask(Inquiry(question, to, timeout, OnTimeout(on_timeout), content))
 
     def say(self, messages: Sequence[ConversationMessage], user_id: str) -> None:
         """Add messages to the session's conversation in ctx.memory, in the transaction that saves `state`.

@@ -20,7 +20,7 @@ from apc_agents.handling.state_cache import StateDocument
 from apc_agents.memory import BaseMemoryStore, ConversationMessage, NewMessages
 from apc_agents.phase import SessionKnowledge
 from apc_agents.tasks import TaskStore
-from apc_agents.waiting.approval import Approval, Inquiry, approval_of
+from apc_agents.waiting.inquiry import Inquiry
 from apc_agents.waiting.journal import CallJournal
 from apc_agents.waiting.records import Asked
 from apc_bus.artifacts.store import ArtifactStore
@@ -149,28 +149,36 @@ class Invocation:
             await self._snapshot.follow(packet)
         return packet
 
-    async def ask(self, inquiry: Inquiry) -> Approval:
-        """End this run until a question is answered; in the run that follows, return the answer.
+    async def wait(self, inquiries: Sequence[Inquiry[Any]]) -> list[Any]:
+        """End this run until all of this is answered; in the run that follows, return the outcomes in their order.
 
         Raises:
             Suspended: the run is over.
-            AskTimeout, EmitRefused: how the question ended.
+            AskTimeout, RequestFailed, EmitRefused: how the first that failed ended.
             AgentError: the handler cannot wait here.
         """
-        ordinal, self.ack_ordinal = self._next_ordinal(), self._next_ordinal()
-        entry = self.journal.next_recorded("ask", inquiry.subject)
+        ordinals = [self._next_ordinal() for _ in inquiries]
+        self.ack_ordinal = self._next_ordinal()
+        op = inquiries[0].op if len(inquiries) == 1 else "gather"
+        subject = partial(_asked, inquiries)
+        entry = self.journal.next_recorded(op, subject)
         if entry is not None and not entry.is_wait:
             self.journal.replay(entry)
         if entry is not None:
             self.is_acknowledged = True
-            return approval_of(*_only(self.journal.pass_wait(entry)))
+            ends = [_ended(one) for one in self.journal.pass_wait(entry)]
+            return [inquiry.outcome(*end) for inquiry, end in zip(inquiries, ends, strict=True)]
         try:
             self._check_may_wait()
-            ask = await self.resources.emitter.prepare(inquiry.draft(datetime.now(UTC)), self._packet, ordinal)
+            asked = [await self._prepare(one, ordinal) for one, ordinal in zip(inquiries, ordinals, strict=True)]
         except Exception as error:
-            self.journal.note_error("ask", inquiry.subject, error)
+            self.journal.note_error(op, subject, error)
             raise
-        raise self.journal.wait("ask", inquiry.subject, [Asked(ask, ordinal)])
+        raise self.journal.wait(op, subject, asked)
+
+    async def _prepare(self, inquiry: Inquiry[Any], ordinal: int) -> Asked:
+        draft = inquiry.draft(datetime.now(UTC))
+        return Asked(await self.resources.emitter.prepare(draft, self._packet, ordinal), ordinal)
 
     def _check_may_wait(self) -> None:
         if self._packet is None:
@@ -209,7 +217,13 @@ def _said(draft: Draft) -> str:
     return f"{type(draft.payload).__name__} {payload_hash(draft.payload)[:16]} to {names or 'its sender'}"
 
 
-def _only(asked: Sequence[Asked]) -> tuple[dict[str, Any], Packet]:
-    (one,) = asked
+def _asked(inquiries: Sequence[Inquiry[Any]]) -> str:
+    """Return the text by which a wait is recognised in another run of the handler."""
+    if len(inquiries) == 1:
+        return inquiries[0].subject()
+    return " ".join(f"{one.op}({one.subject()})" for one in inquiries)
+
+
+def _ended(one: Asked) -> tuple[dict[str, Any], Packet]:
     assert one.end is not None, "a run goes on when all its questions have ended"
     return one.end, one.packet

@@ -9,7 +9,9 @@ from pydantic.errors import PydanticUserError
 from apc_agents.errors import AgentError, AgentInvalid
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.model import SchemaId
-from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Payload, Result
+from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Payload, SignalPayload
+from apc_contracts.payloads.questions import AgentRequest
+from apc_contracts.payloads.typed import Result
 from apc_contracts.vocabulary import CommitmentLevel
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -91,14 +93,16 @@ def done_with(result: BaseModel | None, decision_id: str, recommendation: str) -
 
 
 def content_of(packet: Packet, model: type[ModelT]) -> ModelT:
-    """Return the content of a MESSAGE as a model.
+    """Return the content of a MESSAGE, or of a request, as a model.
 
     Raises:
-        AgentError: the packet is no MESSAGE of this model's schema.
+        AgentError: the packet is no MESSAGE nor request of this model's schema.
         pydantic.ValidationError: the content does not fit the model.
     """
-    payload = packet.payload
-    if not isinstance(payload, MessagePayload) or payload.schema_id != schema_of(model):
-        what = payload.schema_id if isinstance(payload, MessagePayload) else packet.packet_type
+    payload: Payload | AgentRequest | None = packet.payload
+    if isinstance(payload, SignalPayload):
+        payload = payload.request
+    if not isinstance(payload, MessagePayload | AgentRequest) or payload.schema_id != schema_of(model):
+        what = payload.schema_id if isinstance(payload, MessagePayload | AgentRequest) else packet.packet_type
         raise AgentError(f"packet {packet.packet_id} is no {model.__name__} ({schema_of(model)}): it is {what}")
     return model.model_validate(payload.content, by_alias=True, by_name=False)

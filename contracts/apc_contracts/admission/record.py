@@ -5,6 +5,7 @@ leave none. `recorded` recomputes the same verdict from it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -12,9 +13,9 @@ from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.admission.rules.capacity import bytes_have_room, first_full, session_has_room
 from apc_contracts.admission.rules.drift import DRIFT_FACTS
 from apc_contracts.admission.rules.phase import content_fault
-from apc_contracts.admission.rules.questions import is_answer, places_read
-from apc_contracts.admission.rules.routing import asks_role, is_question, swarm_of, why_unreachable
+from apc_contracts.admission.rules.routing import asks_role, is_ask, swarm_of, why_unreachable
 from apc_contracts.admission.rules.task import places_of, unready_members
+from apc_contracts.admission.rules.waits import is_answer, places_read, wake_of, wake_places
 from apc_contracts.admission.stage import Stage
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Right
@@ -198,17 +199,24 @@ def _authority(case: Case) -> Record:
 
 
 def _question(case: Case) -> Record:
-    """Return what an ASK or ANSWER found in its session."""
+    """Return what an ASK, ANSWER or WAKE found in its session."""
     if case.packet.packet_type is not PacketType.SIGNAL or case.packet.protocol_version == PROTOCOL_VERSION:
         return {}
-    if not (is_question(case.packet) or is_answer(case)):
+    wake = wake_of(case)
+    if wake is not None:
+        found = wake_places(case, wake)
+        return {"wake": None if found is None else [found.pending, found.is_pending, _time(found.ends_at)]}
+    if not (is_ask(case.packet) or is_answer(case)):
         return {}
     places = places_read(case)
     if places is None:
         return {"question": None}
-    ends_at = None if places.ends_at is None else places.ends_at.isoformat()
-    found = [places.asker, list(places.may_answer), places.role, places.payload_hash]
-    return {"question": [*found, places.open_questions, ends_at]}
+    asked = [places.asker, list(places.may_answer), places.role, places.payload_hash]
+    return {"question": [*asked, places.open_questions, _time(places.ends_at), places.returns]}
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
 
 
 def _target(case: Case) -> Record:

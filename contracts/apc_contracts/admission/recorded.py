@@ -15,9 +15,10 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Right
 from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.judging.loop_state import read_loop
-from apc_contracts.judging.session_view import Identity, Part, QuestionPlaces, SessionView, TaskPlaces
+from apc_contracts.judging.session_view import Identity, Part, QuestionPlaces, SessionView, TaskPlaces, WakePlaces
 from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.payloads.by_type import RetractionPayload, SignalPayload, TransferPayload
+from apc_contracts.payloads.questions import AnswerOutcome
 from apc_contracts.schemas.schema import ContentFault
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
 from apc_contracts.wire.parsing import ReceivedPacket
@@ -178,6 +179,7 @@ def _session(packet: Packet, record: Record) -> SessionSnapshot:
         loop=read_loop(record.get("loop")),
         task_places=_task_places(record.get("task_places")),
         question=_question(packet, record),
+        wake=_wake(record),
         top_k={packet.payload_as(TransferPayload).to_swarm: transfer["top_k"]} if "top_k" in transfer else {},
     )
 
@@ -196,13 +198,27 @@ def _question(packet: Packet, record: Record) -> QuestionPlaces | None:
         found = record["question"]
         if found is None:
             return None
-        asker, may_answer, role, payload_hash, count, ends_at = found
-        end = None if ends_at is None else datetime.fromisoformat(ends_at)
-        return QuestionPlaces(asker, tuple(may_answer), role, payload_hash, count, end)
+        asker, may_answer, role, payload_hash, count, ends_at, *returns = found
+        given = (asker, tuple(may_answer), role, payload_hash, count, _time(ends_at))
+        return QuestionPlaces(*given, returns=returns[0] if returns else "")
     if not isinstance(payload, SignalPayload) or payload.answer is None:
         return QuestionPlaces()
-    asker, seen = packet.recipients[0].agent_id, payload.answer.seen or ""
-    return QuestionPlaces(asker, (packet.sender.agent_id,), payload_hash=seen)
+    asker, seen, answer = packet.recipients[0].agent_id, payload.answer.seen or "", payload.answer
+    returns = ANY_SCHEMA if answer.outcome is AnswerOutcome.FAILED else ""
+    returns = returns if answer.result is None else answer.result.schema_id
+    return QuestionPlaces(asker, (packet.sender.agent_id,), payload_hash=seen, returns=returns)
+
+
+def _wake(record: Record) -> WakePlaces | None:
+    """Return what a WAKE found; what was accepted found all in order."""
+    if "wake" not in record:
+        return WakePlaces()
+    found = record["wake"]
+    return None if found is None else WakePlaces(found[0], found[1], _time(found[2]))
+
+
+def _time(recorded: str | None) -> datetime | None:
+    return None if recorded is None else datetime.fromisoformat(recorded)
 
 
 def _parts(recorded: Record) -> dict[str, Part]:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.loop_state import NO_LOOP, LoopState
-from apc_contracts.judging.session_view import Identity, Part, QuestionPlaces, TaskPlaces
+from apc_contracts.judging.session_view import Identity, Part, QuestionPlaces, TaskPlaces, WakePlaces
 from apc_contracts.vocabulary import RunPhase
 
 
@@ -51,6 +51,11 @@ class SessionSnapshot:
     loop: LoopState = NO_LOOP
     task_places: TaskPlaces | None = None
     question: QuestionPlaces | None = None
+    wake: WakePlaces | None = None
+
+    def wake_places(self, agent_id: str, key: str) -> WakePlaces | None:
+        """Return what this snapshot's WAKE found."""
+        return self.wake
 
     def question_places(self, packet_id: UUID | None) -> QuestionPlaces | None:
         """Return what this snapshot's packet asks or answers."""

@@ -53,7 +53,7 @@ class Limits(Section):
 
     `pending_acks` counts the ACKs that one session waits for, `task_budgets` the tasks in its tree budget: they are
     part of its document, which every log batch carries. `swarms` bounds a SessionSpec: SYNC has a score for each.
-    Without `quota` senders have no quota.
+    Without `quota` senders have no quota. `wakes` bounds the pending timers of one session, for the same reason.
 
     `list_items` bounds each list of names in a packet, `parents` the parent protocols of one. The next three bound what
     the gate remembers of one session: `session_items` its admitted packets, with their recipients and the names that
@@ -77,5 +77,6 @@ class Limits(Section):
     session_items: Positive = 300_000
     refused_items: Positive = 30_000
     open_bytes: Positive = 64 * 1024 * 1024
+    wakes: Positive = 256
     refused: RefusedInput = RefusedInput()
     usage: UsageCaps | None = None

@@ -5,6 +5,7 @@ from apc_contracts.explanation.ended import explain_end
 from apc_contracts.explanation.result import Explanation, Wait, clock
 from apc_contracts.explanation.states import waits_of_state
 from apc_contracts.explanation.surroundings import OpenDelivery, Surroundings
+from apc_contracts.explanation.task_states import waits_of_handlers
 from apc_contracts.session.document import SessionDocument
 from apc_contracts.session.movement import COORDINATION, GENERATION_STATES
 
@@ -26,6 +27,7 @@ def explain(document: SessionDocument, around: Surroundings, contract: Contract)
         *_deliveries(document, around),
         *_verification(document),
         *_acknowledgements(document, around),
+        *waits_of_handlers(document, around),
     ]
     remarks = [*_on_its_way(document, around), *_remarks(document, around), *_ends(document, waits)]
     return Explanation(standing, tuple(waits), tuple(remarks))

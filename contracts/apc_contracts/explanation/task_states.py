@@ -1,12 +1,15 @@
 """What each state of a session of the coordinator `task` waits for (docs/explanation/contracts.md)."""
 
 from datetime import datetime
+from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.explanation.result import Wait
 from apc_contracts.explanation.surroundings import Surroundings
-from apc_contracts.session.document import SessionDocument, TaskDocument
+from apc_contracts.session.document import OpenQuestion, SessionDocument, TaskDocument
 
+MOST_NAMED = 5
+"""Open questions, and timers, that are named one by one."""
 _HALTS = "the session is HALTED"
 
 
@@ -42,6 +45,29 @@ def task_review(document: SessionDocument, around: Surroundings, contract: Contr
         f" (round {document.round} of {document.max_rounds})." + around.advice(left)
     )
     return [Wait(what, moves, tuple(map(around.describe, left)), *_first_deadline(document))]
+
+
+def waits_of_handlers(document: SessionDocument, around: Surroundings) -> list[Wait]:
+    """Return the questions, requests and timers that are open, the one that is due first first."""
+    if not isinstance(document, TaskDocument):
+        return []
+    asked = sorted(document.work.questions.items(), key=lambda one: one[1].due_at)
+    found = [_question(packet_id, question, around) for packet_id, question in asked[:MOST_NAMED]]
+    for wake in sorted(document.work.wakes.values(), key=lambda one: one.due_at)[:MOST_NAMED]:
+        then = f"the gate sends it to {wake.agent}"
+        found.append(Wait(f"the timer {wake.key} of {wake.agent}", "Its time comes.", (), wake.due_at, then))
+    return found
+
+
+def _question(packet_id: UUID, question: OpenQuestion, around: Surroundings) -> Wait:
+    then = f"{question.asker} is told that nobody answered"
+    if question.returns:
+        what = f"the answer to request {packet_id} of {question.asker}, with a result of {question.returns}"
+        moves = "The handler of the asked agent ends." + around.advice(tuple(question.may_answer))
+        return Wait(what, moves, tuple(map(around.describe, question.may_answer)), question.due_at, then)
+    what = f"the answer to question {packet_id} of {question.asker}"
+    moves = f"One of them answers: `apc approval approve {packet_id}` or `apc approval deny {packet_id}`."
+    return Wait(what, moves, tuple(question.may_answer), question.due_at, then)
 
 
 def _first_deadline(document: SessionDocument) -> tuple[datetime | None, str]:

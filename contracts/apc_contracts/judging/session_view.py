@@ -75,6 +75,17 @@ class QuestionPlaces:
     open_questions: int = 0
     ends_at: datetime | None = None
     """The session's deadline."""
+    returns: str = ""
+    """The schema that answers a request; empty = it is a question to people."""
+
+
+@dataclass(frozen=True, slots=True)
+class WakePlaces:
+    """What the rules for WAKE read of a session: its pending timers, and whether this key is one of them."""
+
+    pending: int = 0
+    is_pending: bool = False
+    ends_at: datetime | None = None
 
 
 class SessionView(Protocol):
@@ -160,6 +171,10 @@ class SessionView(Protocol):
 
     def question_places(self, packet_id: UUID | None) -> QuestionPlaces | None:
         """Return what is known of the question with this id; None in a session in which nobody can ask."""
+        ...
+
+    def wake_places(self, agent_id: str, key: str) -> WakePlaces | None:
+        """Return what is known of an agent's timer; None in a session without timers."""
         ...
 
     def identity(self, packet_id: UUID) -> Identity | None: ...

@@ -1,6 +1,7 @@
 """The typed payloads of the packet types (docs/specification/contract.md section 3)."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -20,10 +21,13 @@ from apc_contracts.model import (
     Uuid,
     broken,
 )
-from apc_contracts.payloads.questions import AnswerSpec, Question
+from apc_contracts.payloads.questions import AgentRequest, AnswerSpec, Question
 from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSessionSpec
 from apc_contracts.payloads.task_ir import FormulaBundle, IrHeader, IrObject, Normalization
+from apc_contracts.payloads.typed import Result
+from apc_contracts.payloads.wakes import WakeSpec
 from apc_contracts.vocabulary import (
+    FIELDS_OF_SIGNAL,
     SIGNALS_OF_1_1,
     AckStatus,
     ArtifactKind,
@@ -163,16 +167,23 @@ class SignalFields(Payload):
 
 
 class SignalPayload(SignalFields):
-    """A control signal of a session. `question` goes with ASK, `answer` with ANSWER."""
+    """A control signal of a session. `question` or `request` goes with ASK, `answer` with ANSWER, `wake` with WAKE."""
 
     question: Question | None = None
+    request: AgentRequest | None = None
     answer: AnswerSpec | None = None
+    wake: WakeSpec | None = None
 
     @model_validator(mode="after")
-    def _question_fits_signal(self) -> Self:
-        for name, signal in (("question", Signal.ASK), ("answer", Signal.ANSWER)):
-            if (getattr(self, name) is not None) != (self.signal is signal):
+    def _fields_fit_signal(self) -> Self:
+        carried = FIELDS_OF_SIGNAL.get(self.signal, ())
+        given = [name for name in chain.from_iterable(FIELDS_OF_SIGNAL.values()) if getattr(self, name) is not None]
+        for name in given:
+            if name not in carried:
+                signal = next(signal for signal, names in FIELDS_OF_SIGNAL.items() if name in names)
                 raise broken(name, f"{name} goes with {signal}, and with no other signal")
+        if carried and len(given) != 1:
+            raise broken(carried[0], f"{self.signal} carries {' or '.join(carried)}: give one")
         if self.signal is Signal.ASK and self.expected_response_by is None:
             raise broken("expected_response_by", "ASK says until when an answer is waited for: give it")
         return self
@@ -279,13 +290,6 @@ class ArbitrationPayload(Payload):
         if self.winner_candidate_id not in seen:
             raise broken("winner_candidate_id", "the winner is no candidate: name one of candidates[].candidate_id")
         return self
-
-
-class Result(Model):
-    """What the work came to: `content` fits the registered schema. In JSON, `schema_id` is the field `schema`."""
-
-    schema_id: SchemaId = Field(alias="schema")
-    content: OpenMap
 
 
 class DecisionPayload(Payload):

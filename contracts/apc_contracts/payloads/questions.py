@@ -1,11 +1,12 @@
-"""Payloads of SIGNAL ASK and ANSWER of apc/1.1: a question that a handler waits for (docs/how-to/approvals.md)."""
+"""Payloads of SIGNAL ASK and ANSWER of apc/1.1: what a handler waits for (docs/how-to/approvals.md)."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from apc_contracts.model import Model, OpenMap, Sha256
+from apc_contracts.model import Model, OpenMap, SchemaId, Sha256, broken
+from apc_contracts.payloads.typed import Result
 
 MAX_TEXT = 8_192
 """Characters of a question, and of the note of its answer."""
@@ -24,10 +25,14 @@ class AnswerOutcome(StrEnum):
     APPROVED = "approved"
     DENIED = "denied"
     TIMED_OUT = "timed_out"
+    ANSWERED = "answered"
+    FAILED = "failed"
 
 
 OF_THE_GATE = frozenset({AnswerOutcome.TIMED_OUT})
 """Outcomes that only the orchestrator sends."""
+OF_AGENTS = frozenset({AnswerOutcome.ANSWERED, AnswerOutcome.FAILED})
+"""Outcomes of a request; people approve or deny."""
 
 
 class Question(Model):
@@ -38,9 +43,30 @@ class Question(Model):
     on_timeout: OnTimeout = OnTimeout.DENY
 
 
+class AgentRequest(Model):
+    """What a handler asks another agent: typed data for its handler, which answers with a result of `returns`.
+
+    In JSON, `schema_id` is the field `schema`.
+    """
+
+    schema_id: SchemaId = Field(alias="schema")
+    content: OpenMap
+    returns: SchemaId
+
+
 class AnswerSpec(Model):
-    """The end of a question; the parent of its packet is the ASK. `seen` is the payload hash of the ASK."""
+    """The end of a question or request; the parent of its packet is the ASK. `seen` is the payload hash of the ASK.
+
+    A request that was `answered` has a `result`; of one that `failed`, `note` says why.
+    """
 
     outcome: AnswerOutcome
     note: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     seen: Sha256 | None = None
+    result: Result | None = None
+
+    @model_validator(mode="after")
+    def _result_fits_outcome(self) -> Self:
+        if (self.result is not None) != (self.outcome is AnswerOutcome.ANSWERED):
+            raise broken("result", "result goes with answered, and with no other outcome")
+        return self

@@ -118,7 +118,7 @@ class SessionReplay:
         received = self._read(entry, contract)
         packet = received.packet
         if packet.sender.agent_id == ORCHESTRATOR:
-            self._check_own(entry, received, expected or self._timer(entry, contract))
+            self._check_own(entry, received, expected or self._timer(entry, received.packet, contract))
         verdict = self._judge(entry, received, contract)
         is_refused = verdict.refusal is not None
         if self.session is None and not is_refused and self._session_id != PRESENCE_SESSION:
@@ -179,10 +179,10 @@ class SessionReplay:
         if body != received.body:
             differ(entry, "agent_packets.body_stored", received.body.decode(), body.decode())
 
-    def _timer(self, entry: RecordedPacket, contract: Contract) -> Packet | None:
+    def _timer(self, entry: RecordedPacket, packet: Packet, contract: Contract) -> Packet | None:
         """Return the timer packet that this one claims to be, if such a deadline runs and has passed."""
         session = self.session
-        kind = timer_kind(session, entry.packet_id) if session is not None else None
+        kind = timer_kind(session, packet) if session is not None else None
         if session is None or kind is None or session.document.deadlines[kind] > entry.judged_at:
             return None
         return timer(session, kind, entry.judged_at, contract)

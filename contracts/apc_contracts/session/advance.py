@@ -27,7 +27,7 @@ from apc_contracts.session.movement import Advance
 from apc_contracts.session.path import barrier, completion, promotion_path, verification
 from apc_contracts.session.path.candidates import register_outcome
 from apc_contracts.session.session import HeldPacket, OpenPacket, Session
-from apc_contracts.session.task import questions
+from apc_contracts.session.task import wakes
 from apc_contracts.session.task.conditions import watch
 from apc_contracts.session.task.counting import note_failure
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType
@@ -307,6 +307,6 @@ def _end(moment: Advance) -> None:
     """Clean up at CLOSED or HALTED: nothing stays held, nothing waits."""
     state = moment.session.state
     acknowledgements.forget_all(moment.session)
-    questions.end_all(moment)
+    wakes.end_all(moment)
     barrier.deny_all(moment, "SESSION_TERMINAL", f"the session ended ({state}) before this packet was judged")
     completion.release_rest(moment.session, moment.now, moment.effects, moment.contract)

@@ -15,6 +15,7 @@ from apc_contracts.session.path import candidates, completion, promotion_path
 from apc_contracts.session.session import OpenPacket
 from apc_contracts.session.task import counting as task
 from apc_contracts.session.task.questions import note_question
+from apc_contracts.session.task.wakes import note_wake
 from apc_contracts.session.timers import expire
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, Signal
 
@@ -33,6 +34,7 @@ def count(moment: Advance, opened: OpenPacket) -> None:
     if work is not None and not session.is_terminal:
         task.count(moment, packet, work)
         note_question(moment, opened, work)
+        note_wake(moment, packet, work)
     if session.is_terminal or (opened.round != session.round and not _is_operation(packet)):
         return
     counter = _COUNTERS.get(packet.packet_type)

@@ -242,7 +242,7 @@ class SessionDocument:
 
 @dataclass(slots=True)
 class OpenQuestion:
-    """An ASK without an ANSWER; its deadline is the session's deadline `ask:<packet_id>`."""
+    """An ASK without an ANSWER, to people or to agents; its deadline is the session's deadline `ask:<packet_id>`."""
 
     asker: str
     may_answer: list[str]
@@ -252,6 +252,19 @@ class OpenQuestion:
     payload_hash: str
     asked_at: datetime
     due_at: datetime
+    returns: str = ""
+    """The schema that answers a request to agents; empty = people are asked."""
+
+
+@dataclass(slots=True)
+class PendingWake:
+    """A timer that an agent has set; its deadline is the session's deadline `wake:<packet_id>`."""
+
+    agent: str
+    key: str
+    due_at: datetime
+    is_absolute: bool
+    """Set by `at`: a pause does not move it."""
 
 
 @dataclass(slots=True)
@@ -278,6 +291,10 @@ class Work:
     """The delivery that ended last, in words."""
     questions: dict[UUID, OpenQuestion] = field(default_factory=dict)
     """ASK -> what is waited for."""
+    wakes: dict[UUID, PendingWake] = field(default_factory=dict)
+    """The WAKE that set it -> a timer that has not gone off."""
+    unsettled: dict[UUID, str] = field(default_factory=dict)
+    """A delivery that failed and waits for somebody's word -> its recipient: it does not halt the session."""
 
 
 @dataclass(slots=True)

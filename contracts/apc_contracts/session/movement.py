@@ -10,6 +10,7 @@ from apc_contracts.session import budgets
 from apc_contracts.session.document import RoundState, WinnerExecution
 from apc_contracts.session.effects import Effects, Transition
 from apc_contracts.session.session import Session
+from apc_contracts.session.task.pausing import move_all
 
 COORDINATION = "inter_agent_coordination"
 GENERATION_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", "CONTROLLED_CONVERGENCE"})
@@ -111,6 +112,13 @@ def start_timer(moment: Advance, kind: str, after_ms: int) -> None:
     document.deadlines[kind] = (document.paused_at or moment.now) + timedelta(milliseconds=after_ms)
 
 
+def start_timer_at(moment: Advance, kind: str, due: datetime) -> datetime:
+    """Start a deadline that is due at this time, and later by what is left of a pause; return when it is."""
+    document = moment.session.document
+    document.deadlines[kind] = due - (moment.now - document.paused_at) if document.paused_at is not None else due
+    return document.deadlines[kind]
+
+
 def pause(moment: Advance) -> None:
     """Stop deadlines and the wall budget until RESUME."""
     moment.session.document.paused_at = moment.now
@@ -123,7 +131,8 @@ def resume(moment: Advance) -> None:
     if document.paused_at is None:
         return
     stood_still = moment.now - document.paused_at
-    document.deadlines = {kind: due + stood_still for kind, due in document.deadlines.items()}
+    fixed = frozenset() if moment.session.work is None else move_all(moment.session.work, stood_still)
+    document.deadlines = {kind: due if kind in fixed else due + stood_still for kind, due in document.deadlines.items()}
     budgets.stand_still(document, stood_still)
     document.paused_at = None
     moment.effects.is_sync_due = True

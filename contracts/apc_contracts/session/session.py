@@ -9,13 +9,13 @@ from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.loop_state import NO_LOOP, LoopState, extend, longest
-from apc_contracts.judging.session_view import Identity, Part, QuestionPlaces, TaskPlaces
+from apc_contracts.judging.session_view import Identity, Part, QuestionPlaces, TaskPlaces, WakePlaces
 from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.session import budgets
 from apc_contracts.session.content import Content, content_of
 from apc_contracts.session.document import LONGEST_KEY, SessionDocument, TaskDocument, Work, checksum
 from apc_contracts.session.knowledge.grounds import Grounds
-from apc_contracts.session.task.places import places_of
+from apc_contracts.session.task.places import places_of, wake_places_of
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 from apc_contracts.wire.parsing import ReceivedPacket
 
@@ -169,6 +169,9 @@ class Session:
 
     def question_places(self, packet_id: UUID | None) -> QuestionPlaces | None:
         return None if self.work is None else places_of(self.work, self.document.deadlines, packet_id)
+
+    def wake_places(self, agent_id: str, key: str) -> WakePlaces | None:
+        return None if self.work is None else wake_places_of(self.work, self.document.deadlines, agent_id, key)
 
     @property
     def session_id(self) -> str:

@@ -4,34 +4,41 @@ Source: docs/specification/contract.md section 10, Timers are packets.
 """
 
 from collections.abc import Callable
-from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import timer_id
+from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.session.delivery import acknowledgements
 from apc_contracts.session.movement import Advance
 from apc_contracts.session.path import candidates
 from apc_contracts.session.session import Session
-from apc_contracts.session.task import questions
+from apc_contracts.session.task import questions, wakes
+
+_REASON = "deadline "
+"""How the reason of a timer packet begins; its kind follows."""
 
 
-def timer_kind(session: Session, packet_id: UUID) -> str | None:
-    """Return the running deadline that a timer packet stands for, found by its id; None when there is none."""
-    for kind in session.document.deadlines:
-        if timer_id(session.session_id, session.step, kind) == packet_id:
-            return kind
-    return None
+def timer_kind(session: Session, packet: Packet) -> str | None:
+    """Return the running deadline that a timer packet stands for, proven by its id; None when there is none."""
+    payload = packet.payload
+    kind = (payload.reason or "").removeprefix(_REASON) if isinstance(payload, SignalFields) else ""
+    is_running = kind in session.document.deadlines
+    return kind if is_running and timer_id(session.session_id, session.step, kind) == packet.packet_id else None
 
 
 def expire(moment: Advance, packet: Packet) -> None:
     """Remove a deadline and do what it stands for."""
-    kind = timer_kind(moment.session, packet.packet_id)
+    kind = timer_kind(moment.session, packet)
     if kind is None:
         return
     del moment.session.document.deadlines[kind]
-    awaited, asked = acknowledgements.packet_of_timer(kind), questions.question_of_timer(kind)
+    awaited, asked, wake = (
+        find(kind) for find in (acknowledgements.packet_of_timer, questions.question_of_timer, wakes.wake_of_timer)
+    )
     if asked is not None:
         questions.expire(moment, asked)
+    elif wake is not None:
+        wakes.expire(moment, wake)
     elif awaited is not None:
         acknowledgements.expire(moment, awaited)
     else:

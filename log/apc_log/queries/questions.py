@@ -1,4 +1,4 @@
-"""Open questions as the projection has them, and what was asked."""
+"""Open questions to people as the projection has them, and what was asked; requests to agents are none."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +18,7 @@ FROM apc_log.sessions AS session
 CROSS JOIN LATERAL jsonb_each(coalesce(session.document -> 'work' -> 'questions', '{}')) AS question
 LEFT JOIN apc_log.packets AS packet ON packet.session_id = session.session_id AND packet.packet_id = question.key::uuid
 WHERE NOT session.is_terminal AND ($1::uuid IS NULL OR question.key = $1::text)
-  AND ($2::text IS NULL OR session.session_id = $2)
+  AND ($2::text IS NULL OR session.session_id = $2) AND coalesce(question.value ->> 'returns', '') = ''
 ORDER BY question.value ->> 'due_at', packet_id LIMIT $3
 """
 

@@ -48,6 +48,9 @@ class Timers:
             ShardLost: a timer packet cannot be judged.
         """
         for session_id in self._deadlines.due(batch.now):
+            if batch.is_full():
+                self._deadlines.note(session_id, batch.now)
+                continue
             try:
                 session = await self._loader.load(session_id)
             except SessionUnloadable:
@@ -55,7 +58,8 @@ class Timers:
                 continue
             if session is not None:
                 self._fire_due(batch, session)
-                self._deadlines.note(session_id, _next_look(session, batch.now))
+                due = session.next_deadline if batch.is_full() else _next_look(session, batch.now)
+                self._deadlines.note(session_id, due)
 
     def _fire_due(self, batch: Batch, session: Session) -> None:
         deadlines = session.document.deadlines
@@ -64,6 +68,8 @@ class Timers:
             due = session.document.deadlines.get(kind)
             if due is None or due > batch.now or session.is_paused:
                 continue
+            if batch.is_full():  # the others go off in the next batch, at once
+                return
             tag = ("timer", session.session_id, session.step, kind)
             if tag in self._unjudgeable:
                 continue

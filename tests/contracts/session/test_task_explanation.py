@@ -1,13 +1,17 @@
 """What is said of sessions of the contract `task` that do not move."""
 
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from apc_contracts.contract.coordinators import TERMS, Coordinator
 from apc_contracts.explanation.states import TASK_RULES
+from apc_contracts.session.document import OpenQuestion
 
 from .conftest import Simulation
 from .test_explanation import text_of, told
 from .test_task import DONE, decision, opened, working
+from .test_wakes import wake
 
 
 def handled(simulation: Simulation) -> Simulation:
@@ -38,3 +42,24 @@ def test_reviewers_of_whom_one_is_missing() -> None:
     text = text_of(told(handled(simulation), **changes))
     assert f"Waits for 2 more approvals of the DONE {done.packet_id} by red-1: blue-1" in text
     assert "round 1 of 2" in text
+
+
+def test_handlers_that_wait() -> None:
+    """A question to people, a request to an agent and a timer: each with whom, until when, and what would move it."""
+    simulation, _ = working()
+    wake(simulation, "remind", after_ms=600_000)
+    handled(simulation)
+    assert simulation.session is not None and simulation.session.work is not None
+    asked, requested = UUID(int=1), UUID(int=2)
+    due = simulation.now + timedelta(minutes=5)
+    common: dict[str, Any] = {"role": "", "payload_hash": "", "asked_at": simulation.now, "due_at": due}
+    simulation.session.work.questions = {
+        asked: OpenQuestion(asker="red-1", may_answer=["alice"], **common),
+        requested: OpenQuestion(asker="red-1", may_answer=["blue-1"], returns="opinion/1", **common),
+    }
+    text = text_of(told(simulation, agents={"blue-1": None}))
+    assert f"Waits for the answer to question {asked} of red-1: alice" in text
+    assert f"`apc approval approve {asked}`" in text
+    assert f"Waits for the answer to request {requested} of red-1, with a result of opinion/1: blue-1" in text
+    assert "Waits for the timer remind of red-1" in text
+    assert "STALLED" not in text

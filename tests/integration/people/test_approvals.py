@@ -26,6 +26,10 @@ from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import RunPhase, Signal
 
 ASKED = "SELECT packet_id FROM apc_log.packets WHERE packet #>> '{payload,signal}' = 'ASK' ORDER BY seq"
+DEAD = """
+SELECT packet_id FROM apc_log.packets WHERE packet #>> '{payload,signal}' = 'ANSWER' AND packet_id IN
+    (SELECT packet_id FROM apc_log.packet_events WHERE to_state = 'DEAD_LETTERED')
+"""
 ANSWERS = """
 SELECT packet #>> '{sender,agent_id}' AS by, packet #>> '{payload,answer,outcome}' AS outcome, verdict
 FROM apc_log.packets WHERE packet #>> '{payload,signal}' = 'ANSWER' ORDER BY seq
@@ -142,17 +146,29 @@ async def test_an_approval_comes_after_everything_was_killed_and_started_again(d
     assert [tuple(row) for row in await desk.house.pool.fetch(ANSWERS)] == [("alice", "approved", "accepted")]
 
 
-async def test_a_handler_that_has_changed_is_told_where(desk: Desk) -> None:
+async def test_a_handler_that_has_changed_is_told_where_and_waits_for_its_old_code(desk: Desk) -> None:
+    """Its dead letter does not halt the session: with the old code it is requeued, and goes on."""
+
+    async def is_dead() -> bool:
+        return bool(await desk.house.pool.fetchval(DEAD))
+
     async with desk.services():
         await desk.begin()
         async with desk.worker.running():
             await until(desk.has_asked)
         (ask,) = await desk.asked()
-        await desk.apc("approval", "approve", str(ask))
+        await desk.apc("approval", "approve", str(ask), "--note", "go")
         async with desk.worker.running(**{CHANGED: "yes"}):
-            await until(desk.house.is_in("HALTED"))
+            await until(is_dead)
         error = await desk.house.pool.fetchval(
             "SELECT packet #>> '{payload,message}' FROM apc_log.packets WHERE packet_type = 'ERROR'"
         )
+        assert await desk.house.is_in("WORKING")()
+        assert (desk.lines("signatures"), desk.lines("shipped")) == ([], [])
+        answer = await desk.house.pool.fetchval(DEAD)
+        requeued = await desk.apc("dead-letter", "requeue", str(answer))
+        assert requeued.returncode == 0, requeued.stderr
+        async with desk.worker.running():
+            assert await desk.ended() == "approved by alice: go, builds 1"
     assert "ContinuationDiverged" in error and "was ctx.ask(" in error and "is now ctx.once(sign)" in error
-    assert (desk.lines("signatures"), desk.lines("shipped")) == ([], [])
+    assert (len(desk.lines("builds")), len(desk.lines("shipped"))) == (1, 1)

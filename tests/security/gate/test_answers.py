@@ -1,17 +1,23 @@
 """Somebody answers a question to people who must not: in nobody's name but their own, too late, or unread."""
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.orchestrator.judging.test_content import FINDING, register
+from tests.orchestrator.judging.test_task_sessions import refusal_of, work
 from tests.orchestrator.waiting.office import Office, asking
 from tests.security.gate.rules import take_away
 
-from apc_contracts import SignalPayload
+from apc_contracts import Packet, SignalPayload
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
-from apc_contracts.payloads.questions import AnswerOutcome, AnswerSpec
+from apc_contracts.payloads.questions import AgentRequest, AnswerOutcome, AnswerSpec
+from apc_contracts.payloads.typed import Result
+from apc_contracts.payloads.wakes import WakeSpec
 from apc_contracts.vocabulary import Signal
+from apc_contracts.wire.sealing import payload_hash
 from apc_log.queries.questions import QuestionRow, list_questions
 from apc_orchestrator.judging import registry
 
@@ -142,3 +148,71 @@ async def test_no_agent_gets_the_broker_user_of_a_person(
         await office.change(change)
         user = await office.house.pool.fetchval("SELECT broker_user FROM apc_log.agents WHERE agent_id = 'red-1'")
         assert user == ("agent.red-1" if is_guarded else "web")
+
+
+CONTENT = {"file": "a.py", "line": 1}
+
+
+def answer(ask: Packet, agent: str, schema_id: str = "finding/1", outcome: str = "answered") -> Packet:
+    result = Result(schema_id=schema_id, content=CONTENT) if outcome == "answered" else None
+    said = AnswerSpec(outcome=AnswerOutcome(outcome), seen=payload_hash(ask.payload), result=result)
+    return work(agent, SignalPayload(signal=Signal.ANSWER, answer=said), ("red-1",), parent=ask, version="apc/1.1")
+
+
+def by_an_agent_that_was_not_asked(ask: Packet) -> Packet:
+    return answer(ask, "sentinel")
+
+
+def with_a_result_of_another_schema(ask: Packet) -> Packet:
+    return answer(ask, "blue-1", "other/1")
+
+
+def with_an_approval(ask: Packet) -> Packet:
+    return answer(ask, "blue-1", outcome="approved")
+
+
+def with_a_wake_in_the_place_of_the_gate(ask: Packet) -> Packet:
+    wake = SignalPayload(signal=Signal.WAKE, wake=WakeSpec(key="k", at=datetime.now(UTC)))
+    return work("blue-1", wake, ("red-1",), parent=ask, version="apc/1.1")
+
+
+def with_a_request_to_itself(ask: Packet) -> Packet:
+    return work("red-1", ask.payload, ("red-1",), parent=ask, version="apc/1.1")
+
+
+REQUEST_ACTS: dict[Any, tuple[str, tuple[str, str]]] = {
+    by_an_agent_that_was_not_asked: ("may_answer", ("NOT_AUTHORIZED", "sender.agent_id")),
+    with_a_result_of_another_schema: ("may_answer", ("NOT_AUTHORIZED", "payload.answer.result.schema")),
+    with_an_approval: ("may_answer", ("NOT_AUTHORIZED", "payload.answer.outcome")),
+    with_a_wake_in_the_place_of_the_gate: ("may_wake", ("NOT_AUTHORIZED", "recipients")),
+    with_a_request_to_itself: ("may_ask", ("NOT_AUTHORIZED", "recipients[0]")),
+}
+"""Act -> the rule that refuses it, and how."""
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+@pytest.mark.parametrize("act", REQUEST_ACTS, ids=lambda act: act.__name__)
+async def test_a_request_is_answered_by_who_was_asked(
+    monkeypatch: pytest.MonkeyPatch, office: Office, act: Any, is_guarded: bool
+) -> None:
+    rule, refused = REQUEST_ACTS[act]
+    if not is_guarded:
+        take_away(monkeypatch, rule)
+    async with office.house.gate():
+        task = await office.begin()
+        for schema_id in ("finding/1", "other/1"):
+            await register(office.house, FINDING, schema_id)
+        request = AgentRequest(schema_id="finding/1", content=CONTENT, returns="finding/1")
+        due = datetime.now(UTC) + timedelta(hours=1)
+        payload = SignalPayload(signal=Signal.ASK, request=request, expected_response_by=due)
+        ask = work("red-1", payload, ("blue-1",), parent=task, version="apc/1.1")
+        await office.house.publish(ask)
+        await office.house.quiet()
+        packet = act(ask)
+        await office.house.publish(packet)
+        await office.house.quiet()
+        if is_guarded:
+            assert await refusal_of(office.house, packet) == refused
+        statement = "SELECT verdict FROM apc_log.agent_packets WHERE packet_id = $1"
+        verdict = await office.house.pool.fetchval(statement, packet.packet_id)
+        assert verdict == ("refused" if is_guarded else "accepted")

@@ -10,8 +10,8 @@ from tests.orchestrator.judging.test_task_sessions import MEMBERS, begin, decisi
 from tests.security.gate.rules import take_away
 
 from apc_contracts import Packet, SignalPayload
-from apc_contracts.payloads.by_type import Result
 from apc_contracts.payloads.session_signals import TaskSessionSpec
+from apc_contracts.payloads.typed import Result
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, Signal
 
 Act = Callable[[Any], Awaitable[Packet]]

@@ -4,7 +4,7 @@ Source: docs/specification/contract.md section 10, "Who may do what".
 """
 
 from apc_contracts.admission.case import Case
-from apc_contracts.admission.rules.questions import is_answer
+from apc_contracts.admission.rules.waits import is_answer
 from apc_contracts.identity.registry import Right
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields, TransferPayload

@@ -14,12 +14,12 @@ from apc_contracts.admission.rules import (
     drift,
     life,
     phase,
-    questions,
     quota,
     routing,
     sender,
     task,
     throttle,
+    waits,
 )
 from apc_contracts.admission.rules import (
     loop_guard as loops,
@@ -40,7 +40,7 @@ _RETRACTION = frozenset({PacketType.RETRACTION})
 _ARBITRATION = frozenset({PacketType.ARBITRATION})
 _DECISION = frozenset({PacketType.DECISION})
 _EVAL = frozenset({PacketType.EVAL})
-_TYPED = frozenset({PacketType.MESSAGE, PacketType.DECISION})
+_TYPED = frozenset({PacketType.MESSAGE, PacketType.DECISION, PacketType.SIGNAL})
 
 _LIVE = Scope.LIVE
 _SESSION = Scope.SESSION
@@ -69,8 +69,9 @@ STANDING: tuple[Rule, ...] = (
     Rule("NOT_AUTHORIZED", authority.is_member, _LIVE | _SESSION | _AGENTS),
     Rule("NOT_AUTHORIZED", authority.leaves_reserved_ids, _LIVE | _AGENTS, _ALL - {PacketType.HEARTBEAT}),
     Rule("NOT_AUTHORIZED", authority.may_signal, _LIVE | _AGENTS, _SIGNALS),
-    Rule("NOT_AUTHORIZED", questions.may_ask, _LIVE | _SESSION | _AGENTS, _SIGNAL),
-    Rule("NOT_AUTHORIZED", questions.may_answer, _LIVE | _SESSION | _AGENTS, _SIGNAL),
+    Rule("NOT_AUTHORIZED", waits.may_ask, _LIVE | _SESSION | _AGENTS, _SIGNAL),
+    Rule("NOT_AUTHORIZED", waits.may_answer, _LIVE | _SESSION | _AGENTS, _SIGNAL),
+    Rule("NOT_AUTHORIZED", waits.may_wake, _LIVE | _SESSION | _AGENTS, _SIGNAL),
     Rule("NOT_AUTHORIZED", authority.opens_once, _SESSION | _AGENTS, _SIGNAL),
     Rule("NOT_AUTHORIZED", authority.spec_leaves_reserved_ids, _LIVE | _AGENTS, _SIGNALS),
     Rule("NOT_AUTHORIZED", authority.transfers_from_own_swarm, _LIVE | _AGENTS, _TRANSFER),
@@ -121,7 +122,8 @@ RATE: tuple[Rule, ...] = (Rule("QUOTA_EXCEEDED", quota.quota_is_left, _LIVE | _A
 ROOM: tuple[Rule, ...] = (
     Rule("OVERLOADED", capacity.inbox_has_room, _LIVE | _AGENTS),
     Rule("OVERLOADED", capacity.acks_have_room, _SESSION | _AGENTS),
-    Rule("OVERLOADED", questions.questions_have_room, _SESSION | _AGENTS, _SIGNAL),
+    Rule("OVERLOADED", waits.questions_have_room, _SESSION | _AGENTS, _SIGNAL),
+    Rule("OVERLOADED", waits.wakes_have_room, _SESSION | _AGENTS, _SIGNAL),
 )
 """Judged when the packet would be delivered, like RELEASE."""
 

@@ -6,9 +6,11 @@ They check that a packet fits the phase, round and generation of its session, an
 from apc_contracts.admission.case import Case
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.payloads.by_type import ArtifactPayload, DecisionPayload, MessagePayload, Result
+from apc_contracts.payloads.by_type import ArtifactPayload, DecisionPayload, MessagePayload, SignalPayload
+from apc_contracts.payloads.questions import AgentRequest
+from apc_contracts.payloads.typed import Result
 from apc_contracts.schemas.schema import ContentFault
-from apc_contracts.vocabulary import PacketType
+from apc_contracts.vocabulary import SIGNALS_OF_1_1, PacketType
 
 
 def phase_is_current(case: Case) -> Refusal | None:
@@ -67,19 +69,33 @@ def content_fits(case: Case) -> Refusal | None:
 
 def content_fault(case: Case) -> ContentFault | None:
     """Return why the content fits no schema, found now or recorded."""
-    facts, payload, path = case.facts, case.packet.payload, "payload"
-    if isinstance(payload, DecisionPayload):
-        typed: MessagePayload | Result | None = payload.result
-        path = "payload.result"
-    else:
-        typed = case.packet.payload_as(MessagePayload)
+    facts, (typed, path) = case.facts, _typed_part(case)
     if typed is None or facts.schemas is None:
         return facts.content_fault
+    if isinstance(typed, AgentRequest) and typed.returns not in facts.schemas:
+        return _unregistered(f"{path}.returns", typed.returns)
     schema = facts.schemas.get(typed.schema_id)
     if schema is None:
-        message = f"there is no schema {typed.schema_id}: register it with `apc schema register`"
-        return ContentFault(f"{path}.schema", message, "")
+        return _unregistered(f"{path}.schema", typed.schema_id)
     return schema.fault(typed.content, f"{path}.content")
+
+
+def _typed_part(case: Case) -> tuple[MessagePayload | Result | AgentRequest | None, str]:
+    """Return the typed data in a packet, and its path."""
+    payload = case.packet.payload
+    if isinstance(payload, MessagePayload):
+        return payload, "payload"
+    if isinstance(payload, DecisionPayload):
+        return payload.result, "payload.result"
+    if not isinstance(payload, SignalPayload) or payload.signal not in SIGNALS_OF_1_1:
+        return None, "payload"
+    if payload.answer is not None:
+        return payload.answer.result, "payload.answer.result"
+    return payload.request, "payload.request"
+
+
+def _unregistered(path: str, schema_id: str) -> ContentFault:
+    return ContentFault(path, f"there is no schema {schema_id}: register it with `apc schema register`", "")
 
 
 def has_lineage(case: Case) -> Refusal | None:

@@ -6,8 +6,10 @@ from typing import Literal
 from apc_contracts.admission.case import Case
 from apc_contracts.envelope.packet import Packet, Recipient
 from apc_contracts.identity.registry import Kind, Registration
+from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import MessagePayload, SignalPayload, TransferPayload
+from apc_contracts.payloads.questions import AgentRequest
 from apc_contracts.payloads.session_signals import ROLE_PREFIX
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
@@ -27,9 +29,9 @@ _ADVICE: dict[Unreachable, str] = {
     "revoked": "was revoked: name another agent",
     "deaf": "does not handle {}: name an agent that does",
     "foreign": "does not take this schema: register the agent with it",
-    "person": "is a person, and has no inbox: only an ASK reaches it",
-    "agent": "is an agent: an ASK goes to people",
-    "nobody": "reaches nobody: register a person with this role",
+    "person": "is a person, and has no inbox: only a question reaches it",
+    "agent": "is an agent: a question goes to people, and a request to agents",
+    "nobody": "reaches nobody: a question needs a registered person with this role, a request a member that takes it",
 }
 _RESERVED_RECIPIENT = {
     DeliveryMode.BROADCAST: ALL_RECIPIENTS,
@@ -107,33 +109,50 @@ def _first_double(recipients: tuple[Recipient, ...]) -> Refusal | None:
 def why_unreachable(case: Case, agent_id: str) -> Unreachable | None:
     """Return why a recipient that the packet names cannot get it; None when it can."""
     registry, packet = case.facts.registry or {}, case.packet
-    found, is_ask = registry.get(agent_id), is_question(packet)
+    found, is_to_people = registry.get(agent_id), is_question(packet)
     if agent_id == ORCHESTRATOR:
-        return "agent" if is_ask else None
-    if is_ask and found is None and agent_id.startswith(ROLE_PREFIX) and len(packet.recipients) == 1:
-        return None if people_with_role(agent_id, packet, registry) else "nobody"
+        return "agent" if is_ask(packet) else None
+    if found is None and asks_role(packet) and len(packet.recipients) == 1:
+        return None if with_role(packet, registry, case.session) else "nobody"
     why = unreachable(found, packet)
-    if why is None and found is not None and is_ask != (found.kind is Kind.PERSON):
-        return "agent" if is_ask else "person"
+    if why is None and found is not None and is_to_people != (found.kind is Kind.PERSON):
+        return "agent" if is_to_people else "person"
     return why
 
 
-def is_question(packet: Packet) -> bool:
-    """Return whether the packet is an ASK to people, which the gate applies itself."""
+def is_ask(packet: Packet) -> bool:
+    """Return whether the packet is an ASK."""
     payload = packet.payload
     return isinstance(payload, SignalPayload) and payload.signal is Signal.ASK
 
 
+def is_question(packet: Packet) -> bool:
+    """Return whether the packet is an ASK to people, which the gate applies itself."""
+    return is_ask(packet) and packet.payload_as(SignalPayload).question is not None
+
+
+def request_of(packet: Packet) -> AgentRequest | None:
+    """Return what an ASK to agents requests; None for every other packet."""
+    payload = packet.payload
+    return payload.request if isinstance(payload, SignalPayload) else None
+
+
 def asks_role(packet: Packet) -> bool:
     """Return whether the packet is an ASK to everybody with a role."""
-    return packet.recipients[0].agent_id.startswith(ROLE_PREFIX) and is_question(packet)
+    return packet.recipients[0].agent_id.startswith(ROLE_PREFIX) and is_ask(packet)
 
 
-def people_with_role(name: str, packet: Packet, registry: Mapping[str, Registration]) -> tuple[str, ...]:
-    """Return the people whom an ASK to `role:NAME` reaches: all with that role but the sender."""
-    role, sender = name.removeprefix(ROLE_PREFIX), packet.sender.agent_id
-    people = (one for one in registry.values() if one.kind is Kind.PERSON and not one.is_revoked)
-    return tuple(sorted(one.agent_id for one in people if one.role == role and one.agent_id != sender))
+def with_role(packet: Packet, registry: Mapping[str, Registration], session: SessionView | None) -> tuple[str, ...]:
+    """Return whom an ASK to `role:NAME` reaches: people, or members that take the request; never its sender."""
+    role, sender = packet.recipients[0].agent_id.removeprefix(ROLE_PREFIX), packet.sender.agent_id
+    kind = Kind.PERSON if is_question(packet) else Kind.AGENT
+    found = []
+    for one in registry.values():
+        if one.kind is not kind or one.role != role or one.agent_id == sender or unreachable(one, packet) is not None:
+            continue
+        if kind is Kind.PERSON or session is None or session.is_member(one.agent_id):
+            found.append(one.agent_id)
+    return tuple(sorted(found))
 
 
 def unreachable(registration: Registration | None, packet: Packet) -> Unreachable | None:
@@ -147,7 +166,8 @@ def unreachable(registration: Registration | None, packet: Packet) -> Unreachabl
         return "deaf"
     if packet_type is PacketType.MESSAGE and not registration.accepts(packet.payload_as(MessagePayload).schema_id):
         return "foreign"
-    return None
+    request = request_of(packet) if packet_type is PacketType.SIGNAL else None
+    return None if request is None or registration.accepts(request.schema_id) else "foreign"
 
 
 def _stays_inside(case: Case) -> Refusal | None:

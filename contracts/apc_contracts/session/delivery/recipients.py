@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from apc_contracts.admission.rules.routing import asks_role, people_with_role
+from apc_contracts.admission.rules.routing import asks_role, with_role
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.payloads.by_type import MessagePayload
@@ -29,7 +29,7 @@ def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, 
     """
     first = packet.recipients[0]
     if asks_role(packet):
-        return people_with_role(first.agent_id, packet, registry)
+        return with_role(packet, registry, session)
     if first.agent_id != ALL_RECIPIENTS:
         return tuple(recipient.agent_id for recipient in packet.recipients)
     found = []

@@ -44,12 +44,14 @@ def watch(moment: Advance) -> None:
 
 
 def is_idle(session: Session) -> bool:
-    """Return whether no delivery, verification, dead letter, held packet or awaited ACK or question is open.
+    """Return whether no delivery, verification, dead letter, held packet, awaited ACK, question or timer is open.
 
     Deliveries of the orchestrator's own signals do not count: nothing follows from them.
     """
-    document = session.document
-    if document.verifying or session.held or document.pending_acks or (session.work and session.work.questions):
+    document, work = session.document, session.work
+    if document.verifying or session.held or document.pending_acks:
+        return False
+    if work is not None and (work.questions or work.wakes):
         return False
     # The newest first: while work goes on, one of these is open.
     for opened in reversed(session.open.values()):

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields
+from apc_contracts.payloads.by_type import DecisionPayload, ErrorPayload, RetractionPayload, SignalFields
 from apc_contracts.session.document import Work
 from apc_contracts.session.effects import Hop
 from apc_contracts.session.movement import Advance
 from apc_contracts.session.session import OpenPacket
-from apc_contracts.vocabulary import CommitmentLevel, PacketType, Signal
+from apc_contracts.vocabulary import UNSETTLED, CommitmentLevel, PacketType, Signal
 
 _FAILED = ("handler_error", "delivery_limit")
 _FAILED_OFTEN = "retry_limit "
@@ -28,9 +28,12 @@ def note_failure(moment: Advance, opened: OpenPacket, hop: Hop) -> None:
     """Halt the session when a handler failed permanently, unless its spec says that it continues."""
     work, reason = moment.session.work, str((hop.metadata or {}).get("error"))
     has_failed = reason in _FAILED or reason.startswith(_FAILED_OFTEN)
-    if work is None or not work.halts_on_failure or not has_failed or moment.session.is_terminal:
+    if work is None or not has_failed or moment.session.is_terminal:
         return
     packet = opened.packet
+    is_unsettled = work.unsettled.pop(packet.packet_id, None) == hop.recipient
+    if is_unsettled or not work.halts_on_failure:
+        return
     moment.session.document.halt_reason = (
         f"HANDLER_FAILED {hop.recipient} could not handle {packet.packet_type} {packet.packet_id}"
     )
@@ -62,6 +65,16 @@ def _retraction(moment: Advance, packet: Packet, work: Work) -> None:
         work.failed = f"the DONE was retracted by {packet.sender.agent_id}"
 
 
+def _error(moment: Advance, packet: Packet, work: Work) -> None:
+    """Note a delivery whose end nobody knows, or whose handler has changed: its dead letter waits for somebody."""
+    cause = moment.session.identities[packet.packet_id].cause
+    opened = None if cause is None else moment.session.open.get(cause)
+    if packet.payload_as(ErrorPayload).error_code not in UNSETTLED or opened is None or cause is None:
+        return
+    if packet.sender.agent_id in opened.recipients:
+        work.unsettled[cause] = packet.sender.agent_id
+
+
 def _is_on_done(moment: Advance, packet: Packet, work: Work) -> bool:
     is_reviewer = packet.sender.agent_id in work.reviewers
     return moment.session.state == "REVIEW" and is_reviewer and packet.trace.parent_packet_id == work.done
@@ -73,4 +86,5 @@ _COUNTERS: dict[PacketType, Callable[[Advance, Packet, Work], None]] = {
     PacketType.DECISION: _decision,
     PacketType.SIGNAL: _signal,
     PacketType.RETRACTION: _retraction,
+    PacketType.ERROR: _error,
 }

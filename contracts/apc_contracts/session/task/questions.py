@@ -1,4 +1,7 @@
-"""Questions of a session of the coordinator `task`: opened by an ASK, ended by the first ANSWER or by their time."""
+"""Questions and requests of a session of the coordinator `task`.
+
+An ASK opens one; the first ANSWER, or its time, ends it.
+"""
 
 from uuid import UUID
 
@@ -8,7 +11,7 @@ from apc_contracts.payloads.questions import AnswerOutcome, AnswerSpec
 from apc_contracts.payloads.session_signals import ROLE_PREFIX
 from apc_contracts.session import emissions
 from apc_contracts.session.document import OpenQuestion, Work
-from apc_contracts.session.movement import Advance
+from apc_contracts.session.movement import Advance, start_timer_at
 from apc_contracts.session.session import OpenPacket
 from apc_contracts.vocabulary import PacketType, Signal
 
@@ -35,13 +38,6 @@ def note_question(moment: Advance, opened: OpenPacket, work: Work) -> None:
         _open(moment, opened, packet, payload, work)
     elif payload.signal is Signal.ANSWER and packet.trace.parent_packet_id is not None:
         _end(moment, packet.trace.parent_packet_id, work)
-
-
-def end_all(moment: Advance) -> None:
-    """Cancel what is still asked when the session ends; its deadlines are gone already."""
-    work = moment.session.work
-    if work is not None:
-        work.questions.clear()
 
 
 def expire(moment: Advance, packet_id: UUID) -> None:
@@ -76,9 +72,9 @@ def _open(moment: Advance, opened: OpenPacket, packet: Packet, payload: SignalPa
         role=named.removeprefix(ROLE_PREFIX) if named.startswith(ROLE_PREFIX) else "",
         payload_hash=opened.received.payload_hash.hex(),
         asked_at=moment.now,
-        due_at=due,
+        due_at=start_timer_at(moment, timer_of(packet.packet_id), due),
+        returns="" if payload.request is None else payload.request.returns,
     )
-    moment.session.document.deadlines[timer_of(packet.packet_id)] = due
 
 
 def _end(moment: Advance, packet_id: UUID, work: Work) -> None:

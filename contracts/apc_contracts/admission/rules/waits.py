@@ -1,11 +1,17 @@
-"""Rules for SIGNAL ASK and ANSWER: who may ask, whom, for how long, and who may answer (docs/how-to/approvals.md)."""
+"""Rules for SIGNAL ASK, ANSWER and WAKE.
+
+Who may ask, whom, for how long, who may answer (docs/how-to/approvals.md); who may set a timer (docs/how-to/timers.md).
+"""
+
+from datetime import datetime, timedelta
 
 from apc_contracts.admission.case import Case
-from apc_contracts.judging.session_view import QuestionPlaces
+from apc_contracts.judging.session_view import QuestionPlaces, WakePlaces
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import SignalFields, SignalPayload
-from apc_contracts.payloads.questions import OF_THE_GATE
-from apc_contracts.vocabulary import Signal
+from apc_contracts.payloads.questions import OF_AGENTS, OF_THE_GATE, AnswerSpec
+from apc_contracts.payloads.wakes import WakeSpec
+from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 
 MOST_QUESTIONS = 256
 """Open questions of one session: they are part of its document, which every log batch carries."""
@@ -22,6 +28,10 @@ def may_ask(case: Case) -> Refusal | None:
         return _refused("may_ask", "payload.signal", message)
     if due <= case.facts.now:
         return _refused("may_ask", "payload.expected_response_by", "this time is over: wait for longer")
+    asked = [one.agent_id for one in case.packet.recipients]
+    if payload.request is not None and case.sender_id in asked:
+        path = f"recipients[{asked.index(case.sender_id)}]"
+        return _refused("may_ask", path, f"{case.sender_id} asks itself: name another agent")
     if places.ends_at is not None and due > places.ends_at:
         message = f"the session ends at {places.ends_at.isoformat()}: wait for a shorter time"
         return _refused("may_ask", "payload.expected_response_by", message)
@@ -40,7 +50,7 @@ def may_answer(case: Case) -> Refusal | None:
     if places is None or not places.asker:
         message = "this is no open question: it was answered, its time is over, or nobody asked it"
         return _refused("may_answer", "trace.parent_packet_id", message)
-    return _not_asked(case, places) or _not_read(case, payload, places)
+    return _not_asked(case, places) or _not_read(case, payload, places) or _not_returned(payload.answer, places)
 
 
 def questions_have_room(case: Case) -> Refusal | None:
@@ -68,6 +78,45 @@ def places_read(case: Case) -> QuestionPlaces | None:
     return case.session.question_places(None) if _signal(case, Signal.ASK) is not None else None
 
 
+def may_wake(case: Case) -> Refusal | None:
+    """Refuse a WAKE in a session without timers, to anybody but the gate, and beyond the session's end."""
+    wake = wake_of(case)
+    if wake is None or case.session is None:
+        return None
+    places = wake_places(case, wake)
+    if places is None:
+        message = f"contract {case.contract.name} knows no timers: set one in a session of the coordinator task"
+        return _refused("may_wake", "payload.signal", message)
+    if [one.agent_id for one in case.packet.recipients] != [ORCHESTRATOR]:
+        return _refused("may_wake", "recipients", f"the gate keeps timers: send WAKE to {ORCHESTRATOR} alone")
+    if places.ends_at is not None and _due(wake, case.facts.now) > places.ends_at:
+        path = "payload.wake.at" if wake.at is not None else "payload.wake.after_ms"
+        return _refused("may_wake", path, f"the session ends at {places.ends_at.isoformat()}: set an earlier time")
+    return None
+
+
+def wakes_have_room(case: Case) -> Refusal | None:
+    """Refuse a WAKE of a new key beyond the bound of pending ones."""
+    wake, bound = wake_of(case), case.contract.limits.wakes
+    places = None if wake is None else wake_places(case, wake)
+    if places is None or places.is_pending or places.pending < bound:
+        return None
+    message = f"the session has {places.pending} pending wakes, the limit is {bound}: use a key again, or wake later"
+    return Refusal("OVERLOADED", "wakes_have_room", "payload.wake", message)
+
+
+def wake_of(case: Case) -> WakeSpec | None:
+    """Return the timer that a packet sets."""
+    payload = case.packet.payload
+    is_wake = isinstance(payload, SignalPayload) and payload.signal is Signal.WAKE
+    return payload.wake if isinstance(payload, SignalPayload) and is_wake else None
+
+
+def wake_places(case: Case, wake: WakeSpec) -> WakePlaces | None:
+    """Return what these rules read of the session."""
+    return None if case.session is None else case.session.wake_places(case.sender_id, wake.key)
+
+
 def _not_asked(case: Case, places: QuestionPlaces) -> Refusal | None:
     sender, is_still = case.sender_id, case.sender is None or places.role in ("", case.sender.role)
     if sender == places.asker:
@@ -85,6 +134,21 @@ def _not_read(case: Case, payload: SignalPayload, places: QuestionPlaces) -> Ref
         message = "the question has another payload hash: answer what was asked"
         return _refused("may_answer", "payload.answer.seen", message)
     return None
+
+
+def _not_returned(answer: AnswerSpec, places: QuestionPlaces) -> Refusal | None:
+    """Refuse the outcome of a request for a question, the other way round, and a result of another schema."""
+    if (answer.outcome in OF_AGENTS) != bool(places.returns):
+        expected = "answered or failed" if places.returns else "approved or denied"
+        return _refused("may_answer", "payload.answer.outcome", f"this ends as {expected}")
+    if answer.result is not None and answer.result.schema_id != places.returns:
+        message = f"the request is answered with {places.returns}: return that"
+        return _refused("may_answer", "payload.answer.result.schema", message)
+    return None
+
+
+def _due(wake: WakeSpec, now: datetime) -> datetime:
+    return wake.at if wake.at is not None else now + timedelta(milliseconds=wake.after_ms or 0)
 
 
 def _signal(case: Case, signal: Signal) -> SignalPayload | None:

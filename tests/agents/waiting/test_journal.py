@@ -1,0 +1,98 @@
+"""The records of a handler's calls: what repeats, what does not, and their bounds."""
+
+from typing import Any
+
+import pytest
+from tests.orchestrator.conftest import make_brief, make_packet
+
+from apc_agents import AgentError, EmitRefused
+from apc_agents.waiting.journal import CallJournal
+from apc_agents.waiting.records import MAX_RECORD_BYTES, MAX_WAITS, Asked, RecordedCall, WaitRecord, decode_record
+from apc_agents.waiting.suspended import Suspended
+
+
+def returning(value: Any) -> Any:
+    async def make() -> Any:
+        return value
+
+    return make
+
+
+async def never() -> Any:
+    raise AssertionError("a recorded call was made again")
+
+
+async def recorded(journal: CallJournal) -> list[RecordedCall]:
+    """End the run with a wait; return its records as the next run gets them."""
+    suspended = journal.wait("ask", lambda: "q", [Asked(make_packet("red-1", make_brief()), 0)])
+    assert isinstance(suspended, Suspended)
+    return journal.entries()
+
+
+async def test_recorded_calls_return_and_raise_as_before_without_any_effect() -> None:
+    first = CallJournal()
+    refusal = EmitRefused("OVERLOADED", "recipients[0]", "later", 500)
+
+    async def refused() -> Any:
+        raise refusal
+
+    assert await first.call("once", lambda: "a", returning({"n": 1})) == {"n": 1}
+    with pytest.raises(EmitRefused):
+        await first.call("emit", lambda: "b", refused)
+    second = CallJournal(await recorded(first))
+    assert await second.call("once", lambda: "a", never) == {"n": 1}
+    with pytest.raises(EmitRefused) as again:
+        await second.call("emit", lambda: "b", never)
+    assert vars(again.value) == vars(refusal)
+
+
+@pytest.mark.parametrize(
+    ("op", "subject", "where"),
+    [
+        ("once", "other", "call 1 was ctx.once(a) and is now ctx.once(other)"),
+        ("emit", "a", "call 1 was ctx.once(a) and is now ctx.emit(a)"),
+    ],
+)
+async def test_another_call_is_said_with_its_place_and_ends_the_run(op: str, subject: str, where: str) -> None:
+    first = CallJournal()
+    await first.call("once", lambda: "a", returning(1))
+    second = CallJournal(await recorded(first))
+    for _ in range(2):  # what the handler catches is ignored: every later call ends the run too
+        with pytest.raises(Suspended):
+            await second.call(op, lambda: subject, never)
+    assert second.divergence == where
+
+
+async def test_a_handler_that_ends_before_its_records_has_diverged() -> None:
+    first = CallJournal()
+    await first.call("once", lambda: "a", returning(1))
+    second = CallJournal(await recorded(first))
+    second.finish()
+    assert second.divergence == "the handler ended before call 1, ctx.once(a)"
+
+
+async def test_a_call_that_has_not_returned_cannot_be_recorded() -> None:
+    journal = CallJournal()
+    with pytest.raises(AgentError, match="had not returned when the handler began to wait"):
+        await journal.call("emit", lambda: "a", lambda: recorded(journal))
+
+
+async def test_a_run_waits_at_most_64_times() -> None:
+    waits = [RecordedCall("ask", "q", asked=[Asked(make_packet("red-1", make_brief()), 0)])] * MAX_WAITS
+    journal = CallJournal(waits)
+    for _ in range(MAX_WAITS):
+        journal.check_room()
+        entry = journal.next_recorded("ask", lambda: "q")
+        assert entry is not None
+        journal.pass_wait(entry)
+    with pytest.raises(AgentError, match="waits at most 64 times"):
+        journal.check_room()
+
+
+async def test_records_have_at_most_one_mebibyte() -> None:
+    packet = make_packet("red-1", make_brief())
+    fitting = WaitRecord(packet, (), [RecordedCall("once", "a", {"returned": "x" * (MAX_RECORD_BYTES - 4096)})])
+    assert decode_record(fitting.encode()).entries == fitting.entries
+    fitting.entries[0].outcome = {"returned": "x" * MAX_RECORD_BYTES}
+    with pytest.raises(AgentError, match="wait earlier, or keep large values"):
+        fitting.encode()

@@ -6,11 +6,15 @@ ApcError
     SessionHalted    the session ended without a result
     KeyConflict      the key was used for another input
     ResultUnusable   the session closed, and its result is not what was asked for
+    StillRunning     the session has not ended in time
+  ServiceAway        (apc_web.errors)
+    ShardsUnconfirmed  a change of the registry that some shards have not logged in time
 """
 
 from typing import ClassVar
 
 from apc_contracts.errors import ApcError
+from apc_web.errors import ServiceAway
 
 
 class ClientError(ApcError):
@@ -42,3 +46,18 @@ class KeyConflict(ClientError):
 
 class ResultUnusable(ClientError):
     """The session closed without a result, or with one of another schema."""
+
+
+class StillRunning(ClientError):
+    """The session has not ended within the time that a command waits."""
+
+    exit_code: ClassVar[int] = 5
+
+    def __init__(self, session_id: str, seconds: float) -> None:
+        super().__init__(f"session {session_id} goes on after {seconds:g} s; see `apc session explain {session_id}`")
+
+
+class ShardsUnconfirmed(ServiceAway):
+    """A change of the registry was sent, and some shards have not logged it in time; repeating it is safe."""
+
+    exit_code: ClassVar[int] = 4

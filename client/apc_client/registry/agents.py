@@ -11,6 +11,7 @@ from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import RECEIPTS, AgentQueues
+from apc_client.errors import ShardsUnconfirmed
 from apc_client.waiting import until
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Kind, Registration
@@ -73,7 +74,7 @@ async def publish_in_turn(bus: Bus, pool: asyncpg.Pool, change: AnyChange, shard
 
     Raises:
         BusError: the broker did not take it.
-        ServiceAway: some shards have not logged it in time; names them.
+        ShardsUnconfirmed: some shards have not logged it in time; names them.
     """
     for group in (range(1), range(1, shards)):
         await _publish(bus, [change], group)
@@ -85,7 +86,7 @@ async def publish_in_turn(bus: Bus, pool: asyncpg.Pool, change: AnyChange, shard
             await until(have_it, CONFIRM_PATIENCE)
         except TimeoutError as error:
             missing = ", ".join(map(str, sorted(set(range(shards)) - await shards_with(pool, change.change_id))))
-            raise ServiceAway(
+            raise ShardsUnconfirmed(
                 f"{change.subject} was sent, and these shards have not confirmed it after "
                 f"{CONFIRM_PATIENCE.total_seconds():g} s: {missing}. See `apc packet refused`; repeat the command"
             ) from error

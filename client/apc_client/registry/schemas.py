@@ -26,7 +26,7 @@ async def register_schemas(
 
     Raises:
         InputUnusable: one is unsafe, or its version is registered with other content.
-        ServiceAway: a shard has not logged it in time; says which.
+        ShardsUnconfirmed: a shard has not logged it in time; says which.
     """
     known, made = await read_schemas(pool), []
     for schema_id, document in documents.items():

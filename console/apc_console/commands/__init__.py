@@ -31,6 +31,7 @@ from apc_console.commands.key.group import app as key
 from apc_console.commands.log.group import app as log
 from apc_console.commands.memory.group import app as memory
 from apc_console.commands.migrate import migrate
+from apc_console.commands.new import new
 from apc_console.commands.packet.group import app as packet
 from apc_console.commands.protocol.group import app as protocol
 from apc_console.commands.run import run
@@ -58,6 +59,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command()(new)
 app.command()(up)
 app.command()(run)
 app.command()(worker)

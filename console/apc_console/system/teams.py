@@ -6,9 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import orjson
-from pydantic import BaseModel, ValidationError
-
 from apc_agents.loading import load_members, load_team
 from apc_agents.typed.team import Team
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
@@ -17,11 +14,11 @@ from apc_client.operator import client_registration
 from apc_client.registry.agents import addition, publish_changes, wait_until_recorded, with_keys
 from apc_client.registry.schemas import register_schemas
 from apc_console.connections.broker import broker_user, open_bus
-from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
 from apc_console.system.logs import configure
 from apc_console.system.supervised import AgentProcess, run_supervised
 from apc_console.system.system import has_broker
+from apc_console.system.team_input import read_input, result_document
 
 RECORD_PATIENCE = timedelta(seconds=20)
 
@@ -34,28 +31,15 @@ async def run_team(name: str, file: Path, key: str | None) -> dict[str, Any]:
         InputUnusable: the input is no JSON of a model that the entry takes.
         SessionRefused, SessionHalted, KeyConflict: how the session ended.
     """
-    configure(ConsoleSettings().log_level)
+    settings = ConsoleSettings()
+    # What goes well needs no lines beside the result.
+    configure(settings.log_level if "log_level" in settings.model_fields_set else "WARNING")
     team = load_team(name)
     content = read_input(team, read_bytes(file))
     async with open_team(name, team) as client:
         session = await client.start(team, content, key=key)
         found = await session.outcome()
-    result = None if found is None else {"schema": found.schema_id, "content": dict(found.content)}
-    return {"session": session.session_id, "result": result}
-
-
-def read_input(team: Team, body: bytes) -> BaseModel:
-    """Return the input of a session. Raises InputUnusable with the field's place."""
-    if team.input is None:
-        raise InputUnusable(f"team {team.name} does not say its input: give Team(..., input=Model)")
-    try:
-        return team.input.model_validate(orjson.loads(body), by_alias=True)
-    except orjson.JSONDecodeError as error:
-        raise InputUnusable(f"the input is no JSON: {error}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "$"
-        raise InputUnusable(f"the input is no {team.input.__name__}: {place}: {first['msg']}") from error
+    return {"session": session.session_id, "result": result_document(found)}
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""`apc session`: list, show, explain, start, pause, resume and stop sessions."""
+"""`apc session`: list, show and explain sessions; start, follow, pause, resume and stop them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from apc_console.output.output import AsJson
 from apc_console.output.terminal import echo
 from apc_contracts.vocabulary import Signal
 
-app = typer.Typer(help="List, show, explain, start, pause, resume and stop sessions.", no_args_is_help=True)
+app = typer.Typer(help="List, show, explain, start, follow, pause, resume and stop sessions.", no_args_is_help=True)
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="The session.")]
 Sender = Annotated[
@@ -18,6 +18,7 @@ Sender = Annotated[
         "--as", metavar="AGENT", help="The agent that sends it; default: the first operator of this broker user."
     ),
 ]
+Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; default until the end.")]
 Reason = Annotated[str | None, typer.Option(help="The reason, which the log keeps.")]
 
 
@@ -55,18 +56,58 @@ def explain(session_id: SessionId, as_json: AsJson = False) -> None:
 
 @app.command()
 def start(
-    file: Annotated[Path, typer.Argument(metavar="SPEC", help="A spec as JSON; - reads the standard input.")],
-    session_id: Annotated[str | None, typer.Option(help="The id of the session; default a new one.")] = None,
-    run_id: Annotated[str | None, typer.Option(help="The run; default the session's id.")] = None,
-    task_id: Annotated[str | None, typer.Option(help="The task; default the first of task_ids.")] = None,
+    what: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:TEAM|SPEC", help="A team, or a spec as JSON; - reads it from standard input."),
+    ],
+    file: Annotated[
+        Path | None, typer.Option("--input", metavar="FILE", help="The team's input as JSON; - reads standard input.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Of a team: the same key and input lead to the same session.")] = None,
+    session_id: Annotated[str | None, typer.Option(help="Of a spec: the id of the session; default a new one.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Of a spec: the run; default the session's id.")] = None,
+    task_id: Annotated[str | None, typer.Option(help="Of a spec: the task; default the first of task_ids.")] = None,
     sender: Sender = None,
     reason: Reason = None,
 ) -> None:
-    """Open a session with SIGNAL START; print its id. Agents that are not registered are refused before it is sent."""
-    from apc_console.commands.session.starting import StartForm, start_session
+    """Open a session of a team with its input, or of a spec with SIGNAL START alone; print the session's id.
+
+    A team's agents run already. Agents of a spec that are not registered are refused before it is sent.
+    """
+    from apc_console.commands.session.starting import StartForm, start_session, start_team
     from apc_console.system.running import run_quietly
 
-    echo(run_quietly(start_session(StartForm(file, session_id, run_id, task_id, sender, reason))))
+    if file is not None:
+        echo(run_quietly(start_team(what, file, key, sender)))
+    else:
+        echo(run_quietly(start_session(StartForm(Path(what), session_id, run_id, task_id, sender, reason))))
+
+
+@app.command()
+def wait(session_id: SessionId, timeout: Timeout = None) -> None:
+    """Wait until a session has closed. Exits with 3 when it halted, with 5 when it goes on after --timeout."""
+    from apc_console.commands.session.following import wait_for_end
+    from apc_console.system.running import run_quietly
+
+    echo(run_quietly(wait_for_end(session_id, timeout)))
+
+
+@app.command()
+def events(session_id: SessionId, as_json: AsJson = False) -> None:
+    """Print each packet of a session as the log gets it, until the session has ended: verdict, way, typed content."""
+    from apc_console.commands.session.following import print_events
+    from apc_console.system.running import run_quietly
+
+    run_quietly(print_events(session_id, as_json=as_json))
+
+
+@app.command()
+def result(session_id: SessionId, timeout: Timeout = None) -> None:
+    """Wait until a session has closed and print its result as JSON. Exits as `apc session wait`."""
+    from apc_console.commands.session.following import print_result
+    from apc_console.system.running import run_quietly
+
+    run_quietly(print_result(session_id, timeout))
 
 
 @app.command()

@@ -1,11 +1,13 @@
-"""`apc session start`: send SIGNAL START with a SessionSpec, and print the gate's verdict."""
+"""`apc session start`: open a session of a team, or of a spec, and print the gate's verdict."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from apc_agents.loading import load_team
 from apc_bus.settings import BusSettings
+from apc_client.connecting import connect
 from apc_client.operator import first_operator
 from apc_client.sending import answer_to, send_packet
 from apc_console.commands.session.session_control import operator_packet, require_broker
@@ -13,6 +15,7 @@ from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
+from apc_console.system.team_input import read_input
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.judging.remedies import remedy_of
@@ -35,6 +38,22 @@ class StartForm:
     task_id: str | None
     agent_id: str | None
     reason: str | None
+
+
+async def start_team(name: str, file: Path, key: str | None, operator: str | None) -> str:
+    """Start a session of a team that runs, over RabbitMQ; return the session's id.
+
+    Raises:
+        AgentNotFound, AgentInvalid: no such team.
+        InputUnusable: no broker is configured, the input does not fit, or nobody may start sessions.
+        SessionRefused, KeyConflict: the gate refuses, or the key has another input.
+        ServiceAway: broker, database or gate do not answer.
+    """
+    team = load_team(name)
+    content = read_input(team, read_bytes(file))
+    require_broker(BusSettings())
+    async with connect(operator=operator) as client:
+        return (await client.start(team, content, key=key)).session_id
 
 
 async def start_session(form: StartForm) -> str:

@@ -1,0 +1,92 @@
+"""`apc session wait|events|result`: follow a session to its end, and print what came of it."""
+
+import sys
+from typing import Any
+
+import orjson
+
+from apc_client.errors import StillRunning
+from apc_client.session import ClientSession, SessionEvent
+from apc_console.connections.database import open_log
+from apc_console.errors import InputUnusable
+from apc_console.output.blocks import BlockPrinter
+from apc_console.output.output import print_json, show
+from apc_console.output.terminal import echo
+from apc_console.system.team_input import result_document
+from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Result
+from apc_contracts.terminal_text import one_line, printable_json
+from apc_log.queries import get_session
+
+_SHORT = 100
+
+
+async def wait_for_end(session_id: str, timeout: float | None) -> str:  # noqa: ASYNC109
+    """Wait until the session has closed and return its state.
+
+    Raises:
+        InputUnusable: the log does not hold it.
+        SessionHalted: it ended without a result.
+        StillRunning: `timeout` seconds passed.
+    """
+    await _outcome(session_id, timeout)
+    return "CLOSED"
+
+
+async def print_result(session_id: str, timeout: float | None) -> None:  # noqa: ASYNC109
+    """Wait until the session has closed and print its result as JSON. Raises as `wait_for_end`."""
+    print_json({"session": session_id, "result": result_document(await _outcome(session_id, timeout))})
+
+
+async def print_events(session_id: str, *, as_json: bool) -> None:
+    """Print each packet of the session as the log gets it, until the session ends. Raises InputUnusable."""
+    printer = None if as_json or not sys.stdout.isatty() else BlockPrinter()
+    async with open_log() as pool:
+        if await get_session(pool, session_id) is None:
+            raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
+        async for event in ClientSession(pool, session_id).events():
+            if printer is None:
+                line = orjson.dumps(_document(event), default=show, option=orjson.OPT_UTC_Z)
+                echo(printable_json(line.decode()), flush=True)
+            else:
+                _print_block(printer, event)
+
+
+async def _outcome(session_id: str, timeout: float | None) -> Result | None:  # noqa: ASYNC109
+    async with open_log() as pool:
+        if await get_session(pool, session_id) is None:
+            raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
+        try:
+            return await ClientSession(pool, session_id).outcome(timeout=timeout)
+        except TimeoutError as error:
+            raise StillRunning(session_id, timeout or 0) from error
+
+
+def _document(event: SessionEvent) -> dict[str, Any]:
+    schema, content = _content(event)
+    return {
+        "at": event.judged_at,
+        "packet_id": event.packet_id,
+        "type": event.packet_type,
+        "sender": event.sender,
+        "recipients": event.recipients,
+        "verdict": event.verdict,
+        "code": event.refusal_code,
+        "schema": schema,
+        "content": content,
+    }
+
+
+def _content(event: SessionEvent) -> tuple[str | None, Any]:
+    """Return schema and content of typed data; None for both in other packets and in sealed ones."""
+    payload = None if event.packet is None else event.packet.payload
+    typed = payload.result if isinstance(payload, DecisionPayload) else payload
+    if isinstance(typed, MessagePayload | Result):
+        return typed.schema_id, dict(typed.content)
+    return None, None
+
+
+def _print_block(printer: BlockPrinter, event: SessionEvent) -> None:
+    schema, content = _content(event)
+    said = [] if schema is None else [one_line(f"{schema} {orjson.dumps(content).decode()}")[:_SHORT]]
+    way = f"{event.sender} → {', '.join(event.recipients) or '-'}"
+    printer.print(event.judged_at, event.verdict, [event.packet_type, way, event.refusal_code or ""], said)

@@ -1,5 +1,6 @@
 """`apc run`: a team on one input."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,10 @@ def run(
     key: Annotated[
         str | None, typer.Option(help="The same key and input lead to the same session; default a new one.")
     ] = None,
+    person: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:ROLE", help="Somebody who answers questions to this role here; repeatable."),
+    ] = None,
 ) -> None:
     """Run a team on one input and print its result as JSON: in this process, or over RabbitMQ with APC_AMQP_URL.
 
@@ -25,5 +30,15 @@ def run(
     from apc_console.system.running import run as run_coroutine
     from apc_console.system.teams import run_team
 
-    outcome = run_coroutine(run_team(team, file, key))
+    outcome = run_coroutine(run_team(team, file, key, _people(person or ())))
     echo(orjson.dumps(outcome, option=orjson.OPT_INDENT_2).decode())
+
+
+def _people(given: Sequence[str]) -> dict[str, str]:
+    people = dict[str, str]()
+    for one in given:
+        name, colon, role = one.partition(":")
+        if not (name and colon and role) or name in people:
+            raise typer.BadParameter(f"{one!r}: write NAME:ROLE, each name once", param_hint="--person")
+        people[name] = role
+    return people

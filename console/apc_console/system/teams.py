@@ -1,6 +1,7 @@
 """Teams in a running system: their schemas, their members, and a client that starts their sessions."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -8,13 +9,16 @@ from typing import Any
 
 from apc_agents.loading import load_members, load_team
 from apc_agents.typed.team import Team
+from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_client import Client
 from apc_client.operator import client_registration
 from apc_client.registry.agents import addition, publish_changes, wait_until_recorded, with_keys
 from apc_client.registry.schemas import register_schemas
 from apc_console.connections.broker import broker_user, open_bus
+from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
+from apc_console.system.asking import answer_here
 from apc_console.system.logs import configure
 from apc_console.system.supervised import AgentProcess, run_supervised
 from apc_console.system.system import has_broker
@@ -23,40 +27,53 @@ from apc_console.system.team_input import read_input, result_document
 RECORD_PATIENCE = timedelta(seconds=20)
 
 
-async def run_team(name: str, file: Path, key: str | None) -> dict[str, Any]:
+async def run_team(name: str, file: Path, key: str | None, people: Mapping[str, str]) -> dict[str, Any]:
     """Run a team on one input; return the session's id, and the schema and content of its result.
+
+    Args:
+        people: the role of each person who answers at this terminal, by id.
 
     Raises:
         AgentNotFound, AgentInvalid: no such team, or one that cannot work.
-        InputUnusable: the input is no JSON of a model that the entry takes.
+        InputUnusable: the input is no JSON of a model that the entry takes, or people are named with a broker.
         SessionRefused, SessionHalted, KeyConflict: how the session ended.
     """
     settings = ConsoleSettings()
     # What goes well needs no lines beside the result.
     configure(settings.log_level if "log_level" in settings.model_fields_set else "WARNING")
     team = load_team(name)
+    if people and str(file) == "-":
+        raise InputUnusable("--person: answers come from the standard input; give --input a file")
     content = read_input(team, read_bytes(file))
-    async with open_team(name, team) as client:
+    async with open_team(name, team, people) as client:
         session = await client.start(team, content, key=key)
-        found = await session.outcome()
+        asking = asyncio.create_task(answer_here(client, session.session_id, people)) if people else None
+        try:
+            found = await session.outcome()
+        finally:
+            if asking is not None:
+                await cancelled(asking)
     return {"session": session.session_id, "result": result_document(found)}
 
 
 @asynccontextmanager
-async def open_team(name: str, team: Team) -> AsyncIterator[Client]:
+async def open_team(name: str, team: Team, people: Mapping[str, str]) -> AsyncIterator[Client]:
     """Start everything with a team in it, in this process or in supervised ones, and yield a client.
 
-    Raises what `run_embedded` or `run_supervised` raises.
+    Raises InputUnusable for people with a broker, and what `connect_in_process` or `run_supervised` raises.
     """
     settings, database = BusSettings(), DatabaseSettings()
     if not has_broker(settings, database):
-        from apc_client.in_process.system import run_embedded
+        from apc_client.in_process.client import connect_in_process
 
-        async with run_embedded(settings, database) as embedded:
-            await embedded.register_schemas(team.documents)
-            await embedded.start_agents(team.agents)
-            yield await embedded.client()
+        async with connect_in_process(settings, database, people) as local:
+            yield local
         return
+    if people:
+        raise InputUnusable(
+            "--person goes without a broker: `apc agent add NAME --person --role ROLE --via USER` registers a person, "
+            "who answers with `apc approval`"
+        )
     processes = [AgentProcess(member) for member in load_members(name)]
     async with run_supervised(settings, database, processes) as system, open_bus(settings) as bus:
         await register_schemas(bus, system.pool, settings.shards, team.documents)

@@ -1,0 +1,78 @@
+"""The teams of examples/, as their READMEs run them, and what they do with other inputs."""
+
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.apc_command import ApcCommand
+
+from apc_client import TeamTestClient
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def load(folder: str, module: str) -> Any:
+    spec = importlib.util.spec_from_file_location(module, EXAMPLES / folder / f"{module}.py")
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def commands_of(folder: Path) -> str:
+    """Return the first shell block of a README."""
+    found = re.search(r"```bash\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    ("folder", "answers", "said"),
+    [
+        ("support-desk", "maybe\ny gladly\n", {"outcome": "refunded"}),
+        ("retrieval-with-critic", "", {"source": "log.txt", "refused": []}),
+    ],
+)
+def test_its_readme_runs_as_it_is_written(
+    folder: str, answers: str, said: dict[str, Any], apc: ApcCommand, tmp_path: Path
+) -> None:
+    shutil.copytree(EXAMPLES / folder, apc.folder, dirs_exist_ok=True)
+    shown, command = commands_of(apc.folder).splitlines()
+    text, _, name = shown.removeprefix("echo '").partition("' > ")
+    (apc.folder / name).write_text(text)
+    done = apc(*command.split()[1:], stdin=answers)
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)["result"]["content"]
+    assert said.items() <= content.items()
+    readme = (apc.folder / "README.md").read_text()
+    assert all(json.dumps(value) in readme for value in content.values()), content
+    if answers:
+        assert done.stderr.count("approve? y or n") == 2, "asked again after a word that is neither"
+
+
+async def test_the_desk_pays_only_what_may_be_paid(postgres_url: str, tmp_path: Path) -> None:
+    desk = load("support-desk", "desk")
+    people = {"sam": "support-lead"}
+    async with TeamTestClient(desk.team, people=people, database_url=postgres_url, folder=tmp_path) as client:
+        small = await client.run(desk.Complaint(order="A-1", text="late"))
+        assert (small.outcome, small.text) == ("refunded", "25.00 is on its way, receipt A-1-25.00.")
+        assert (await client.run(desk.Complaint(order="Z", text=""))).outcome == "unknown order"
+        session = await client.start(desk.Complaint(order="A-2", text="broken"))
+        assert "broken" in ((await client.question(session)).text or "")
+        assert await client.answer(session, approved=False, note="It was worn.") == "sam"
+        assert await session.result(timeout=30) == desk.Reply(outcome="denied", text="It was worn.")
+        assert not [one for one in await client.events(session) if one.sender == "cashier"]
+
+
+async def test_the_critic_refuses_what_the_source_does_not_say(postgres_url: str, tmp_path: Path) -> None:
+    retrieval = load("retrieval-with-critic", "retrieval")
+    async with TeamTestClient(retrieval.team, database_url=postgres_url, folder=tmp_path) as client:
+        found = await client.run(retrieval.Question(text="Can a handler wait for people?"))
+        assert (found.source, found.refused) == ("people.txt", [])
+        nothing = await client.run(retrieval.Question(text="Which colour has every zebra packet elsewhere?"))
+        assert (nothing.quotation, len(nothing.refused)) == (None, retrieval.TRIES)
+        assert (await client.run(retrieval.Question(text="Zebra?"))).refused == []

@@ -74,5 +74,5 @@ async def test_the_critic_refuses_what_the_source_does_not_say(postgres_url: str
         found = await client.run(retrieval.Question(text="Can a handler wait for people?"))
         assert (found.source, found.refused) == ("people.txt", [])
         nothing = await client.run(retrieval.Question(text="Which colour has every zebra packet elsewhere?"))
-        assert (nothing.quotation, len(nothing.refused)) == (None, retrieval.TRIES)
+        assert (nothing.quotation, sorted(nothing.refused)) == (None, ["gate.txt", "log.txt"])
         assert (await client.run(retrieval.Question(text="Zebra?"))).refused == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.integration.agents.worker_process import PYTHONPATH
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import until
 
 TEAM = "slow_team:team"
+CODE = Path(__file__).parent / "agents/slow_team.py"
 
 
 class Terminal:
@@ -56,7 +57,8 @@ def worker_of(supervisor: psutil.Process, agent: str) -> psutil.Process:
 
 @pytest.mark.timeout(300)
 async def test_one_of_the_processes_is_killed_at_work(amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> None:
-    given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url, "PYTHONPATH": PYTHONPATH}
+    given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
+    shutil.copy(CODE, tmp_path)
     apc = Terminal(tmp_path, given)
     async with apc.system() as supervisor:
         nobody = await apc.start("one two three")

@@ -72,7 +72,7 @@ async def test_one_of_the_processes_is_killed_at_work(amqp_vhost_url: str, postg
         waiting = await apc("session", "wait", session, "--timeout", "0.1")
         assert (waiting.returncode, waiting.stdout) == (5, ""), waiting.stderr
         explained = await apc("session", "explain", session)
-        assert "reader" in explained.stdout, explained.stderr
+        assert "WORKING" in explained.stdout, explained.stderr
 
         worker_of(supervisor, "reader").kill()
 

@@ -48,8 +48,8 @@ def test_its_files_fit_their_schemas_and_each_other(tmp_path: Path) -> None:
     for checker in (
         ("check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.override.yml"),
         ("check-jsonschema", "--builtin-schema", "vendor.github-workflows", ".github/workflows/ci.yml"),
-        ("ruff", "check", "."),
-        ("ruff", "format", "--check", "."),
+        ("ruff", "check", "--no-cache", "."),
+        ("ruff", "format", "--no-cache", "--check", "."),
     ):
         command = [str(BIN / checker[0]), *checker[1:]]
         checked = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ from tests.support.apc_command import ApcCommand
 
 from apc_client import TeamTestClient
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def load(folder: str, module: str) -> Any:

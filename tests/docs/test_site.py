@@ -38,7 +38,7 @@ def test_the_index_for_models_lists_every_page() -> None:
 
 def test_a_page_with_diagrams_loads_their_script_from_the_site() -> None:
     text = "# Life\n\n```mermaid\nflowchart LR\n```\n"
-    assert '<script src="../../assets/mermaid.min.js">' in with_script(Path("docs/explanation/life.md"), text)
+    assert '<script src="../../assets/mermaid.min.js">' in with_script(Path("docs/explanation/packet-life.md"), text)
     assert '<script src="assets/mermaid.min.js">' in with_script(Path("README.md"), text)
     assert with_script(Path("README.md"), "# Life\n") == "# Life\n"
     assert _configuration()["theme"]["font"] is False, "the theme would load fonts from another site"

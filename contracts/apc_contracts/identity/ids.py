@@ -12,7 +12,7 @@ from zlib import crc32
 _RFC_9562_VARIANT = 0x80
 _VERSION_7 = 0x70
 _VERSION_8 = 0x80
-_MARK_BYTES = 6
+_OWNER_BYTES = 6
 
 
 def new_packet_id() -> UUID:
@@ -34,7 +34,7 @@ def keyed_id(owner: str, *parts: str) -> UUID:
     It begins with 48 bits of the owner's SHA-256, so that the gate can tell a packet that has the id of another agent's
     key. The rest is of the SHA-256 of all parts.
     """
-    octets = bytearray(_mark_of(owner) + sha256("\0".join((owner, *parts)).encode()).digest()[_MARK_BYTES:16])
+    octets = bytearray(_owner_prefix(owner) + sha256("\0".join((owner, *parts)).encode()).digest()[_OWNER_BYTES:16])
     octets[6] = octets[6] & 0x0F | _VERSION_8
     octets[8] = octets[8] & 0x3F | _RFC_9562_VARIANT
     return UUID(bytes=bytes(octets))
@@ -42,11 +42,11 @@ def keyed_id(owner: str, *parts: str) -> UUID:
 
 def is_key_of_another(packet_id: UUID, agent_id: str) -> bool:
     """Return whether this is a UUIDv8 that no key of this agent names."""
-    return packet_id.version == _VERSION_8 >> 4 and not packet_id.bytes.startswith(_mark_of(agent_id))
+    return packet_id.version == _VERSION_8 >> 4 and not packet_id.bytes.startswith(_owner_prefix(agent_id))
 
 
-def _mark_of(owner: str) -> bytes:
-    return sha256(owner.encode()).digest()[:_MARK_BYTES]
+def _owner_prefix(owner: str) -> bytes:
+    return sha256(owner.encode()).digest()[:_OWNER_BYTES]
 
 
 def timer_id(session_id: str, step: int, kind: str) -> UUID:

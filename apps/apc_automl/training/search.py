@@ -19,7 +19,7 @@ EXPLORE_SHARE = 0.3
 """Of the generations after the defaults: how many draw a fresh method instead of tuning the best one."""
 DRAWS = 60
 STEP_DRAWS = 6
-"""Of the draws for a tuned method: after so many in vain the walk gets one step longer."""
+"""Of the draws for a tuned method: after this many failed attempts the walk gets one step longer."""
 
 
 class Trial(BaseModel):

@@ -11,7 +11,7 @@ _known: dict[str, str] = {}
 def agent_label(agent_id: str) -> str:
     """Return the label's value for an agent: its id, or OTHERS once MOST_AGENTS have one.
 
-    The same for ever in a process.
+    Stable for the lifetime of a process.
     """
     known = _known.get(agent_id)
     if known is not None:

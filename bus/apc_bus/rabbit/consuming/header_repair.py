@@ -1,7 +1,7 @@
 """Keeps one client's undecodable properties from closing the connection of whoever consumes its message.
 
 RabbitMQ does not check that short strings are UTF-8; pamqp refuses such a frame, aiormq then drops the
-connection, the message comes again, and so on for ever. Here the frame of the content header is replaced by
+connection, the message comes again, and so on without end. Here the frame of the content header is replaced by
 one that says so, with the broker-checked user_id kept, before it is parsed.
 """
 

@@ -29,6 +29,7 @@ ITS_VALUE_AND_ITS_PLACE = {"APC_AGENT_KEY", "APC_LOG_KEY", "APC_BROKER_PASSWORDS
 """A secret as text, or the file that holds it: two variables on purpose."""
 READ_THE_ENVIRONMENT = {
     "apps/apc_automl/model/model_reader.py",  # hands on what the numeric libraries read
+    "apps/apc_automl/skrub_parts.py",  # keeps skrub from making a folder in the home folder
     "bus/apc_bus/crash_points.py",  # before any settings
     "bus/apc_bus/observability/trace_export.py",  # a variable of OpenTelemetry
     "console/apc_console/commands/__init__.py",  # looks for what nobody reads

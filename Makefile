@@ -1,6 +1,9 @@
 # Every target sets itself up in .venv: Python 3.11 or newer, make and the network are enough.
 # `make PY=python3.13 test` uses another interpreter.
 
+# Images of Python set it: each process of a test would then compile this package, and each worker rewrite every test.
+unexport PYTHONDONTWRITEBYTECODE
+
 PY ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed

@@ -20,7 +20,14 @@ from typing import IO
 
 _ROOT = Path(__file__).parents[2]
 _MODULE = "tests.support.command_forks"
-_IMPORTED = ("apc_agents", "apc_bus.rabbit", "apc_persister.database.embedded")
+IMPORTED = (
+    "apc_agents",
+    "apc_bus.rabbit",
+    "apc_console.connections",
+    "apc_console.system",
+    "apc_log.queries",
+    "apc_persister.database.embedded",
+)
 """What most commands import when they run."""
 
 
@@ -116,7 +123,7 @@ def _fork_command(channel: int, *standard_files: int) -> list[str]:
 if __name__ == "__main__":
     from apc_console.commands import main
 
-    for module in _IMPORTED:
+    for module in IMPORTED:
         import_module(module)
     asked_for = _serve(socket.socket(fileno=int(sys.argv[1])))
     if asked_for is not None:

@@ -9,7 +9,6 @@ import asyncpg
 
 from apc_bus.database import DATABASE_AWAY, first_line, open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_client.in_process.migrating import migrate_url
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_log.heads import holds_log
 
@@ -21,6 +20,9 @@ async def migrate_database(settings: DatabaseSettings) -> None:
     """Upgrade the database of APC_DATABASE_URL. Raises InputUnusable without one, ServiceAway when it is away."""
     if settings.url is None:
         raise InputUnusable("set APC_DATABASE_URL; the embedded database is migrated when `apc up` starts")
+    # Here, because it brings the orchestrator along: commands that only read start in half the time without it.
+    from apc_client.in_process.migrating import migrate_url
+
     await migrate_url(settings.url)
 
 

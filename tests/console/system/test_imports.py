@@ -12,6 +12,18 @@ OPTIONAL = ("pydantic_ai", "sklearn", "opentelemetry.sdk", "matplotlib")
     "module", ["apc_client.in_process.client", "apc_console.system.teams", "apc_console.system.up"]
 )
 def test_a_team_runs_without_the_libraries_of_other_extras(module: str) -> None:
-    code = f"import sys, {module}\nprint([name for name in {OPTIONAL} if name in sys.modules])"
+    assert imported_by(module, OPTIONAL) == "[]\n"
+
+
+def test_a_command_that_reads_the_log_starts_without_the_system() -> None:
+    """It would start a third slower; `apc_log` shows that something is imported at all."""
+    names = ("apc_orchestrator", "apc_client", "apc_agents", "apc_web", "apc_log")
+    assert imported_by("apc_console.connections.database", names) == "['apc_log']\n"
+
+
+def imported_by(module: str, names: tuple[str, ...]) -> str:
+    """Return which of these modules an import of `module` brings along, as a list that is printed."""
+    code = f"import sys, {module}\nprint([name for name in {names} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    assert done.stderr == ""
+    return done.stdout

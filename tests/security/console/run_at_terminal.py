@@ -1,6 +1,7 @@
-"""Run `apc` commands, each at a terminal of its own: JSON argument lists on stdin, JSON {line: output} on stdout.
+"""Run `apc` commands, each at a terminal of its own.
 
-A program of its own that imports the console once and forks for each command. With `--unguarded` text is printed as it
+JSON {"imported": modules, "lines": argument lists} on stdin, JSON {line: output} on stdout. A program of its own that
+imports the console and these modules once and forks for each command. With `--unguarded` text is printed as it
 is: that shows what the guard keeps away.
 """
 
@@ -9,6 +10,7 @@ import os
 import pty
 import sys
 from contextlib import suppress
+from importlib import import_module
 
 from apc_contracts import terminal_text
 
@@ -17,11 +19,14 @@ AT_ONCE = 12
 
 
 def main() -> None:
-    lines: list[list[str]] = json.load(sys.stdin)
+    asked = json.load(sys.stdin)
+    lines: list[list[str]] = asked["lines"]
     if "--unguarded" in sys.argv:
         terminal_text.printable = str  # type: ignore[assignment]
     from apc_console import commands as cli
 
+    for module in asked["imported"]:
+        import_module(module)
     said: dict[str, str] = {}
     for start in range(0, len(lines), AT_ONCE):
         running = [(line, *_start(cli, line)) for line in lines[start : start + AT_ONCE]]

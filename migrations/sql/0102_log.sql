@@ -150,6 +150,8 @@ CREATE INDEX agent_packets_parent ON apc_log.agent_packets (parent_packet_id) WH
 -- Every filter of `apc packet trace` has an index in the order of the log, so that a page stops where it is full.
 CREATE INDEX agent_packets_type ON apc_log.agent_packets (packet_type, shard, seq);
 CREATE INDEX agent_packets_phase ON apc_log.agent_packets (run_phase, shard, seq);
+-- What was refused, in the order of the log: few beside the packets among which it stands.
+CREATE INDEX agent_packets_refused ON apc_log.agent_packets (shard, seq) WHERE verdict = 'refused';
 -- Children of a packet by what caused them: the other edge of the tree beside the parent.
 CREATE INDEX agent_packets_cause ON apc_log.agent_packets (cause_packet_id) WHERE cause_packet_id IS NOT NULL;
 -- Who refers to a packet or an artifact. Without a pending list: the closure of a retraction looks here once a packet.
@@ -248,6 +250,9 @@ CREATE TABLE apc_log.packet_conflicts (
     PRIMARY KEY (shard, seq)
 );
 CREATE INDEX packet_conflicts_packet ON apc_log.packet_conflicts (packet_id) WHERE packet_id IS NOT NULL;
+-- The conflicts of a session, for its trace and replay.
+CREATE INDEX packet_conflicts_session ON apc_log.packet_conflicts (session_id, shard, seq)
+    WHERE session_id IS NOT NULL;
 
 -- An agent added, changed, revoked; every shard logs every change.
 CREATE TABLE apc_log.registry_events (

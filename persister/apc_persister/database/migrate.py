@@ -18,11 +18,18 @@ from apc_persister.errors import SchemaRetired, SchemaUnknown
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA_REVISION = "0109"
+SCHEMA_REVISION = "0108"
 """The revision that this release needs; the newest file of migrations/versions."""
 _FIRST_REVISION = "0101"
 _JOINED, _JOINED_AS = "0025", "0108"
-"""Revisions 0001 to 0025 became 0101 to 0108 before the first release: the last of both have the same schema."""
+"""Revisions 0001 to 0025 became 0101 to 0108 before the first release: the last of both have the same schema, but for
+the indexes of `_INDEX_JOINED`."""
+_MAINTAIN_JOINED = "SELECT apc_guard.maintain('the schema is renamed from 0025 to 0108')"
+_INDEX_JOINED = """
+CREATE INDEX IF NOT EXISTS agent_packets_refused ON apc_log.agent_packets (shard, seq) WHERE verdict = 'refused';
+CREATE INDEX IF NOT EXISTS packet_conflicts_session ON apc_log.packet_conflicts (session_id, shard, seq)
+    WHERE session_id IS NOT NULL;
+"""
 _RENAME = "UPDATE apc_guard.alembic_version SET version_num = $2 WHERE version_num = $1"
 
 log = structlog.get_logger(__name__)
@@ -97,7 +104,10 @@ async def migrate(url: str) -> None:
 async def _rename_joined(url: str) -> str:
     connection = await asyncpg.connect(url)
     try:
-        await connection.execute(_RENAME, _JOINED, _JOINED_AS)
+        async with connection.transaction():
+            await connection.execute(_MAINTAIN_JOINED)
+            await connection.execute(_INDEX_JOINED)
+            await connection.execute(_RENAME, _JOINED, _JOINED_AS)
     finally:
         await connection.close()
     log.info("schema_renamed", found=_JOINED, revision=_JOINED_AS)

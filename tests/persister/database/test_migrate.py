@@ -78,10 +78,15 @@ async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
 
 
 async def test_a_schema_from_before_the_first_release(postgres_url: str) -> None:
-    """The last of those revisions has the schema of 0108; of the others no migration is left."""
+    """The last of those revisions has the schema of 0108 but for two indexes; of the others no migration is left."""
+    indexes = await _indexes(postgres_url)
+    await _drop_newest_indexes(postgres_url)
+    assert await _indexes(postgres_url) < indexes
+
     await _set_revision(postgres_url, "0025")
     await migrate(postgres_url)
     assert await schema_version(postgres_url) == SCHEMA_REVISION
+    assert await _indexes(postgres_url) == indexes
 
     await _set_revision(postgres_url, "0024")
     with pytest.raises(SchemaRetired, match="0024, from before the first release"):
@@ -113,6 +118,21 @@ def test_alembic_without_a_connection_says_so() -> None:
 async def _set_revision(url: str, revision: str) -> None:
     connection = await asyncpg.connect(url)
     await connection.execute("UPDATE apc_guard.alembic_version SET version_num = $1", revision)
+    await connection.close()
+
+
+async def _indexes(url: str) -> set[str]:
+    connection = await asyncpg.connect(url)
+    rows = await connection.fetch("SELECT indexdef FROM pg_indexes WHERE schemaname = 'apc_log'")
+    await connection.close()
+    return {row[0] for row in rows}
+
+
+async def _drop_newest_indexes(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        await connection.execute("SELECT apc_guard.maintain('a test drops indexes')")
+        await connection.execute("DROP INDEX apc_log.agent_packets_refused, apc_log.packet_conflicts_session")
     await connection.close()
 
 

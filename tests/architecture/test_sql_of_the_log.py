@@ -8,9 +8,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = ("contracts", "bus", "agents", "orchestrator", "web", "client", "console", "apps")
 TABLE_OF_THE_LOG = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|to_regclass\(')\s*apc_log\.\w", re.IGNORECASE)
-ON_PURPOSE = {
-    "apps/apc_automl/report/log_queries.py",  # what its report asks has no other reader
-}
 
 
 def test_sql_of_the_log_stands_in_the_log_and_in_its_writer() -> None:
@@ -20,7 +17,7 @@ def test_sql_of_the_log_stands_in_the_log_and_in_its_writer() -> None:
         for path in sorted((ROOT / component).rglob("*.py"))
         if any(TABLE_OF_THE_LOG.search(text) for text in _texts(path))
     }
-    assert found == ON_PURPOSE
+    assert found == set()
 
 
 def _texts(path: Path) -> Iterator[str]:

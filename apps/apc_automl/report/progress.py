@@ -8,10 +8,11 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_automl.report import log_queries
 from apc_automl.report.run_log import LoggedPacket, TransferRecord, logged_packet, transfer_record
 from apc_automl.swarm.members import SENTINEL
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
+from apc_log.queries import Position
+from apc_log.queries.runs import BEGINNING, has_run_ended, run_packets, run_transfer_ends
 
 FOLLOWED_TYPES = tuple(PacketType)
 """All of them: a refused packet of any type is an event."""
@@ -77,12 +78,12 @@ async def follow_run(
 
     A run that has not begun is waited for.
     """
-    place = (-1, 0)
+    place = BEGINNING
     held: dict[UUID, LoggedPacket] = {}
     while True:
-        is_over = await _is_over(pool, run_id)
-        for row in await pool.fetch(log_queries.PACKETS, run_id, FOLLOWED_TYPES, *place):
-            place = (row["shard"], row["seq"])
+        is_over = await has_run_ended(pool, run_id)
+        for row in await run_packets(pool, run_id, FOLLOWED_TYPES, place):
+            place = Position(row["shard"], row["seq"])
             packet = logged_packet(row)
             if packet.packet_type == "TRANSFER" and packet.verdict == "held":
                 held[packet.packet_id] = packet
@@ -96,18 +97,13 @@ async def follow_run(
         await asyncio.sleep(poll.total_seconds())
 
 
-async def _is_over(pool: asyncpg.Pool, run_id: str) -> bool:
-    sessions = await pool.fetch(log_queries.SESSIONS, run_id)
-    return bool(sessions) and all(row["is_terminal"] for row in sessions)
-
-
 async def _ruled(pool: asyncpg.Pool, run_id: str, held: dict[UUID, LoggedPacket]) -> list[TransferRuled]:
     """Return the held TRANSFERs whose barrier has come, and take them out."""
     found = []
-    for row in await pool.fetch(log_queries.TRANSFER_ENDS, run_id) if held else ():
-        if row["packet_id"] in held and row["to_state"] != "SCHEMA_VALIDATED":
-            packet = held.pop(row["packet_id"])
-            found.append(TransferRuled(transfer_record(packet, row["to_state"], row["metadata"])))
+    ends = await run_transfer_ends(pool, run_id) if held else {}
+    for packet_id, (state, metadata) in ends.items():
+        if packet_id in held and state != "SCHEMA_VALIDATED":
+            found.append(TransferRuled(transfer_record(held.pop(packet_id), state, metadata)))
     return found
 
 

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_automl.report import log_queries
 from apc_automl.swarm.members import LIBRARIAN, SENTINEL
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
+from apc_log.queries.runs import count_run_packets, run_moves, run_packets, run_transfer_ends
 
 READ_TYPES = ("TASK_IR", "IDEA", "ARTIFACT", "EVAL", "CLAIM", "TRANSFER", "SIGNAL")
 OFFER_FIELDS = {"from_swarm", "to_swarm", "protocol_id", "sender_score", "receiver_score"}
@@ -166,14 +166,10 @@ class RunLog:
 
 async def read_run(pool: asyncpg.Pool, run_id: str) -> RunLog:
     """Read a run from the log. A run that the log does not know has no packets."""
-    rows = await pool.fetch(log_queries.PACKETS, run_id, READ_TYPES, -1, 0)
+    rows = await run_packets(pool, run_id, READ_TYPES)
     packets = tuple(logged_packet(row) for row in rows)
-    ends = {
-        row["packet_id"]: (row["to_state"], row["metadata"])
-        for row in await pool.fetch(log_queries.TRANSFER_ENDS, run_id)
-    }
-    moves = await pool.fetch(log_queries.COORDINATION, run_id)
-    counts = await pool.fetch(log_queries.COUNTS, run_id)
+    ends = await run_transfer_ends(pool, run_id)
+    moves = await run_moves(pool, run_id)
     return RunLog(
         run_id=run_id,
         session_ids=tuple(sorted({row["session_id"] for row in rows})),
@@ -185,12 +181,12 @@ async def read_run(pool: asyncpg.Pool, run_id: str) -> RunLog:
             Move(row["event"], row["to_state"], row["round"], row["generation"], json.loads(row["facts"]))
             for row in moves
         ),
-        counts={(row["packet_type"], row["verdict"]): row["packets"] for row in counts},
+        counts=await count_run_packets(pool, run_id),
     )
 
 
 def logged_packet(row: Any) -> LoggedPacket:
-    """Return the packet in a row of `log_queries.PACKETS`."""
+    """Return the packet in a row of `apc_log.queries.runs.run_packets`."""
     return LoggedPacket(
         packet_id=row["packet_id"],
         packet_type=row["packet_type"],
@@ -219,7 +215,7 @@ def _body_of(row: Any) -> Mapping[str, Any]:
 
 
 def transfer_record(packet: LoggedPacket, state: str = "", metadata: str | None = None) -> TransferRecord:
-    """Return a TRANSFER with its ruling: on arrival, or at the last hop that `log_queries.TRANSFER_ENDS` names."""
+    """Return a TRANSFER with its ruling: on arrival, or at the last hop of the whole packet."""
     refusal = packet.refusal or (json.loads(metadata).get("refusal") if metadata else None)
     is_open = packet.verdict == "held" and state in ("", "SCHEMA_VALIDATED")
     reason = f"{refusal['code']}: {refusal['message']}" if refusal else "the run ended before its barrier"

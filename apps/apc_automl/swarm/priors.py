@@ -13,9 +13,9 @@ import structlog
 from pydantic import ValidationError
 
 from apc_automl.data.table_profile import TableProfile, distance
-from apc_automl.report import log_queries
 from apc_automl.training.spaces import FAMILIES
 from apc_bus.database import DATABASE_AWAY
+from apc_log.queries.runs import past_trials
 
 MOST_RUNS = 50
 """The newest runs with a profile that are looked at."""
@@ -60,7 +60,7 @@ class LoggedPast:
         try:
             connection = await asyncpg.connect(self._url, timeout=10)
             try:
-                rows = await connection.fetch(log_queries.PAST_TRIALS, but_not, MOST_RUNS)
+                rows = await past_trials(connection, but_not, MOST_RUNS)
             finally:
                 await connection.close()
         except DATABASE_AWAY as error:

@@ -122,7 +122,10 @@ class _ServedShards(Collector):
             "apc_gate_outstanding_deliveries", "Deliveries without an end, by recipient.", labels=["agent"]
         )
         by_agent: Tally[str] = Tally()
-        for state in [state for gate in list(self.gates) for state in gate.shards]:
+        # One sample for a shard: a gate that has stopped is in the set until its memory is collected.
+        states = [state for gate in list(self.gates) for state in gate.shards]
+        by_shard = {state.shard: state for state in sorted(states, key=lambda state: state.server is not None)}
+        for state in by_shard.values():
             shard, server = str(state.shard), state.server
             held.add_metric([shard], 0 if server is None else 1)
             if server is None:

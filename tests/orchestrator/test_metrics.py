@@ -1,13 +1,15 @@
 """What a gate and a log writer count, seen on the page /metrics before and after."""
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from prometheus_client import REGISTRY
 
 from apc_contracts import Packet
 from apc_contracts.wire.receipts import ReceiptKind, Usage
-from apc_orchestrator.metrics import count_batch
+from apc_orchestrator.metrics import count_batch, follow_gates
+from apc_orchestrator.service_state import Serving, ShardState
 
 Build = Callable[..., Packet]
 
@@ -78,6 +80,28 @@ async def test_a_gate_and_its_log_writer_count(house: Any, start: Build, packet:
     assert grown("apc_gate_log_confirm_seconds_count") >= 3
     assert grown("apc_log_commit_seconds_count") >= 1
     assert value("apc_gate_shards_held", shard="0") == 0
+
+
+class Gate:
+    """What the metrics read of a gate with one shard, which it holds or not."""
+
+    def __init__(self, shard: int, *, holds: bool) -> None:
+        self.shards = (ShardState(shard),)
+        if holds:
+            self.shards[0].take(cast(Serving, SimpleNamespace(epoch=2, open_sessions=1, outstanding={})))
+
+
+def test_a_gate_that_has_stopped_hides_no_other() -> None:
+    """Until its memory is collected it is there beside the gate that took its shard over."""
+    shard = 977
+    gates = [Gate(shard, holds=holds) for holds in (False, False, True, False)]
+    for gate in gates:
+        follow_gates(gate)
+
+    samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
+    held = [one.value for one in samples if one.name == "apc_gate_shards_held" and one.labels["shard"] == str(shard)]
+
+    assert held == [1]
 
 
 def test_a_batch_without_inputs_is_no_batch_of_inputs() -> None:

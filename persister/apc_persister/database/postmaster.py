@@ -21,8 +21,8 @@ from apc_bus.folders import make_private_folder
 from apc_persister.errors import EmbeddedUnavailable
 
 SERVER_USER = "pgserver"
-PATIENCE_S = 30
-"""Recovery after a crash may take a while; then the start has failed."""
+PATIENCE_S = 60
+"""Recovery after a crash may take a while, and longer on a busy machine; then the start has failed."""
 _SOCKET = ".s.PGSQL.5432"
 _LONGEST_SOCKET = 103
 """Bytes in the path of a socket; Linux takes four more."""

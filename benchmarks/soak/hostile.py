@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -39,6 +40,8 @@ from benchmarks.soak.hostile_system import PATIENCE_SECONDS, HostileSystem, host
 
 SAMPLE_SECONDS = 2.0
 HONEST_PAUSE_SECONDS = 0.2
+MOST_OUTSTANDING = 50
+"""Of an honest sender's packets, those that the recipient has not handled: far below its fair share of the bound."""
 SESSION_PACKETS = 100
 """Of an honest sender; then its session ends, and it opens another one."""
 SHARED_SECONDS = 60.0
@@ -50,7 +53,7 @@ MOST_WAITING = 500
 GROWTH = 1.1
 WARM_UP = 6
 """This part of the run goes by before the memory is compared: 5 of 30 minutes."""
-LOGGED = "SELECT packet_id, verdict FROM apc_log.agent_packets WHERE packet_id = ANY($1)"
+LOGGED = "SELECT packet_id, verdict, refusal_code FROM apc_log.agent_packets WHERE packet_id = ANY($1)"
 VERDICTS = "SELECT coalesce(refusal_code, verdict) AS what, count(*) FROM apc_log.agent_packets GROUP BY 1 ORDER BY 1"
 CONFLICTS = "SELECT kind AS what, count(*) FROM apc_log.packet_conflicts GROUP BY 1 ORDER BY 1"
 
@@ -74,7 +77,8 @@ class Report:
     """Confirmed to honest senders."""
     sessions: int = 0
     lost: int = 0
-    refused: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """Honest packets that the gate refused, by refusal code."""
     gate_starts: int = 0
     log: dict[str, int] = field(default_factory=dict)
 
@@ -84,8 +88,7 @@ class Report:
         found = []
         if self.lost:
             found.append(f"{self.lost} honest packets were confirmed and are not in the log")
-        if self.refused:
-            found.append(f"{self.refused} honest packets were refused")
+        found.extend(f"{count} honest packets were refused: {code}" for code, count in sorted(self.refused.items()))
         if self.gate_starts > 1:
             found.append(f"the gate took its shard {self.gate_starts} times")
         first, last = self.minutes[len(self.minutes) // WARM_UP - 1], self.minutes[-1]
@@ -105,6 +108,8 @@ class Run:
         """Nobody honest speaks in the session of everybody while it ends."""
         self._has_room = asyncio.Event()
         self._has_room.set()
+        self._workers = {agent: ScriptedWorker(system.agents.bus, agent) for agent in (COLLECTOR, OPERATOR, *SENDERS)}
+        self._outstanding: dict[str, list[UUID]] = {sender: [] for sender in SENDERS}
         self.report = Report()
 
     async def go(self, minutes: int) -> Report:
@@ -118,8 +123,8 @@ class Run:
             *(self._honest(sender) for sender in SENDERS),
         ]
         async with AsyncExitStack() as stack:
-            for agent in (COLLECTOR, OPERATOR, *SENDERS):
-                await stack.enter_async_context(ScriptedWorker(self._agents.bus, agent).working())
+            for worker in self._workers.values():
+                await stack.enter_async_context(worker.working())
             tasks = [asyncio.ensure_future(loop) for loop in loops]
             try:
                 await self._sample(minutes, tasks)
@@ -187,9 +192,18 @@ class Run:
                 self._acts.start = opening(name)
                 await self._publish(self._acts.start)
 
-    async def _speak_together(self, sender: str) -> None:
-        async with self._sharing:
-            await self._publish(work(sender, self._acts.start))
+    async def _work(self, sender: str, start: Packet) -> None:
+        """Publish an IDEA when the recipient has handled most of those before it."""
+        await until(partial(self._may_send, sender), PATIENCE_SECONDS)
+        packet = work(sender, start)
+        self._outstanding[sender].append(packet.packet_id)
+        await self._publish(packet)
+
+    async def _may_send(self, sender: str) -> bool:
+        handled, refused = self._workers[COLLECTOR].effects, self._workers[sender].nacks
+        waiting = [one for one in self._outstanding[sender] if one not in handled and one not in refused]
+        self._outstanding[sender] = waiting
+        return len(waiting) < MOST_OUTSTANDING
 
     async def _honest(self, sender: str) -> None:
         """Work in sessions of its own, one after the other, and in the one of everybody."""
@@ -197,8 +211,9 @@ class Run:
             start = opening(name)
             await self._publish(start)
             for _ in range(SESSION_PACKETS):
-                await self._publish(work(sender, start))
-                await self._speak_together(sender)
+                await self._work(sender, start)
+                async with self._sharing:
+                    await self._work(sender, self._acts.start)
                 await asyncio.sleep(HONEST_PAUSE_SECONDS)
             await self._publish(ending(start))
             self.report.sessions += 1
@@ -223,7 +238,7 @@ class Run:
             pass  # the count says it
         rows = await pool.fetch(LOGGED, list(found.honest))
         found.lost = len(found.honest) - len(rows)
-        found.refused = sum(row["verdict"] == "refused" for row in rows)
+        found.refused = Counter(row["refusal_code"] for row in rows if row["verdict"] == "refused")
         found.gate_starts = await self._system.gate_starts()
         found.log = {row["what"]: row["count"] for row in (*await pool.fetch(VERDICTS), *await pool.fetch(CONFLICTS))}
 

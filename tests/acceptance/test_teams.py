@@ -39,7 +39,10 @@ def test_in_one_process(review: ApcCommand) -> None:
 
 def test_over_rabbitmq_each_agent_is_a_process(review: ApcCommand, amqp_vhost_url: str, postgres_url: str) -> None:
     given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
-    assert _run(review, given=given)["result"]["content"]["merge"] is False
+    for _ in range(2):
+        assert _run(review, given=given)["result"]["content"]["merge"] is False
+        agents = json.loads(review("agent", "list", "--json", given=given).stdout)
+        assert {one["agent_id"]: one["is_revoked"] for one in agents}["client"], "its right ends with the command"
 
 
 @pytest.mark.parametrize(

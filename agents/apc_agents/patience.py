@@ -6,8 +6,8 @@ from typing import TypeVar
 import structlog
 
 from apc_agents.errors import StateUnavailable
-from apc_agents.memory.rows import AWAY
 from apc_bus.backoff import Backoff
+from apc_bus.database import CONNECTION_LOST
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 """Seconds between two attempts."""
@@ -29,7 +29,7 @@ async def patiently(action: Callable[[], Awaitable[ResultT]], what: str, *, is_p
     while True:
         try:
             return await action()
-        except AWAY as error:
+        except CONNECTION_LOST as error:
             if not is_patient:
                 raise StateUnavailable(f"the {what} does not answer: {error}") from error
             _log.warning("store_unavailable", store=what, reason=str(error))

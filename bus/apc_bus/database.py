@@ -16,10 +16,20 @@ _DURABILITY = ("fsync", "full_page_writes", "synchronous_commit")
 _CONNECT_TIMEOUT_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
-_MENDS_ITSELF = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
-"""The server is away, starts, recovers or is full: waiting may help."""
+_NOT_YET = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
+"""A new connection fails because the server is away, starts, recovers or is full: waiting may help."""
 
-DATABASE_AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+CONNECTION_LOST = (
+    *_NOT_YET,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that dies between two steps of a transaction (seen in a soak)
+)
+"""A statement fails because the server is away, stops or is full: waiting helps. No statement that is wrong is here."""
+
+DATABASE_AWAY = (*CONNECTION_LOST, asyncpg.PostgresError)
 """The database is away, restarts, is full or not migrated: a service waits and tries again."""
 
 _log = structlog.get_logger("apc_bus")
@@ -56,7 +66,7 @@ async def open_pool(
                 command_timeout=command_timeout.total_seconds(),
                 server_settings=None if server_settings is None else dict(server_settings),
             )
-        except _MENDS_ITSELF as error:
+        except _NOT_YET as error:
             if problem := _tls_problem(error):  # waiting does not mend it
                 raise DatabaseUnavailable(f"Postgres cannot be reached with TLS: {problem}") from error
             if loop.time() + backoff.pause > deadline:

@@ -1,14 +1,15 @@
 """`apc up --chaos`: agents do their work under faults, and a scorecard says what became of each packet."""
 
+import asyncio
 import json
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.apc_command import NONE, ApcCommand, Settings
+from tests.support.waiting import until
 
 from .chaos_agents import QUESTIONS
 from .test_up import up
@@ -33,9 +34,9 @@ def run_under_chaos(apc: ApcCommand, given: Settings = NONE) -> dict[str, Any]:
     (apc.folder / "chaos.toml").write_text(PROFILE)
     agents = [part for name in ("answerer", "asker") for part in ("--agent", f"chaos_agents:{name}")]
     with up(apc, *agents, "--chaos", "chaos.toml", given=given) as running:
-        while not (apc.folder / "done").exists():
-            assert running.poll() is None, running.communicate()[1]
-            time.sleep(0.05)
+        done = apc.folder / "done"
+        asyncio.run(until(lambda: done.exists() or running.poll() is not None, 300, pause_seconds=0.05))
+        assert running.poll() is None, running.communicate()[1]
         running.send_signal(signal.SIGTERM)
         printed, said = running.communicate(timeout=90)
     assert running.returncode == 0, said

@@ -16,6 +16,7 @@ import pytest
 from tests.support.apc_command import ApcCommand
 from tests.support.servers import PrivateNode
 from tests.support.servers.compose_model import read_compose
+from tests.support.waiting import until
 
 from apc_automl.roles import ROLES
 from apc_console.commands.deploy.compose_files import COMPOSE, OVERRIDE, files_of_folder
@@ -85,6 +86,10 @@ class Deployment:
         """A service that goes on."""
         self.started.append(self._apc.start(*self.command(service), given=self.settings(service)))
 
+    def has_lost_a_service(self) -> bool:
+        """Return whether a service that was started has ended."""
+        return any(process.poll() is not None for process in self.started)
+
 
 @pytest.fixture
 def node(tmp_path: Path, unused_tcp_port: int) -> Iterator[PrivateNode]:
@@ -136,6 +141,12 @@ def _psql() -> Path:
     return bundled if bundled.exists() else Path(shutil.which("psql") or "psql")
 
 
+def all_queues_are_consumed(node: PrivateNode) -> bool:
+    """Return whether each queue of an agent has a consumer."""
+    rows = json.loads(node.ctl("list_queues", "name", "consumers", "--formatter", "json"))
+    return all(row["consumers"] for row in rows if row["name"].startswith("apc.agent."))
+
+
 async def test_the_services_start_as_users_of_their_own(deployment: Deployment, node: PrivateNode) -> None:
     for service in ("migrate", "log-key", "topology"):
         ended = await deployment.run(service)
@@ -151,11 +162,8 @@ async def test_the_services_start_as_users_of_their_own(deployment: Deployment, 
     assert registered.returncode == 0, registered.stderr
     for role in ROLES:
         deployment.start(role.replace("_", "-"))
-    while (rows := json.loads(node.ctl("list_queues", "name", "consumers", "--formatter", "json"))) and any(
-        row["consumers"] == 0 for row in rows if row["name"].startswith("apc.agent.")
-    ):
-        assert all(process.poll() is None for process in deployment.started), "a service ended"
-        await asyncio.sleep(0.2)
+    await until(lambda: deployment.has_lost_a_service() or all_queues_are_consumed(node), 300, pause_seconds=0.2)
+    assert not deployment.has_lost_a_service()
 
     connected = set(node.ctl("list_connections", "user", "--formatter", "json").split('"')) - {"user"}
     expected = {"orchestrator", "persister", *AGENTS}

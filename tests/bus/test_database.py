@@ -4,9 +4,10 @@ import socket
 from datetime import timedelta
 from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import pytest
 
-from apc_bus.database import check_durability, open_pool
+from apc_bus.database import CONNECTION_LOST, DATABASE_AWAY, check_durability, open_pool
 from apc_bus.errors import DatabaseNotDurable, DatabaseUnavailable
 
 
@@ -41,3 +42,10 @@ async def test_a_database_that_does_not_exist(postgres_url: str) -> None:
 async def test_a_url_that_cannot_be_read(url: str) -> None:
     with pytest.raises(DatabaseUnavailable, match="APC_DATABASE_URL"):
         await open_pool(url, wait=timedelta(seconds=30))
+
+
+@pytest.mark.parametrize("wrong", [asyncpg.UniqueViolationError, asyncpg.UndefinedTableError, asyncpg.DataError])
+def test_a_wrong_statement_is_no_lost_connection(wrong: type[Exception]) -> None:
+    assert issubclass(wrong, DATABASE_AWAY)
+    assert not issubclass(wrong, CONNECTION_LOST)
+    assert issubclass(asyncpg.AdminShutdownError, CONNECTION_LOST)

@@ -1,11 +1,11 @@
 """A client that runs everything in its own process: the teams it starts, and the people it answers for."""
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel, SecretStr
+from tests.support.waiting import until
 
 import apc_client
 from apc_agents import Agent, HandlerContext, Role, Team, message
@@ -96,8 +96,7 @@ async def test_what_the_process_leaves_is_told_and_goes_on_in_the_next(
     database = DatabaseSettings(database_url=SecretStr(postgres_url))
     async with apc_client.connect(settings, database, people={"alice": "manager"}) as bus:
         session = await bus.start(shop(), Order(amount=700), key="order-1")
-        while not await bus.questions(session.session_id):
-            await asyncio.sleep(0.02)
+        await until(lambda: bus.questions(session.session_id))
     assert "sessions_left_open" in (said := capsys.readouterr()).err + said.out
     async with apc_client.connect(settings, database, people={"alice": "manager"}) as bus:
         again = await bus.start(shop(), Order(amount=700), key="order-1")

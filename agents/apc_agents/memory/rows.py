@@ -6,26 +6,16 @@ rights to that; the statements name the owner too, because no policy holds a sup
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from apc_agents.memory.errors import MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
 from apc_agents.memory.values import state_name
+from apc_bus.database import CONNECTION_LOST
 
 Connection = asyncpg.Connection | PoolConnectionProxy
-
-AWAY: Final = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a connection that dies between two steps of a transaction (seen in a soak)
-    TimeoutError,
-    OSError,
-)
-"""The server is away, stopping or full: waiting helps."""
 
 # In one order of the keys, so that two writers never wait for each other.
 _UPSERT_STATES = """
@@ -65,7 +55,7 @@ async def owned(pool: asyncpg.Pool, owner: str, *, is_snapshot: bool = False) ->
         async with pool.acquire() as connection, connection.transaction(isolation=isolation, readonly=is_snapshot):
             await connection.execute("select set_config('apc.owner', $1, true)", owner)
             yield connection
-    except AWAY as error:
+    except CONNECTION_LOST as error:
         raise MemoryUnavailable(f"the memory store does not answer: {error or type(error).__name__}") from error
 
 

@@ -102,9 +102,7 @@ async def test_what_was_held_back_at_the_end_comes_to_the_next(bus: Bus, message
     disturbed = chaos(bus, fault(FaultKind.DELAY, 0.9, ms=(60_000, 60_000)))
     async with disturbed.subscribe(INBOX) as subscription:
         waiting = asyncio.create_task(subscription.receive())
-        async with asyncio.timeout(10):
-            while not disturbed.score.struck.total():
-                await asyncio.sleep(0)
+        await until(disturbed.score.struck.total, 10)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     async with bus.subscribe(INBOX) as subscription:

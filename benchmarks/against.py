@@ -1,6 +1,6 @@
 """Compare this checkout with another commit: the same benchmark, old and new in turn, on one machine.
 
-`python -m benchmarks.against REF`: the commit gets a checkout and an environment of its own below .against/.
+`python -m benchmarks.against REF`: the commit gets a checkout and its own environment below .against/.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def checkout(ref: str) -> Path:
-    """Return a checkout of `ref` with an environment of its own; it is made once. Raises CalledProcessError."""
+    """Return a checkout of `ref` with its own environment; it is made once. Raises CalledProcessError."""
     commit = _output(["git", "rev-parse", "--verify", f"{ref}^{{commit}}"]).strip()
     folder = FOLDER / commit[:12]
     if not (folder / ".venv" / ".installed").exists():

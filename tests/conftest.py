@@ -1,4 +1,4 @@
-"""Real services for every test: a virtual host and a database of its own, never a mock, never a skip."""
+"""Real services for every test: its own virtual host and database, never a mock, never a skip."""
 
 import asyncio
 import functools

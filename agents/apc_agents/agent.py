@@ -38,7 +38,7 @@ class HandlerEntry:
     function: AnyHandler
     packet_type: PacketType
     kind: Signal | str | None = None
-    """The signal, or the schema of a MESSAGE; None = those without a handler of their own."""
+    """The signal, or the schema of a MESSAGE; None = those without their own handler."""
     min_relevance: float | None = None
     retries: int = 0
 
@@ -123,7 +123,7 @@ class Agent:
 
         Args:
             packet_type: the type or the model it handles; one function may be registered for several types.
-            signal: for SIGNAL and HEARTBEAT, only this signal; None = those without a handler of their own.
+            signal: for SIGNAL and HEARTBEAT, only this signal; None = those without their own handler.
             may_crash: the handler may take the process down (native code, memory): the worker then takes
                 one packet at a time from the broker, so that a crash counts against no other packet.
             min_relevance: 0..1; a packet whose `evaluate_relevance` is below is not handled. Its outcome is reported
@@ -187,7 +187,7 @@ class Agent:
         """Register `async def woken(wake: Packet[SignalPayload], ctx: HandlerContext)`: gets what `ctx.wake` has set.
 
         Args:
-            key: of the timer; None = those without a handler of their own.
+            key: of the timer; None = those without their own handler.
 
         Raises:
             AgentInvalid: the function does not fit, or another handles this key already.

@@ -1,4 +1,4 @@
-"""How far an agent lets itself be led: the level of whoever caused a response, and what that one may trigger.
+"""How far an agent lets itself be led: the level of the one who caused a response, and what that one may trigger.
 
 The sender of a delivery is the one that the gate has verified. An agent that acts for another one says so in
 `metadata.provenance` of what it emits, so that nobody gains rights by asking through somebody who has more.

@@ -15,7 +15,7 @@ from apc_contracts.identity.signing import encode_public_key, key_id_of, new_pri
 from apc_contracts.wire.sealing import SealedPacket
 
 AGENT_ID = "{agent_id}"
-"""In APC_AGENT_KEY_FILE: stands for the agent's id, so that agents of one environment have keys of their own."""
+"""In APC_AGENT_KEY_FILE: stands for the agent's id, so that agents of one environment have their own keys."""
 
 
 @dataclass(frozen=True, slots=True)

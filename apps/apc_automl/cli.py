@@ -14,7 +14,7 @@ app = typer.Typer(help="The reference swarm: find the best model of a table.", n
 bench = typer.Typer(help="Experiments with the reference swarm: figures with 95 % intervals.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
-Seeds = Annotated[int, typer.Option(min=2, help="How many seeds, each with a generated table of its own.")]
+Seeds = Annotated[int, typer.Option(min=2, help="How many seeds, each with its own generated table.")]
 Table = Annotated[Literal["friedman", "clusters"], typer.Option(help="Which generator the tables come from.")]
 
 Separator = Annotated[str | None, typer.Option(help="Between the fields; default detected.")]

@@ -1,7 +1,7 @@
 """The roles, ready to run: `apc worker apc_automl.roles:sentinel`, or all of them in one process.
 
-The functions named after a role read the settings from the environment (APC_AUTOML_…): each is the entry
-point of a process of its own.
+The functions named after a role read the settings from the environment (APC_AUTOML_…): each is an entry
+point that runs in a separate process.
 """
 
 from apc_agents.agent import Agent

@@ -84,7 +84,7 @@ async def _percentile(call: Callable[[], Awaitable[object]]) -> float:
 
 
 async def _fill(url: str) -> None:
-    """Rows as the store writes them: 100 different conversations, each many times under ids of its own."""
+    """Rows as the store writes them: 100 different conversations, each many times under its own ids."""
     pool = await asyncpg.create_pool(url, min_size=1, max_size=1)
     store = DatabaseMemoryStore(pool)
     for number in range(100):

@@ -1,7 +1,7 @@
 """Backup and restore of a log, as a drill: what it takes, what is verified after, and what is lost.
 
 `make restore-drill PACKETS=20000`: a database is filled, backed up with pg_dump and with pg_basebackup, written on, and
-lost. Both backups are restored on servers of their own and verified; a checkpoint held outside says what is missing.
+lost. Both backups are restored on their own servers and verified; a checkpoint held outside says what is missing.
 """
 
 import argparse

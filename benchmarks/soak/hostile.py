@@ -206,7 +206,7 @@ class Run:
         return len(waiting) < MOST_OUTSTANDING
 
     async def _honest(self, sender: str) -> None:
-        """Work in sessions of its own, one after the other, and in the one of everybody."""
+        """Work in its own sessions, one after the other, and in the one of everybody."""
         for name in session_names(sender):
             start = opening(name)
             await self._publish(start)

@@ -1,4 +1,4 @@
-"""One gate and one log writer, each a process, on a broker and a database of their own."""
+"""One gate and one log writer, each a process, on their own broker and database."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ EPOCHS = "SELECT count(*) FROM apc_log.shard_epochs"
 
 @dataclass(frozen=True, slots=True)
 class HostileSystem:
-    """A running system. `agents` is honest and speaks as the operator; `mallory` has a broker user of its own."""
+    """A running system. `agents` is honest and speaks as the operator; `mallory` has its own broker user."""
 
     gate: KeptProcess
     writer: KeptProcess

@@ -1,4 +1,4 @@
-"""Processes that are killed, frozen and told to leave, and started again by whoever keeps them."""
+"""Processes that are killed, frozen and told to leave, and started again by the one who keeps them."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A sender as a process of its own: `python -m benchmarks.soak.sender AGENT FOLDER SEED`, until SIGTERM."""
+"""A sender as its own process: `python -m benchmarks.soak.sender AGENT FOLDER SEED`, until SIGTERM."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""The agents of the benchmarks; each `module:agent` also runs as a process of its own (`apc worker`)."""
+"""The agents of the benchmarks; each `module:agent` also runs as its own process (`apc worker`)."""
 
 import asyncio
 import time
@@ -77,5 +77,5 @@ class PingAgent(Agent):
             return
         self.note_start()
         thought = idea()
-        # Under a key of its own: two who only answer each other are a loop to the gate.
+        # Under its own key: two who only answer each other are a loop to the gate.
         await context.emit(thought, to=echo.agent_id, symbolic_keys=(thought.method_id,))

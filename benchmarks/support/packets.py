@@ -31,7 +31,7 @@ _numbers = itertools.count()
 
 
 def idea() -> IdeaPayload:
-    """Return the example's payload, each under a method_id of its own: the loop guard refuses who repeats itself."""
+    """Return the example's payload, each under its own method_id: the loop guard refuses who repeats itself."""
     return IdeaPayload(
         method_id=f"method-gbdt-c{next(_numbers):012}",
         intent="Use calibrated gradient boosting on time-split features.",
@@ -49,7 +49,7 @@ def idea() -> IdeaPayload:
 
 
 def typical_packet(session_id: str, sender: Actor, recipients: Sequence[str]) -> Packet:
-    """Return an IDEA of its own root from one agent to one or several."""
+    """Return an IDEA with its own root from one agent to one or several."""
     return _packet(session_id, sender, recipients, idea())
 
 

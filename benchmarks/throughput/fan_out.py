@@ -84,7 +84,7 @@ async def receive_raw(amqp_url: str, count: int) -> None:
 
 
 async def receive(amqp_url: str, count: int) -> None:
-    """Run ten agents, each with a worker of its own; say when each has got everything, then serve until ended."""
+    """Run ten agents, each with its own worker; say when each has got everything, then serve until ended."""
     bus = await connect_rabbit(BusSettings(amqp_url=amqp_url), purpose="crowd")
     crowd = agents.crowd()
     ready = [asyncio.Event() for _ in crowd]

@@ -2,7 +2,7 @@
 
 The publisher sends with pipelined confirms to an exchange with two quorum queues: the worker's, and the audit copy
 that the broker makes. The worker acknowledges each message; the auditor writes batches by COPY into the same table
-with the same indexes, and acknowledges a batch when it is committed. Each is a process of its own.
+with the same indexes, and acknowledges a batch when it is committed. Each is its own process.
 """
 
 import asyncio

@@ -22,7 +22,7 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task
 async def cancelled(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks and wait for their end; what they raised is left in them.
 
-    A task that goes on is cancelled again: a library may turn a cancellation into an error of its own (measured:
+    A task that goes on is cancelled again: a library may turn a cancellation into its own error (measured:
     aiormq, while a channel is being opened), and `asyncio.wait_for` of Python 3.11 drops one that comes together with
     its result. Who repeats what failed then goes on.
     """
@@ -51,7 +51,7 @@ async def first_of(*works: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None
 def is_cancelled() -> bool:
     """Return whether this task was told to end.
 
-    A loop has to ask: aiormq makes an error of its own of a cancelled call.
+    A loop has to ask: aiormq makes another error of a cancelled call.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

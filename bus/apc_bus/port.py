@@ -51,7 +51,7 @@ class QueueDepth(msgspec.Struct, frozen=True):
 
 
 class Subscription(Protocol):
-    """One consumer on one queue, on a channel of its own.
+    """One consumer on one queue, on its own channel.
 
     At least once: a delivery that is not acknowledged when the subscription ends comes again, with
     `is_redelivered`. Order is the queue's order. Every method raises SubscriptionLost once the channel, the

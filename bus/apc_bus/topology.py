@@ -219,7 +219,7 @@ def build_topology(shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound
 
     Args:
         shards: N, at least 1; every service must use the same.
-        agents: whoever gets an inbox.
+        agents: those who get an inbox.
         bound: outstanding deliveries per agent, `limits.outstanding_deliveries` of the contract; none = the packaged
             contract's. An inbox holds 2 x bound messages.
 

@@ -22,7 +22,7 @@ PATIENCE = timedelta(seconds=30)
 
 
 class TeamTestClient:
-    """Runs a team over a log of its own, with nothing of the environment.
+    """Runs a team over its own log, with nothing of the environment.
 
     ```python
     async with TeamTestClient(team, people={"alice": "release-manager"}) as client:

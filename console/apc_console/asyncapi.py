@@ -145,9 +145,7 @@ def _channels() -> dict[str, AsyncApiChannel]:
         "inboxNormal": AsyncApiChannel(agent_queue(_AGENT, urgent=False), "An agent's other packets.", normal),
         "intraUrgent": AsyncApiChannel("urgent", "Between the processes of one agent.", sent, own_exchange),
         "intraNormal": AsyncApiChannel("normal", "Between the processes of one agent.", sent, own_exchange),
-        "substrate": AsyncApiChannel(
-            "", "Accepted packets for whoever reads.", delivered, SUBSTRATE, ExchangeKind.FANOUT
-        ),
+        "substrate": AsyncApiChannel("", "Accepted packets for any reader.", delivered, SUBSTRATE, ExchangeKind.FANOUT),
         "substrateStream": AsyncApiChannel(SUBSTRATE_STREAM, "The substrate, from any offset.", delivered),
         "log": AsyncApiChannel(_SHARD, "What the gate decided, one message a micro-batch.", log, LOG),
         "logQueue": AsyncApiChannel(_per_shard(log_queue), "The log batches of a shard; one active consumer.", log),

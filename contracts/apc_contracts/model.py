@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MAX_NAME_LENGTH = 256
-"""Bound of identifiers without a pattern of their own: a log index refuses rows of more than 2.7 kB."""
+"""Bound of identifiers without their own pattern: a log index refuses rows of more than 2.7 kB."""
 MAX_DURATION_MS = 365 * 86_400_000
 """The limit of a session's deadlines, so that `now + duration` is always a valid time."""
 

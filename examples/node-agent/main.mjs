@@ -1,4 +1,4 @@
-/** Runs the agent until SIGTERM or SIGINT. Whoever started it starts it again when it fails; nothing is lost. */
+/** Runs the agent until SIGTERM or SIGINT. Anyone who started it starts it again when it fails; nothing is lost. */
 
 import { Broker } from "./broker.mjs";
 import { handlers } from "./review.mjs";

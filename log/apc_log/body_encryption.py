@@ -1,4 +1,4 @@
-"""Bodies encrypted per subject: AES-256-GCM, a key a subject, so that destroying the key destroys the text for good.
+"""Bodies encrypted per subject: AES-256-GCM, a key a subject, so that destroying the key destroys the text permanently.
 
 A sealed body stands where the received bytes would: `00 "apc1"`, the key's id (16 bytes), a nonce (12), ciphertext
 with tag. JSON never begins with a NUL, so both kinds can be told apart. Hashes that would confirm a guess of the text

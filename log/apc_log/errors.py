@@ -18,4 +18,4 @@ class BundleUnreadable(LogError):
 
 
 class BodyUnreadable(ApcError):
-    """An encrypted body cannot be read with the keys at hand, which is not the same as erased."""
+    """An encrypted body cannot be read with the available keys, which is not the same as erased."""

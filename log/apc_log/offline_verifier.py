@@ -54,7 +54,7 @@ COLUMNS: Mapping[tuple[str, int], tuple[str, ...]] = {
     ("log", 1): (*_PLACE, "kind", "actor", "detail"),
 }
 """(kind, version) -> what stands in an entry after kind, version, shard and seq. A kind that gains a column gains a
-version: a row says by its column entry_version how it is read, for ever."""
+version: a row says by its column entry_version how it is read, forever."""
 
 
 class CheckFailed(Exception):

@@ -96,7 +96,7 @@ async def read_shard(connection: Any, ledger: ProtocolLedger, shard: int, after:
     evals = await connection.fetch(EVALS + LATER, shard, after, last)
     transfers = await read_transfers(connection, shard=shard, after=after, last=last)
     decisions = await read_decisions(connection, shard=shard, after=after, last=last)
-    # Nothing is awaited from here on: whoever asks the ledger meanwhile finds all of it or nothing.
+    # Nothing is awaited from here on: anyone who asks the ledger meanwhile finds all of it or nothing.
     for row in evals:
         ledger.recall_eval((row["run_id"], row["task_id"]), row["outcome"], row["drift_risk"])
     recall(ledger, [*transfers, *decisions])

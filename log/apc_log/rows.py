@@ -106,8 +106,8 @@ def _add_packet(rows: Rows, item: Placed) -> None:
     assert isinstance(entry, PacketEntry)
     shard, seq, _, _ = item.place
     refusal_code = None if entry.refusal is None else orjson.loads(entry.refusal)["code"]
-    # Stored as received, the bytes have to fit the gate's packet_hash (a CHECK of the table); sealed ones have a hash
-    # of their own.
+    # Stored as received, the bytes have to fit the gate's packet_hash (a CHECK of the table); sealed ones
+    # have their own hash.
     stored_hash = sha256(entry.body).digest() if is_sealed(entry.body) else entry.packet_hash
     rows.setdefault(AGENT_PACKETS, []).append(
         (

@@ -60,8 +60,8 @@ FROM apc_log.packet_events
 WHERE to_state <> ''
 ORDER BY session_id, packet_id, recipient, seq DESC;
 
--- The overall state: RETRACTED when retracted, else that of the least advanced recipient; a recipient without a
--- hop of its own is where the whole packet is; rejected and expired recipients do not hold the rest back.
+-- The overall state: RETRACTED when retracted, else that of the least advanced recipient; a recipient without its
+-- own hop is where the whole packet is; rejected and expired recipients do not hold the rest back.
 -- A form that the planner takes into the statement.
 CREATE FUNCTION apc_log.packet_states(in_session text, packet uuid, recipients text[]) RETURNS TABLE (state text)
 LANGUAGE sql STABLE PARALLEL SAFE AS $$

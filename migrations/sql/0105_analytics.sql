@@ -90,7 +90,7 @@ FROM (
 ) AS newest;
 
 -- What lineage summaries are read from, so that none of them reads packets: counts that the writer keeps up in the
--- transaction that logs what they follow from. They can be made anew from the log at any time (`tally` over all of a
+-- transaction that logs what they follow from. They can be rebuilt from the log at any time (`tally` over all of a
 -- shard), and a test does. One row a shard: writers of several shards never wait for each other's rows.
 
 -- The EVALs of each task of a run, and its TRANSFERs by the final verdict, whatever they were refused for.

@@ -44,7 +44,7 @@ CREATE TABLE apc_app.conversation_history (
     made_by text NOT NULL DEFAULT apc_app.writing_agent(),
     PRIMARY KEY (session_id, owner, made_by)
 );
--- Listing and searching go by user. `search` has no index of its own: row-level security keeps PostgreSQL from using
+-- Listing and searching go by user. `search` has no index: row-level security keeps PostgreSQL from using
 -- one, because the operator @@ is not leakproof.
 CREATE INDEX conversation_history_user_id
     ON apc_app.conversation_history (user_id, updated_at DESC, session_id COLLATE "C") INCLUDE (session_id, owner, made_by);

@@ -62,7 +62,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Everything that would let a row of the log change, or one of the guard's own be forged, whoever asks. Empty = the guard is
+-- Everything that would let a row of the log change, or one of the guard's own be forged, no matter who asks. Empty = the guard is
 -- whole.
 CREATE OR REPLACE FUNCTION apc_guard.faults() RETURNS TABLE (log_table regclass, fault text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -135,7 +135,7 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT apc_guard.record('maintenance', jsonb_build_object('reason', reason))
 $$;
 
--- For whoever destroys keys: members of apc_owner. The entry names the keys and not their subject.
+-- For anyone who destroys keys: members of apc_owner. The entry names the keys and not their subject.
 CREATE OR REPLACE FUNCTION apc_guard.record_erasure(key_ids uuid[]) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT apc_guard.record('erasure', jsonb_build_object('key_ids', to_jsonb(ARRAY(
@@ -207,7 +207,7 @@ BEGIN
     EXECUTE format('DROP TRIGGER IF EXISTS refuse_statement ON %s', projection);
 END $$;
 
--- Takes a table of apc_log under the guard. A tightening: whoever may call it may do so at any time.
+-- Takes a table of apc_log under the guard. A tightening: anyone who may call it may do so at any time.
 CREATE OR REPLACE FUNCTION apc_guard.register(log_table regclass) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

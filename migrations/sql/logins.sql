@@ -83,7 +83,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- Before `end_login`, in a transaction of its own: nobody gets in while those who are in are sent away.
+-- Before `end_login`, in its own transaction: nobody gets in while those who are in are sent away.
 CREATE OR REPLACE FUNCTION apc_access.close_login(agent_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

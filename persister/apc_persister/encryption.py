@@ -101,7 +101,7 @@ def _sealed_packet(entry: PacketEntry, key: SubjectKey) -> PacketEntry:
         body=key.seal_packet(content),
         packet_hash=key.digest(entry.packet_hash),
         payload_hash=key.digest(entry.payload_hash),
-        signature=None,  # whoever guesses the text could try it
+        signature=None,  # anyone who guesses the text could try it
         refusal=None if entry.refusal is None else _hidden(entry.refusal),
         facts=_hidden(entry.facts),
     )

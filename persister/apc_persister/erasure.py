@@ -1,4 +1,4 @@
-"""Destroys a subject's key: its texts are then unreadable for good, and every proof of the log still holds."""
+"""Destroys a subject's key: its texts are then permanently unreadable, and every proof of the log still holds."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -50,7 +50,7 @@ async def erase_subject(connection: AnyConnection, subject: str) -> Erased:
 
 
 async def _sweep(connection: AnyConnection) -> bool:
-    """Write the table anew: a deleted row's bytes would stay in its page. The server answers a lack of rights by a
+    """Write the table again: a deleted row's bytes would stay in its page. The server answers a lack of rights by a
     warning, so they are asked for."""
     if not await connection.fetchval(
         "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'apc_keys.subject_keys'::regclass"

@@ -1,4 +1,4 @@
-"""Makes anew, from the entries of the log, what stands beside it: for a database whose projections were spoiled.
+"""Rebuilds from the entries of the log what stands beside it: for a database whose projections were spoiled.
 
 Counts and rulings follow from the entries alone. The edge of the tree follows from the entries too, and the last signed
 checkpoint says whether it is the right one. Sessions are played again. Ids of packets and contracts that are missing
@@ -59,14 +59,14 @@ class Rebuilt:
     packet_ids: int
     """Ids of packets that were missing."""
     contracts: int
-    """Contracts that entries name, that were missing and at hand."""
+    """Contracts that entries name, that were missing and are available."""
     sessions: RebuiltSessions
 
 
 async def rebuild_projections(connection: AnyConnection, contracts: Sequence[Contract] = ()) -> Rebuilt:
-    """Make ids, counts, rulings, edges and sessions anew; all of it or nothing. Writers wait meanwhile.
+    """Rebuild ids, counts, rulings, edges and sessions; all of it or nothing. Writers wait meanwhile.
 
-    The user needs the rights of apc_owner. `contracts` are at hand beside those that the log holds.
+    The user needs the rights of apc_owner. `contracts` are available beside those that the log holds.
 
     Raises:
         TreeBroken: the entries do not give the root that was signed last; nothing was changed.
@@ -108,7 +108,7 @@ def _payload_hash(row: asyncpg.Record) -> bytes:
 
 
 async def _mend_edge(connection: AnyConnection, shard: int) -> bool:
-    """Return whether the edge had to be made anew. An edge that fits the last checkpoint costs no reading."""
+    """Return whether the edge had to be rebuilt. An edge that fits the last checkpoint costs no reading."""
     signed = await connection.fetchrow(_SIGNED, shard)
     size, root = (signed["tree_size"], signed["root_hash"]) if signed is not None else (0, Tree().root)
     with suppress(TreeBroken):  # an edge that no writer can have stored

@@ -1,4 +1,4 @@
-"""Makes the rows of table sessions anew: each session is played again from its entries, under its contracts."""
+"""Rebuilds the rows of table sessions: each session is played again from its entries, under its contracts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class RebuiltSessions:
 async def rebuild_sessions(connection: AnyConnection, contracts: Iterable[Contract]) -> RebuiltSessions:
     """Make the row of each session what its entries say, in the transaction of the connection.
 
-    `contracts` are at hand beside those that the log holds.
+    `contracts` are available beside those that the log holds.
     """
     done = RebuiltSessions()
     records = DatabaseRecords(connection)

@@ -1,4 +1,4 @@
-"""The `apc` command in a folder of its own, and one whole run that several tests look at."""
+"""The `apc` command in its own folder, and one whole run that several tests look at."""
 
 import asyncio
 import tempfile
@@ -44,6 +44,6 @@ def finished_run() -> Iterator[FinishedRun]:
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Not pytest's tmp_path: as root PostgreSQL runs as a user of its own, and each start of another pytest closes
+    """Not pytest's tmp_path: as root PostgreSQL runs as its own user, and each start of another pytest closes
     the folder above tmp_path to it."""
     return tempfile.TemporaryDirectory(prefix="apc-acceptance-", ignore_cleanup_errors=True)

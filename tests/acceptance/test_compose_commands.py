@@ -147,7 +147,7 @@ def all_queues_are_consumed(node: PrivateNode) -> bool:
     return all(row["consumers"] for row in rows if row["name"].startswith("apc.agent."))
 
 
-async def test_the_services_start_as_users_of_their_own(deployment: Deployment, node: PrivateNode) -> None:
+async def test_the_services_start_as_their_own_users(deployment: Deployment, node: PrivateNode) -> None:
     for service in ("migrate", "log-key", "topology"):
         ended = await deployment.run(service)
         assert ended.returncode == 0, (service, ended.stderr)

@@ -48,7 +48,7 @@ async def test_handlers_and_emissions_are_counted_by_how_they_end(idea: Any) -> 
     assert value("apc_worker_emits_total", agent="counted-1", type="ERROR", result="confirmed") == 1
 
 
-def test_only_so_many_agents_have_a_value_of_their_own(monkeypatch: Any) -> None:
+def test_only_so_many_agents_have_their_own_value(monkeypatch: Any) -> None:
     monkeypatch.setattr(agent_label, "_known", {})
     labels = [agent_label.agent_label(f"a-{number}") for number in range(agent_label.MOST_AGENTS + 5)]
     assert labels[0] == "a-0"

@@ -232,7 +232,7 @@ async def test_a_state_that_is_not_json_fails_the_handler(agent: Agent, idea: An
         assert isinstance(failed.value.__cause__, StateInvalid)
 
 
-async def test_artifacts_are_at_hand(agent: Agent, idea: Any) -> None:
+async def test_artifacts_are_available(agent: Agent, idea: Any) -> None:
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         ctx.state["hash"] = await ctx.artifacts.put(b"model")

@@ -1,4 +1,4 @@
-"""The `apc` command in a folder of its own."""
+"""The `apc` command in its own folder."""
 
 from pathlib import Path
 

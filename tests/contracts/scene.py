@@ -192,7 +192,7 @@ def identity(**known: Any) -> Identity:
 
 
 def registration(agent_id: str, role: str, swarm_id: str, *rights: Right) -> Registration:
-    """Return an agent of its own broker user that handles every type."""
+    """Return an agent with its own broker user that handles every type."""
     handles = frozenset(PacketType) - CONTROL_TYPES
     return Registration(
         agent_id, f"agent.{agent_id}", role, swarm_id, frozenset(rights), handles, schemas=frozenset({ANY_SCHEMA})

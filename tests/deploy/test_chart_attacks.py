@@ -113,11 +113,11 @@ WORKER = {"name": "mallory", "agentId": "mallory", "agent": "mypkg.agents:mallor
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"workers": [WORKER | {"secret": "apc-log-key"}]}, "keep the log's key in a Secret of its own"),
-        ({"gate__secret": "apc-log-key"}, "keep the log's key in a Secret of its own"),
-        ({"workers": [WORKER | {"secret": "apc-gate"}]}, "give each worker a Secret of its own"),
-        ({"workers": [WORKER | {"secret": "apc-register"}]}, "give each worker a Secret of its own"),
-        ({"workers": [WORKER, WORKER | {"name": "other"}]}, "give each worker a Secret of its own"),
+        ({"workers": [WORKER | {"secret": "apc-log-key"}]}, "keep the log's key in its own Secret"),
+        ({"gate__secret": "apc-log-key"}, "keep the log's key in its own Secret"),
+        ({"workers": [WORKER | {"secret": "apc-gate"}]}, "give each worker its own Secret"),
+        ({"workers": [WORKER | {"secret": "apc-register"}]}, "give each worker its own Secret"),
+        ({"workers": [WORKER, WORKER | {"name": "other"}]}, "give each worker its own Secret"),
         ({"workers": [WORKER | {"name": "gate"}]}, "choose another"),
         ({"artifacts__readSecret": "apc-artifacts-write"}, "may only read artifacts"),
         ({"workers": [WORKER | {"volumes": [{"hostPath": {"path": "/"}}]}]}, "volumes"),

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.support.retired_names import retired_names
+from tests.support.retired_names import retired_names, retired_phrases
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
@@ -29,3 +29,15 @@ def test_the_words_are_in_order() -> None:
 
 def test_no_retired_word_names_anything() -> None:
     assert retired_names() == set()
+
+
+def test_no_retired_phrase_is_in_any_text() -> None:
+    """Docs, docstrings, comments, errors and names of tests; words of names count as words of a sentence."""
+    found = {str(file.relative_to(ROOT)): phrases for file in _texts() if (phrases := retired_phrases(file))}
+    assert found == {}
+
+
+def _texts() -> list[Path]:
+    shipped = [*ROOT.glob("*/apc_*/**/*.py"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), ROOT / "README.md"]
+    others = [file for folder in ("tests", "benchmarks", "examples") for file in (ROOT / folder).rglob("*.py")]
+    return [file for file in (*shipped, *others) if file.stem not in ("glossary", "retired_names", "test_docstrings")]

@@ -1,4 +1,4 @@
-"""The services as processes of their own, a load of packets, and what must hold once all is drained."""
+"""The services as their own processes, a load of packets, and what must hold once all is drained."""
 
 import asyncio
 import os
@@ -165,7 +165,7 @@ class Deployment:
     """When each packet had its end, by `monotonic`."""
 
     async def serve(self, name: str, **settings: str) -> Service:
-        """Start a service, with settings of its own."""
+        """Start a service, with its own settings."""
         return await self.run(name, ("-m", "apc_console", "serve", name), settings)
 
     async def work(self, agent: str, **settings: str) -> Service:

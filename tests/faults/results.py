@@ -14,7 +14,7 @@ from tests.faults.matrix import ROOT, Row, read_matrix, without_parameters
 REPORT = ROOT / "build" / "faults.json"
 PASSED, FAILED, NOT_EXERCISED = "passed", "FAILED", "NOT EXERCISED"
 PROPERTY = "exercised"
-"""Under this name a test's report carries what it counted, from a process of its own too."""
+"""Under this name a test's report carries what it counted, from its own process too."""
 
 
 @dataclass(frozen=True, slots=True)

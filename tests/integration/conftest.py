@@ -35,7 +35,7 @@ SELECT recipients FROM apc_log.agent_packets WHERE packet_type = 'SIGNAL' AND se
 
 @dataclass
 class Running:
-    """A service in a task of this process, with connections of its own."""
+    """A service in a task of this process, with its own connections."""
 
     bus: RabbitBus
     stop: asyncio.Event

@@ -1,4 +1,4 @@
-"""`apc log rebuild`: what stands beside the log is made anew from its entries, and is what it was."""
+"""`apc log rebuild`: what stands beside the log is rebuilt from its entries, and is what it was."""
 
 from pathlib import Path
 from typing import Any

@@ -18,15 +18,15 @@ HERE: Table = {
     "agents/test_forged_deliveries.py": {
         "test_what_another_user_published_is_read_strictly": "assert taken(body, ORCHESTRATOR)",
         "test_bytes_that_are_no_packet_are_refused_from_everybody": "the bytes are what is refused",
-        "test_no_agent_has_the_right_to_publish_into_an_inbox": "whoever has this right can publish",
-        "test_no_agent_gets_the_orchestrators_user": "whoever has this user publishes",
+        "test_no_agent_has_the_right_to_publish_into_an_inbox": "anyone who has this right can publish",
+        "test_no_agent_gets_the_orchestrators_user": "anyone who has this user publishes",
         "test_nobody_publishes_under_the_user_id_of_another": "connect(ORCHESTRATOR).publish(forged)",
     },
     "agents/test_pydantic_agent.py": {
         "test_a_tool_runs_for_whom_its_rule_allows": "bool(clerk.paid) is is_allowed",
     },
     "agents/test_two_users.py": {
-        "test_a_user_is_shown_the_tasks_of_their_own": "without the owner the session alone",
+        "test_a_user_is_shown_the_their_own_tasks": "without the owner the session alone",
     },
     "artifacts/test_uploads.py": {
         "test_a_full_disk_is_not_filled": "without the bound it is stored",
@@ -43,7 +43,7 @@ HERE: Table = {
     },
     "automl/test_model_reader.py": {
         "test_a_confined_process_can_do_nothing_of_what_an_open_one_can": '== {"done"}',
-        "test_a_model_that_ends_the_process_is_refused": "it would end whoever reads",
+        "test_a_model_that_ends_the_process_is_refused": "it would end anyone who reads",
         "test_an_answer_too_large_is_a_refusal": "within the bound it is taken",
     },
     "automl/test_table_files.py": {

@@ -14,7 +14,7 @@ ALLOWED = frozenset({
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "CNRI-Python", "ISC", "MIT", "MIT-0", "MIT-CMU",
     "MPL-2.0", "PSF-2.0", "Unlicense", "Zlib",
 })  # fmt: skip
-"""SPDX names. MPL-2.0 binds changes of its own files alone, and we change none."""
+"""SPDX names. MPL-2.0 binds changes of the licensed files alone, and we change none."""
 WRITTEN = {
     "Apache": "Apache-2.0",
     "Apache 2.0": "Apache-2.0",

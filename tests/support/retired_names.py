@@ -1,4 +1,4 @@
-"""Names in the product that use a retired word of docs/glossary.md."""
+"""Names in the product that use a retired word of docs/glossary.md, and texts that use a retired phrase."""
 
 import ast
 import re
@@ -30,12 +30,21 @@ RETIRED = (
     ("put", "off"),
 )
 ON_THE_WIRE = {"knowledge_relics"}
+RETIRED_PHRASES = re.compile(
+    r"\b(?:anew|at hand|of (?:its|their|his|one's) own|for good|for ever|whoever|in vain)\b", re.IGNORECASE
+)
+BETWEEN_WORDS = re.compile(r"_|\s+(?:#:? )?")
 TABLE = re.compile(r"CREATE (?:OR REPLACE )?(?:TABLE|VIEW|FUNCTION)(?: IF NOT EXISTS)? (apc_\w+\.\w+)", re.IGNORECASE)
 
 
 def retired_names() -> set[str]:
     """Return the name of every module, class, function, table and setting that contains a retired word."""
     return {name for name in _names() if _is_retired(name)}
+
+
+def retired_phrases(file: Path) -> list[str]:
+    """Return each retired phrase in a file, across the lines of a paragraph or a comment too."""
+    return RETIRED_PHRASES.findall(BETWEEN_WORDS.sub(" ", file.read_text(encoding="utf-8")))
 
 
 def _names() -> Iterator[str]:

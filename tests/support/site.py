@@ -28,7 +28,7 @@ def pages() -> list[Path]:
 
 
 def gather() -> None:
-    """Write the sources of the site anew."""
+    """Write the sources of the site again."""
     shutil.rmtree(SITE, ignore_errors=True)
     found = pages()
     for page in found:

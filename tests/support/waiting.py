@@ -1,4 +1,4 @@
-"""Wait for a condition that has no event of its own."""
+"""Wait for a condition that has no event."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -33,7 +33,7 @@ class CheckedResponse:
     knowledge: tuple[str, ...]
     variables: Mapping[str, JsonValue]
     earlier: Mapping[str, JsonValue]
-    """Results of earlier responses, without those whose action_id this response gives to an action of its own."""
+    """Results of earlier responses, without those whose action_id this response gives to its own action."""
 
 
 def check_response(response: AgentResponse, registry: ToolRegistry, context: ActionContext) -> CheckedResponse:

@@ -39,14 +39,14 @@ async def emit(
     context: ActionContext,
     call: ToolCall,
     *,
-    to: Annotated[tuple[Name, ...], Field(description="agent_ids; none = the sender of the packet at hand")] = (),
+    to: Annotated[tuple[Name, ...], Field(description="agent_ids; none = the sender of the current packet")] = (),
     confidence: Fraction = 1.0,
     symbolic_keys: tuple[Name, ...] = (),
     proof_bundle: ProofBundle | None = None,
 ) -> dict[str, str]:
     """Emit a packet through the gate; return its packet_id."""
     if context.emit is None:
-        raise ActionError("there is no packet at hand: emit is for handlers")
+        raise ActionError("there is no current packet: emit is for handlers")
     _check_answer(packet_type, to, call.security_level)
     try:
         made = PAYLOAD_TYPES[packet_type].model_validate_json(

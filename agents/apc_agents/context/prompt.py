@@ -14,7 +14,7 @@ from apc_agents.context.errors import PromptInvalid
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 DEFAULT_PERSONA: Final = "default"
-"""The persona template of a coordinate that has none of its own."""
+"""The persona template of a coordinate that has none."""
 _PERSONA_FIELDS: Final = frozenset({"name", "degree", "value"})
 _DEGREES: Final = ((0.2, "very low"), (0.4, "low"), (0.6, "balanced"), (0.8, "high"), (1.0, "very high"))
 """Upper bounds of a coordinate in 0..1, and what it is called."""
@@ -23,7 +23,7 @@ _DEGREES: Final = ((0.2, "very low"), (0.4, "low"), (0.6, "balanced"), (0.8, "hi
 class PromptBuilder:
     """Assembles complete prompts. The frontend never sees them, only the rendered output.
 
-    A system template has the fields {persona} and {constraints}, and others of its own that the caller fills; a
+    A system template has the fields {persona} and {constraints}, and others that the caller fills; a
     persona template has {name}, {degree} and {value}. What is filled in is text and never read as a template.
     """
 

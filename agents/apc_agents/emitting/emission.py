@@ -67,7 +67,7 @@ class Builder:
         return self._actor.agent_id
 
     def names_contract(self, packet: Packet) -> bool:
-        """Return whether the packet's session has a contract of its own, as far as this worker has heard."""
+        """Return whether the packet's session has its own contract, as far as this worker has heard."""
         return bool(self._sessions.of(packet.trace.session_id).moment.contract)
 
     def build(self, draft: Draft, cause: Packet | None, ordinal: int) -> Built:

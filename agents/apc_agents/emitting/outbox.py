@@ -1,7 +1,7 @@
 """The receipts on their way to the gate: batched, never waiting (docs/specification/architecture.md section 2).
 
 A batch is what has gathered while the previous one was being confirmed, and for a moment before: each message of
-receipts costs broker, gate and log writer a batch of their own, and nobody waits for it but a barrier. A delivery_ack
+receipts costs broker, gate and log writer a separate batch, and nobody waits for it but a barrier. A delivery_ack
 lingers longer, so that it travels with the end of a fast handler; a slow handler's goes alone.
 
 A few ends that wait when a packet leaves for the same shard ride on it (`riding`).

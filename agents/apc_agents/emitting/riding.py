@@ -13,7 +13,7 @@ from apc_contracts.wire.receipts import Receipt, encode_receipts
 
 RIDING_RECEIPTS = 8
 RIDING_BYTES = 4_096
-"""Bounds of what rides on one packet. More of them cost the gate less in a message of their own."""
+"""Bounds of what rides on one packet. More of them cost the gate less in a separate message."""
 
 
 class WaitingReceipt(NamedTuple):

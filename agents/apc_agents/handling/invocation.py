@@ -186,7 +186,7 @@ class Invocation:
         if asyncio.current_task() is not self.task or is_making_effect():
             raise AgentError("a wait stands in the handler itself: await it outside asyncio.gather, tasks and ctx.once")
         if not self.knowledge.moment.contract:
-            raise AgentError("only a session of apc/1.1 with a contract of its own knows questions: open one for it")
+            raise AgentError("only a session of apc/1.1 with its own contract knows questions: open one for it")
         self.journal.check_room()
 
     async def answer(self, payload: Payload) -> Packet:

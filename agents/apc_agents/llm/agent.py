@@ -63,7 +63,7 @@ class LLMAgent(Agent):
         answers_queries: whether it thinks about a SIGNAL QUERY of another agent too.
         config: the window of its conversations.
         summarizes: whether the model shortens REQUIRED turns; default the extract that asks no model.
-        security_level: the highest at which its actions may run, whoever asks.
+        security_level: the highest at which its actions may run, no matter who asks.
         clearance: how far each sender may lead it; as Agent.
         settings: default those of the environment.
 

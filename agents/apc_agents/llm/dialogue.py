@@ -67,8 +67,8 @@ class _Opened:
 class Dialogue:
     """One conversation. Each request reads what is stored, changes it as a whole, and stores it, or changes nothing.
 
-    So several processes may serve one conversation; the one that loses a race is told by ContextStale. Whoever waits in
-    `changes` is told of what this process does.
+    Several processes may serve one conversation; the one that loses a race is told by ContextStale. A caller that
+    waits in `changes` is told of what this process does.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Dialogue:
             agent: who answers.
             session_id: names it.
             memory: that of the user: `memory.for_owner(user)` keeps users apart.
-            tasks: where ASYNC actions go, and whoever has it runs them; without it they are refused.
+            tasks: where ASYNC actions go, and anyone who has it runs them; without it they are refused.
             on_compression: told of every compression before it takes effect; what it raises undoes it.
         """
         self.agent = agent
@@ -235,7 +235,7 @@ class Dialogue:
                     raise ContextStale(self.session_id, revision)
                 yield opened
         finally:
-            # After the lock: whoever is told may send at once.
+            # After the lock: anyone who is told may send at once.
             self._thinking = None
             await self._tell()
 

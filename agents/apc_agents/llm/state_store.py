@@ -13,7 +13,7 @@ CONVERSATION: Final = "conversation"
 class StateContextStore:
     """The session's document in a state; the turns that leave the window in an archive beside it.
 
-    Whoever owns the state keeps it: a handler with its outcome, a dialogue when there is an answer. So what runs again
+    Its owner keeps the state: a handler with its outcome, a dialogue when there is an answer. So what runs again
     finds the conversation as it was before. The archive is written at once: the same message puts the same turns there.
     """
 

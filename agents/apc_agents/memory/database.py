@@ -105,7 +105,7 @@ class DatabaseMemoryStore(BaseMemoryStore):
     async def list_conversations_for_user(
         self, user_id: str, limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
-        """List conversations from columns of their own, without reading one."""
+        """List conversations from their own columns, without reading one."""
         check_page(limit, offset)
         checked_id("user_id", user_id)
         async with owned(self._pool, self.owner) as connection:

@@ -1,6 +1,6 @@
 """What may be stored: JSON, and nothing that JSONB would change or refuse.
 
-Pickle is not supported: whoever may write a pickled value may run code wherever it is read.
+Pickle is not supported: anyone who may write a pickled value may run code wherever it is read.
 """
 
 from typing import Any, Final

@@ -41,7 +41,7 @@ _DATA_RULE = (
 class PydanticAgent(Agent):
     """A pydantic-ai agent that joins as it is: an input is its user prompt, its output goes to the input's sender.
 
-    Each input is a run of its own, without the history of earlier ones. Answers of the model are kept before they are
+    Each input is its own run, without the history of earlier ones. Answers of the model are kept before they are
     used, and each tool call is made once (`ctx.once`): a handler that runs again after a crash asks no model. Tokens
     and cost travel in the outcome into the session budget. A model that does not answer is asked again later; any
     other failure of the run is the handler's.
@@ -60,7 +60,7 @@ class PydanticAgent(Agent):
         tool_rules: by the name of the tool, which senders it runs for; default ToolRule(), the level `user`.
         clearance: the level of each sender; default `user` for the own swarm and for agents with the right `operate`,
             `public` for others.
-        security_level: the highest at which its tools run, whoever asks.
+        security_level: the highest at which its tools run, no matter who asks.
 
     Raises:
         AgentInvalid: as Agent; the output_type has another leaf than models with `@message` and None.
@@ -145,7 +145,7 @@ class PydanticAgent(Agent):
 
 
 def _clearance_within(swarm: str) -> Clearance:
-    """Return the default: whoever may start a session of the team may use the team's tools by it."""
+    """Return the default: anyone who may start a session of the team may use the team's tools by it."""
     return Clearance(swarms={swarm: SecurityLevel.USER}, rights={Right.OPERATE: SecurityLevel.USER})
 
 

@@ -61,7 +61,7 @@ class TaskSpec(Model):
     announce_to: tuple[str, ...] = ()
     """Agents that are told of it; none = the agent itself, by INTRA_AGENT packets."""
     compartment: str = ""
-    """The compartment of whoever caused it: an LLM agent is told its result there only."""
+    """The compartment of the one who caused it: an LLM agent is told its result there only."""
 
 
 @dataclass(frozen=True, slots=True)

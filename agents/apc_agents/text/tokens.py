@@ -18,7 +18,7 @@ class EstimatedTokens:
 
     English prose has 4 to 5 bytes a token in today's vocabularies, so the estimate is a little high there; source
     code and texts in other scripts have 2 to 4, so it may be a third too low. The threshold of 0.7 leaves room for
-    that. Exact counts need the vocabulary of the model at hand, which no tokenizer package brings along: those
+    that. Exact counts need the vocabulary of the model in use, which no tokenizer package brings along: those
     that exist fetch it when they are first used. Give one of them as the TokenCounter where a count must be exact.
     """
 

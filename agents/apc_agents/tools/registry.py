@@ -246,7 +246,7 @@ def _parameters_of(
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in _NAMED or parameter.name.startswith("_"):
-            raise ToolInvalid(f"tool {name!r} has the parameter {parameter}: parameters need a name of their own")
+            raise ToolInvalid(f"tool {name!r} has the parameter {parameter}: parameters need their own name")
         if parameter.name not in hints:
             raise ToolInvalid(f"tool {name!r}: parameter {parameter.name!r} has no type: give one")
         if hints[parameter.name] in injectable:

@@ -8,7 +8,7 @@ from apc_contracts.contract.contract import load_contract
 
 
 def write_unthrottled(path: Path) -> Path:
-    """Write the packaged contract, changed by data alone: transfers from generation 1, from whoever is ahead, without a
+    """Write the packaged contract, changed by data alone: transfers from generation 1, from the leader, without a
     cap. Raises ContractInvalid if that is no contract any more."""
     document = json.loads((files("apc_contracts") / "data/apc-1.0.json").read_bytes())
     document["name"] = "unthrottled"

@@ -30,7 +30,7 @@ log = structlog.get_logger()
 class ModelReader:
     """One confined process, started at the first request and kept for the next ones; for many threads.
 
-    It is started anew, with skrub, for the first model that has parts of skrub: nothing can be imported once it is
+    It is restarted, with skrub, for the first model that has parts of skrub: nothing can be imported once it is
     confined.
     """
 

@@ -103,7 +103,7 @@ def _first_generation_of_rounds(log: RunLog) -> dict[int, int]:
 
 
 def _new(x_label: str, y_label: str) -> tuple[Figure, Axes]:
-    # A figure of its own, without pyplot: no global state, no display, safe in a thread.
+    # Its own figure, without pyplot: no global state, no display, safe in a thread.
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="tight")
     axes = figure.add_subplot()
     axes.set_xlabel(x_label)

@@ -72,7 +72,7 @@ def _by_table(schema: Schema, profile: TableProfile | None) -> Iterator[FailureM
         yield FailureMode(
             id="uneven-classes",
             description=f"it neglects the rare ones of {profile.classes} classes, whose evenness is {profile.spread}",
-            mitigation="the logarithmic loss counts each row by the probability of its own class",
+            mitigation="the logarithmic loss counts each row by the probability of its class",
         )
 
 
@@ -85,7 +85,7 @@ def _by_trial(nearest: Entry | None) -> Iterator[FailureMode]:
             yield FailureMode(
                 id=name,
                 description=f"{WHAT_FAILS[name]}: the method most like it, of {nearest.name}, is {shortfall:g} short",
-                mitigation=f"the gate measures {name} anew for each model",
+                mitigation=f"the gate measures {name} again for each model",
             )
 
 

@@ -1,1 +1,1 @@
-"""Recipes and their search, training and measuring, in processes of their own."""
+"""Recipes and their search, training and measuring, in their own processes."""

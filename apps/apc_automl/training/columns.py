@@ -17,7 +17,7 @@ Settings = Mapping[str, Setting]
 
 
 def build_columns(settings: Settings, schema: Schema, rows: int) -> ColumnTransformer:
-    """Return the unfitted step. A date and a text are each a part of their own: skrub reads one column at a time.
+    """Return the unfitted step. A date and a text are each their own part: skrub reads one column at a time.
 
     Args:
         rows: how many rows it will be fitted on.

@@ -129,7 +129,7 @@ def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
 def validate(
     model: Blob, predictions: bytes, again: bytes, recipe_bytes: bytes, study: Study, untouched: Blob
 ) -> JsonObject:
-    """Judge the refitted model on a slice that nobody has seen; every gate is measured anew.
+    """Judge the refitted model on a slice that nobody has seen; every gate is measured again.
 
     Stability, learnability and the cross-validated outcome are those of the recipe, measured again here.
 

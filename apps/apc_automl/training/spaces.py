@@ -115,7 +115,7 @@ FAMILIES: Mapping[str, Family] = {
     "neighbours": Family(
         "neighbours",
         EITHER,
-        "the rows most like the one at hand",
+        "the rows most like the current one",
         "rows that are near each other in all columns have like targets",
         _SCALED,
         {"neighbours": (9, 5, 15, 21, 31), "weights": ("distance", "uniform"), "power": (2, 1)},

@@ -105,5 +105,5 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    # A pool's process holds both ends of its own queue: otherwise it would outlive a killed parent.
+    # A pool's process holds both ends of its queue: otherwise it would outlive a killed parent.
     _exit(1)

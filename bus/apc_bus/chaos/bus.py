@@ -126,7 +126,7 @@ def _delay(faults: Sequence[Fault], chance: Random) -> float:
 
 
 def _corrupted(publication: Publication, chance: Random) -> Publication:
-    """Return a copy with an id of its own and a wound in its body that no reader of JSON can miss."""
+    """Return a copy with its own id and a wound in its body that no reader of JSON can miss."""
     message = publication.message
     start = chance.randrange(len(message.body) + 1)
     body = message.body[:start] + b"\xff" + chance.randbytes(3) + message.body[start + 4 :]

@@ -1,7 +1,7 @@
-"""The label `agent` of a metric: each value is a time series of its own, so there may only be so many of them."""
+"""The label `agent` of a metric: each value is its own time series, so there may only be so many of them."""
 
 MOST_AGENTS = 200
-"""Agents that have a value of their own in one process."""
+"""Agents that have their own value in one process."""
 OTHERS = "_others"
 """What counts for all agents beyond them; no agent_id begins with `_`."""
 

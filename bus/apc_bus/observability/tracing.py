@@ -64,7 +64,7 @@ def start_span(
     links: Iterable[Span | TraceHeaders] = (),
     attributes: Mapping[str, AttributeValue] | None = None,
 ) -> Span | None:
-    """Return a span that the caller ends; None while tracing is off. Without a parent it begins a trace of its own."""
+    """Return a span that the caller ends; None while tracing is off. Without a parent it begins its own trace."""
     if _tracer is None:
         return None
     found = [Link((link if isinstance(link, Span) else _span_of(link)).get_span_context()) for link in links if link]

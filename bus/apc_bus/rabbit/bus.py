@@ -120,7 +120,7 @@ class RabbitBus:
     @asynccontextmanager
     async def read_substrate(self, offset: int | str = "next") -> AsyncIterator[Subscription]:
         """Read the substrate stream. Raises QueueMissing, BusUnavailable."""
-        # A connection of its own: a mistake on a stream closes the whole connection (measured: 540).
+        # Its own connection: a mistake on a stream closes the whole connection (measured: 540).
         link = await self._nodes.connect(f"{self._purpose} substrate")
         try:
             async with consume(

@@ -1,6 +1,6 @@
 """Connections to a list of broker nodes: shuffled, with back-off and jitter, every wait bounded.
 
-aio-pika's robust connection knows one address; here a lost node is replaced by the next one, and whoever used
+aio-pika's robust connection knows one address; here a lost node is replaced by the next one, and anyone who used
 the connection is told, never silently resumed.
 """
 
@@ -174,7 +174,7 @@ class Link:
         except (AMQPError, OSError, RuntimeError, TimeoutError) as error:
             _log.info("connection_close_failed", reason=repr(error))
         finally:
-            # Whoever does not answer a close may still hold what it handed over: a cut is what it notices.
+            # Anyone who does not answer a close may still hold what it handed over: a cut is what it notices.
             self._transport.abort()
 
 

@@ -1,4 +1,4 @@
-"""What a bus knows of its own health: whether publishes are answered, and whether what should consume does.
+"""What a bus knows of its health: whether publishes are answered, and whether what should consume does.
 
 A queue that was asked for is expected to have a consumer until its owner leaves it in good order: one that ended by an
 error is missing until its owner has it back. Everything here may be read from any thread (/readyz, /metrics).
@@ -36,7 +36,7 @@ class Consumes(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """It has no delivery at hand: the broker may give it as many as it takes at once."""
+        """It has no delivery in progress: the broker may give it as many as it takes at once."""
         ...
 
     def end(self, reason: str) -> None:
@@ -65,7 +65,7 @@ class Expected:
     def compare(self, messages: int, consumers: int) -> bool:
         """Take what the broker says of the queue. True: ours starved and was given up.
 
-        It starves when the broker knows no consumer, or when messages wait and ours, with nothing at hand, gets none.
+        It starves when the broker knows no consumer, or when messages wait and ours, which is idle, gets none.
         Measured with 3.10: a queue that is deleted and made again within some 20 ms never tells its consumer. The
         broker counts it as one of the new queue, hands it messages until its prefetch is full, and delivers none of
         them; they are free again when it is gone.

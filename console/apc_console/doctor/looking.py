@@ -12,7 +12,7 @@ from apc_contracts.errors import ApcError
 LONGEST_SECONDS = 60.0
 """Seconds for one check; an unresponsive server must not keep the operator waiting."""
 DATABASE_FIX = "look into the database's own log"
-FAULT_FIX = "this look has a fault of its own: report it with this line; `apc doctor` has made the others"
+FAULT_FIX = "this look has its own fault: report it with this line; `apc doctor` has made the others"
 
 Found = TypeVar("Found")
 

@@ -13,7 +13,7 @@ from apc_console.doctor.finding import Finding, ok, warning, wrong
 
 IMPERSONATOR = "impersonator"
 """The tag of users whose messages may carry any user_id (RabbitMQ documentation, "Validated User-ID")."""
-OWN = "with APC_MANAGEMENT_URL `apc agent add` gives each a user of its own; docs/how-to/security.md"
+OWN = "with APC_MANAGEMENT_URL `apc agent add` gives each its own user; docs/how-to/security.md"
 MEND = "`apc topology apply` with APC_MANAGEMENT_URL, or import what `apc topology export` writes"
 
 

@@ -87,7 +87,7 @@ def _is_cause_delivered(packet: Packet, record: Record) -> bool:
         return False
     if "is_cause_delivered" in record:
         return bool(record["is_cause_delivered"])
-    # A parent that the session holds is unknown only by its root, whoever received it.
+    # A parent that the session holds is unknown only by its root, no matter who received it.
     names_parent = "parent" not in record and record.get("cause") == str(packet.trace.parent_packet_id)
     return not names_parent or bool(record.get("drift", {}).get("parent_is_known", True))
 

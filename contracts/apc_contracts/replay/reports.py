@@ -60,16 +60,16 @@ def _reported(hop: RecordedHop, session_id: str) -> Iterator[Receipt]:
         )
         return
     ended = ReceiptKind(said["ended"]) if "ended" in said else None
-    begins_anew = not _NEW_ATTEMPT.isdisjoint(hop.events)
+    begins_again = not _NEW_ATTEMPT.isdisjoint(hop.events)
     # A hop that begins an attempt was caused by receipts of the attempt before.
-    attempt = hop.attempt - 1 if begins_anew else hop.attempt
+    attempt = hop.attempt - 1 if begins_again else hop.attempt
     events = zip(hop.events, hop.occurred_at, strict=True) if hop.to_state else ()
     counted = [(_KIND_OF_EVENT[event], at) for event, at in events]
     if ended is not None and all(kind is not ended for kind, _ in counted):
         counted.append((ended, datetime.fromisoformat(said["ended_at"])))
     # Fields of a receipt beside its kind belong to the one that ended the attempt.
     teller = len(counted) - 1
-    if not begins_anew and "discarded" not in hop.events:
+    if not begins_again and "discarded" not in hop.events:
         teller = [kind for kind, _ in counted].index(ended) if ended else -1
     for place, (kind, at) in enumerate(counted):
         at = datetime.fromisoformat(said["ended_at"]) if kind is ended else at

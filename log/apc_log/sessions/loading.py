@@ -74,7 +74,7 @@ SELECT packet_id, min(to_state) AS state FROM apc_log.packet_events
 WHERE session_id = $1 AND recipient <> '' AND to_state = ANY ($2::text[])
 GROUP BY packet_id HAVING NOT bool_or(to_state = 'ARCHIVED')
 """
-# The machine of each recipient by its last hop; an end of the delivery may stand in a hop of its own (to_state '').
+# The machine of each recipient by its last hop; an end of the delivery may stand in its own hop (to_state '').
 # All recipients of a packet come when one of them is unfinished: what the others reached tells of its verification.
 UNFINISHED = """
 WITH machine AS (

@@ -33,7 +33,7 @@ _OPTIONS = "-c unix_socket_permissions=0700"
 class Postmaster:
     """The server of the cluster in `data`, a folder that belongs to the server's user alone.
 
-    What this process writes for itself stands beside `data`, not in it: where the server has a user of its own,
+    What this process writes for itself stands beside `data`, not in it: where the server has its own user,
     that user cannot lead us to another file.
     """
 
@@ -145,7 +145,7 @@ class Postmaster:
 
     def _not_allowed(self) -> str:
         if self.account is None:
-            return f"{self.binaries} cannot be run: install apc-bus[embedded] anew, or set APC_DATABASE_URL"
+            return f"{self.binaries} cannot be run: install apc-bus[embedded] again, or set APC_DATABASE_URL"
         return (
             f"PostgreSQL does not run as root, and the user {SERVER_USER} may not enter {self.binaries}: run this as "
             "an ordinary user, install apc-bus where others may read it, or set APC_DATABASE_URL"

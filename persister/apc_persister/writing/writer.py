@@ -122,7 +122,7 @@ class Writer:
                 await stoppable.wait(interval.rest)
                 deliveries = await stoppable.receive(subscription)
                 if stop.is_set():
-                    left = left - len(deliveries) if deliveries else 0  # others may go on publishing: not for ever
+                    left = left - len(deliveries) if deliveries else 0  # others may go on publishing: not forever
                 waiting += [read_message(self.shard, delivery) for delivery in deliveries]
                 interval.begin()
                 while waiting:

@@ -375,7 +375,7 @@ async def test_verbs_that_reach_nothing_fail(workshop: Workshop) -> None:
     errors = [one.error for one in (await run(workshop, answer)).observations]
     assert [str(error).split(":")[1] for error in errors] == [
         " this agent remembers nothing",
-        " there is no packet at hand",
+        " there is no current packet",
     ]
 
 

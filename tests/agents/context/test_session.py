@@ -276,7 +276,7 @@ async def test_clear_forgets_and_gives_no_id_twice() -> None:
     await session.clear()
     assert (session.state, len(session.window), session.pressure) == (ContextState.EMPTY, 0, 0.0)
     assert await store.get_turns("s-1", folded) == {}
-    assert (await session.add_user_turn("anew")).resource_id not in came
+    assert (await session.add_user_turn("again")).resource_id not in came
     with pytest.raises(InvalidTransition):
         await ContextSession("s-2").clear()
 

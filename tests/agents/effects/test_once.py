@@ -104,7 +104,7 @@ async def test_an_exception_leaves_the_effect_unknown(idea: Any, make_packet: An
     assert payer.made == 1
 
 
-async def test_an_unknown_effect_is_not_tried_again_in_vain(idea: Any, make_packet: Any) -> None:
+async def test_an_unknown_effect_is_not_retried(idea: Any, make_packet: Any) -> None:
     agent, runs = Agent("sentinel-1", role="sentinel", swarm="s"), []
 
     @agent.on(PacketType.IDEA, retries=5)

@@ -86,7 +86,7 @@ async def test_what_waits_for_the_end_of_its_handler_stays(outbox: ReceiptOutbox
     ],
     ids=["of another shard", "of two shards", "too many", "too long", "none"],
 )
-async def test_others_go_in_a_message_of_their_own(outbox: ReceiptOutbox, waiting: list[tuple[int, Receipt]]) -> None:
+async def test_others_go_in_their_own_message(outbox: ReceiptOutbox, waiting: list[tuple[int, Receipt]]) -> None:
     for shard, one in waiting:
         outbox.add(shard, one)
     assert outbox.board(0) is None

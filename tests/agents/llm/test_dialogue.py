@@ -169,7 +169,7 @@ async def test_nobody_sees_a_session_that_nobody_began_or_that_is_anothers() -> 
             await other.props()
 
 
-async def test_the_paths_of_the_stream_are_at_hand_and_compress_is_refused_when_there_is_nothing() -> None:
+async def test_the_paths_of_the_stream_are_available_and_compress_is_refused_when_there_is_nothing() -> None:
     talk = dialogue(model_saying(document("one")))
     with pytest.raises(InvalidTransition):
         await talk.compress()

@@ -107,7 +107,7 @@ async def test_what_runs_again_asks_no_model_and_emits_the_same(idea: Any, make_
     assert len(runs[0][0]) == 1
 
 
-async def test_prose_for_ever_ends_in_an_error_that_is_paid_for_and_changes_nothing(idea: Any) -> None:
+async def test_endless_prose_ends_in_an_error_that_is_paid_for_and_changes_nothing(idea: Any) -> None:
     async with AgentTestClient(
         agent_with(model_saying(document(actions=[REMEMBER], stop=False), *["prose"] * 3))
     ) as client:

@@ -88,7 +88,7 @@ async def test_prose_is_told_how_to_mend_itself() -> None:
     assert "MALFORMED" in told[1] and "one JSON document" in told[1]
 
 
-async def test_prose_for_ever_is_one_error_and_its_cost_is_known() -> None:
+async def test_endless_prose_is_one_error_and_its_cost_is_known() -> None:
     usage, session = RunUsage(), ContextSession("s-1")
     mind = Mind(model_of(lambda messages, info: "prose"), settings=LLMSettings(output_retries=2))
     with pytest.raises(AnswerInvalid, match="no AgentResponse"):

@@ -95,7 +95,7 @@ async def test_prices_of_the_settings_make_the_cost() -> None:
     assert float(usage.cost or 0) == (2 * PROMPT_TOKENS + 8 * COMPLETION_TOKENS) / 1_000_000
 
 
-async def test_prose_for_ever_is_one_error_and_is_paid_for() -> None:
+async def test_endless_prose_is_one_error_and_is_paid_for() -> None:
     async def reply(body: dict[str, Any]) -> str:
         return "Well, let me think about that."
 

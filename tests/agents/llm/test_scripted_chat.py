@@ -33,7 +33,7 @@ def shape_of(session: ContextSession) -> Any:
 
 
 def unasked(tokens: int) -> None:
-    """Whoever only looks asks no model."""
+    """Anyone who only looks asks no model."""
     raise AssertionError("the model was asked")
 
 

@@ -76,7 +76,7 @@ def talk(session_id: str = "s-1", *contents: str, summary: str | None = None, re
 
 
 class MemoryStoreSuite:
-    """Each test has a `store` with an owner of its own, over whatever `store.for_owner` shares."""
+    """Each test has a `store` with its own owner, over whatever `store.for_owner` shares."""
 
     @FEW
     @given(conversation=CONVERSATIONS)

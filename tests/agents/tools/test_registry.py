@@ -95,11 +95,11 @@ def test_a_model_is_told_of_the_tools_that_its_level_may_run() -> None:
     ("function", "words"),
     [
         (blocking, "write `async def`"),
-        (open_ended, "need a name of their own"),
+        (open_ended, "need their own name"),
         (untyped, "'target' has no type"),
         (unknown_type, "Nowhere"),
         (no_json, "JSON cannot carry"),
-        (hidden, "need a name of their own"),
+        (hidden, "need their own name"),
     ],
 )
 def test_what_cannot_be_a_tool_is_refused(function: Callable[..., Awaitable[Any]], words: str) -> None:

@@ -178,7 +178,7 @@ class TestInMemory(ArtifactStoreSuite):
 class TestInS3(ArtifactStoreSuite):
     @pytest.fixture
     def store(self, s3_account: S3Account, request: pytest.FixtureRequest) -> ArtifactStore:
-        """Each test under a prefix of its own."""
+        """Each test under its own prefix."""
         url = f"s3://{S3Server.BUCKET}/{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
         return open_artifacts(BusSettings(artifacts_url=url, artifacts_allow_http=True, max_artifact_bytes=MAX_BYTES))
 

@@ -67,7 +67,7 @@ def test_the_same_messages_meet_the_same_faults_in_any_order(seed: int, ids: lis
     assert {one: thrown(again, one) for one in reversed(ids)} == found
 
 
-def test_seeds_agents_and_repeats_throw_anew() -> None:
+def test_seeds_agents_and_repeats_throw_again() -> None:
     profile = ChaosProfile(seed=1, fault=ALL)
     dice = Dice(profile, "a")
     throws = [thrown(dice, "m"), thrown(dice, "m"), thrown(Dice(profile, "b"), "m")]

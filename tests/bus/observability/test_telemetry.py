@@ -1,4 +1,4 @@
-"""One log line is one JSON object, whoever wrote it."""
+"""One log line is one JSON object, no matter who wrote it."""
 
 import json
 import subprocess

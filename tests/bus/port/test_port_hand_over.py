@@ -1,4 +1,4 @@
-"""The port, over both adapters: whoever takes a queue over gets it in its order, also while it fills."""
+"""The port, over both adapters: anyone who takes a queue over gets it in its order, also while it fills."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""What a bus says of its own health while connections are cut, queues deleted and a broker answers nothing."""
+"""What a bus says of its health while connections are cut, queues deleted and a broker answers nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -74,7 +74,7 @@ class Inbox:
 
 @asynccontextmanager
 async def consuming_log(bus: RabbitBus, prefetch: int = 1000) -> AsyncIterator[set[str]]:
-    """A bulk consumer as the services have: whoever loses the subscription takes it again."""
+    """A bulk consumer as the services have: anyone who loses the subscription takes it again."""
     seen: set[str] = set()
 
     async def consume() -> None:
@@ -105,7 +105,7 @@ async def test_a_cut_is_told_and_both_kinds_of_consumers_come_back(proxy: Proxy)
     async with connected(proxy.url) as bus, handle(bus, INBOX, inbox), consuming_log(bus) as log:
         await until(lambda: not bus.health.problems and len(bus.health.consumers) == 2)
         assert sample("apc_bus_consumers_expected") == sample("apc_bus_consumers_live") == 2
-        proxy.freeze()  # what connects anew gets no answer
+        proxy.freeze()  # what connects again gets no answer
         proxy.cut()
         await until(lambda: not any(one.is_live for one in bus.health.consumers))
         assert {f"queue {queue} has no live consumer" for queue in (INBOX, log_queue(0))} <= set(bus.health.problems)
@@ -183,7 +183,7 @@ async def test_closing_ends_a_look_that_gets_no_answer(proxy: Proxy) -> None:
                 await bus.close()
 
 
-async def make_anew(url: str, queue: str) -> None:
+async def rebuild(url: str, queue: str) -> None:
     """Delete a queue and make it again at once, as no `apc topology apply` does."""
     (made,) = (one for one in ALPHA.queues if one.name == queue)
     async with aiormq.connect(url) as connection:
@@ -215,7 +215,7 @@ async def publish_until(is_so: Callable[[], bool], bus: RabbitBus, publish: Call
 
 
 @pytest.mark.parametrize("before", [(), ("one", "two")], ids=["nothing received before", "something received before"])
-async def test_starved_consumers_are_made_anew(amqp_url: str, before: tuple[str, ...]) -> None:
+async def test_starved_consumers_are_rebuilt(amqp_url: str, before: tuple[str, ...]) -> None:
     inbox = Inbox()
     with capture_logs() as logs:
 
@@ -235,7 +235,7 @@ async def test_starved_consumers_are_made_anew(amqp_url: str, before: tuple[str,
                 inbox.seen.clear()
                 log.clear()
                 for queue in (INBOX, log_queue(0)):
-                    await make_anew(amqp_url, queue)
+                    await rebuild(amqp_url, queue)
                 await asyncio.gather(
                     publish_until(lambda: "after" in inbox.seen, bus, to_alpha),
                     publish_until(lambda: "after" in log, bus, to_log),
@@ -264,7 +264,7 @@ async def test_a_queue_applied_again_at_once_tells_its_consumers(amqp_url: str) 
     assert not any(line["event"] == "consumer_starved" for line in logs)
 
 
-async def test_what_a_subscription_has_at_hand(amqp_url: str) -> None:
+async def test_what_a_subscription_has_in_progress(amqp_url: str) -> None:
     async with connected(amqp_url) as bus, bus.subscribe(log_queue(0)) as subscription:
         (expected,) = bus._expected
         consumer = expected.consumer
@@ -281,7 +281,7 @@ async def test_what_a_subscription_has_at_hand(amqp_url: str) -> None:
         assert consumer.is_idle and consumer.received == 5
 
 
-async def test_what_a_handler_gave_back_is_still_at_hand(amqp_url: str) -> None:
+async def test_what_a_handler_gave_back_is_still_available(amqp_url: str) -> None:
     seen: list[str] = []
 
     async def leave(delivery: Delivery) -> None:

@@ -40,7 +40,7 @@ READ_THE_ENVIRONMENT = {
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither variables nor `.env` of whoever runs the tests."""
+    """Neither variables nor `.env` of the one who runs the tests."""
     monkeypatch.chdir(tmp_path)
     for name in ("APC_AMQP_URL", "APC_DATABASE_URL", "APC_SHARDS", "APC_DATA_DIR", "APC_ARTIFACTS_URL"):
         monkeypatch.delenv(name, raising=False)

@@ -19,7 +19,7 @@ DATA = b"a model" * 1000
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BusSettings]:
-    """Settings of the service: a bucket, and a data folder of its own."""
+    """Settings of the service: a bucket and a data folder."""
     with S3Server() as server:
         account: S3Account = server.account
         for name, value in account.environment().items():

@@ -20,7 +20,7 @@ from apc_console.system.supervisor import ProcessSpec, Supervisor
 Logs = list[MutableMapping[str, Any]]
 PATIENCE = timedelta(seconds=30)
 WAITING = ("serve", "persister")
-"""Waits for ever: its broker and database are away."""
+"""Waits forever: its broker and database are away."""
 AWAY = {"APC_AMQP_URL": "amqp://127.0.0.1:9/", "APC_DATABASE_URL": "postgresql://127.0.0.1:9/apc"}
 
 SUPERVISING = """
@@ -100,7 +100,7 @@ async def test_stages_drain_from_the_highest(tmp_path: Path) -> None:
     assert all(entry["code"] == 0 for entry in named(logs, "process_stopped"))
 
 
-async def test_each_process_has_a_port_of_its_own_for_its_pages(tmp_path: Path) -> None:
+async def test_each_process_has_its_own_port_for_its_pages(tmp_path: Path) -> None:
     """`apc config` says which one its process was given."""
     specs = [ProcessSpec(name, ("config", "--json")) for name in ("one", "two")]
 

@@ -455,7 +455,7 @@ CASES: dict[str, Expected] = {
         "routing.requires_ack",
     ),
     "many_bytes_of_all": (idea(session={"open_bytes": 64 << 20}), "OVERLOADED", "trace.session_id"),
-    "many_bytes_of_its_own": (
+    "its_own_many_bytes": (
         idea(session={"open_bytes": 32 << 20, "own_open_bytes": 32 << 20}),
         "OVERLOADED",
         "trace.session_id",

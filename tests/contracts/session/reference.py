@@ -151,7 +151,7 @@ class Reference:
         self._wake(said.sender)
 
     def take(self, said: Said, now: float) -> None:
-        """An accepted packet, handled at once by whoever is awake."""
+        """An accepted packet, handled at once by the one who is awake."""
         self.spent += said.kind not in CONTROL
         self._wake(said.sender)
         self._apply(said, now)

@@ -121,7 +121,7 @@ def test_a_transfer_that_comes_after_the_last_barrier_is_judged_at_once(simulati
 
 
 def to_arbitration_through_convergence(simulation: Any) -> Packet:
-    """Return a TRANSFER accepted in generation 21 leads to CONTROLLED_CONVERGENCE, which has generations of its own."""
+    """A TRANSFER accepted in generation 21 leads to CONTROLLED_CONVERGENCE, which has its own generations."""
     start: Packet = simulation.start(generation_limit=22)
     research(simulation, start)
     for _ in range(21):

@@ -69,7 +69,7 @@ def test_what_a_resume_releases_may_close_a_barrier(simulation: Any) -> None:
     simulation.acknowledge()
     before, generation = len(syncs(simulation)), simulation.session.generation
     operate(simulation, Signal.RESUME)
-    # The evidence of the EVALs is verified beside the gate: its result is a cause of its own.
+    # The evidence of the EVALs is verified beside the gate: its result is its own cause.
     said = [state_in(one).generation for one in syncs(simulation)[before:]]
     assert len(said) == 2 and max(said) == simulation.session.generation == generation + 1
 

@@ -8,7 +8,7 @@ from .conftest import Simulation
 from .test_budgets import IDEA, Tree
 
 
-def test_a_part_that_was_cut_is_a_share_of_its_own(simulation: Simulation) -> None:
+def test_a_part_that_was_cut_is_its_own_share(simulation: Simulation) -> None:
     tree = Tree(simulation, packets=100, wall_ms=60_000)
     assert tree.give("a", "packets=10") is None
     tree.send("a", IDEA)

@@ -31,7 +31,7 @@ def test_messages_have_a_quota_for_each_user() -> None:
     assert quotas.draw("a", 1, BEGIN + timedelta(seconds=1))
 
 
-def test_bytes_have_a_quota_of_their_own() -> None:
+def test_bytes_have_their_own_quota() -> None:
     quotas = RefusedQuotas(RULES)
     assert quotas.draw("a", 600, BEGIN)
     assert not quotas.draw("a", 600, BEGIN)

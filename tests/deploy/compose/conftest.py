@@ -1,4 +1,4 @@
-"""A project of its own, the example team, deployed by docs/how-to/server.md. `make test-compose` runs these tests."""
+"""Its own project, the example team, deployed by docs/how-to/server.md. `make test-compose` runs these tests."""
 
 import json
 import os

@@ -25,7 +25,7 @@ Record = Callable[[str, Any, float], None]
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A file system of its own, in memory."""
+    """Its own file system, in memory."""
     folder = Path(tempfile.mkdtemp(prefix="apc-embedded-"))
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", folder], capture_output=True, text=True)
     if mounted.returncode != 0:

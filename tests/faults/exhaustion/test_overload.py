@@ -48,7 +48,7 @@ Record = Callable[..., None]
 
 
 class Sleeper:
-    """The agent in a process of its own."""
+    """The agent in its own process."""
 
     def __init__(self, deployment: Any) -> None:
         self.folder: Path = deployment.folder

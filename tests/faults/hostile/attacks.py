@@ -92,12 +92,12 @@ class Attack:
         return make_packet(sender, payload, recipients, parent=self.deployment.opening, **fields)
 
     async def send(self, packet: Packet, **properties: Any) -> None:
-        """Put a packet in that the gate gives a row of its own."""
+        """Put a packet in that the gate gives its own row."""
         self.injected += 1
         await self.deployment.send(packet, **(self.signature(packet) | properties))
 
     async def put(self, packet: Packet, **properties: Any) -> None:
-        """Put a message in that must get no row of its own; `body` replaces the packet's bytes."""
+        """Put a message in that must get no row; `body` replaces the packet's bytes."""
         self.injected += 1
         publication = self.deployment.agents.publication(packet, **properties)
         self.bodies.append(publication.message.body)

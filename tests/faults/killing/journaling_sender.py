@@ -1,4 +1,4 @@
-"""A sender as a process of its own: `journaling_sender.py LOAD JOURNAL`.
+"""A sender as its own process: `journaling_sender.py LOAD JOURNAL`.
 
 It publishes the bodies of the load, a JSON list of texts, that its journal does not have as confirmed.
 """

@@ -1,4 +1,4 @@
-"""An agent whose handler writes a log line of its own and answers: run as a process by test_processes_tell."""
+"""An agent whose handler writes its own log line and answers: run as a process by test_processes_tell."""
 
 import structlog
 from tests.support.traffic import AGENTS, make_idea

@@ -1,4 +1,4 @@
-"""Packets that require an ACK, over a real broker: chased by whoever holds the shard, answered by real workers."""
+"""Packets that require an ACK, over a real broker: chased by the one who holds the shard, answered by real workers."""
 
 import asyncio
 from collections.abc import AsyncIterator

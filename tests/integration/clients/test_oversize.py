@@ -32,7 +32,7 @@ def padded(packet: Any, size: int) -> bytes:
 
 
 async def publish_raw(url: str, packet: Any, body: bytes) -> None:
-    """As a client of another language, on a connection of its own. Raises what the broker says."""
+    """As a client of another language, on its own connection. Raises what the broker says."""
     async with aiormq.connect(url) as connection:
         channel = await connection.channel()
         properties = aiormq.spec.Basic.Properties(

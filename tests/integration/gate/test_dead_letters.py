@@ -30,7 +30,7 @@ async def running(house: Any) -> Any:
 
 
 async def delete(url: str, *queues: str) -> None:
-    """Delete queues under whoever uses them."""
+    """Delete queues under the one who uses them."""
     async with aiormq.connect(url) as connection:
         channel = await connection.channel()
         for queue in queues:

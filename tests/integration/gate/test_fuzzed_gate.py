@@ -41,7 +41,7 @@ def good_packets(opening: Packet) -> list[Packet]:
 
 
 def with_fresh_id(packet_id: bytes, body: bytes) -> bytes:
-    """Return an id that stands already would make most of what follows a repeat, which leaves no trace of its own."""
+    """Return a new id: one that exists would make most of what follows a repeat, which leaves no trace."""
     return body.replace(packet_id, str(new_packet_id()).encode())
 
 

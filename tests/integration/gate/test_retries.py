@@ -1,4 +1,4 @@
-"""Retries over a real broker: put off in the delay queues, delivered by the gate, kept by whoever takes the shard."""
+"""Retries over a real broker: put off in the delay queues, delivered by the gate, kept by the next lease holder."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

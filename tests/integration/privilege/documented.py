@@ -16,7 +16,7 @@ def check_table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -
     if os.environ.get("APC_WRITE_TABLES"):
         PAGE.write_text(f"{before}<!-- table: {name} -->\n\n{seen}{end}{rest}", encoding="utf-8")
         return
-    assert documented.strip() == seen, f"{PAGE.name}, table {name}: write it anew with APC_WRITE_TABLES=1"
+    assert documented.strip() == seen, f"{PAGE.name}, table {name}: write it again with APC_WRITE_TABLES=1"
 
 
 def _line(cells: Sequence[str]) -> str:

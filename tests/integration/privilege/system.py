@@ -1,4 +1,4 @@
-"""The whole system as processes, each with a broker user and a database user of its own."""
+"""The whole system as processes, each with its own broker user and database user."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
 """TLS to Postgres with generated certificates, ended by a proxy in front of the run's server, as a pooler would.
 
-The embedded PostgreSQL is built without TLS; `SSLRequest` and the handshake are the same whoever ends it
+The embedded PostgreSQL is built without TLS; `SSLRequest` and the handshake are the same no matter who ends it
 (PostgreSQL documentation, "SSL Session Encryption").
 """
 

@@ -169,7 +169,7 @@ async def a_hostile_agent_is_cut_off(system: System) -> tuple[int, float]:
 @pytest.mark.faults
 @pytest.mark.timeout(600)
 async def test_a_worker_whose_user_is_deleted_says_so_and_waits(system: System, exercised: Callable[..., None]) -> None:
-    """Row 42 of the fault matrix: it tries again with back-off and jitter, for good; it does not spin."""
+    """Row 42 of the fault matrix: it tries again with back-off and jitter, without end; it does not spin."""
     node = system.broker.node
 
     def attempts() -> int:

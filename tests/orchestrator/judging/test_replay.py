@@ -21,7 +21,7 @@ from apc_log.queries import DatabaseRecords, Replayed, read_recorded, verify_run
 
 Path = tuple[str, ...]
 NOT_ALTERED = frozenset({"shard", "seq", "epoch", "batch_no", "contract_hash", "body"})
-"""Where an entry stands, and what has a hash of its own."""
+"""Where an entry stands, and what has its own hash."""
 REGISTRYS_OWN = frozenset({"recipients"})
 """Who a BROADCAST reached: only the registry knows."""
 

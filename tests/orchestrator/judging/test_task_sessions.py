@@ -213,7 +213,7 @@ async def test_who_may_not_end_the_work(house: Any) -> None:
         ("continue", "handler_error", "WORKING"),
     ],
 )
-async def test_a_handler_that_failed_for_good(house: Any, on_failure: str, error: str, state: str) -> None:
+async def test_a_handler_that_failed_permanently(house: Any, on_failure: str, error: str, state: str) -> None:
     async with house.persister(), house.gate():
         task = await begin(house, open_task(on_failure=on_failure))
         await house.report("red-1", task.packet_id, ReceiptKind.DELIVERY_ACK)

@@ -49,7 +49,7 @@ async def add_key(house: Any) -> None:
 
 
 async def until_settled(house: Any, *packets: Packet) -> None:
-    """Every packet has left APPLIED for good."""
+    """Wait until every packet has left APPLIED."""
 
     async def are_settled() -> bool:
         return all([await house.state_of(one) in ("ARCHIVED", "REJECTED_POLICY") for one in packets])

@@ -133,7 +133,7 @@ async def test_a_killed_user_does_not_keep_it_running(folder: Path) -> None:
     url = (await process.stdout.readline()).decode().strip()
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
-    assert await answers(url), "it lives on, for whoever comes next"
+    assert await answers(url), "it lives on, for the one who comes next"
     server = await start_embedded(folder)
     await server.stop()
     assert not await answers(url)

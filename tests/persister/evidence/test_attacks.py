@@ -179,7 +179,7 @@ async def test_another_key(attacked: WrittenLog) -> None:
 
 
 async def rebuild_tree(written: WrittenLog, sizes: list[int]) -> None:
-    """Tiles, edge and checkpoints anew from the rows, signed with the key at hand."""
+    """Tiles, edge and checkpoints again from the rows, signed with the available key."""
     for table in ("log_tiles", "log_checkpoints", "log_edges"):
         await written.pool.execute(f"DELETE FROM apc_log.{table}")
     tree = Tree()

@@ -1,4 +1,4 @@
-"""A log with entries on each server at hand: the embedded PostgreSQL, and the one of this machine if it answers."""
+"""A log with entries on each available server: the embedded PostgreSQL, and the one of this machine if it answers."""
 
 import asyncio
 import re

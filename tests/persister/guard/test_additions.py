@@ -26,13 +26,13 @@ ADDED = {
 
 
 async def test_the_list_is_that_of_a_fresh_database(superuser: asyncpg.Connection) -> None:
-    """After a migration of apc_log: APC_WRITE_TABLES=1 writes the list anew; look at what changes."""
+    """After a migration of apc_log: APC_WRITE_TABLES=1 writes the list again; look at what changes."""
     path = migrations_folder() / FILE
     found = await read_objects(superuser)
     if os.environ.get("APC_WRITE_TABLES"):
         path.write_text("".join(f"{line}\n" for line in sorted(found)), encoding="utf-8")
     additions = await read_additions(superuser)
-    assert (additions.added, additions.missing) == ((), ()), "write it anew with APC_WRITE_TABLES=1"
+    assert (additions.added, additions.missing) == ((), ()), "write it again with APC_WRITE_TABLES=1"
 
 
 @pytest.mark.parametrize("what", ADDED)

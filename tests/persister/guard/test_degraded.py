@@ -95,6 +95,6 @@ async def test_prevention_ends_at_the_superuser_and_it_is_seen(fresh_log: Guarde
         await migrate(fresh_log.url)
         assert (await read_guard(connection)).is_full
         reasons = await connection.fetch("SELECT detail->>'reason' FROM apc_log.log_events WHERE shard = 0")
-        assert [row[0] for row in reasons] == ["the guard was installed anew"]
+        assert [row[0] for row in reasons] == ["the guard was installed again"]
     finally:
         await connection.close()

@@ -128,7 +128,7 @@ async def test_a_maintenance_is_an_entry_of_every_shard(connection: asyncpg.Conn
 
 
 async def test_the_owners_code_never_runs_with_the_guards_rights(connection: asyncpg.Connection) -> None:
-    """A constraint is evaluated by whoever inserts: the guard must not do that as the superuser it belongs to."""
+    """A constraint is evaluated by the one who inserts: the guard must not do that as the superuser it belongs to."""
     await connection.execute("SET SESSION AUTHORIZATION apc_owner")
     await connection.execute(
         "SELECT apc_guard.maintain('a constraint');"

@@ -194,7 +194,7 @@ async def test_stopping_leaves_to_others_what_was_not_handed_over(bench: LogBenc
         counts = persister.writers[0].counts
         await until(lambda: counts.messages > 0)
         before = counts.messages
-    assert counts.messages <= before + 2, "the one at hand, and one"
+    assert counts.messages <= before + 2, "the current one, and one"
     assert (await bench.bus.depth(log_queue(0))).messages == BATCHES + 1 - counts.messages
     again = await bench.write()
     assert again.writers[0].counts.duplicates == 0

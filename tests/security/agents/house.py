@@ -56,7 +56,7 @@ class House:
         await self._stack.aclose()
 
     async def hears(self, text: str, sender: Actor, session_id: str, **options: Any) -> None:
-        """A QUERY of a sender reaches the agent; the model tries everything anew."""
+        """A QUERY of a sender reaches the agent; the model tries everything again."""
         self.mind.tried.clear()
         query = SignalPayload(signal=Signal.QUERY, reason=text)
         await self.client.send(query, sender=sender, session_id=session_id, **options)
@@ -70,7 +70,7 @@ class House:
         await until(have_ended)
 
     def foreign_packets(self) -> list[str]:
-        """Return what the agent has sent that is no answer to whoever asked."""
+        """Return what the agent has sent that is no answer to the one who asked."""
         return [
             f"{one.packet_type} to {recipient.agent_id}"
             for one in self.client.emitted
@@ -94,7 +94,7 @@ def idea(**fields: Any) -> IdeaPayload:
 
 
 def new_session() -> str:
-    """Return a session of its own for each text."""
+    """Return a separate session for each text."""
     return f"s-{uuid4()}"
 
 

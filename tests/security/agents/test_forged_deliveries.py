@@ -57,14 +57,14 @@ async def test_bytes_that_are_no_packet_are_refused_from_everybody() -> None:
 def test_no_agent_has_the_right_to_publish_into_an_inbox(exchange: str) -> None:
     grants = permissions(build_topology(1, [VICTIM, ATTACKER]))
     writes = {user: write for user, (_, write, _) in grants.items()}
-    assert re.search(writes["topology"], exchange), "whoever has this right can publish there"
+    assert re.search(writes["topology"], exchange), "anyone who has this right can publish there"
     assert re.search(writes["agent.attacker-1"], exchange) is None
     assert re.search(writes["operator"], exchange) is None
 
 
 def test_no_agent_gets_the_orchestrators_user() -> None:
     grants = permissions(build_topology(1, [VICTIM, ATTACKER]))
-    assert re.search(grants[ORCHESTRATOR][1], INTER_AGENT), "whoever has this user publishes into inboxes"
+    assert re.search(grants[ORCHESTRATOR][1], INTER_AGENT), "anyone who has this user publishes into inboxes"
     with pytest.raises(TopologyInvalid, match="is a service's"):
         permissions(build_topology(1, [AgentQueues("attacker-1", "red", broker_user=ORCHESTRATOR)]))
 

@@ -1,6 +1,6 @@
 """Texts of prompt injection through every channel, against the whole loop with a model that obeys everything.
 
-Who tries: a stranger (an agent of another swarm), or whoever writes what a tool reads. What: money, a wipe, a
+Who tries: a stranger (an agent of another swarm), or anyone who writes what a tool reads. What: money, a wipe, a
 deployment, packets to others, orders for later. Refused by: clearance, tool rules, result levels, compartments.
 """
 

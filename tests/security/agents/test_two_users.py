@@ -12,7 +12,7 @@ from apc_contracts.agent.actions import ActionType, SecurityLevel
 SESSION = "s-1"
 
 
-async def test_a_user_is_shown_the_tasks_of_their_own() -> None:
+async def test_a_user_is_shown_the_their_own_tasks() -> None:
     agent = LLMAgent("helper-1", role="helper", swarm="chat", model=TestModel())
     memory, tasks = InMemoryMemoryStore("ada"), MemoryTaskStore()
     spec = TaskSpec(

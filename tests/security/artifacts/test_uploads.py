@@ -269,7 +269,7 @@ async def test_a_service_that_is_away_is_named(tmp_path: Path, unused_tcp_port: 
 
 
 async def test_an_upload_waits_for_a_broker_that_is_away(tmp_path: Path) -> None:
-    """The service asks the broker for the login: while the broker restarts, a handler must not fail for good."""
+    """The service asks the broker for the login: while the broker restarts, a handler must not fail permanently."""
     asked = 0
 
     async def may_log_in(user: str, password: str) -> bool:

@@ -95,14 +95,16 @@ def test_secrets_of_the_environment_are_not_handed_on(monkeypatch: pytest.Monkey
 
 
 def test_a_model_that_ends_the_process_is_refused() -> None:
-    assert subprocess.run((sys.executable, "-c", "import os; os.abort()")).returncode < 0, "it would end whoever reads"
+    assert subprocess.run((sys.executable, "-c", "import os; os.abort()")).returncode < 0, (
+        "it would end anyone who reads"
+    )
     reader = stub("import os; os.abort()")
     with pytest.raises(ModelFileRefused, match="ended the process"):
         reader.predict(REQUEST)
     reader.close()
 
 
-def test_a_model_that_takes_for_ever_is_refused() -> None:
+def test_a_model_that_never_ends_is_refused() -> None:
     endless = "import threading; threading.Event().wait()"
     ended: list[Exception] = []
 

@@ -62,7 +62,7 @@ def named(what: str) -> Any:
 async def test_the_ids_of_a_start_cannot_be_occupied(
     monkeypatch: pytest.MonkeyPatch, ready: House, idea: Any, what: str, is_guarded: bool
 ) -> None:
-    """A refused packet takes its id: whoever comes first would refuse the packet of the id's owner."""
+    """A refused packet takes its id: anyone who comes first would refuse the packet of the id's owner."""
     if not is_guarded:
         monkeypatch.setattr(verdicts, "is_key_of_another", lambda *_: False)
     squatting = make_packet("blue-1", idea, packet_id=named(what), session_id=str(named("session")))

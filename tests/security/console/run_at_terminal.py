@@ -1,6 +1,6 @@
-"""Run `apc` commands, each at a terminal of its own.
+"""Run `apc` commands, each at its own terminal.
 
-JSON {"imported": modules, "lines": argument lists} on stdin, JSON {line: output} on stdout. A program of its own that
+JSON {"imported": modules, "lines": argument lists} on stdin, JSON {line: output} on stdout. Its own program that
 imports the console and these modules once and forks for each command. With `--unguarded` text is printed as it
 is: that shows what the guard keeps away.
 """

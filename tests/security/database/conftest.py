@@ -1,4 +1,4 @@
-"""Agents with a login of their own, on a fresh database."""
+"""Agents with their own login, on a fresh database."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

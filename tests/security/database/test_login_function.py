@@ -1,4 +1,4 @@
-"""Whoever may make logins of agents, and what else he would like to get by it."""
+"""Anyone who may make logins of agents, and what else he would like to get by it."""
 
 import asyncio
 from collections.abc import AsyncIterator

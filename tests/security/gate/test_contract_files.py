@@ -27,7 +27,7 @@ def link_that_leads_out(folder: Path) -> object:
 
 
 def pipe(folder: Path) -> object:
-    """Whoever opens it waits for its writer."""
+    """Anyone who opens it waits for its writer."""
     os.mkfifo(folder / "a.json")
     end = os.open(folder / "a.json", os.O_RDWR)
     os.write(end, CONTRACT)

@@ -98,7 +98,7 @@ async def test_forged_headers_of_a_death_hide_nothing(
     assert (row["kind"], row["raw"]) == ("dead_input", seal(sent).body)
 
 
-def whoever_tells_is_believed(unguarded: pytest.MonkeyPatch) -> None:
+def any_teller_is_believed(unguarded: pytest.MonkeyPatch) -> None:
     """Take away the comparison with the gate's own user."""
     refuse = Unreadable.refuse_dead
 
@@ -115,7 +115,7 @@ async def test_only_the_orchestrator_tells_of_dead_inputs(
 ) -> None:
     """Else an agent could write refusals in another's name."""
     if not is_guarded:
-        whoever_tells_is_believed(monkeypatch)
+        any_teller_is_believed(monkeypatch)
     told: dict[str, HeaderValue] = {
         headers.DIED_IN: gate_queue(0),
         headers.DIED_USER: "agent.blue-1",

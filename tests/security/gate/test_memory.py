@@ -71,7 +71,7 @@ async def test_inputs_beyond_a_full_batch_come_into_the_next(
     await running.quiet()
     rows = await running.pool.fetch(BATCHES)
     assert [row["packet_id"] for row in rows] == [one.packet_id for one in sent], "in order, and all of them"
-    assert len({row["batch_no"] for row in rows}) == len(sent), "each in a batch of its own"
+    assert len({row["batch_no"] for row in rows}) == len(sent), "each in its own batch"
 
 
 def refused(*recipients: str) -> Identity:
@@ -138,7 +138,7 @@ def test_names_alone_are_bounded_and_forgotten_names_cost_nothing(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 def test_memory_is_given_back_after_a_flood(is_guarded: bool) -> None:
-    """In a process of its own: what other tests have left would be given back with it, or in its place."""
+    """In its own process: what other tests have left would be given back with it, or in its place."""
     done = subprocess.run(
         [sys.executable, "-c", FLOOD, *(["guarded"] if is_guarded else [])], capture_output=True, text=True, check=True
     )

@@ -68,7 +68,7 @@ async def test_beyond_its_quota_refused_input_is_counted(
 async def test_packets_that_are_refused_draw_the_same_quota(
     house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str], is_guarded: bool
 ) -> None:
-    """What would stand in the log under an id of its own does not, and is judged anew when it comes again."""
+    """What would stand in the log under its own id does not, and is judged again when it comes again."""
     async with house.persister(), house.gate(contract=contract_with(refused=SMALL) if is_guarded else None):
         await house.open(start())
         await house.handle_all()

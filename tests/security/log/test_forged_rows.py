@@ -1,4 +1,4 @@
-"""Rows that no gate sent: whoever can write the database puts them behind the head, and the log writer must not sign.
+"""Rows that no gate sent: who can write the database puts them behind the head, and the log writer must not sign.
 
 Each act first succeeds with the guard of it taken away: then the forgery is signed, and `verify` sees nothing.
 """
@@ -104,7 +104,7 @@ def the_edge_is_believed() -> AbstractContextManager[object]:
 
 @contextmanager
 def any_edge_is_believed() -> Iterator[None]:
-    """Take both guards away: the edge is extended whoever signed it, and whether or not a tree of its size has it."""
+    """Take both guards away: the edge is extended, no matter who signed it or whether a tree of its size has it."""
     with the_edge_is_believed(), patch.object(Tree, "is_well_formed", True):
         yield
 
@@ -200,7 +200,7 @@ async def test_a_head_that_was_moved_is_found(log: LogBench, by: int) -> None:
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_the_writer_goes_on_behind_a_gap(log: LogBench, is_guarded: bool) -> None:
-    """Numbers that no entry has: whoever puts rows there later would find them signed over."""
+    """Numbers that no entry has: anyone who puts rows there later would find them signed over."""
     await log.pool.execute(MOVE_HEAD, 10)
     await log_packet(log)
     if not is_guarded:

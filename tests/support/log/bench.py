@@ -79,6 +79,6 @@ class LogBench:
 
 
 async def lift_guard(connection: asyncpg.Connection) -> None:
-    """Do what only a superuser can, so that a test may falsify the log: switch the event triggers off for good."""
+    """Do what only a superuser can, so that a test may falsify the log: switch the event triggers off permanently."""
     for row in await connection.fetch("SELECT evtname FROM pg_event_trigger WHERE evtname LIKE 'apc_guard_%'"):
         await connection.execute(f"ALTER EVENT TRIGGER {row[0]} DISABLE")

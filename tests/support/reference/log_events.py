@@ -23,7 +23,7 @@ def event_table() -> str:
         (code(name), ", ".join(sorted(levels)), ", ".join(sorted(keys)), ", ".join(sorted(packages)))
         for name, (levels, keys, packages) in sorted(found.items())
     ]
-    return table(("event", "level", "keys of its own", "package"), rows)
+    return table(("event", "level", "its own keys", "package"), rows)
 
 
 def _events() -> Iterator[tuple[str, str, str, list[str]]]:

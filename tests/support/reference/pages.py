@@ -27,5 +27,5 @@ def tables_of(text: str) -> list[str]:
 
 
 def filled(text: str) -> str:
-    """Return the page with its tables generated anew."""
+    """Return the page with its tables generated again."""
     return _BLOCK.sub(lambda found: f"{found[1]}\n{TABLES[found['name']]()}\n\n{found[3]}", text)

@@ -1,4 +1,4 @@
-"""Which Postgres the tests run on, and a database of its own for each test, cloned from a template."""
+"""Which Postgres the tests run on, and its own database for each test, cloned from a template."""
 
 import os
 import secrets
@@ -92,7 +92,7 @@ class PostgresServer:
         return name
 
     async def drop(self, name: str) -> None:
-        """Drop a database, whoever is still connected."""
+        """Drop a database, no matter who is still connected."""
         await self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def url_of(self, database: str) -> str:

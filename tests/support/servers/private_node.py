@@ -52,7 +52,7 @@ class PrivateNode:
         config: lines for rabbitmq.conf.
         advanced: the Erlang terms of advanced.config, for what rabbitmq.conf has no key for.
         plugins: names of plugins that come with the package, `rabbitmq_management` for one.
-        mapper: shared by the nodes of a cluster, and stopped by its owner; default one of its own.
+        mapper: shared by the nodes of a cluster, and stopped by its owner; default a new one.
 
     Raises:
         BusUnavailable: RabbitMQ is not installed, or it does not start.

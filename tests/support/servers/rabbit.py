@@ -1,4 +1,4 @@
-"""Which RabbitMQ the tests run on, and a virtual host of its own for each test."""
+"""Which RabbitMQ the tests run on, and its own virtual host for each test."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""An S3 server for tests: moto's, as a process of its own, with accounts and keys that it checks."""
+"""An S3 server for tests: moto's, as its own process, with accounts and keys that it checks."""
 
 import re
 import subprocess

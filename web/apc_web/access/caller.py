@@ -7,7 +7,7 @@ from enum import StrEnum
 from apc_web.errors import ApiError
 
 LOCAL_USER = "local"
-"""Whoever has the token of a loopback server."""
+"""Anyone who has the token of a loopback server."""
 
 
 class AccountRole(StrEnum):

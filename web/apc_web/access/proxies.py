@@ -11,7 +11,7 @@ from apc_web.problems import problem_response
 
 
 class BehindProxies:
-    """Refuses whoever is not a trusted proxy, and what came to the proxy without TLS.
+    """Refuses anyone who is not a trusted proxy, and what came to the proxy without TLS.
 
     Args:
         app: receives the rest.

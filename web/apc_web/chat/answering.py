@@ -1,4 +1,4 @@
-"""The answer to one message, made by the server: leaving the page does not end it, and whoever comes back sees it."""
+"""The answer to one message, made by the server: leaving the page does not end it, coming back shows it."""
 
 import asyncio
 from dataclasses import dataclass, field

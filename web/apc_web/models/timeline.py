@@ -68,7 +68,7 @@ class SessionAt(ApiModel):
     sent: dict[str, int]
     """Packets by sender."""
     deliveries: dict[str, int]
-    """Deliveries by state: ROUTED, APPLIED, DEAD_LETTERED and so on; those without a hop of their own are ROUTED."""
+    """Deliveries by state: ROUTED, APPLIED, DEAD_LETTERED and so on; those without their own hop are ROUTED."""
     spent: dict[str, float]
     """tokens and cost as reported, packets as admitted."""
     budgets: dict[str, float] | None

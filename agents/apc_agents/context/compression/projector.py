@@ -75,7 +75,7 @@ class CompressionResult:
     original_tokens: int
     compressed_tokens: int
     folded: tuple[FoldedTurn, ...] = ()
-    """In the order of the conversation. Whoever wants `expand` puts the turns away before using the window."""
+    """In the order of the conversation. Anyone who wants `expand` puts the turns away before using the window."""
 
     @property
     def dropped_count(self) -> int:
@@ -121,7 +121,7 @@ class SummaryWanted:
 
 
 Compressing = Generator[SummaryWanted, str, CompressionResult]
-"""A compression that asks for summaries one after the other, so that it needs no event loop of its own."""
+"""A compression that asks for summaries one after the other, so that it needs no event loop."""
 
 DEFAULT_CONFIG: Final = CompressionConfig()
 

@@ -48,7 +48,7 @@ class ContextWindow:
     """Store Comonad: (Position → Turn, Position).
 
     Positions are 0..n: 0 is before the first turn, n the newest. A window is a cell around shared values: `append`,
-    `tag`, `promote` and `drop` change it, while `seek`, `extend`, `duplicate` and `copy` give windows of their own
+    `tag`, `promote` and `drop` change it, while `seek`, `extend`, `duplicate` and `copy` give separate windows
     that share every turn with it and that no later change reaches.
     """
 
@@ -229,7 +229,7 @@ class ContextWindow:
         return self._contents.folded
 
     def copy(self) -> "ContextWindow":
-        """Return a window of its own with the same turns, in constant time and space."""
+        """Return a separate window with the same turns, in constant time and space."""
         return self._holding(self._contents)
 
     def with_turns(self, turns: Iterable[Turn]) -> "ContextWindow":

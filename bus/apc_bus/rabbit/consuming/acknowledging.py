@@ -1,6 +1,6 @@
 """Acknowledgements that travel with the next write, or a moment later by themselves.
 
-A write of its own for each acknowledgement is what a small batch costs most: a system call here, one at the broker, and
+A separate write for each acknowledgement is what a small batch costs most: a system call here, one at the broker, and
 two processes woken (measured: a third of the gate's CPU in a round trip). What is not sent yet when a process dies
 comes again, as it may at any time.
 """

@@ -34,7 +34,7 @@ CHANNEL_GONE = (AMQPError, OSError, RuntimeError, TimeoutError)
 
 
 class RabbitSubscription:
-    """One consumer on a channel of its own (`apc_bus.port.Subscription`)."""
+    """One consumer on its own channel (`apc_bus.port.Subscription`)."""
 
     def __init__(
         self,

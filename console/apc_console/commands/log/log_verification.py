@@ -61,7 +61,7 @@ async def verify_log(
         InputUnusable: a file without checkpoints, or with those of another log.
     """
     trusted = TrustedKeys(keys)
-    at_hand = None if contracts is None else [load_contract(), *map(load_contract, contracts)]
+    available = None if contracts is None else [load_contract(), *map(load_contract, contracts)]
     outside = read_checkpoint_files(files, trusted) if files else read_exported(trusted)
     reports: list[Report] = []
     async with open_log_with_url() as (pool, url), pool.acquire() as connection, AsyncExitStack() as stack:
@@ -75,8 +75,8 @@ async def verify_log(
             with _progress(shard, left[shard], is_silent=as_json) as advance:
                 reports.append(await _verify(connection, shard, trusted, first, outside, advance, helpers))
         beside = [*await find_strays(connection), *await compare_derived(connection)]
-        if at_hand is not None:
-            sessions = await compare_sessions(connection, at_hand)
+        if available is not None:
+            sessions = await compare_sessions(connection, available)
             beside += sessions.findings
             _say_unplayed(sessions)
     if beside:

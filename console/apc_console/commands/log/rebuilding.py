@@ -15,9 +15,9 @@ _MOST_NAMED = 10
 
 async def rebuild_beside_log(contracts: Sequence[Path]) -> None:
     """Rebuild the projections. Raises TreeBroken, and ServiceAway when the user lacks the rights."""
-    at_hand = [load_contract(), *map(load_contract, contracts)]
+    available = [load_contract(), *map(load_contract, contracts)]
     async with open_log() as pool, pool.acquire() as connection:
-        done = await rebuild_projections(connection, at_hand)
+        done = await rebuild_projections(connection, available)
     echo(f"{done.shards} shards: {done.rows} rows of counts rebuilt, {done.edges} edges of the tree mended")
     echo(f"{done.sessions.mended} sessions mended, {done.packet_ids} ids of packets, {done.contracts} contracts added")
     left = done.sessions.left

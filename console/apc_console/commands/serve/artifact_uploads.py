@@ -1,6 +1,6 @@
 """`apc serve artifacts`: the only process that writes artifacts, into a folder or an S3-like store that agents read.
 
-`PUT /sha256/<64 hex digits>` with a Content-Length: the body is written to a file of its own while it is hashed, and
+`PUT /sha256/<64 hex digits>` with a Content-Length: the body is written to its own file while it is hashed, and
 moved or copied into the store when the hash matches the path. An existing object is never overwritten. One request per
 connection; every wait for a client has a time limit.
 """

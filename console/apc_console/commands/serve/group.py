@@ -75,7 +75,7 @@ def web(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The address to listen on; beyond loopback only with accounts.")
     ] = "127.0.0.1:8083",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no acts, whoever asks.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no acts, no matter who asks.")] = False,
 ) -> None:
     """Serve the web console: the HTTP API and its page (docs/how-to/web-console.md)."""
     from apc_bus.settings import ConsoleSettings

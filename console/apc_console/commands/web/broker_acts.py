@@ -24,7 +24,7 @@ class BrokerActs:
 
     Args:
         pool: reads the log.
-        settings: the broker; each act opens a connection of its own.
+        settings: the broker; each act opens its own connection.
         operator: the agent in whose name signals are sent; None = the first operator of the broker user.
     """
 

@@ -12,7 +12,7 @@ AgentOption = Annotated[
     str | None,
     typer.Option("--agent", metavar="MODULE:AGENT", help="The agent to chat with; default the model of APC_LLM_MODEL."),
 ]
-ReadOnlyOption = Annotated[bool, typer.Option("--read-only", help="Offer no acts, whoever asks.")]
+ReadOnlyOption = Annotated[bool, typer.Option("--read-only", help="Offer no acts, no matter who asks.")]
 
 
 def ui(

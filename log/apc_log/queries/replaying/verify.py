@@ -45,11 +45,11 @@ class Replayed:
 
 
 class ContractBook:
-    """Contracts by hash: those at hand first, then the ones that the log holds."""
+    """Contracts by hash: the available ones first, then the ones that the log holds."""
 
-    def __init__(self, records: Records, at_hand: Iterable[Contract]) -> None:
+    def __init__(self, records: Records, available: Iterable[Contract]) -> None:
         self._records = records
-        self._known: dict[bytes, Contract | None] = {contract.hash: contract for contract in at_hand}
+        self._known: dict[bytes, Contract | None] = {contract.hash: contract for contract in available}
 
     async def look_up(self, entries: Iterable[Entry]) -> None:
         """Load the contracts of these entries."""
@@ -69,7 +69,7 @@ async def verify_run(
 ) -> Replayed:
     """Recompute every verdict, hop and transition of a run from (bytes, facts, contract), up to the first difference.
 
-    `contracts` are at hand beside those that the log holds; `other` is the contract of a what-if.
+    `contracts` are available beside those that the log holds; `other` is the contract of a what-if.
     """
     book = ContractBook(records, contracts)
     what_if = None if other is None else WhatIf(other)

@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 class Exporter:
     """Exports the checkpoints of all shards of a database to one place outside, oldest first, each at least once.
 
-    It follows table log_checkpoints, whoever writes it: one that a killed writer left is exported by the next.
+    It follows table log_checkpoints, no matter who writes it: one that a killed writer left is exported by the next.
     """
 
     def __init__(self, pool: asyncpg.Pool, shards: int, target: str, interval: timedelta) -> None:

@@ -96,7 +96,7 @@ def key_file(settings: LogKeySettings) -> Path:
 def ensure_key(settings: LogKeySettings) -> bool:
     """Make a key where the settings look for one, unless there is one; whether it was made.
 
-    The file is for its owner alone (mode 0600). Whoever has it and the database can rewrite what no checkpoint held
+    The file is for its owner alone (mode 0600). Anyone who has it and the database can rewrite what no checkpoint held
     elsewhere covers: keep it off the database's host, and a copy of it somewhere safe.
 
     Raises:

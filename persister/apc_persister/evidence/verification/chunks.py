@@ -22,7 +22,7 @@ from apc_persister.evidence.reading import Leaves, leaves_of, prepare_reader, re
 from apc_persister.evidence.tree.merkle import TILE_WIDTH, fold
 
 Keys = tuple[PublicKey, ...]
-"""Whoever may have signed a checkpoint: the log's key, and those that it had before."""
+"""Anyone who may have signed a checkpoint: the log's key, and those that it had before."""
 CHUNK = 32 * TILE_WIDTH
 """Entries of a piece."""
 
@@ -155,7 +155,7 @@ def _quick_switches() -> Iterator[None]:
 
 
 class Helpers:
-    """Processes that read and work out pieces, each over a connection of its own; made by `start_helpers`."""
+    """Processes that read and work out pieces, each over its own connection; made by `start_helpers`."""
 
     def __init__(self, pool: ProcessPoolExecutor, processes: int) -> None:
         self._pool = pool

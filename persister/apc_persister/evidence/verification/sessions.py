@@ -47,7 +47,7 @@ class SessionComparison:
 async def compare_sessions(connection: AnyConnection, contracts: Iterable[Contract]) -> SessionComparison:
     """Compare every session's row with its entries, as both are now.
 
-    `contracts` are at hand beside those that the log holds.
+    `contracts` are available beside those that the log holds.
 
     Raises:
         asyncpg.InsufficientPrivilegeError: the database's user may not read the log.

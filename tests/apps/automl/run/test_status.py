@@ -66,7 +66,7 @@ def test_no_time_is_promised_when_nothing_is_searched() -> None:
     assert status.time_left == "the search is over"
 
 
-def test_a_new_round_has_a_pace_of_its_own() -> None:
+def test_a_new_round_has_its_own_pace() -> None:
     clock = Clock()
     status = status_at(clock)
     status.take(synced(DISCOVERY, 0))

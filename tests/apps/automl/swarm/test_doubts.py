@@ -1,4 +1,4 @@
-"""Assumptions and ways to fail are those of the table and the method at hand."""
+"""Assumptions and ways to fail are those of the current table and method."""
 
 from apc_automl.data.schema import Column, ColumnKind, ProblemKind, Schema
 from apc_automl.data.table_profile import TableProfile

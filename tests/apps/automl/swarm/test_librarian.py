@@ -63,7 +63,7 @@ async def test_another_session_has_another_start(settings: AutomlSettings) -> No
     assert settings.start_id.version == 8
 
 
-async def test_everyone_gets_a_brief_of_its_own_once(settings: AutomlSettings, workbench: Workbench) -> None:
+async def test_everyone_gets_its_own_brief_once(settings: AutomlSettings, workbench: Workbench) -> None:
     async with AgentTestClient(make_librarian(settings, workbench)) as client:
         for step in range(2):
             await client.send(session_open(), sender=ORCHESTRATOR, phase=RunPhase.RESEARCH, round=1, step=step)

@@ -50,7 +50,7 @@ def test_generalization_is_bounded() -> None:
     assert gates.generalization_of(0.9, 0.0) == 0.0
 
 
-def test_the_error_of_a_row_is_that_of_its_own_class() -> None:
+def test_the_error_of_a_row_is_that_of_its_class() -> None:
     labels = np.array(["b", "a"])
     errors = gates.errors_of(labels, np.array([[0.75, 0.25], [1.0, 0.0]]), ("a", "b"))
     assert errors.tolist() == pytest.approx([-np.log(0.25), 0.0])

@@ -1,4 +1,4 @@
-"""When a retried delivery comes again, and what a gate makes of its own alarm."""
+"""When a retried delivery comes again, and what a gate makes of its alarm."""
 
 from datetime import timedelta
 from importlib.resources import files
@@ -112,7 +112,7 @@ def test_a_packet_that_expires_meanwhile_is_not_handed_out(simulation: Any) -> N
 def test_an_alarm_of_an_attempt_that_has_begun_or_ended_does_nothing(simulation: Any, what: str) -> None:
     packet = sent(simulation)
     simulation.receipts(packet, "red-1", 1, (KIND.RETRY,), after_ms=1_000)
-    if what == "requeued":  # dead meanwhile, and made anew without a delay
+    if what == "requeued":  # dead meanwhile, and rebuilt without a delay
         simulation.receipts(packet, "red-1", 2, (KIND.DEAD_LETTERED,))
         simulation.receipts(packet, "red-1", 2, (KIND.REQUEUE,))
         assert simulation.inboxes["red-1"].pop() == (packet, 3)
@@ -127,7 +127,7 @@ def test_an_alarm_of_an_attempt_that_has_begun_or_ended_does_nothing(simulation:
 
 
 def test_an_alarm_may_come_twice(simulation: Any) -> None:
-    """Whoever takes the shard puts off again what waits: the worker drops the second delivery of an attempt."""
+    """Anyone who takes the shard puts off again what waits: the worker drops the second delivery of an attempt."""
     packet = sent(simulation)
     simulation.receipts(packet, "red-1", 1, (KIND.RETRY,), after_ms=1_000)
     simulation.put_off *= 2
@@ -145,7 +145,7 @@ def told(simulation: Any, packet: Any) -> list[Any]:
     ]
 
 
-def test_the_sender_hears_of_a_delivery_that_failed_for_good(simulation: Any) -> None:
+def test_the_sender_hears_of_a_delivery_that_failed_permanently(simulation: Any) -> None:
     packet = sent(simulation, routing={"retry_limit": 1})
     for attempt in (1, 2):
         simulation.receipts(packet, "red-1", attempt, (KIND.DELIVERY_ACK, KIND.RETRY))

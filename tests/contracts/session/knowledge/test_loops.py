@@ -82,7 +82,7 @@ def test_the_same_content_is_asked_about_then_refused(simulation: Any) -> None:
     assert say(simulation, 3) == ["LOOP_DETECTED"] * 3
 
 
-def test_a_new_generation_begins_anew(simulation: Any) -> None:
+def test_a_new_generation_begins_again(simulation: Any) -> None:
     start = simulation.start(generation_limit=5)
     research(simulation, start)
     assert say(simulation, LOOPS.same_content.refuse_after + 1)[-1] == "LOOP_DETECTED"

@@ -164,7 +164,7 @@ def test_no_transfer_no_arbitration(simulation: Any) -> None:
     assert not arbitrations(simulation)
 
 
-def test_each_swarm_has_a_cap_of_its_own(simulation: Any) -> None:
+def test_each_swarm_has_its_own_cap(simulation: Any) -> None:
     start = open_until(
         simulation,
         11,

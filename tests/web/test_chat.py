@@ -18,7 +18,7 @@ from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.tasks import MemoryTaskStore
 from apc_agents.text.progress import response_of
 from apc_web.access.caller import LOCAL_USER
-from apc_web.access.guard import AccessGuard
+from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.chat.chats import Chats
 from apc_web.chat.streaming import chat_stream

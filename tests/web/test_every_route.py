@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.support.web.browser import served
 from tests.web.conftest import TOKEN, WebBench
 
-from apc_web.access.guard import AccessGuard
+from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.openapi import openapi_bytes
 

@@ -12,7 +12,7 @@ from tests.web.conftest import TOKEN, WebBench
 
 from apc_contracts import SignalPayload
 from apc_contracts.vocabulary import Signal
-from apc_web.access.guard import AccessGuard
+from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.http.server import make_server
 

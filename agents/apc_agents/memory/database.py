@@ -10,10 +10,10 @@ import orjson
 
 from apc_agents.memory.appending import load_state, save_state
 from apc_agents.memory.conversation import ConversationContext, NewMessages, merged
+from apc_agents.memory.conversation_search import find_hit, ranked
 from apc_agents.memory.parts import part_of, read_conversation, replace_conversation
 from apc_agents.memory.query import parse_query
-from apc_agents.memory.rows import owned, read_states, replace_states
-from apc_agents.memory.search import find_hit, ranked
+from apc_agents.memory.statements import owned, read_states, replace_states
 from apc_agents.memory.store import (
     DEFAULT_OWNER,
     BaseMemoryStore,

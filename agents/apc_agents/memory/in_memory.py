@@ -8,9 +8,9 @@ from typing import Any, Self, TypeVar
 import orjson
 
 from apc_agents.memory.conversation import ConversationContext, NewMessages
+from apc_agents.memory.conversation_search import find_hit, ranked
 from apc_agents.memory.errors import OwnerForeign, StaleRevision
 from apc_agents.memory.query import parse_query
-from apc_agents.memory.search import find_hit, ranked
 from apc_agents.memory.store import (
     DEFAULT_OWNER,
     BaseMemoryStore,

@@ -10,9 +10,9 @@ import asyncpg
 import orjson
 
 from apc_agents.memory.conversation import ConversationContext, merged
+from apc_agents.memory.conversation_search import words_of
 from apc_agents.memory.errors import MemoryUnavailable, OwnerForeign, StaleRevision
-from apc_agents.memory.rows import Connection, refusals
-from apc_agents.memory.search import words_of
+from apc_agents.memory.statements import Connection, refusals
 
 ATTEMPTS: Final = 3
 """A row that somebody else made meanwhile is seen by the next attempt."""

@@ -22,7 +22,7 @@ from apc_automl.data.split import sample_notes, split_rows
 from apc_automl.data.table import Table, decode_rows, encode_rows, read_table
 from apc_automl.data.words import choose_words
 from apc_automl.model.model_file import dump_model, load_model
-from apc_automl.training import drift, gates
+from apc_automl.training import data_drift, gates
 from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
 from apc_automl.training.models import build_baseline, build_pipeline
 from apc_automl.training.predicting import predict, read_predictions
@@ -172,7 +172,7 @@ def _decoded(hash_: str, data: bytes, schema: bytes) -> tuple[pd.DataFrame, Numb
 @lru_cache(maxsize=8)
 def _column_distances(train: Blob, unseen: Blob, schema: bytes) -> Mapping[str, float]:
     (known, _), (others, _) = (_decoded(one.hash, one.data, schema) for one in (train, unseen))
-    return drift.column_distances(known, others, Schema.model_validate_json(schema))
+    return data_drift.column_distances(known, others, Schema.model_validate_json(schema))
 
 
 def _audit(*blobs: Blob) -> float:
@@ -229,9 +229,9 @@ class _Trial:
         scale = float(gates.errors_of(self.labels, trivial, classes).mean())
         distances = {
             **_column_distances(study.train, unseen, study.schema.data),
-            drift.ERRORS: drift.error_distance(known, errors, scale),
+            data_drift.ERRORS: data_drift.error_distance(known, errors, scale),
         }
-        risk, name = drift.risk_of(distances, len(known), len(errors))
+        risk, name = data_drift.risk_of(distances, len(known), len(errors))
         return round(risk, gates.DIGITS), name
 
     def cross_validate(self) -> tuple[list[float], Numbers, float]:

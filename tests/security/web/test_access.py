@@ -19,8 +19,8 @@ from tests.web.conftest import TOKEN, WebBench
 
 from apc_console.commands.web.serving import write_link
 from apc_web import cursors
-from apc_web.access import guard
-from apc_web.access.guard import LARGEST_BODY, AccessGuard
+from apc_web.access import request_guard
+from apc_web.access.request_guard import LARGEST_BODY, AccessGuard
 from apc_web.access.token import make_token
 from apc_web.app import make_app
 from apc_web.cursors import read_cursor, write_cursor
@@ -161,7 +161,7 @@ async def test_what_is_not_there_is_told_apart_by_nothing(told: WebBench) -> Non
 
 def no_limits(unguarded: pytest.MonkeyPatch) -> None:
     """Take away the bound of a body, and the look at where a stream is to begin."""
-    unguarded.setattr(guard, "LARGEST_BODY", 1 << 40)
+    unguarded.setattr(request_guard, "LARGEST_BODY", 1 << 40)
     unguarded.setattr(streaming, "_MOST_SHARDS", 1 << 40)
     unguarded.setattr(streaming, "_is_head", lambda _: True)
 

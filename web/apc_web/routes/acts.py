@@ -5,7 +5,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path
 
-from apc_web.access.roles import RoleRoute
+from apc_web.access.route_roles import RoleRoute
 from apc_web.acts.answering import answer, settle, signal
 from apc_web.models.inbox import ActOutcome, AnswerRequest, SettleRequest, SignalRequest
 from apc_web.parameters import SessionName

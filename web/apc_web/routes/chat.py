@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Response
 from sse_starlette import EventSourceResponse
 
 from apc_web.access.caller import caller
-from apc_web.access.roles import RoleRoute
+from apc_web.access.route_roles import RoleRoute
 from apc_web.errors import ApiError
 from apc_web.models.chat import ChatHistory, ChatList, ChatState, ChatTasks, ChatText, NewChatMessage
 from apc_web.services import Serving

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from apc_web.access.roles import RoleRoute
+from apc_web.access.route_roles import RoleRoute
 from apc_web.models.decisions import ArbitrationPage, ArbitrationStatistics, ProtocolList
 from apc_web.parameters import After, Limit, OfRun, OfSession, OfTask
 from apc_web.reading import decisions

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
-from apc_web.access.roles import RoleRoute
+from apc_web.access.route_roles import RoleRoute
 from apc_web.models.inbox import AgentList, ApprovalList, DeadLetterPage, EffectList, TaskList
 from apc_web.parameters import After, Limit, OfAgent, OfSession
 from apc_web.reading import inbox

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from sse_starlette import EventSourceResponse
 
-from apc_web.access.roles import RoleRoute
+from apc_web.access.route_roles import RoleRoute
 from apc_web.live.streaming import stream
 from apc_web.models.log import CheckpointList, ServerAbout, StreamEntries, StreamReset
 from apc_web.parameters import OfRun, OfSession

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 
 from apc_web.access.accounts import COOKIE, LONGEST_SECONDS, Accounts
 from apc_web.access.caller import caller
-from apc_web.access.roles import RoleRoute
+from apc_web.access.route_roles import RoleRoute
 from apc_web.errors import ApiError
 from apc_web.models.log import LoginRequest
 from apc_web.services import Services, Serving

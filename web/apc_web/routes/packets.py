@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 
 from apc_contracts.vocabulary import PacketType, RunPhase
-from apc_web.access.roles import RoleRoute
+from apc_web.access.route_roles import RoleRoute
 from apc_web.models.packets import CausalTree, ImpactAnswer, InclusionProof, PacketDetail, PacketPage
 from apc_web.parameters import After, Code, InSession, Limit, OfRun, OfSession, OfTask, Order, PacketName
 from apc_web.reading import graph, packet, packets

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from apc_web.access.roles import RoleRoute
+from apc_web.access.route_roles import RoleRoute
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.errors import not_found
 from apc_web.fold.reading import session_at

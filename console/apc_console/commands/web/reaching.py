@@ -7,8 +7,8 @@ from starlette.types import ASGIApp
 from apc_bus.settings import WebSettings
 from apc_console.errors import InputUnusable
 from apc_web.access.accounts import Accounts
-from apc_web.access.guard import AccessGuard
 from apc_web.access.proxies import BehindProxies
+from apc_web.access.request_guard import AccessGuard
 from apc_web.access.token import make_token
 from apc_web.access.users import UsersFile, read_users
 from apc_web.http.listening import listen_address

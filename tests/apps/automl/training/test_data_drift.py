@@ -14,7 +14,7 @@ from sklearn.model_selection import KFold, train_test_split
 from sklearn.naive_bayes import GaussianNB
 
 from apc_automl.data.schema import Column, ColumnKind, ProblemKind, Schema
-from apc_automl.training import drift, gates
+from apc_automl.training import data_drift, gates
 
 SPLITS = 20
 """Of each of the ten tables."""
@@ -81,9 +81,9 @@ class Parts:
         target = self.known["y"].to_numpy()
         trivial = gates.trivial_predictions(target, len(target), labels)
         scale = float(gates.errors_of(target, trivial, labels).mean())
-        distances = drift.column_distances(self.known, self.unseen, schema)
-        distances[drift.ERRORS] = drift.error_distance(known, unseen, scale)
-        return drift.risk_of(distances, len(known), len(unseen))[0]
+        distances = data_drift.column_distances(self.known, self.unseen, schema)
+        distances[data_drift.ERRORS] = data_drift.error_distance(known, unseen, scale)
+        return data_drift.risk_of(distances, len(known), len(unseen))[0]
 
     def errors(self, labels: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
         """Out of fold, and of the unseen rows."""
@@ -132,7 +132,7 @@ def refused(split: Callable[[pd.DataFrame, int], Parts], splits: int = SPLITS) -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {
-            name: float(np.mean([split(make(seed), seed).risk() > drift.LIMIT for seed in range(splits)]))
+            name: float(np.mean([split(make(seed), seed).risk() > data_drift.LIMIT for seed in range(splits)]))
             for name, make in TABLES.items()
         }
 
@@ -152,12 +152,15 @@ def test_worse_errors_are_drift_and_better_ones_are_not() -> None:
     generator = np.random.default_rng(1)
     known = generator.exponential(size=400)
     worse, better = known[:200] + 1.0, known[:200] * 0.2
-    assert drift.risk_of({drift.ERRORS: drift.error_distance(known, worse, 2.0)}, 400, 200)[0] > drift.LIMIT
-    assert drift.error_distance(known, better, 2.0) < 0.1
+    assert (
+        data_drift.risk_of({data_drift.ERRORS: data_drift.error_distance(known, worse, 2.0)}, 400, 200)[0]
+        > data_drift.LIMIT
+    )
+    assert data_drift.error_distance(known, better, 2.0) < 0.1
 
 
 def test_a_tiny_distance_is_none_however_many_rows_prove_it() -> None:
     generator = np.random.default_rng(1)
     known, unseen = generator.normal(size=200_000), generator.normal(0.05, size=100_000)
-    risk, name = drift.risk_of({"x": drift.distance(known, unseen)}, len(known), len(unseen))
+    risk, name = data_drift.risk_of({"x": data_drift.distance(known, unseen)}, len(known), len(unseen))
     assert (risk, name) == (0.0, "x")

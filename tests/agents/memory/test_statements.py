@@ -4,7 +4,7 @@ import asyncpg
 import pytest
 
 from apc_agents.memory.errors import MemoryUnavailable
-from apc_agents.memory.rows import owned
+from apc_agents.memory.statements import owned
 
 
 async def test_a_connection_that_dies_between_two_steps_is_a_store_that_is_away(postgres_url: str) -> None:
